@@ -1,0 +1,36 @@
+"""`erl-pipeline config`: the resolved configuration, and whether it is valid."""
+
+from __future__ import annotations
+
+import typer
+
+from command_line.options import ConfigFile, Json, Settings
+from command_line.output import print_json, print_line
+
+app = typer.Typer(help="Look at a configuration before anything starts.", no_args_is_help=True)
+
+
+@app.command()
+def show(config: ConfigFile, settings: Settings = None, json: Json = False) -> None:
+    """Print the whole configuration with every default filled in."""
+    import yaml
+
+    from erl_pipeline.config.load import load_config
+
+    resolved = load_config(config, settings or []).model_dump(mode="json")
+    if json:
+        print_json(resolved)
+    else:
+        print_line(yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True).rstrip())
+
+
+@app.command()
+def check(config: ConfigFile, settings: Settings = None, json: Json = False) -> None:
+    """Say what is wrong with a configuration, or that it is valid."""
+    from erl_pipeline.config.load import load_config
+
+    run = load_config(config, settings or [])
+    if json:
+        print_json({"valid": True, "run": run.name})
+    else:
+        print_line(f"{config} is valid: run {run.name}, {run.iterations} iterations of {run.method}")

@@ -1,0 +1,41 @@
+"""Entry point of `erl-pipeline`."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from command_line import config, evaluate, lineage, memory, report, status, train
+from storage.errors import PipelineError
+
+app = typer.Typer(
+    name="erl-pipeline",
+    help="Train language-model policies by experiential reinforcement learning.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("train")(train.train)
+app.command("status")(status.status)
+app.command("evaluate")(evaluate.evaluate)
+app.command("report")(report.report)
+app.add_typer(config.app, name="config")
+app.add_typer(memory.app, name="memory")
+app.add_typer(lineage.app, name="lineage")
+
+
+def main() -> None:
+    """Run a command. Errors that a user can act on become a message and exit status 2."""
+    try:
+        app()
+    except PipelineError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""Printing results: JSON for programs, tables for people."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on standard output."""
+    json.dump(value, sys.stdout, indent=2, ensure_ascii=False, allow_nan=False)
+    sys.stdout.write("\n")
+
+
+def print_line(text: str = "") -> None:
+    """A line of text on standard output, as it is."""
+    sys.stdout.write(text + "\n")
+
+
+def print_table(rows: Sequence[Mapping[str, str]], left: Sequence[str] = ()) -> None:
+    """Rows with the same columns on standard output; columns in `left` are text, the others numbers."""
+    if not rows:
+        return
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in rows[0]:
+        table.add_column(heading, justify="left" if heading in left else "right", no_wrap=heading not in left)
+    for row in rows:
+        table.add_row(*row.values())
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, markup=False, width=200)
+    console.print(table)

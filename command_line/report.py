@@ -1,0 +1,34 @@
+"""`erl-pipeline report`: a run as one HTML page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from command_line.options import DEFAULT_STORE, Json, RunName, Store
+from command_line.output import print_json, print_line
+
+
+def report(
+    run: RunName,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="FILE", help="Where to write it; default: beside the run."),
+    ] = None,
+    store: Store = DEFAULT_STORE,
+    json: Json = False,
+) -> None:
+    """Write the report of a run: curves, whole episodes, settings and lineage on one page."""
+    from command_line.finished_run import run_folder
+    from erl_pipeline.report.page import write_report
+    from storage.artifacts import ArtifactStore
+    from storage.runs import RunStore
+
+    opened = RunStore(store).open(run)
+    page = write_report(ArtifactStore(store), opened, output or run_folder(store, run) / "report.html")
+    if json:
+        print_json({"run": run, "report": str(page)})
+    else:
+        print_line(f"Report: {page}")

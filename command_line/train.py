@@ -1,0 +1,150 @@
+"""`erl-pipeline train`: begin a run, or continue it after whatever stopped it."""
+
+from __future__ import annotations
+
+import json as json_format
+import os
+import shlex
+import sys
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from command_line.options import DEFAULT_STORE, ConfigFile, Json, Settings, Store
+from command_line.output import print_json, print_line, print_table
+
+if TYPE_CHECKING:
+    from command_line.interruption import Stop
+    from command_line.progress import ProgressDisplay
+    from erl_pipeline.config.run import RunConfig
+    from storage.runs import Run
+
+Iterations = Annotated[
+    int | None,
+    typer.Option("--iterations", min=1, metavar="N", help="Where to end, instead of the configuration's."),
+]
+Name = Annotated[str | None, typer.Option("--name", help="Name of the run, instead of the configuration's.")]
+NoPrefect = Annotated[bool, typer.Option("--no-prefect", help="Call the stages directly, without Prefect.")]
+
+
+def train(
+    config: ConfigFile,
+    store: Store = DEFAULT_STORE,
+    name: Name = None,
+    iterations: Iterations = None,
+    settings: Settings = None,
+    no_prefect: NoPrefect = False,
+    json: Json = False,
+) -> None:
+    """Train a policy. A run that was stopped or killed continues from what it had committed."""
+    from command_line.finished_run import find_finished_run
+    from erl_pipeline.config.load import load_config
+    from storage.runs import RunStore
+
+    naming = [] if name is None else [f"name={json_format.dumps(name)}"]
+    resolved = load_config(config, [*(settings or []), *naming])
+    target = iterations or resolved.iterations
+    finished = find_finished_run(resolved, store, target)
+    if finished is not None:
+        print(f"Run {finished.name} is finished: all {target} iterations are committed.", file=sys.stderr)
+    else:
+        _work(resolved, store, target, no_prefect)
+    _conclude(finished or RunStore(store).open(resolved.name), store, config, target, finished is None, json)
+
+
+def _work(config: RunConfig, store: str, target: int, no_prefect: bool) -> None:
+    """Train with a progress display until the target or a signal. Raises typer.Exit for the latter."""
+    from rich.console import Console
+
+    from command_line.interruption import Stop, call_interruptibly
+    from command_line.progress import ProgressDisplay
+    from erl_pipeline.generation.engine import Interrupted
+
+    stop = Stop()
+    display = ProgressDisplay(target, Console(stderr=True, highlight=False))
+    display.note(f"Run {config.name} in {store}: {config.method}, {target} iterations")
+    try:
+        with display:
+            work = partial(_train, config, store, target, no_prefect, display, stop)
+            call_interruptibly(work, stop, display.note)
+    except Interrupted:
+        display.note(_kept(config, store))
+        raise typer.Exit(stop.exit_status) from None
+
+
+def _train(
+    config: RunConfig, store: str, target: int, no_prefect: bool, display: ProgressDisplay, stop: Stop
+) -> None:
+    from erl_pipeline.pipeline.context import open_context
+
+    with open_context(config, store, display, stop.event) as context:
+        if no_prefect:
+            from erl_pipeline.pipeline.train import train as train_directly
+
+            train_directly(context, target)
+        else:
+            # Prefect's client reports usage to its makers unless told otherwise before it is imported.
+            os.environ.setdefault("DO_NOT_TRACK", "1")
+            from command_line.finished_run import run_folder
+            from flows.training import train_with_prefect
+
+            train_with_prefect(context, target, run_folder(store, config.name) / "prefect.log")
+
+
+def _kept(config: RunConfig, store: str) -> str:
+    from command_line.finished_run import completed_iterations
+    from storage.runs import RunStore
+
+    entries = RunStore(store).open(config.name).stages()
+    command = shlex.join(["erl-pipeline", *sys.argv[1:]])
+    return (
+        f"Stopped. {completed_iterations(config, entries)} iterations and {len(entries)} artifacts of run "
+        f"{config.name} are kept; continue with: {command}"
+    )
+
+
+def _conclude(run: Run, store: str, config: Path, target: int, worked: bool, json: bool) -> None:
+    """Print the run iteration by iteration, write its report, and name the commands to try next."""
+    from command_line.finished_run import latest_checkpoint, run_folder
+    from erl_pipeline.evaluation.history import read_history
+    from flows.iteration_table import history_rows, row_cells
+    from storage.artifacts import ArtifactStore
+
+    artifacts = ArtifactStore(store)
+    rows = history_rows(read_history(artifacts, run))
+    report = run_folder(store, run.name) / "report.html"
+    if worked or not report.exists():
+        from erl_pipeline.report.page import write_report
+
+        write_report(artifacts, run, report)
+    checkpoint = latest_checkpoint(run.stages())
+    assert checkpoint is not None
+    if json:
+        print_json(
+            {
+                "run": run.name,
+                "store": store,
+                "iterations": target,
+                "worked": worked,
+                "checkpoint": checkpoint.artifact_id,
+                "report": str(report),
+                "rows": [asdict(row) for row in rows],
+            }
+        )
+        return
+    print_table([row_cells(row) for row in rows])
+    place = [] if store == DEFAULT_STORE else ["--store", store]
+    tries = [
+        ["status", run.name],
+        ["evaluate", run.name, "--tasks", "generated"],
+        *([["memory", "search", run.name, "fell into a hole"]] if rows[-1].memory is not None else []),
+        ["lineage", "show", run.name, checkpoint.artifact_id[:12]],
+        ["train", str(config), "--iterations", str(target + 10)],
+    ]
+    print_line(f"Report: {report}")
+    print_line("Try next:")
+    for words in tries:
+        print_line(f"  erl-pipeline {shlex.join([*words, *place])}")

@@ -1,0 +1,11 @@
+"""The base of every configuration model: strict, frozen, and free of torch."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Settings(BaseModel):
+    """A group of settings. Unknown keys are refused and values never change after validation."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)

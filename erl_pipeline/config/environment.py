@@ -1,0 +1,113 @@
+"""Settings of the environments."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from erl_pipeline.config.base import Settings
+
+
+class FrozenLakeConfig(Settings):
+    """FrozenLake without slipping, on gymnasium's rules: reward 1 at the goal, holes end the attempt."""
+
+    type: Literal["frozen_lake"] = "frozen_lake"
+    task_file: str | None = None
+    """Training boards: JSON lines `{"task_id", "board": [rows], "max_steps"}`; `null`: generated."""
+    board_seed: int = Field(default=0, ge=0)
+    """Generated boards derive from it alone, so that runs with different seeds share their boards."""
+    training_boards: int = Field(default=4096, ge=1)
+    """Generated training boards, all different, none of them a held-out board. The cold start of a tiny
+    policy shows them too."""
+    rows: tuple[int, int] = (4, 4)
+    """Least and most rows of a generated board."""
+    columns: tuple[int, int] | None = None
+    """Least and most columns of a generated board; `null` makes square boards."""
+    holes: tuple[int, int] | None = (1, 4)
+    """Least and most holes of a generated board; `null` when `hole_probability` is set."""
+    hole_probability: float | None = Field(default=None, ge=0.0, lt=1.0)
+    """Chance of each cell to be a hole, instead of a number of holes."""
+    path_length: tuple[int, int] = (2, 6)
+    """Least and most moves on the shortest way from start to goal of a generated board."""
+    max_steps: int = Field(default=6, ge=1)
+    """Moves in one attempt. A task file's own `max_steps` wins for its tasks."""
+    action_mode: Literal["step", "plan"] = "step"
+    """`step`: one action a turn, with an observation after each. `plan`: all actions in one turn."""
+    format: Literal["prose", "compact"] = "compact"
+    """`prose` is for language models; `compact` is word-level and of fixed width, for the tiny policy."""
+    actions: Literal["named", "hidden_world", "per_task"] = "hidden_world"
+    """`named`: the words say what they do. `hidden_world`: one permutation of neutral words for the whole
+    run, never told. `per_task`: another permutation for each task."""
+    action_words: tuple[str, str, str, str] = ("a", "b", "c", "d")
+    """The neutral words, for `hidden_world` and `per_task`."""
+    world_seed: int | None = Field(default=None, ge=0)
+    """Chooses the permutation of `hidden_world`; `null` takes the run's seed."""
+    symbols: tuple[str, str, str, str] = ("@", "#", "$", "&")
+    """Characters for player, frozen cell, hole and goal; they should not give the meaning away."""
+    permute_symbols: bool = False
+    """Another permutation of the symbols for each task."""
+
+    @property
+    def column_range(self) -> tuple[int, int]:
+        """Least and most columns; square boards have those of `rows`."""
+        return self.columns or self.rows
+
+    @model_validator(mode="after")
+    def _possible_ranges(self) -> FrozenLakeConfig:
+        for key, value, least in (
+            ("rows", self.rows, 1),
+            ("columns", self.columns, 1),
+            ("holes", self.holes, 0),
+            ("path_length", self.path_length, 1),
+        ):
+            if value is not None and not least <= value[0] <= value[1]:
+                raise ValueError(
+                    f"{key}: {list(value)}: allowed is [least, most] with {least} <= least <= most"
+                )
+        smallest_cells = self.rows[0] * self.column_range[0]
+        if smallest_cells < 2:
+            raise ValueError(f"rows: {list(self.rows)}: a board needs at least two cells, for start and goal")
+        if (self.holes is None) == (self.hole_probability is None):
+            raise ValueError("set exactly one of holes and hole_probability, and the other to null")
+        if self.holes is not None and self.holes[1] > smallest_cells - 2:
+            raise ValueError(
+                f"holes: {list(self.holes)}: allowed are at most {smallest_cells - 2}, since the "
+                f"smallest board has {smallest_cells} cells"
+            )
+        if self.path_length[1] > self.max_steps:
+            raise ValueError(
+                f"path_length: {list(self.path_length)}: allowed is at most {self.max_steps}, since longer "
+                f"ways cannot be walked with max_steps: {self.max_steps}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _distinct_words(self) -> FrozenLakeConfig:
+        for key, words in (("action_words", self.action_words), ("symbols", self.symbols)):
+            if len(set(words)) != 4 or any(word != "".join(word.split()) or not word for word in words):
+                raise ValueError(f"{key}: {list(words)}: allowed are four different words without spaces")
+        if any(len(symbol) != 1 for symbol in self.symbols):
+            raise ValueError(f"symbols: {list(self.symbols)}: allowed are four single characters")
+        if any(word != word.lower() for word in self.action_words):
+            raise ValueError(f"action_words: {list(self.action_words)}: allowed are words in lower case")
+        return self
+
+    @model_validator(mode="after")
+    def _compact_is_fixed(self) -> FrozenLakeConfig:
+        if self.format != "compact":
+            return self
+        if self.actions == "named":
+            raise ValueError(
+                "actions: named has no compact form; allowed are hidden_world and per_task, or format: prose"
+            )
+        for key, value in (("rows", self.rows), ("columns", self.column_range)):
+            if value[0] != value[1]:
+                raise ValueError(
+                    f"{key}: {list(value)}: format: compact needs boards of one size, such as [4, 4]; "
+                    "allowed for several sizes is format: prose"
+                )
+        return self
+
+
+EnvironmentConfig = FrozenLakeConfig

@@ -1,0 +1,131 @@
+"""Saying what is wrong with a configuration: the key as the user wrote it, the value, what is allowed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from erl_pipeline.config.base import Settings
+from erl_pipeline.config.yaml_values import KeyPath, shorten
+
+_KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "on or off",
+    "string": "text",
+    "model": "a group of settings, `key: value`",
+    "tuple": "a list",
+    "list": "a list",
+    "dict": "a mapping",
+}
+_BOUNDS = {
+    "greater_than": ("gt", "more than"),
+    "greater_than_equal": ("ge", "at least"),
+    "less_than": ("lt", "less than"),
+    "less_than_equal": ("le", "at most"),
+}
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where an error is: its key path, the group of settings that the last key belongs to, the group that
+    it names, and the groups to choose from by `type`."""
+
+    path: KeyPath
+    holder: type[Settings] | None
+    group: type[Settings] | None
+    choices: Mapping[str, type[Settings]]
+
+
+def explain(error: ValidationError, model: type[Settings], origins: Mapping[KeyPath, str]) -> list[str]:
+    """One line for each problem, in the order of the settings.
+
+    Args:
+        error: what validation as `model` raised.
+        origins: where each key was set, such as `line 12`.
+    """
+    return [_line(details, _locate(details["loc"], model), origins) for details in error.errors()]
+
+
+def _line(details: ErrorDetails, place: _Place, origins: Mapping[KeyPath, str]) -> str:
+    path, text = _problem(details, place)
+    origin = next((origins[path[:end]] for end in range(len(path), 0, -1) if path[:end] in origins), "")
+    return ": ".join(part for part in (origin, ".".join(path), text) if part)
+
+
+def _problem(details: ErrorDetails, place: _Place) -> tuple[KeyPath, str]:
+    """The key that is wrong, and what is wrong with it."""
+    kind, message, context = details["type"], details["msg"], details.get("ctx", {})
+    given = shorten(details["input"])
+    subject = kind.partition("_")[0]
+    if kind == "extra_forbidden":
+        return place.path, f"unknown key; {_known_keys(place)}"
+    if kind == "missing":
+        return place.path, "missing; it must be set"
+    if kind == "value_error":
+        return _own_message(message.removeprefix("Value error, "), place)
+    if kind == "union_tag_not_found":
+        return (*place.path, "type"), f"missing; allowed: {', '.join(place.choices)}"
+    if kind == "union_tag_invalid":
+        return (*place.path, "type"), f"{shorten(context['tag'])}; allowed: {', '.join(place.choices)}"
+    if kind in _BOUNDS:
+        bound, words = _BOUNDS[kind]
+        return place.path, f"{given}; allowed: {words} {context[bound]}"
+    if kind == "literal_error":
+        return (
+            place.path,
+            f"{given}; allowed: {context['expected'].replace(' or ', ', ').replace(chr(39), '')}",
+        )
+    if kind == "string_pattern_mismatch":
+        return place.path, f"{given}; allowed: text that matches {context['pattern']}"
+    if kind.endswith(("_type", "_parsing", "_from_float")) and subject in _KINDS:
+        return place.path, f"{given}; allowed: {_KINDS[subject]}"
+    return place.path, f"{given}; {message[:1].lower()}{message[1:]}"
+
+
+def _locate(loc: Sequence[int | str], model: type[Settings]) -> _Place:
+    """Follow pydantic's location, which also holds the `type` of each group that was chosen by it."""
+    path: list[str] = []
+    holder: type[Settings] | None = None
+    group: type[Settings] | None = model
+    choices: Mapping[str, type[Settings]] = {}
+    for part in loc:
+        if part in choices:
+            group, choices = choices[str(part)], {}
+            continue
+        path.append(str(part))
+        holder, group, choices = group, None, {}
+        field = holder.model_fields.get(str(part)) if holder else None
+        groups = _groups(field.annotation) if field else []
+        if len(groups) == 1:
+            group = groups[0]
+        else:
+            choices = {get_args(each.model_fields["type"].annotation)[0]: each for each in groups}
+    return _Place(tuple(path), holder, group, choices)
+
+
+def _groups(annotation: Any) -> list[type[Settings]]:
+    """The groups of settings in a type such as `A | B | None`."""
+    if isinstance(annotation, type) and issubclass(annotation, Settings):
+        return [annotation]
+    return [group for argument in get_args(annotation) for group in _groups(argument)]
+
+
+def _known_keys(place: _Place) -> str:
+    known = list(place.holder.model_fields) if place.holder else []
+    close = difflib.get_close_matches(place.path[-1], known, n=1)
+    return f"did you mean {close[0]}?" if close else f"allowed: {', '.join(known)}"
+
+
+def _own_message(message: str, place: _Place) -> tuple[KeyPath, str]:
+    """A message of our own validators: those that begin with the key of a setting get its full path."""
+    key, colon, rest = message.partition(": ")
+    fields = place.group.model_fields if place.group else {}
+    if colon and key.partition(".")[0] in fields:
+        return (*place.path, *key.split(".")), rest
+    return place.path, message

@@ -1,0 +1,77 @@
+"""From a YAML file and `--set` overrides to a validated `RunConfig`, with errors a person can act on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from erl_pipeline.config.explain import explain
+from erl_pipeline.config.run import RunConfig
+from erl_pipeline.config.yaml_values import KeyPath, parse_yaml, shorten
+from storage.errors import ConfigError
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read and validate a run's configuration.
+
+    Args:
+        path: a YAML file.
+        overrides: `dotted.key=value` each, the value in YAML; they win over the file, the last one over all.
+
+    Raises:
+        ConfigError: the file cannot be read or is not YAML, or settings are unknown, of the wrong type,
+            out of bounds or impossible together. All problems are named at once, one a line.
+    """
+    document = parse_yaml(_read(Path(path)), str(path))
+    values = {} if document.value is None else document.value
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: holds {shorten(values)}; allowed is a mapping of settings, `key: value`")
+    origins = {key: f"line {line}" for key, line in document.lines.items()}
+    for override in overrides:
+        key, value = _parse_override(override)
+        _set(values, key, value)
+        origins[key] = "--set"
+    try:
+        return RunConfig.model_validate(values)
+    except ValidationError as error:
+        problems = explain(error, RunConfig, origins)
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        raise ConfigError("\n  ".join([f"{path}: {count}", *problems])) from error
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file; ready configurations are in configs/") from None
+    except (OSError, ValueError) as error:
+        reason = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
+        raise ConfigError(f"{path}: cannot be read: {reason}") from error
+
+
+def _parse_override(override: str) -> tuple[KeyPath, Any]:
+    key, equals, value = override.partition("=")
+    path = tuple(key.strip().split("."))
+    if not equals or not all(path):
+        raise ConfigError(
+            f"--set {override}: allowed is a dotted key and a value, such as rollouts.group_size=4"
+        )
+    return path, parse_yaml(value, f"--set {override}").value
+
+
+def _set(values: dict[str, Any], path: KeyPath, value: Any) -> None:
+    """Put `value` at a dotted key, making the groups on the way that are absent or just `on`."""
+    group = values
+    for depth, part in enumerate(path[:-1], start=1):
+        inner = group.get(part)
+        if inner is None or inner is True:
+            inner = group[part] = {}
+        if not isinstance(inner, dict):
+            above = ".".join(path[:depth])
+            shown = "off" if inner is False else shorten(inner)
+            raise ConfigError(f"--set {'.'.join(path)}: {above} is {shown}, which has no settings of its own")
+        group = inner
+    group[path[-1]] = value

@@ -1,0 +1,62 @@
+"""Settings of the policy that is trained."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from erl_pipeline.config.base import Settings
+
+
+class ColdStartConfig(Settings):
+    """Supervised training of the tiny policy on weak scripted demonstrations over a family of worlds."""
+
+    steps: int = Field(default=500, ge=1)
+    """Optimizer steps."""
+    demonstrations_per_step: int = Field(default=64, ge=1)
+    """Demonstrated attempts in one step; reflections on the failed ones come on top."""
+    learning_rate: float = Field(default=3e-3, gt=0.0)
+    """Peak learning rate of AdamW: embeddings, head, biases and norms."""
+    matrix_learning_rate: float = Field(default=0.02, gt=0.0)
+    """Peak learning rate of Muon: the weight matrices of the blocks."""
+    random_intent: float = Field(default=0.1, ge=0.0, le=1.0)
+    """Chance that a demonstrated move aims in a random direction instead of along a shortest path."""
+    blank_notes: float = Field(default=0.5, ge=0.0, le=1.0)
+    """Share of attempts that are demonstrated without notes, as every first attempt is."""
+
+
+class TinyPolicyConfig(Settings):
+    """A small GPT-2 with a word-level tokenizer that is made by a cold start; it needs `format: compact`."""
+
+    type: Literal["tiny"] = "tiny"
+    hidden_size: int = Field(default=64, ge=32)
+    """Width of the residual stream."""
+    layers: int = Field(default=4, ge=1)
+    """Blocks."""
+    heads: int = Field(default=2, ge=1)
+    """Attention heads."""
+    cold_start: ColdStartConfig = ColdStartConfig()
+
+    @model_validator(mode="after")
+    def _head_size_is_served(self) -> TinyPolicyConfig:
+        """vLLM's CPU attention takes heads of 32 and 64."""
+        if self.hidden_size not in (32 * self.heads, 64 * self.heads):
+            raise ValueError(
+                f"hidden_size: {self.hidden_size} with heads: {self.heads}: allowed are {32 * self.heads} "
+                f"and {64 * self.heads} (heads of size 32 or 64, which vLLM serves)"
+            )
+        return self
+
+
+class PretrainedPolicyConfig(Settings):
+    """Any causal language model that transformers loads, with a tokenizer that has a chat template."""
+
+    type: Literal["pretrained"]
+    model: str = Field(min_length=1)
+    """Folder of a checkpoint, or a name on the Hugging Face hub."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Precision of the weights in training and generation."""
+
+
+PolicyConfig = Annotated[TinyPolicyConfig | PretrainedPolicyConfig, Field(discriminator="type")]

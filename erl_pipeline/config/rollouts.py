@@ -1,0 +1,22 @@
+"""Settings of the episodes: which tasks, how many attempts, when to reflect."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from erl_pipeline.config.base import Settings
+
+
+class RolloutConfig(Settings):
+    """One iteration's episodes."""
+
+    tasks_per_iteration: int = Field(default=16, ge=1)
+    """Tasks drawn from the training set in each iteration, without replacement until all were drawn."""
+    group_size: int = Field(default=8, ge=1)
+    """Episodes of each task; their rewards are compared to give advantages (GRPO)."""
+    max_revisions: int = Field(default=1, ge=1, le=8)
+    """Most rounds of reflection and further attempt after a first attempt that failed."""
+    success_threshold: float = Field(default=1.0, gt=0.0)
+    """An attempt whose reward is at least this succeeded; only others are reflected on (the gate)."""
+    tasks_per_shard: int = Field(default=16, ge=1)
+    """Tasks of one shard, the unit that is generated in one go and never generated again."""

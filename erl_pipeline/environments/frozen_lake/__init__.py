@@ -1,0 +1,1 @@
+"""FrozenLake without slipping, with symbols and action words that need not give their meaning away."""

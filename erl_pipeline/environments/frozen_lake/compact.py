@@ -1,0 +1,75 @@
+"""FrozenLake in words of one token each, in fields of fixed width, for the tiny policy.
+
+A turn of the policy is two words: the direction it aims for and the action word it believes to move
+there. The aim is a thought of one word; without it the cold start does not learn to plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from erl_pipeline.environments.frozen_lake.board import DIRECTIONS, Board, Direction
+from erl_pipeline.environments.frozen_lake.steps import Action, Ending, Outcome, Step
+from erl_pipeline.environments.frozen_lake.world import World
+
+OUTCOMES: tuple[Outcome, ...] = ("bump", "bad", "fell", "goal")  # beside the four directions
+PADDING = "."
+STEP_WORDS = 4  # aim, action, outcome, cell
+_ENDING_WORDS: dict[Ending, str] = {
+    "goal": "goal",
+    "fell": "fell",
+    "steps_used": "lost",
+    "plan_ended": "lost",
+}
+ENDINGS: tuple[str, ...] = ("goal", "fell", "lost")
+
+
+def cell_word(cell: int) -> str:
+    return f"c{cell}"
+
+
+class CompactRendering:
+    """The texts of one task."""
+
+    def __init__(self, board: Board, world: World, max_steps: int) -> None:
+        self._board = board
+        self._world = world
+        self._max_steps = max_steps
+
+    instructions = ""
+
+    def first_observation(self) -> str:
+        """The symbols of all cells, row by row, the player's on the start."""
+        symbols = self._world.symbols
+        by_letter = {"S": symbols.player, "F": symbols.frozen, "H": symbols.hole, "G": symbols.goal}
+        return " ".join(by_letter[letter] for letter in self._board.letters)
+
+    def read_actions(self, text: str) -> list[Action]:
+        """The actions of `aim word aim word ...`; empty when the text is anything else."""
+        words = text.split()
+        aims, actions = words[0::2], words[1::2]
+        if len(words) % 2 or any(aim not in DIRECTIONS for aim in aims):
+            return []
+        if any(word not in self._world.actions for word in actions):
+            return []
+        return [Action(word, cast(Direction, aim)) for aim, word in zip(aims, actions, strict=True)]
+
+    def observation(self, steps: Sequence[Step]) -> str:
+        """What the last step did and where the player stands."""
+        return f"{steps[-1].outcome} {cell_word(steps[-1].cell)}"
+
+    def trace(self, steps: Sequence[Step]) -> str:
+        """`aim action outcome cell` for each step, padded to the width of a whole attempt."""
+        words: list[str] = []
+        for step in steps:
+            if step.action is None:
+                words += [PADDING, PADDING]
+            else:
+                words += [step.action.intent or PADDING, step.action.word]
+            words += [step.outcome, cell_word(step.cell)]
+        return " ".join(words + [PADDING] * (STEP_WORDS * self._max_steps - len(words)))
+
+    def feedback(self, steps: Sequence[Step], ending: Ending) -> str:
+        """How the attempt ended, in one word; the counts are in the trace."""
+        return _ENDING_WORDS[ending]

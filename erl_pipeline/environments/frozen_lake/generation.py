@@ -1,0 +1,68 @@
+"""Boards from a seed. Training and held-out boards can never meet: a board's own hash says which it is."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Collection
+from typing import Literal
+
+from erl_pipeline.config.environment import FrozenLakeConfig
+from erl_pipeline.environments.frozen_lake.board import Board
+from storage.errors import ConfigError
+
+Split = Literal["training", "held_out"]
+
+_HELD_OUT_SHARE = 8  # one board in so many is held out
+_TRIES_PER_BOARD = 2_000
+
+
+def split_of(board: Board) -> Split:
+    """Whether a generated board may be trained on, whatever the seed it came from."""
+    digest = hashlib.sha256("/".join(board.rows).encode()).digest()
+    return "held_out" if digest[0] % _HELD_OUT_SHARE == 0 else "training"
+
+
+def generate_boards(
+    config: FrozenLakeConfig, split: Split, count: int, excluded: Collection[Board] = ()
+) -> list[Board]:
+    """`count` different boards of a split, in an order that depends on `config.board_seed` alone.
+
+    A smaller `count` gives the beginning of the same list. Raises `ConfigError` where the settings
+    allow too few boards.
+    """
+    stream = random.Random(f"frozen_lake/{split}/{config.board_seed}")
+    boards: dict[Board, None] = {}
+    tries = 0
+    while len(boards) < count:
+        tries += 1
+        if tries > _TRIES_PER_BOARD * count:
+            raise ConfigError(
+                f"environment: only {len(boards)} different {split} boards were found, {count} are asked "
+                "for; allow more sizes, holes or path lengths, or ask for fewer boards"
+            )
+        board = _random_board(stream, config)
+        if board is not None and board not in boards and split_of(board) == split and board not in excluded:
+            boards[board] = None
+    return list(boards)
+
+
+def _random_board(stream: random.Random, config: FrozenLakeConfig) -> Board | None:
+    """One draw; None where the shortest path is not as long as asked for."""
+    height = stream.randint(*config.rows)
+    width = height if config.columns is None else stream.randint(*config.columns)
+    cells = list(range(height * width))
+    stream.shuffle(cells)
+    start, goal, *others = cells
+    if config.holes is not None:
+        holes = set(others[: stream.randint(*config.holes)])
+    else:
+        holes = {cell for cell in others if stream.random() < (config.hole_probability or 0.0)}
+    letters = "".join(
+        "S" if cell == start else "G" if cell == goal else "H" if cell in holes else "F"
+        for cell in range(height * width)
+    )
+    board = Board(tuple(letters[row * width : (row + 1) * width] for row in range(height)))
+    moves = board.moves_to_goal[start]
+    shortest, longest = config.path_length
+    return board if moves is not None and shortest <= moves <= longest else None

@@ -1,0 +1,105 @@
+"""FrozenLake in sentences, for language models. No rule and no meaning of a symbol is told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+from erl_pipeline.environments.frozen_lake.board import Board
+from erl_pipeline.environments.frozen_lake.steps import Action, Ending, Outcome, Step
+from erl_pipeline.environments.frozen_lake.world import World
+
+_BRACKETED = re.compile(r"```(?:[a-z]+\n)?(.*?)```|\[([^\[\]]*)\]|`([^`]+)`", re.DOTALL)
+_EFFECTS: dict[Outcome, str] = {
+    "bump": "the action was valid but had no effect",
+    "bad": "the answer held no valid action, so nothing was done",
+    "fell": "the attempt ended here without success",
+    "goal": "the attempt ended here with success",
+}
+
+
+class ProseRendering:
+    """The texts of one task."""
+
+    def __init__(
+        self, board: Board, world: World, max_steps: int, action_mode: Literal["step", "plan"]
+    ) -> None:
+        self._board = board
+        self._world = world
+        self._max_steps = max_steps
+        self._action_mode = action_mode
+
+    @property
+    def instructions(self) -> str:
+        words = ", ".join(sorted(self._world.actions))
+        if self._action_mode == "plan":
+            answer = (
+                "Answer with all actions of your plan, in order and separated by spaces, in square brackets."
+            )
+        else:
+            answer = "In each turn answer with one action in square brackets."
+        return (
+            "You act in a world that is shown as a grid of symbols. Its rules and the meaning of the symbols "
+            f"are not told; find out what leads to success. The possible actions are: {words}. {answer} "
+            "You may think first; the last square brackets count."
+        )
+
+    def first_observation(self) -> str:
+        return f"{self._grid(self._board.start)}\n{self._remaining(0)}"
+
+    def read_actions(self, text: str) -> list[Action]:
+        """The words in the last brackets or code fence; empty when one of them is no action."""
+        found = list(_BRACKETED.finditer(text))
+        if not found:
+            return []
+        inside = next(group for group in found[-1].groups() if group is not None)
+        words = [word.lower() for word in re.split(r"[\s,;]+", inside) if word]
+        if any(word not in self._world.actions for word in words):
+            return []
+        return [Action(word) for word in words]
+
+    def observation(self, steps: Sequence[Step]) -> str:
+        last = steps[-1]
+        lines = []
+        if last.outcome == "bad":
+            allowed = ", ".join(sorted(self._world.actions))
+            lines.append(
+                f"Your answer held no valid action, so nothing was done. Possible actions: {allowed}."
+            )
+        elif last.outcome == "bump":
+            lines.append("Your last action had no effect.")
+        return "\n".join([*lines, self._grid(last.cell), self._remaining(len(steps))])
+
+    def trace(self, steps: Sequence[Step]) -> str:
+        blocks = [f"Start:\n{self._grid(self._board.start)}"]
+        for number, step in enumerate(steps, start=1):
+            said = "no valid action" if step.action is None else f"action {step.action.word}"
+            effect = _EFFECTS.get(step.outcome)
+            blocks.append(f"Step {number}: {said}{f' ({effect})' if effect else ''}\n{self._grid(step.cell)}")
+        return "\n".join(blocks)
+
+    def feedback(self, steps: Sequence[Step], ending: Ending) -> str:
+        outcome = {
+            "goal": "The attempt succeeded: the player reached the goal.",
+            "fell": "The attempt failed: the player fell into a hole.",
+            "steps_used": f"The attempt failed: all {self._max_steps} steps were used up before the goal.",
+            "plan_ended": "The attempt failed: the plan ended before the goal was reached.",
+        }[ending]
+        bumps = sum(step.outcome == "bump" for step in steps)
+        invalid = sum(step.outcome == "bad" for step in steps)
+        counts = f"Steps used: {len(steps)}. Actions without effect: {bumps}. Invalid answers: {invalid}."
+        return f"{outcome} {counts}"
+
+    def _grid(self, player: int) -> str:
+        symbols = self._world.symbols
+        by_letter = {"S": symbols.frozen, "F": symbols.frozen, "H": symbols.hole, "G": symbols.goal}
+        cells = [by_letter[letter] for letter in self._board.letters]
+        cells[player] = symbols.player
+        width = self._board.width
+        return "\n".join(
+            " ".join(cells[row * width : (row + 1) * width]) for row in range(self._board.height)
+        )
+
+    def _remaining(self, used: int) -> str:
+        return f"Steps left: {self._max_steps - used}"

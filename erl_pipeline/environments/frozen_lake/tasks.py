@@ -1,0 +1,80 @@
+"""The training and held-out tasks of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+
+from erl_pipeline.config.environment import FrozenLakeConfig
+from erl_pipeline.environments.base import Task
+from erl_pipeline.environments.frozen_lake.board import Board
+from erl_pipeline.environments.frozen_lake.generation import Split, generate_boards
+from erl_pipeline.environments.frozen_lake.task_file import BoardTask, read_task_file
+from erl_pipeline.environments.frozen_lake.world import world_of_task
+from storage.errors import InputError
+
+
+def training_tasks(config: FrozenLakeConfig, seed: int) -> list[Task]:
+    """The boards of `task_file`, or generated ones. `seed` is the run's and chooses the hidden world."""
+    if config.task_file is not None:
+        return tasks_from_file(config, seed, Path(config.task_file))
+    return _as_tasks(
+        config,
+        seed,
+        _generated(config, "training", generate_boards(config, "training", config.training_boards)),
+    )
+
+
+def held_out_tasks(config: FrozenLakeConfig, seed: int, count: int) -> list[Task]:
+    """Generated boards that no training board of this configuration equals."""
+    training: set[Board] = set()
+    if config.task_file is not None:
+        training = {task.board for task in read_task_file(Path(config.task_file))}
+    return _as_tasks(
+        config, seed, _generated(config, "held_out", generate_boards(config, "held_out", count, training))
+    )
+
+
+def tasks_from_file(config: FrozenLakeConfig, seed: int, path: Path) -> list[Task]:
+    """The tasks of a file. Raises `InputError` where a line is wrong or `format: compact` cannot show it."""
+    tasks = read_task_file(path)
+    if config.format == "compact":
+        for task in tasks:
+            _check_compact(config, path, task)
+    return _as_tasks(config, seed, tasks)
+
+
+def _check_compact(config: FrozenLakeConfig, path: Path, task: BoardTask) -> None:
+    wanted = f"{config.rows[0]}x{config.column_range[0]}"
+    if task.board.size_name != wanted:
+        raise InputError(
+            f"task file {path}, task {task.task_id}: the board is {task.board.size_name}, but format: "
+            f"compact with environment.rows: {list(config.rows)} shows {wanted} boards only"
+        )
+    if task.max_steps > config.max_steps:
+        raise InputError(
+            f"task file {path}, task {task.task_id}: max_steps is {task.max_steps}, but format: compact with "
+            f"environment.max_steps: {config.max_steps} has room for no more than that"
+        )
+
+
+def _generated(config: FrozenLakeConfig, split: Split, boards: Iterable[Board]) -> list[BoardTask]:
+    return [
+        BoardTask(f"frozen_lake-{split}-{config.board_seed}-{number:05d}", board, config.max_steps)
+        for number, board in enumerate(boards)
+    ]
+
+
+def _as_tasks(config: FrozenLakeConfig, seed: int, tasks: Iterable[BoardTask]) -> list[Task]:
+    made = []
+    for task in tasks:
+        world = world_of_task(config, seed, task.task_id)
+        payload = {
+            "board": list(task.board.rows),
+            "max_steps": task.max_steps,
+            "actions": dict(world.actions),
+            "symbols": asdict(world.symbols),
+        }
+        made.append(Task(task.task_id, f"frozen_lake-{task.board.size_name}", "frozen_lake", payload))
+    return made

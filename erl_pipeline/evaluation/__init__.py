@@ -1,0 +1,1 @@
+"""What an evaluation says about a policy: rates with intervals, differences, areas under learning curves."""

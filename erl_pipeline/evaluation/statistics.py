@@ -1,0 +1,133 @@
+"""Rates, intervals and differences of evaluations on a fixed list of tasks.
+
+Tasks are the unit of chance here: attempts at one task resemble each other, so that intervals of
+sampled attempts are widened for it, and two checkpoints are compared task by task. All intervals
+are 95 % intervals.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+Z_95 = NormalDist().inv_cdf(0.975)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A rate in [0, 1] with the ends of its 95 % interval, from `attempts` attempts at `tasks` tasks."""
+
+    value: float
+    low: float
+    high: float
+    tasks: int
+    attempts: int
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """Success of `after` minus success of `before` on the same tasks.
+
+    `gained` tasks were solved only after, `lost` only before. `p_value` is that of the exact two-sided
+    McNemar test: how often a fair coin would split the changed tasks at least as unevenly.
+    """
+
+    difference: float
+    low: float
+    high: float
+    tasks: int
+    gained: int
+    lost: int
+    p_value: float
+
+
+def wilson_interval(rate: float, attempts: float) -> tuple[float, float]:
+    """The 95 % score interval of a proportion (Wilson 1927), sound near 0 and 1 and for few attempts.
+
+    `attempts` may be an effective number, hence not whole.
+    """
+    if not 0.0 <= rate <= 1.0 or attempts <= 0:
+        raise ValueError(f"no interval for a rate of {rate} in {attempts} attempts")
+    spread = Z_95**2 / attempts
+    centre = (rate + spread / 2) / (1 + spread)
+    half_width = Z_95 / (1 + spread) * math.sqrt(rate * (1 - rate) / attempts + spread / (4 * attempts))
+    low = 0.0 if rate == 0.0 else max(0.0, centre - half_width)
+    high = 1.0 if rate == 1.0 else min(1.0, centre + half_width)
+    return low, high
+
+
+def success_rate(outcomes: Sequence[bool]) -> Estimate:
+    """Success of one attempt per task, with the Wilson interval. Raises ValueError without outcomes."""
+    if not outcomes:
+        raise ValueError("no success rate without outcomes")
+    rate = sum(outcomes) / len(outcomes)
+    low, high = wilson_interval(rate, len(outcomes))
+    return Estimate(rate, low, high, tasks=len(outcomes), attempts=len(outcomes))
+
+
+def sampled_success_rate(outcomes: Mapping[str, Sequence[bool]]) -> Estimate:
+    """Success over several sampled attempts per task, keyed by task.
+
+    The interval is Wilson's at the effective number of attempts (Dean and Pagano 2015, "Evaluating
+    confidence interval methods for binomial proportions in clustered surveys"): the variance of the rate
+    is taken between tasks (a ratio of totals, linearised) and turned into the number of independent
+    attempts that would have it, at most the number made. Where every attempt had the same outcome, or
+    there is one task only, that variance tells nothing and each task counts as one attempt.
+
+    Raises ValueError without tasks or for a task without attempts.
+    """
+    if not outcomes or not all(outcomes.values()):
+        raise ValueError("a sampled success rate needs tasks, each with at least one attempt")
+    tasks = len(outcomes)
+    attempts = sum(len(results) for results in outcomes.values())
+    rate = sum(sum(results) for results in outcomes.values()) / attempts
+    residuals = (sum(results) - rate * len(results) for results in outcomes.values())
+    squares = math.fsum(residual**2 for residual in residuals)
+    if rate in (0.0, 1.0) or tasks == 1:
+        effective = float(tasks)
+    elif squares == 0.0:
+        effective = float(attempts)
+    else:
+        variance = tasks / (tasks - 1) * squares / attempts**2
+        effective = min(float(attempts), rate * (1 - rate) / variance)
+    low, high = wilson_interval(rate, effective)
+    return Estimate(rate, low, high, tasks=tasks, attempts=attempts)
+
+
+def pass_at_k(attempts: int, successes: int, k: int) -> float:
+    """Chance that at least one of `k` attempts, drawn without replacement from those made, succeeded.
+
+    The unbiased estimator of Chen et al. 2021 (arXiv 2107.03374, equation 1). Average it over tasks.
+    Raises ValueError when fewer than `k` attempts were made.
+    """
+    if not 0 <= successes <= attempts or not 1 <= k <= attempts:
+        raise ValueError(f"pass@{k} is not defined for {successes} successes in {attempts} attempts")
+    return 1.0 - math.comb(attempts - successes, k) / math.comb(attempts, k)
+
+
+def paired_difference(before: Mapping[str, bool], after: Mapping[str, bool]) -> PairedDifference:
+    """How two checkpoints differ on the same tasks, one attempt each, keyed by task.
+
+    The interval is the adjusted Wald interval of Bonett and Price 2012 for paired proportions. Raises
+    ValueError when the two were not tried on the same tasks.
+    """
+    if not before or before.keys() != after.keys():
+        raise ValueError(f"the two were not tried on the same tasks ({len(before)} and {len(after)})")
+    tasks = len(before)
+    gained = sum(after[task] and not before[task] for task in before)
+    lost = sum(before[task] and not after[task] for task in before)
+    up, down = (gained + 1) / (tasks + 2), (lost + 1) / (tasks + 2)
+    half_width = Z_95 * math.sqrt((up + down - (up - down) ** 2) / (tasks + 2))
+    changed = gained + lost
+    tail = sum(math.comb(changed, count) for count in range(min(gained, lost) + 1))
+    return PairedDifference(
+        difference=(gained - lost) / tasks,
+        low=max(-1.0, up - down - half_width),
+        high=min(1.0, up - down + half_width),
+        tasks=tasks,
+        gained=gained,
+        lost=lost,
+        p_value=min(1.0, 2 * tail / 2**changed),
+    )

@@ -1,0 +1,1 @@
+"""Sampling text from the policy: tokens in, tokens and their log-probabilities out."""

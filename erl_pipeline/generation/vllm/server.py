@@ -1,0 +1,194 @@
+"""A vLLM server that belongs to this process: started, watched, restarted and stopped."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from types import TracebackType
+
+from storage.errors import EngineError
+
+MODEL_NAME = "policy"
+_LOG_TAIL_LINES = 30
+_POLL_SECONDS = 0.25
+_STOP_SECONDS = 20.0
+
+OnProgress = Callable[[float, str], None]
+"""Called while a server starts: seconds so far and the last line of its log."""
+
+
+class ManagedServer:
+    """vLLM's OpenAI-compatible server on the loopback interface, on a free port, with a random key.
+
+    As a context manager it is stopped however the block ends; when this process is killed, the server's
+    process group goes too. The developer endpoints are on, since a hand-over of weights needs them; like
+    `/health` they ask for no key, so every user of this machine can reach them.
+
+    Args:
+        checkpoint_folder: `save_pretrained` folder to serve at the start.
+        log_file: gets all output of all starts; its folder must exist.
+        arguments: further arguments of the server, such as `("--dtype", "float32")`.
+        environment: variables added to those of this process.
+        executable: Python interpreter that has vLLM.
+        startup_seconds: deadline of one start.
+        on_progress: called about once a second while a start is awaited.
+    """
+
+    def __init__(
+        self,
+        checkpoint_folder: Path,
+        log_file: Path,
+        *,
+        arguments: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        executable: str = sys.executable,
+        startup_seconds: float = 600.0,
+        on_progress: OnProgress | None = None,
+    ) -> None:
+        self.checkpoint_folder = checkpoint_folder
+        self.api_key = secrets.token_hex(16)
+        self.url = ""
+        self._port = 0
+        self._log_file = log_file
+        self._arguments = tuple(arguments)
+        self._environment = dict(environment or {})
+        self._executable = executable
+        self._startup_seconds = startup_seconds
+        self._on_progress = on_progress
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> ManagedServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start and wait until requests are answered.
+
+        Raises `EngineError`, with the log's last lines, when the server ends or the deadline passes.
+        """
+        if self._process is not None:
+            raise RuntimeError("the server is started already")
+        self._port = _free_port()
+        self.url = f"http://127.0.0.1:{self._port}"
+        supervisor = Path(__file__).with_name("supervise.py")
+        command = [sys.executable, "-I", str(supervisor), self._executable, *self._server_command()]
+        environment = {
+            **os.environ,
+            # Not an argument: those can be read by every user of the machine.
+            "VLLM_API_KEY": self.api_key,
+            "VLLM_SERVER_DEV_MODE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            **self._environment,
+        }
+        with self._log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self.stop()
+            raise
+
+    def restart(self, checkpoint_folder: Path | None = None) -> None:
+        """Stop what is left of the server and start it again, with another checkpoint if one is given."""
+        self.stop()
+        if checkpoint_folder is not None:
+            self.checkpoint_folder = checkpoint_folder
+        self.start()
+
+    def stop(self) -> None:
+        """End the server and all its processes; does nothing when it is stopped."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        assert process.stdin is not None
+        # Closing the pipe is the one way to stop it, the same as when this process is killed.
+        process.stdin.close()
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    @property
+    def running(self) -> bool:
+        """Whether its process lives; a server that hangs lives too."""
+        return self._process is not None and self._process.poll() is None
+
+    def log_tail(self) -> str:
+        """The last lines of the log."""
+        if not self._log_file.exists():
+            return "(no log)"
+        lines = self._log_file.read_text(encoding="utf-8", errors="replace").splitlines()
+        return "\n".join(lines[-_LOG_TAIL_LINES:])
+
+    def _server_command(self) -> list[str]:
+        return [
+            "-m",
+            "vllm.entrypoints.openai.api_server",
+            f"--model={self.checkpoint_folder}",
+            f"--served-model-name={MODEL_NAME}",
+            "--host=127.0.0.1",
+            f"--port={self._port}",
+            "--logprobs-mode=processed_logprobs",
+            "--enable-prefix-caching",
+            # Token ids in and out: no tokenizer, and no sampling defaults of the checkpoint.
+            "--tokens-only",
+            "--skip-tokenizer-init",
+            "--generation-config=vllm",
+            "--disable-uvicorn-access-log",
+            *self._arguments,
+        ]
+
+    def _wait_until_ready(self) -> None:
+        started = time.monotonic()
+        reported = 0.0
+        while True:
+            elapsed = time.monotonic() - started
+            if not self.running:
+                raise EngineError(f"the vLLM server ended before it was ready; see {self._log_file}\n{self.log_tail()}")
+            # With the key, so that a stranger's server on this port is not taken for ours.
+            if self._answers():
+                return
+            if elapsed > self._startup_seconds:
+                raise EngineError(
+                    f"the vLLM server was not ready within {self._startup_seconds:g} s (startup_seconds); "
+                    f"see {self._log_file}\n{self.log_tail()}"
+                )
+            if self._on_progress is not None and elapsed - reported >= 1.0:
+                reported = elapsed
+                self._on_progress(elapsed, self.log_tail().rpartition("\n")[2])
+            time.sleep(_POLL_SECONDS)
+
+    def _answers(self) -> bool:
+        # Not urllib, which would send this through a proxy that the environment names.
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=5.0)
+        with closing(connection), suppress(OSError, http.client.HTTPException):
+            connection.request("GET", "/v1/models", headers={"Authorization": f"Bearer {self.api_key}"})
+            return connection.getresponse().status == 200
+        return False
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])

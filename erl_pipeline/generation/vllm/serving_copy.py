@@ -1,0 +1,59 @@
+"""A checkpoint as a running server can be given it: with an output head of its own.
+
+vLLM's weight reload leaves the output head of a model with tied embeddings as it was, where the build
+has packed it into a layout of its own (the CPU build does): the server then samples from neither policy.
+So the server is never told of the tie; it gets the head as a tensor of its own, and reloads it like any
+other. This costs the server the memory of one more embedding matrix.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from storage.errors import EngineError
+
+_INDEX = "model.safetensors.index.json"
+_HEAD_FILE = "output_head.safetensors"
+
+
+def write_serving_copy(checkpoint_folder: Path, folder: Path) -> Path:
+    """The folder to serve `checkpoint_folder` from: itself when its embeddings are not tied, else `folder`.
+
+    `folder` is made; its files are links to those of the checkpoint, except for a configuration that says
+    the embeddings are not tied and a file with the head. Raises `EngineError` when the checkpoint lacks
+    its embedding matrix.
+    """
+    config = AutoConfig.from_pretrained(checkpoint_folder)
+    if not config.tie_word_embeddings:
+        return checkpoint_folder
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    names = {module: name for name, module in model.named_modules()}
+    embedding_name = f"{names[model.get_input_embeddings()]}.weight"
+    head_name = f"{names[model.get_output_embeddings()]}.weight"
+    folder.mkdir(parents=True)
+    for file in checkpoint_folder.iterdir():
+        if file.name not in ("config.json", _INDEX):
+            (folder / file.name).symlink_to(file.resolve())
+    save_file({head_name: _read_tensor(checkpoint_folder, embedding_name)}, folder / _HEAD_FILE)
+    untied = json.loads((checkpoint_folder / "config.json").read_text()) | {"tie_word_embeddings": False}
+    (folder / "config.json").write_text(json.dumps(untied))
+    if (checkpoint_folder / _INDEX).exists():
+        index = json.loads((checkpoint_folder / _INDEX).read_text())
+        index["weight_map"][head_name] = _HEAD_FILE
+        (folder / _INDEX).write_text(json.dumps(index))
+    return folder
+
+
+def _read_tensor(checkpoint_folder: Path, name: str) -> torch.Tensor:
+    for file in sorted(checkpoint_folder.glob("*.safetensors")):
+        with safe_open(file, framework="pt") as tensors:
+            if name in tensors.keys():  # noqa: SIM118 - not a mapping
+                return tensors.get_tensor(name)
+    raise EngineError(f"checkpoint {checkpoint_folder} has no tensor {name}, which its output head is tied to")

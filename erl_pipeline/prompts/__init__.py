@@ -1,0 +1,1 @@
+"""The messages of every role: attempt, reflection, retry."""

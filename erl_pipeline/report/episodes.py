@@ -1,0 +1,172 @@
+"""Choosing episodes of a run and laying them out for a person to read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+_COLUMNS = (
+    "episode_id",
+    "task_id",
+    "sample_index",
+    "role",
+    "revision_index",
+    "success",
+    "reward",
+    "finish_reason",
+    "feedback",
+    "messages",
+    "reflection",
+    "memory_entry_ids",
+    "task_payload",
+)
+_KINDS = {
+    "helped": "Solved at a second attempt",
+    "not_helped": "Failed, also at the second attempt",
+    "solved": "Solved at the first attempt",
+    "failed": "Failed, and not tried again",
+}
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What the policy said, and the environment's answer; none follows the turn that ends the attempt."""
+
+    policy: str
+    environment: str
+
+
+@dataclass(frozen=True)
+class Step:
+    """An attempt or a reflection. `outcome` is `solved`, `failed`, or empty for a reflection."""
+
+    title: str
+    outcome: str
+    prompt: str
+    turns: Sequence[Turn] = ()
+    feedback: str = ""
+    memory: Sequence[str] = ()
+    reflection: str = ""
+
+
+@dataclass(frozen=True)
+class TaskPicture:
+    """A task's payload for people: the rows of its board, empty where it has none, and all else as text."""
+
+    board: Sequence[str]
+    facts: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class EpisodeExample:
+    """A whole episode."""
+
+    kind: str
+    episode_id: str
+    task_id: str
+    sample_index: int
+    task: TaskPicture
+    steps: Sequence[Step]
+
+
+def example_episodes(rollouts: pl.LazyFrame, memory_texts: Mapping[str, str]) -> list[EpisodeExample]:
+    """One episode of each kind among an iteration's rollouts: the first in order of task and sample.
+
+    `memory_texts` maps the id of a memory entry to its text. Kinds that did not occur are left out, and
+    an episode that failed without a second attempt is shown only where there was no second attempt at all.
+    """
+    chosen = _choose(rollouts)
+    rows = rollouts.select(_COLUMNS).filter(pl.col("episode_id").is_in(list(chosen.values()))).collect()
+    return [
+        _example(_KINDS[kind], rows.filter(pl.col("episode_id") == episode_id).to_dicts(), memory_texts)
+        for kind, episode_id in chosen.items()
+    ]
+
+
+def _choose(rollouts: pl.LazyFrame) -> dict[str, str]:
+    """Episode ids by kind."""
+    first = pl.col("role") == "first_attempt"
+    second = pl.col("role") == "second_attempt"
+    episodes = (
+        rollouts.group_by("episode_id", "task_id", "sample_index")
+        .agg(
+            pl.col("success").filter(first).any().alias("at_once"),
+            second.any().alias("retried"),
+            pl.col("success").filter(second).any().alias("later"),
+        )
+        .sort("task_id", "sample_index")
+        .collect()
+    )
+    kinds = {
+        "helped": pl.col("later"),
+        "not_helped": pl.col("retried") & ~pl.col("later"),
+        "solved": pl.col("at_once"),
+    }
+    if not episodes["retried"].any():
+        kinds["failed"] = ~pl.col("at_once")
+    found = {kind: episodes.filter(condition)["episode_id"] for kind, condition in kinds.items()}
+    return {kind: ids[0] for kind, ids in found.items() if not ids.is_empty()}
+
+
+def _example(kind: str, rows: list[dict[str, Any]], memory_texts: Mapping[str, str]) -> EpisodeExample:
+    rows = sorted(rows, key=lambda row: (row["revision_index"], row["role"] == "second_attempt"))
+    return EpisodeExample(
+        kind=kind,
+        episode_id=rows[0]["episode_id"],
+        task_id=rows[0]["task_id"],
+        sample_index=rows[0]["sample_index"],
+        task=_picture(json.loads(rows[0]["task_payload"])),
+        steps=[_step(row, memory_texts) for row in rows],
+    )
+
+
+def _picture(payload: Mapping[str, Any]) -> TaskPicture:
+    facts = [(name.replace("_", " "), _words(value)) for name, value in payload.items() if name != "board"]
+    return TaskPicture(payload.get("board", ()), facts)
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_words(one)}" for name, one in value.items())
+    return str(value)
+
+
+def _step(row: Mapping[str, Any], memory_texts: Mapping[str, str]) -> Step:
+    messages = json.loads(row["messages"])
+    spoken = next((i for i, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
+    prompt = "\n\n".join(message["content"] for message in messages[:spoken])
+    if row["role"] == "reflection":
+        said = messages[spoken]["content"] if spoken < len(messages) else ""
+        return Step(
+            title="Reflection" if row["reflection"] is not None else "Reflection, ill-formed and not used",
+            outcome="",
+            prompt=prompt,
+            memory=[memory_texts[entry_id] for entry_id in row["memory_entry_ids"]],
+            reflection=row["reflection"] if row["reflection"] is not None else said,
+        )
+    return Step(
+        title=_attempt_title(row["revision_index"]),
+        outcome="solved" if row["success"] else "failed",
+        prompt=prompt,
+        turns=_turns(messages[spoken:]),
+        feedback=row["feedback"] or "",
+    )
+
+
+def _attempt_title(revision: int) -> str:
+    return ("First attempt", "Second attempt")[revision] if revision < 2 else f"Attempt {revision + 1}"
+
+
+def _turns(messages: Sequence[Mapping[str, str]]) -> list[Turn]:
+    """Pair what the policy said with the observation that followed."""
+    turns: list[Turn] = []
+    for message in messages:
+        if message["role"] == "assistant":
+            turns.append(Turn(message["content"], ""))
+        else:
+            turns[-1] = Turn(turns[-1].policy, message["content"])
+    return turns

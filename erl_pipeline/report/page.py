@@ -1,0 +1,147 @@
+"""The report of a run as one HTML file that needs nothing else: no network, no scripts, no other files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+import yaml
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from erl_pipeline.evaluation.history import StageRecord, learning_curve, of_stage, read_history
+from erl_pipeline.evaluation.scores import SCORED_COLUMNS, greedy_outcomes
+from erl_pipeline.evaluation.statistics import PairedDifference, paired_difference
+from erl_pipeline.report.charts import Chart, chart_svg
+from erl_pipeline.report.episodes import EpisodeExample, example_episodes
+from erl_pipeline.report.headline import summary_line, tiles, verdict
+from erl_pipeline.report.learning import held_out_chart, role_rewards, training_charts
+from erl_pipeline.report.tables import artifact_rows, iteration_table, stage_table, version_rows
+from storage.artifacts import ArtifactStore
+from storage.errors import StoreError
+from storage.runs import Run
+from storage.trajectories import scan_trajectories
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart ready for the page; `svg` is the only text that is not escaped."""
+
+    title: str
+    note: str
+    legend: Sequence[str]
+    svg: Markup
+
+
+@dataclass(frozen=True)
+class EpisodeGroup:
+    """The episodes shown of one iteration."""
+
+    iteration: int
+    episodes: Sequence[EpisodeExample]
+
+
+def write_report(store: ArtifactStore, run: Run, output: Path) -> Path:
+    """Write the report of a run in whatever state it is; returns `output`.
+
+    Raises:
+        StoreError: an artifact that the ledger names is missing or damaged, or `output` cannot be written.
+    """
+    page = render_report(store, run)
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"the report cannot be written to {output}: {error.strerror}") from error
+    return output
+
+
+def render_report(store: ArtifactStore, run: Run) -> str:
+    """The report as HTML text."""
+    history = read_history(store, run)
+    evaluations = of_stage(history, "evaluate")
+    rollouts = of_stage(history, "generate_rollouts")
+    shards = [path for record in rollouts for path in shard_files(store, record)]
+    rewards = role_rewards(scan_trajectories(shards)) if shards else {}
+    opening = held_out_chart(history)
+    templates = Environment(
+        loader=PackageLoader("erl_pipeline.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return templates.get_template("report.html.j2").render(
+        name=run.name,
+        summary=summary_line(run.config, history),
+        verdict=verdict(learning_curve(history), _change(store, evaluations)),
+        opening_figure=_figure(opening) if opening else None,
+        tiles=tiles(history),
+        figures=[_figure(chart) for chart in training_charts(history, rewards)],
+        iterations=iteration_table(history),
+        stages=stage_table(history),
+        episode_groups=_episode_groups(store, rollouts, of_stage(history, "index_memory")),
+        settings=yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True),
+        artifacts=artifact_rows(history),
+        versions=version_rows(history),
+        commands=_commands(run.name, history),
+    )
+
+
+def shard_files(store: ArtifactStore, rollouts: StageRecord) -> list[Path]:
+    """The trajectory files of an iteration's rollouts, verified, in the order of the shards."""
+    shards = rollouts.manifest.inputs
+    return [store.open(shards[name]).path("trajectories.parquet") for name in sorted(shards)]
+
+
+def _change(store: ArtifactStore, evaluations: Sequence[StageRecord]) -> PairedDifference | None:
+    """The first evaluation against the last, task by task."""
+    if len(evaluations) < 2:
+        return None
+    before, after = (
+        greedy_outcomes(
+            scan_trajectories([store.open(record.manifest.artifact_id).path("evaluation.parquet")])
+            .select(SCORED_COLUMNS)
+            .collect()
+        )
+        for record in (evaluations[0], evaluations[-1])
+    )
+    return paired_difference(before, after)
+
+
+def _figure(chart: Chart) -> Figure:
+    return Figure(chart.title, chart.note, [one.label for one in chart.series], Markup(chart_svg(chart)))
+
+
+def _episode_groups(
+    store: ArtifactStore, rollouts: Sequence[StageRecord], memory: Sequence[StageRecord]
+) -> list[EpisodeGroup]:
+    """Examples from the first, the middle and the last iteration."""
+    if not rollouts:
+        return []
+    texts = _memory_texts(store, memory)
+    chosen = sorted({0, (len(rollouts) - 1) // 2, len(rollouts) - 1})
+    return [
+        EpisodeGroup(record.iteration, example_episodes(scan_trajectories(shard_files(store, record)), texts))
+        for record in (rollouts[index] for index in chosen)
+    ]
+
+
+def _memory_texts(store: ArtifactStore, memory: Sequence[StageRecord]) -> dict[str, str]:
+    """The reflections in memory by entry id; the vectors are not read."""
+    files = [store.open(record.manifest.artifact_id).path("entries.parquet") for record in memory]
+    if not files:
+        return {}
+    return dict(pl.scan_parquet(files).select("entry_id", "text").collect().iter_rows())
+
+
+def _commands(name: str, history: Sequence[StageRecord]) -> list[str]:
+    code = {record.manifest.code_version for record in history}
+    checkout = [f"git checkout {version}" for version in sorted(code) if not version.endswith("-dirty")]
+    return [
+        *(checkout if len(code) == 1 else []),
+        f"erl-pipeline train {name}.yaml --store another-store    # the settings above, saved as {name}.yaml",
+        f"erl-pipeline lineage verify {name} --store another-store",
+    ]

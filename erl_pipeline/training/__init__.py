@@ -1,0 +1,1 @@
+"""How the policy is changed: packing, forward and backward passes, the optimizer and the two updates."""

@@ -1,0 +1,86 @@
+"""The numbers that an update reports."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True)
+class _Metrics:
+    def counters(self) -> dict[str, int]:
+        """Whole numbers, for the manifest's counters."""
+        return {name: value for name, value in asdict(self).items() if isinstance(value, int)}
+
+    def metrics(self) -> dict[str, float]:
+        """All other numbers."""
+        return {name: value for name, value in asdict(self).items() if isinstance(value, float)}
+
+
+@dataclass(frozen=True)
+class UpdateMetrics(_Metrics):
+    """What a reinforcement-learning update did. Floats are 0 where no optimizer step was made.
+
+    Losses are means over the optimizer steps; ratio, clipping and weights are means over trained
+    tokens; `mismatch_*` compare trainer and sampler before the first step, on that step's tokens.
+    """
+
+    policy_loss: float
+    kl_loss: float
+    """Divergence to the reference in nats, before its coefficient."""
+    entropy: float
+    """Mean entropy at trained tokens in nats."""
+    grad_norm: float
+    """Euclidean, before clipping; the mean over steps."""
+    ratio_mean: float
+    clip_fraction: float
+    mismatch_mean: float
+    """Mean |log-probability of the trainer - that of the sampler|, nats."""
+    mismatch_max: float
+    mismatch_kl: float
+    """KL(sampler || trainer) by the k3 estimator, nats a token."""
+    importance_mean: float
+    """Mean importance weight after truncation or masking; 1 under `bypass`."""
+    importance_capped: float
+    """Share of tokens whose weight was truncated or masked."""
+    seconds: float
+    tokens_per_second: float
+    """Prompt and response tokens of all sequences, times epochs, over wall time."""
+    optimizer_steps: int
+    microbatches: int
+    sequences: int
+    """Sequences that were trained."""
+    dropped_zero_advantage: int
+    """Sequences left out because their advantage is 0."""
+    dropped_untrained: int
+    """Sequences left out because no token of theirs is the policy's."""
+    trained_tokens: int
+    """Tokens with a loss, times epochs."""
+    sequence_tokens: int
+    """Prompt and response tokens, times epochs."""
+    input_tokens: int
+    """Tokens that went through the model: fewer where prompts are shared."""
+    shares_prompts: int
+    """1 where the model's attention takes shared prompts, 0 where padded rows are used."""
+
+
+@dataclass(frozen=True)
+class FineTuneMetrics(_Metrics):
+    """What a supervised update did. Floats are 0 where no optimizer step was made."""
+
+    loss: float
+    """Cross-entropy in nats a token, the mean over steps."""
+    first_loss: float
+    last_loss: float
+    grad_norm: float
+    seconds: float
+    tokens_per_second: float
+    """Prompt and response tokens of all rows of all steps, over wall time."""
+    optimizer_steps: int
+    microbatches: int
+    rows: int
+    """Rows in the dataset that have a token to train."""
+    dropped_untrained: int
+    trained_tokens: int
+    sequence_tokens: int
+    input_tokens: int
+    shares_prompts: int

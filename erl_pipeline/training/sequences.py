@@ -1,0 +1,44 @@
+"""What both updates are given: one token sequence with what is known about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class TrainingSequence:
+    """A prompt and the response that is trained.
+
+    `response_mask` is 1 on tokens of the policy and 0 on those of the environment; log-probabilities
+    (nats, after temperature) are those of the sampler, 0.0 where the mask is 0, and empty for
+    supervised rows. `weight` multiplies the sequence's losses.
+    """
+
+    trajectory_id: str
+    role: str
+    prompt_token_ids: tuple[int, ...]
+    response_token_ids: tuple[int, ...]
+    response_mask: tuple[int, ...]
+    behaviour_logprobs: tuple[float, ...]
+    advantage: float
+    weight: float = 1.0
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.prompt_token_ids:
+            raise ValueError(
+                f"trajectory {self.trajectory_id} has an empty prompt: its first token has no predecessor"
+            )
+        lengths = {len(self.response_token_ids), len(self.response_mask)}
+        if self.behaviour_logprobs:
+            lengths.add(len(self.behaviour_logprobs))
+        if len(lengths) > 1:
+            raise ValueError(
+                f"trajectory {self.trajectory_id} has {len(self.response_token_ids)} response tokens, "
+                f"{len(self.response_mask)} mask entries and {len(self.behaviour_logprobs)} log-probabilities"
+            )
+
+    @property
+    def trained_offsets(self) -> tuple[int, ...]:
+        """Places in the response of the tokens that are trained."""
+        return tuple(offset for offset, bit in enumerate(self.response_mask) if bit)

@@ -1,0 +1,31 @@
+"""Means and maxima of token-wise numbers, gathered without waiting for the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+
+@dataclass
+class Statistics:
+    """Sums, counts and maxima by name. Names that were never observed have mean and maximum 0."""
+
+    _sums: dict[str, torch.Tensor] = field(default_factory=dict)
+    _counts: dict[str, int] = field(default_factory=dict)
+    _maxima: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def observe(self, name: str, values: torch.Tensor) -> None:
+        """Take in a tensor of any shape with at least one element."""
+        values = values.detach().double()
+        total, largest = values.sum(), values.max()
+        if name in self._sums:
+            total, largest = total + self._sums[name], torch.maximum(largest, self._maxima[name])
+        self._sums[name], self._maxima[name] = total, largest
+        self._counts[name] = self._counts.get(name, 0) + values.numel()
+
+    def mean(self, name: str) -> float:
+        return float(self._sums[name]) / self._counts[name] if name in self._sums else 0.0
+
+    def maximum(self, name: str) -> float:
+        return float(self._maxima[name]) if name in self._maxima else 0.0

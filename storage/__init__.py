@@ -1,0 +1,1 @@
+"""Artifacts, run ledgers, trajectories, reflection memory and lineage; knows nothing of learning."""

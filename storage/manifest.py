@@ -1,0 +1,150 @@
+"""What is written beside an artifact's files: where they came from and what bytes they hold."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import platform
+import subprocess
+from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from storage.recipe import Recipe, canonical_json
+
+MANIFEST = "manifest.json"
+SCHEMA_VERSION = 1
+
+_DISTRIBUTION = "erl-pipeline"
+_PACKAGES = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "numpy",
+    "polars",
+    "pyarrow",
+    "lancedb",
+    "sentence-transformers",
+    "gymnasium",
+    "prefect",
+    "pydantic",
+    _DISTRIBUTION,
+)
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class FileEntry(_Record):
+    """One file of an artifact."""
+
+    path: str
+    """Relative to the artifact, with `/`."""
+    sha256: str
+    bytes: int
+    rows: int | None = None
+    """Rows of a Parquet file."""
+    table: str | None = None
+    """Which schema a Parquet file follows: `trajectories`, `sft` or `memory`."""
+
+
+class Manifest(_Record):
+    """An artifact's provenance and contents. Its presence is what makes the artifact exist."""
+
+    schema_version: int = SCHEMA_VERSION
+    artifact_id: str
+    stage: str
+    stage_version: int
+    run: str
+    """The run that made the artifact; other runs may share it."""
+    iteration: int | None
+    """None for what is made once, before the first iteration."""
+    inputs: dict[str, str]
+    """Name of an input -> its artifact id."""
+    config: dict[str, Any]
+    """The slice of the configuration that the stage read."""
+    seed: int
+    code_version: str
+    packages: dict[str, str]
+    environment: dict[str, str | int]
+    started_at: datetime
+    finished_at: datetime
+    policy_version: str | None
+    memory_version: str | None
+    counters: dict[str, int | float]
+    metrics: dict[str, float | int | str | None]
+    files: list[FileEntry]
+    manifest_sha256: str = ""
+    """Digest of all other fields, so that a changed manifest is found too."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """What the artifact was made from; its `artifact_id` is the manifest's."""
+        return Recipe(self.stage, self.stage_version, self.config, self.inputs, self.seed)
+
+    def sealed(self) -> Manifest:
+        """The same manifest with its own digest filled in."""
+        return self.model_copy(update={"manifest_sha256": self.content_sha256()})
+
+    def content_sha256(self) -> str:
+        """Hex SHA-256 of all fields but `manifest_sha256`."""
+        content = canonical_json(self.model_dump(mode="json", exclude={"manifest_sha256"}))
+        return hashlib.sha256(content.encode("utf-8")).hexdigest()
+
+
+@lru_cache(maxsize=1)
+def code_version() -> str:
+    """Commit of the running checkout, with `-dirty` when it has changes; else the installed version.
+
+    `unknown` for a bare copy of the sources.
+    """
+    checkout = Path(__file__).resolve().parents[1]
+    if (checkout / ".git").exists():
+        commit = _git(checkout, "rev-parse", "HEAD")
+        if commit:
+            return commit + ("-dirty" if _git(checkout, "status", "--porcelain") else "")
+    try:
+        return importlib.metadata.version(_DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+@lru_cache(maxsize=1)
+def package_versions() -> dict[str, str]:
+    """Versions of the installed packages that results depend on."""
+    versions = {}
+    for name in _PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def machine(threads: int | None) -> dict[str, str | int]:
+    """Python, platform, CPUs this process may use, and the thread count that bytes depend on, if known."""
+    described: dict[str, str | int] = {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+    }
+    if threads is not None:
+        described["threads"] = threads
+    return described
+
+
+def _git(checkout: Path, *arguments: str) -> str:
+    """Output of a git command; empty when git is not installed or refuses."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(checkout), *arguments], capture_output=True, text=True, check=False
+        )
+    except FileNotFoundError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

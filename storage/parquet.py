@@ -1,0 +1,122 @@
+"""Parquet files that follow a versioned schema: byte-deterministic writing, strict reading, lazy scans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from storage.errors import StoreError
+from storage.filesystem import store_errors
+
+ROW_GROUP_ROWS = 2000
+_TABLE, _VERSION = b"table", b"schema_version"
+
+
+@dataclass(frozen=True)
+class TableFormat:
+    """A kind of Parquet file: its columns and how they are encoded.
+
+    `float_lists` are columns of high-entropy float lists; `dictionary` names the columns with few
+    distinct values. Both name leaves by their Parquet path. Files of a lower `version` are read with the
+    columns they lack as nulls.
+    """
+
+    name: str
+    version: int
+    schema: pa.Schema
+    dictionary: tuple[str, ...] = ()
+    float_lists: tuple[str, ...] = ()
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """The schema with the footer's metadata: the table's name and version."""
+        return self.schema.with_metadata({_TABLE: self.name.encode(), _VERSION: str(self.version).encode()})
+
+
+def table_name(footer: pq.FileMetaData) -> str | None:
+    """Name of the format that a file was written in; None for a foreign Parquet file."""
+    name = (footer.metadata or {}).get(_TABLE)
+    return None if name is None else name.decode()
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], table: TableFormat) -> int:
+    """Write rows (column -> value) and return how many. Equal rows give equal bytes."""
+    schema = table.arrow_schema
+    count = 0
+    remaining = iter(rows)
+    with (
+        store_errors("write", path),
+        pq.ParquetWriter(
+            path,
+            schema,
+            compression="zstd",
+            compression_level=3,
+            use_dictionary=list(table.dictionary),
+            column_encoding=dict.fromkeys(table.float_lists, "BYTE_STREAM_SPLIT") or None,
+            write_statistics=True,
+        ) as writer,
+    ):
+        while chunk := list(islice(remaining, ROW_GROUP_ROWS)):
+            columns = [pa.array([row[field.name] for row in chunk], field.type) for field in schema]
+            writer.write_table(pa.Table.from_arrays(columns, schema=schema), row_group_size=ROW_GROUP_ROWS)
+            count += len(chunk)
+    return count
+
+
+def read_rows(paths: Sequence[Path], table: TableFormat) -> Iterator[dict[str, Any]]:
+    """Rows of files in order, lists as tuples, missing columns as None.
+
+    Raises StoreError for a file that is not in this format.
+    """
+    for path in paths:
+        require_format(path, table)
+        with store_errors("read", path):
+            content = pq.ParquetFile(path).read()
+        absent = {name: None for name in table.schema.names if name not in content.column_names}
+        for row in content.to_pylist():
+            yield absent | {
+                name: tuple(value) if isinstance(value, list) else value for name, value in row.items()
+            }
+
+
+def scan_files(paths: Sequence[Path], table: TableFormat) -> pl.LazyFrame:
+    """A lazy frame over exactly these files, with the table's columns whatever the files' version.
+
+    Raises StoreError for a file that is not in this format.
+    """
+    schema = pl.Schema(pl.from_arrow(table.schema.empty_table()).schema)  # type: ignore[union-attr]
+    for path in paths:
+        require_format(path, table)
+    if not paths:
+        return pl.LazyFrame(schema=schema)
+    return pl.scan_parquet(list(paths), schema=schema, missing_columns="insert", glob=False)
+
+
+def require_format(path: Path, table: TableFormat) -> None:
+    """Raise StoreError for a file that is not in this format, or in a later version of it."""
+    with store_errors("read", path):
+        try:
+            footer = pq.ParquetFile(path)
+        except pa.ArrowInvalid as error:
+            raise StoreError(f"{path} is not Parquet: {error}") from error
+    metadata = footer.schema_arrow.metadata or {}
+    if metadata.get(_TABLE) != table.name.encode():
+        raise StoreError(f"{path} is not a {table.name} file.")
+    version = int(metadata[_VERSION])
+    if version > table.version:
+        raise StoreError(
+            f"{path} has version {version} of the {table.name} schema and this program reads up to "
+            f"{table.version}; use a newer program."
+        )
+    unknown = [name for name in footer.schema_arrow.names if name not in table.schema.names]
+    if unknown:
+        raise StoreError(
+            f"{path} has columns that the {table.name} schema does not know: {', '.join(unknown)}."
+        )

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pytest
+
+from erl_pipeline.config.environment import FrozenLakeConfig
+from erl_pipeline.environments.frozen_lake.board import Board, parse_board
+from erl_pipeline.environments.frozen_lake.generation import generate_boards, split_of
+from storage.errors import ConfigError
+
+
+def test_boards_keep_to_the_ranges() -> None:
+    config = FrozenLakeConfig(
+        format="prose",
+        actions="named",
+        rows=(2, 4),
+        columns=(3, 5),
+        holes=(1, 2),
+        path_length=(2, 3),
+        max_steps=4,
+    )
+    boards = generate_boards(config, "training", 200)
+    assert len(set(boards)) == 200
+    assert {board.height for board in boards} == {2, 3, 4}
+    assert {board.width for board in boards} == {3, 4, 5}
+    assert {board.letters.count("H") for board in boards} == {1, 2}
+    assert {board.moves_to_goal[board.start] for board in boards} == {2, 3}
+    assert all(parse_board(board.rows) == board for board in boards)
+
+
+def test_square_boards_with_a_hole_probability() -> None:
+    config = FrozenLakeConfig(
+        format="prose", rows=(2, 5), holes=None, hole_probability=0.3, path_length=(1, 6), max_steps=6
+    )
+    boards = generate_boards(config, "training", 100)
+    assert all(board.height == board.width for board in boards)
+    assert {board.height for board in boards} == {2, 3, 4, 5}
+    assert any("H" in board.letters for board in boards)
+
+
+def test_the_same_seed_gives_the_same_boards_and_fewer_are_the_beginning() -> None:
+    config = FrozenLakeConfig(board_seed=3)
+    assert generate_boards(config, "training", 20) == generate_boards(config, "training", 50)[:20]
+    assert generate_boards(config, "training", 20) != generate_boards(
+        FrozenLakeConfig(board_seed=4), "training", 20
+    )
+
+
+def test_training_and_held_out_boards_never_meet_whatever_the_seeds() -> None:
+    training = generate_boards(FrozenLakeConfig(board_seed=0), "training", 1000)
+    held_out = generate_boards(FrozenLakeConfig(board_seed=1), "held_out", 200)
+    assert {split_of(board) for board in training} == {"training"}
+    assert {split_of(board) for board in held_out} == {"held_out"}
+    assert not set(training) & set(held_out)
+
+
+def test_excluded_boards_are_left_out() -> None:
+    first, second = generate_boards(FrozenLakeConfig(), "held_out", 2)
+    assert generate_boards(FrozenLakeConfig(), "held_out", 1, excluded={first}) == [second]
+
+
+def test_too_few_boards_are_an_error_and_no_endless_loop() -> None:
+    config = FrozenLakeConfig(rows=(1, 1), columns=(2, 2), holes=(0, 0), path_length=(1, 1))
+    assert generate_boards(config, "training", 1) == [Board(("GS",))]
+    assert generate_boards(config, "held_out", 1) == [Board(("SG",))]
+    with pytest.raises(ConfigError, match="only 1 different training boards were found, 2 are asked"):
+        generate_boards(config, "training", 2)

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from erl_pipeline.config.environment import FrozenLakeConfig
+from erl_pipeline.environments.frozen_lake.generation import generate_boards
+from erl_pipeline.environments.frozen_lake.tasks import held_out_tasks, tasks_from_file, training_tasks
+from storage.errors import InputError
+
+
+def test_a_task_carries_its_board_and_its_world() -> None:
+    task = training_tasks(FrozenLakeConfig(training_boards=1), seed=0)[0]
+    assert (task.task_id, task.task_type) == ("frozen_lake-training-0-00000", "frozen_lake-4x4")
+    assert task.payload["actions"] == {"a": "up", "b": "left", "c": "down", "d": "right"}
+    assert task.payload["symbols"] == {"player": "@", "frozen": "#", "hole": "$", "goal": "&"}
+    assert task.payload["max_steps"] == 6
+    assert json.loads(json.dumps(task.payload)) == task.payload
+
+
+def test_runs_with_other_seeds_share_their_boards_and_differ_in_the_world() -> None:
+    config = FrozenLakeConfig(training_boards=5)
+    first, second = training_tasks(config, 0), training_tasks(config, 1)
+    assert [task.payload["board"] for task in first] == [task.payload["board"] for task in second]
+    assert first[0].payload["actions"] != second[0].payload["actions"]
+
+
+def write_tasks(path: Path, *boards: tuple[list[str], int]) -> Path:
+    lines = [
+        json.dumps({"task_id": f"task-{number}", "board": board, "max_steps": max_steps})
+        for number, (board, max_steps) in enumerate(boards)
+    ]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def test_held_out_boards_avoid_the_boards_of_a_task_file(tmp_path: Path) -> None:
+    generated = held_out_tasks(FrozenLakeConfig(), 0, 3)
+    path = write_tasks(tmp_path / "tasks.jsonl", (list(generated[0].payload["board"]), 6))
+    config = FrozenLakeConfig(task_file=str(path))
+    assert [task.payload["board"] for task in training_tasks(config, 0)] == [generated[0].payload["board"]]
+    assert [task.payload["board"] for task in held_out_tasks(config, 0, 2)] == [
+        task.payload["board"] for task in generated[1:]
+    ]
+
+
+def test_compact_refuses_boards_of_another_size(tmp_path: Path) -> None:
+    path = write_tasks(tmp_path / "tasks.jsonl", (["SFG"], 6))
+    with pytest.raises(InputError, match=r"task task-0: the board is 1x3, but .* shows 4x4 boards only"):
+        tasks_from_file(FrozenLakeConfig(), 0, path)
+
+
+def test_compact_refuses_more_steps_than_its_prompts_hold(tmp_path: Path) -> None:
+    board = generate_boards(FrozenLakeConfig(), "training", 1)[0]
+    path = write_tasks(tmp_path / "tasks.jsonl", (list(board.rows), 8))
+    with pytest.raises(
+        InputError, match=r"task task-0: max_steps is 8, but .*max_steps: 6 has room for no more"
+    ):
+        tasks_from_file(FrozenLakeConfig(), 0, path)
+
+
+def test_prose_takes_boards_of_any_size_with_their_own_step_limit(tmp_path: Path) -> None:
+    path = write_tasks(tmp_path / "tasks.jsonl", (["SFG"], 2), (["SF", "FG"], 8))
+    tasks = tasks_from_file(FrozenLakeConfig(format="prose", actions="named"), 0, path)
+    assert [(task.task_type, task.payload["max_steps"]) for task in tasks] == [
+        ("frozen_lake-1x3", 2),
+        ("frozen_lake-2x2", 8),
+    ]

@@ -1,0 +1,115 @@
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from erl_pipeline.episodes.requests import Phase, ReflectionsWanted, TurnWanted
+from storage.errors import InputError
+from tests.erl_pipeline.episodes.script import play
+
+BOARD = "@ # & # $ # # # # # # # # # # #"
+
+
+def test_a_success_is_not_reflected_on() -> None:
+    rows, asked = play(["right a", "right a"])
+
+    assert [(row.role, row.reward, row.success) for row in rows] == [("first_attempt", 1.0, True)]
+    assert [wanted.phase for wanted in asked] == [Phase.FIRST_ATTEMPT] * 2
+
+
+def test_a_failure_leads_to_a_reflection_with_the_reward_of_the_second_attempt() -> None:
+    rows, _ = play(["down b", "? a b ?", "right a", "right a"])
+
+    assert [(row.role, row.reward, row.success) for row in rows] == [
+        ("first_attempt", 0.0, False),
+        ("reflection", 1.0, True),
+        ("second_attempt", 1.0, True),
+    ]
+    first, reflection, second = rows
+    assert reflection.reflection == "? a b ?"
+    assert first.parent_trajectory_id is None
+    assert reflection.parent_trajectory_id == first.trajectory_id
+    assert second.parent_trajectory_id == reflection.trajectory_id
+    assert len({row.episode_id for row in rows}) == 1
+    assert len({row.group_id for row in rows}) == 3
+
+
+def test_what_each_role_sees() -> None:
+    rows, _ = play(["down b", "? a b ?", "right a", "right a"])
+    openings = [json.loads(row.messages)[0]["content"] for row in rows]
+
+    assert openings == [
+        f"{BOARD} notes ? ? ? ?",
+        f"{BOARD} trace down b fell c4 {'. ' * 20}fell memory ? ? ? ? reflect",
+        f"{BOARD} notes ? a b ?",
+    ]
+
+
+def test_environment_tokens_are_masked_and_sampled_ones_keep_their_log_probabilities() -> None:
+    [row], _ = play(["up d", "right a", "right a"])
+
+    # up d <end> | <user> bump c0 <assistant> | right a <end> | <user> right c1 <assistant> | right a <end>
+    assert row.response_mask == (1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1)
+    assert row.behaviour_logprobs == tuple(-0.25 * trained for trained in row.response_mask)
+
+
+def test_an_ill_formed_reflection_ends_the_episode_without_reward() -> None:
+    rows, _ = play(["down b", "a b"])
+
+    assert [(row.role, row.reward, row.finish_reason) for row in rows] == [
+        ("first_attempt", 0.0, "done"),
+        ("reflection", 0.0, "ill_formed"),
+    ]
+    assert rows[1].reflection is None
+
+
+def test_retrieved_reflections_stand_in_the_reflection_prompt_and_in_the_row() -> None:
+    hit = SimpleNamespace(entry=SimpleNamespace(entry_id="m-7", text="d ? b ?"))
+    rows, asked = play(["down b", "d a b ?", "right a", "right a"], [hit], retrieval=True)
+
+    [retrieval] = [wanted for wanted in asked if isinstance(wanted, ReflectionsWanted)]
+    assert retrieval.situation == f"{BOARD} notes ? ? ? ?\nfell"
+    assert "memory d ? b ? reflect" in json.loads(rows[1].messages)[0]["content"]
+    assert [row.memory_entry_ids for row in rows] == [(), ("m-7",), ()]
+
+
+def test_without_reflection_the_second_attempt_follows_the_first() -> None:
+    rows, _ = play(["down b", "right a", "right a"], reflection=False)
+
+    assert [(row.role, row.reward) for row in rows] == [("first_attempt", 0.0), ("second_attempt", 1.0)]
+    assert rows[1].parent_trajectory_id == rows[0].trajectory_id
+
+
+def test_without_retries_an_episode_is_its_first_attempt() -> None:
+    rows, _ = play(["down b"], retries=False)
+
+    assert [row.role for row in rows] == ["first_attempt"]
+
+
+def test_revisions_go_on_until_an_attempt_succeeds() -> None:
+    rows, _ = play(["down b", "? ? b ?", "down b", "? a b ?", "right a", "right a"], max_revisions=3)
+
+    assert [(row.role, row.revision_index, row.reward) for row in rows] == [
+        ("first_attempt", 0, 0.0),
+        ("reflection", 1, 0.0),
+        ("second_attempt", 1, 0.0),
+        ("reflection", 2, 1.0),
+        ("second_attempt", 2, 1.0),
+    ]
+
+
+def test_every_turn_has_a_seed_of_its_own() -> None:
+    _, asked = play(["up d", "down b", "? a b ?", "right a", "right a"])
+    seeds = [wanted.request.seed for wanted in asked if isinstance(wanted, TurnWanted)]
+
+    assert len(set(seeds)) == 5
+    assert seeds == [w.request.seed for w in play(["up d", "down b", "? a b ?", "right a", "right a"])[1]]  # type: ignore[union-attr]
+
+
+def test_an_attempt_that_fills_the_context_is_truncated_and_a_prompt_that_does_is_refused() -> None:
+    # The prompt has 24 tokens, a turn 3, an observation 4.
+    [row], _ = play(["up d", "up d"], context_length=24 + 3 + 4 + 3 + 4, retries=False)
+    assert (row.finish_reason, row.truncated, row.success) == ("context", True, False)
+
+    with pytest.raises(InputError, match="task corner: its prompt has 24 tokens"):
+        play([], context_length=24)

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from erl_pipeline.evaluation.scores import greedy_outcomes, score_evaluation
+
+
+def rows(*values: tuple[str, str, str, float, bool]) -> pl.DataFrame:
+    columns = ["task_id", "episode_id", "role", "temperature", "success"]
+    return pl.DataFrame(values, schema=columns, orient="row")
+
+
+def test_greedy_and_sampled_attempts_are_scored_apart() -> None:
+    evaluation = rows(
+        ("lake-1", "e1", "first_attempt", 0.0, True),
+        ("lake-2", "e2", "first_attempt", 0.0, False),
+        ("lake-1", "e3", "first_attempt", 1.0, True),
+        ("lake-1", "e4", "first_attempt", 1.0, False),
+        ("lake-2", "e5", "first_attempt", 1.0, False),
+        ("lake-2", "e6", "first_attempt", 1.0, False),
+    )
+    scores = score_evaluation(evaluation.lazy())
+    assert scores.greedy is not None
+    assert scores.sampled is not None
+    assert (scores.greedy.value, scores.greedy.tasks) == (0.5, 2)
+    assert (scores.sampled.value, scores.sampled.attempts) == (0.25, 4)
+    assert scores.pass_at_k == {1: 0.25, 2: 0.5}
+    assert scores.with_reflection is None
+
+
+def test_a_second_attempt_counts_for_success_with_reflection_alone() -> None:
+    evaluation = rows(
+        ("lake-1", "e1", "first_attempt", 0.0, False),
+        ("lake-1", "e1", "reflection", 0.0, True),
+        ("lake-1", "e1", "second_attempt", 0.0, True),
+        ("lake-2", "e2", "first_attempt", 0.0, True),
+        ("lake-3", "e3", "first_attempt", 0.0, False),
+        ("lake-3", "e3", "reflection", 0.0, True),
+        ("lake-3", "e3", "second_attempt", 0.0, False),
+    )
+    scores = score_evaluation(evaluation.lazy())
+    assert scores.greedy is not None
+    assert scores.with_reflection is not None
+    assert scores.greedy.value == pytest.approx(1 / 3)
+    assert scores.with_reflection.value == pytest.approx(2 / 3)
+
+
+def test_metrics_name_only_what_was_measured() -> None:
+    scores = score_evaluation(rows(("lake-1", "e1", "first_attempt", 0.0, True)).lazy())
+    assert set(scores.metrics()) == {"greedy_success", "greedy_success_low", "greedy_success_high"}
+
+
+def test_two_greedy_attempts_of_one_task_are_refused() -> None:
+    doubled = rows(("lake-1", "e1", "first_attempt", 0.0, True), ("lake-1", "e2", "first_attempt", 0.0, True))
+    with pytest.raises(ValueError, match="several greedy attempts"):
+        greedy_outcomes(doubled)
