@@ -37,7 +37,7 @@ from erl_pipeline.evaluation.curves import across_seeds
 from erl_pipeline.evaluation.history import CurvePoint, learning_curve, read_history
 from erl_pipeline.report.charts import Chart, Series, chart_svg
 from storage.artifacts import ArtifactStore
-from storage.errors import PipelineError
+from storage.errors import ConfigError, PipelineError
 from storage.manifest import code_version, package_versions
 from storage.runs import RunStore
 
@@ -61,8 +61,14 @@ class Job:
 
 def method_overrides(method: str, base: RunConfig) -> list[str]:
     """Settings that turn the base configuration, which is ERL, into a method."""
-    all_steps = base.update.optimizer_steps + base.fine_tune.steps
-    without_tuning = ["distillation=off", f"update.epochs={all_steps // base.update.minibatches}"]
+    epochs, rest = divmod(base.update.optimizer_steps + base.fine_tune.steps, base.update.minibatches)
+    if rest:
+        raise ConfigError(
+            f"update.minibatches: {base.update.minibatches} does not divide the optimizer steps of an "
+            f"iteration ({base.update.optimizer_steps} + {base.fine_tune.steps}), so that methods without a "
+            "supervised stage cannot make as many; allowed are divisors, such as 1"
+        )
+    without_tuning = ["distillation=off", f"update.epochs={epochs}"]
     first_attempts = ["method=rlvr", "reflection=off", "memory=off"]
     wider = f"rollouts.group_size={2 * base.rollouts.group_size}"
     return {
@@ -141,6 +147,22 @@ def result_table(measures: Mapping[str, Sequence[RunMeasures]], seeds: Sequence[
     return "\n".join(lines)
 
 
+def difference_table(measures: Mapping[str, Sequence[RunMeasures]]) -> str:
+    """A Markdown table: the first method minus each other, seed by seed, with the t interval of the mean."""
+    first, *others = measures
+    lines = ["| difference | measure | by seed | mean | 95 % interval |", "|---|---|---|---|---|"]
+    for other in others:
+        for name in ("area_by_tokens", "success_at_budget", "area_by_iteration", "final"):
+            pairs = zip(measures[first], measures[other], strict=True)
+            differences = [getattr(ours, name) - getattr(theirs, name) for ours, theirs in pairs]
+            mean = across_seeds(differences)
+            interval = "" if mean.low is None else f"{mean.low:+.3f} to {mean.high:+.3f}"
+            by_seed = ", ".join(f"{value:+.3f}" for value in differences)
+            label = name.replace("_", " ")
+            lines.append(_row(f"{first} - {other}", label, by_seed, f"{mean.mean:+.3f}", interval))
+    return "\n".join(lines)
+
+
 def comparison_chart(methods: Sequence[str], curves: Curves, budget: int, seeds: int) -> Chart:
     """Held-out success of methods against generated tokens; the band spans the seeds."""
     series = []
@@ -180,7 +202,7 @@ def run_comparison(arguments: argparse.Namespace) -> None:
     measures = {
         method: [measure(curve, iterations, budget) for curve in runs] for method, runs in curves.items()
     }
-    table = result_table(measures, seeds)
+    table = f"{result_table(measures, seeds)}\n\n{difference_table(measures)}"
     print(f"\n{iterations} iterations, token budget {budget}\n\n{table}")
 
     arguments.output.mkdir(parents=True, exist_ok=True)
@@ -221,7 +243,12 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("config", type=Path, help="configuration of an ERL run, the base of all methods")
     parser.add_argument(
-        "--methods", nargs="+", choices=METHODS, default=list(METHODS), metavar="METHOD", help="which to train"
+        "--methods",
+        nargs="+",
+        choices=METHODS,
+        default=list(METHODS),
+        metavar="METHOD",
+        help="which to train",
     )
     parser.add_argument("--seeds", type=int, default=3, help="seeds 0, 1, ... of each method")
     parser.add_argument("--iterations", type=int, help="iterations of each run before the budget is known")

@@ -1,1 +1,1 @@
-"""The `erl-pipeline` command; one module a group of commands, each importing what it needs only when it runs."""
+"""The `erl-pipeline` command; one module a group of commands, importing what it needs when it runs."""

@@ -11,14 +11,14 @@ from command_line.options import DEFAULT_STORE, Json, RunName, Store
 from command_line.output import print_json, print_line
 
 if TYPE_CHECKING:
+    from erl_pipeline.pipeline.context import RunContext
+    from erl_pipeline.pipeline.outcome import StageOutcome
     from storage.artifacts import ArtifactStore
     from storage.runs import Run
 
 Tasks = Annotated[
     str,
-    typer.Option(
-        "--tasks", metavar="FILE|generated", help="A task file, or held-out tasks that are generated."
-    ),
+    typer.Option("--tasks", metavar="FILE|generated", help="A task file, or generated held-out tasks."),
 ]
 Checkpoint = Annotated[
     str,
@@ -44,14 +44,9 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Evaluate first attempts, greedy and sampled, without memory or reflection in the prompt."""
-    from rich.console import Console
-
     from command_line.finished_run import run_config
-    from command_line.interruption import Stop, call_interruptibly
-    from command_line.progress import ProgressDisplay
+    from command_line.foreground import work_on_run
     from erl_pipeline.environments.catalog import held_out_tasks, tasks_from_file
-    from erl_pipeline.generation.engine import Interrupted
-    from erl_pipeline.pipeline.outcome import StageOutcome
     from storage.artifacts import ArtifactStore
     from storage.runs import RunStore
 
@@ -62,26 +57,17 @@ def evaluate(
         chosen = held_out_tasks(config.environment, config.seed, count or config.evaluation.tasks)
     else:
         chosen = tasks_from_file(config.environment, config.seed, Path(tasks))
-    stop = Stop()
-    display = ProgressDisplay(config.iterations, Console(stderr=True, highlight=False))
 
-    def work() -> StageOutcome:
-        from erl_pipeline.pipeline.context import open_context
-        from erl_pipeline.pipeline.evaluation import evaluate_tasks
+    def work(context: RunContext) -> StageOutcome:
+        from erl_pipeline.pipeline.evaluation import EVALUATE_ON_REQUEST, evaluate_tasks
 
-        with open_context(config, store, display, stop.event) as context:
-            evaluation = config.evaluation.model_copy(update={"samples_per_task": samples})
-            context.config = config.model_copy(update={"evaluation": evaluation})
-            return evaluate_tasks(
-                context, iteration, checkpoint_id, chosen, {"checkpoint": checkpoint_id}, requested=True
-            )
+        evaluation = config.evaluation.model_copy(update={"samples_per_task": samples})
+        context.config = config.model_copy(update={"evaluation": evaluation})
+        inputs = {"checkpoint": checkpoint_id}
+        return evaluate_tasks(context, iteration, checkpoint_id, chosen, inputs, EVALUATE_ON_REQUEST)
 
-    try:
-        with display:
-            outcome = call_interruptibly(work, stop, display.note)
-    except Interrupted:
-        display.note("Stopped; nothing is kept of this evaluation.")
-        raise typer.Exit(stop.exit_status) from None
+    kept = "Stopped; nothing is kept of this evaluation."
+    outcome = work_on_run(config, store, config.iterations, work, lambda: kept)
     if json:
         print_json(
             {

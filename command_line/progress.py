@@ -23,6 +23,8 @@ _SHOWN_NUMBERS = {
     "tokens_per_second": "{:,.0f} tokens/s",
 }
 
+_STARTING = "starting"
+
 
 def shown_numbers(numbers: Mapping[str, float]) -> str:
     """The numbers of a stage that matter to a person watching, in a fixed order."""
@@ -62,6 +64,7 @@ class ProgressDisplay:
 
     def __enter__(self) -> ProgressDisplay:
         self._progress.start()
+        self._add_bar(_STARTING)
         return self
 
     def __exit__(
@@ -77,10 +80,12 @@ class ProgressDisplay:
             if (iteration or 0) != self._iteration:
                 self._end_iteration()
                 self._iteration = iteration or 0
+            self._remove_bar(_STARTING)
             self._totals[stage] = self._totals.get(stage, 0) + (total or 0)
-            if stage not in self._bars:
-                self._bars[stage] = self._progress.add_task(stage, unit=unit, numbers="")
-            self._progress.update(self._bars[stage], total=self._totals[stage] or None)
+            if stage in self._bars:
+                self._progress.update(self._bars[stage], total=self._totals[stage])
+            else:
+                self._add_bar(stage, unit)
 
     def advance(self, stage: str, amount: int, **numbers: float) -> None:
         """A stage has done `amount` more of its units."""
@@ -130,6 +135,8 @@ class ProgressDisplay:
 
     def _end_iteration(self) -> None:
         """Replace the bars by one line, unless the lines of the stages stand there already."""
+        for stage in list(self._bars):
+            self._remove_bar(stage)
         if self._console.is_terminal and any(not outcome.reused for outcome in self._outcomes):
             row = iteration_row(self._iteration, self._outcomes)
             numbers = {
@@ -141,9 +148,15 @@ class ProgressDisplay:
             }
             known = {name: number for name, number in numbers.items() if number is not None}
             self.note(f"{self._heading()}  {row.seconds:6.1f} s  {shown_numbers(known)}".rstrip())
-        for bar in self._bars.values():
-            self._progress.remove_task(bar)
-        self._bars, self._totals, self._outcomes = {}, {}, []
+        self._totals, self._outcomes = {}, []
+
+    def _add_bar(self, stage: str, unit: str = "") -> None:
+        total = self._totals.get(stage) or None
+        self._bars[stage] = self._progress.add_task(stage, total=total, unit=unit, numbers="")
+
+    def _remove_bar(self, stage: str) -> None:
+        if stage in self._bars:
+            self._progress.remove_task(self._bars.pop(stage))
 
     def _tell_reused(self) -> None:
         if self._reused:

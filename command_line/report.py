@@ -15,7 +15,7 @@ def report(
     run: RunName,
     output: Annotated[
         Path | None,
-        typer.Option("--output", metavar="FILE", help="Where to write it; default: beside the run."),
+        typer.Option("--output", metavar="FILE", help="Where to write it; else beside the run."),
     ] = None,
     store: Store = DEFAULT_STORE,
     json: Json = False,

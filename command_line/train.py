@@ -7,7 +7,6 @@ import os
 import shlex
 import sys
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,9 +16,9 @@ from command_line.options import DEFAULT_STORE, ConfigFile, Json, Settings, Stor
 from command_line.output import print_json, print_line, print_table
 
 if TYPE_CHECKING:
-    from command_line.interruption import Stop
-    from command_line.progress import ProgressDisplay
     from erl_pipeline.config.run import RunConfig
+    from erl_pipeline.pipeline.context import RunContext
+    from erl_pipeline.pipeline.train import TrainingSummary
     from storage.runs import Run
 
 Iterations = Annotated[
@@ -57,41 +56,23 @@ def train(
 
 def _work(config: RunConfig, store: str, target: int, no_prefect: bool) -> None:
     """Train with a progress display until the target or a signal. Raises typer.Exit for the latter."""
-    from rich.console import Console
+    from command_line.finished_run import run_folder
+    from command_line.foreground import work_on_run
 
-    from command_line.interruption import Stop, call_interruptibly
-    from command_line.progress import ProgressDisplay
-    from erl_pipeline.generation.engine import Interrupted
+    def directly(context: RunContext) -> TrainingSummary:
+        from erl_pipeline.pipeline.train import train as train_directly
 
-    stop = Stop()
-    display = ProgressDisplay(target, Console(stderr=True, highlight=False))
-    display.note(f"Run {config.name} in {store}: {config.method}, {target} iterations")
-    try:
-        with display:
-            work = partial(_train, config, store, target, no_prefect, display, stop)
-            call_interruptibly(work, stop, display.note)
-    except Interrupted:
-        display.note(_kept(config, store))
-        raise typer.Exit(stop.exit_status) from None
+        return train_directly(context, target)
 
+    def with_prefect(context: RunContext) -> TrainingSummary:
+        # Prefect's client reports usage to its makers unless told otherwise before it is imported.
+        os.environ.setdefault("DO_NOT_TRACK", "1")
+        from flows.training import train_with_prefect
 
-def _train(
-    config: RunConfig, store: str, target: int, no_prefect: bool, display: ProgressDisplay, stop: Stop
-) -> None:
-    from erl_pipeline.pipeline.context import open_context
+        return train_with_prefect(context, target, run_folder(store, config.name) / "prefect.log")
 
-    with open_context(config, store, display, stop.event) as context:
-        if no_prefect:
-            from erl_pipeline.pipeline.train import train as train_directly
-
-            train_directly(context, target)
-        else:
-            # Prefect's client reports usage to its makers unless told otherwise before it is imported.
-            os.environ.setdefault("DO_NOT_TRACK", "1")
-            from command_line.finished_run import run_folder
-            from flows.training import train_with_prefect
-
-            train_with_prefect(context, target, run_folder(store, config.name) / "prefect.log")
+    work = directly if no_prefect else with_prefect
+    work_on_run(config, store, target, work, lambda: _kept(config, store))
 
 
 def _kept(config: RunConfig, store: str) -> str:

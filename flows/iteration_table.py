@@ -59,9 +59,14 @@ def iteration_row(iteration: int, outcomes: Iterable[StageOutcome]) -> Iteration
 
 
 def history_rows(history: Iterable[StageRecord]) -> list[IterationRow]:
-    """The rows of a run from its history; seconds are those that the artifacts took to make."""
+    """The rows of a run from its history; seconds are those that the artifacts took to make.
+
+    Evaluations that somebody asked for afterwards are no part of the run's iterations.
+    """
     outcomes: dict[int, list[StageOutcome]] = {}
     for record in history:
+        if record.stage == "evaluate_on_request":
+            continue
         manifest = record.manifest
         outcome = StageOutcome(
             stage=record.stage,

@@ -48,7 +48,7 @@ def prefect_api(log_file: Path, deadline: float = 120.0) -> Iterator[str]:
     """
     configured = get_current_settings().api.url
     if configured is not None:
-        _wait(configured, time.monotonic() + 10.0, lambda: None, "check PREFECT_API_URL")
+        _wait(configured, time.monotonic() + min(deadline, 10.0), lambda: None, "check PREFECT_API_URL")
         yield configured
         return
     with socket.create_server(("127.0.0.1", 0)) as listener, log_file.open("ab") as log:

@@ -89,7 +89,7 @@ class Staging:
         self,
         *,
         counters: Mapping[str, int | float] | None = None,
-        metrics: Mapping[str, float | int | str | None] | None = None,
+        metrics: Mapping[str, float] | None = None,
         rows: Mapping[str, int] | None = None,
         policy_version: str | None = None,
         memory_version: str | None = None,
@@ -139,7 +139,8 @@ class ArtifactStore:
         self.uri = uri
         self.threads = threads
         self._root: StoreRoot = open_root(uri)
-        self._verified: set[str] = set()
+        self._verified: dict[str, Artifact] = {}
+        self._stage_of: dict[str, str] = {}
 
     @property
     def staging_folder(self) -> Path:
@@ -159,9 +160,10 @@ class ArtifactStore:
 
         Raises DamagedArtifact when the manifest itself is unreadable or changed.
         """
-        for candidate in [stage] if stage else self._stages():
+        for candidate in [stage] if stage else self._likely_stages(artifact_id):
             content = read_bytes(self._root, self._path(candidate, artifact_id, MANIFEST))
             if content is not None:
+                self._stage_of[artifact_id] = candidate
                 return parse_manifest(content, artifact_id, self._path(candidate, artifact_id, MANIFEST))
         return None
 
@@ -191,15 +193,16 @@ class ArtifactStore:
             InputError: there is no such artifact.
             DamagedArtifact: a file is missing or does not hold the bytes that the manifest names.
         """
+        if artifact_id in self._verified:
+            return self._verified[artifact_id]
         manifest = self._manifest(artifact_id)
         folder = self._local_copy(manifest)
-        if artifact_id not in self._verified:
-            problems = file_problems(manifest, folder)
-            if problems:
-                found = "; ".join(problems)
-                raise DamagedArtifact(f"artifact {artifact_id} ({manifest.stage}) is damaged: {found}.")
-            self._verified.add(artifact_id)
-        return Artifact(manifest, folder)
+        problems = file_problems(manifest, folder)
+        if problems:
+            found = "; ".join(problems)
+            raise DamagedArtifact(f"artifact {artifact_id} ({manifest.stage}) is damaged: {found}.")
+        self._verified[artifact_id] = Artifact(manifest, folder)
+        return self._verified[artifact_id]
 
     def verify(self, artifact_id: str) -> Problems:
         """What is wrong with an artifact, [] when it is whole.
@@ -236,7 +239,7 @@ class ArtifactStore:
             with store_errors("move a damaged artifact to", target):
                 self._root.fs.makedirs(self._root.join("damaged", stage), exist_ok=True)
                 self._root.fs.mv(source, target, recursive=True)
-            self._verified.discard(artifact_id)
+            self._verified.pop(artifact_id, None)
             if not self._root.local:
                 shutil.rmtree(self._download_folder(artifact_id), ignore_errors=True)
             return
@@ -250,10 +253,14 @@ class ArtifactStore:
         content = (manifest.model_dump_json(indent=1) + "\n").encode("utf-8")
         target = self._path(manifest.stage, manifest.artifact_id)
         with store_errors("commit an artifact to", target):
-            if not self._root.local:
-                self._publish_remote(manifest, folder, target, content)
-            elif self._publish_local(folder, Path(target), content):
-                self._verified.add(manifest.artifact_id)
+            if self._root.local:
+                kept, published = Path(target), self._publish_local(folder, Path(target), content)
+            else:
+                kept = self._download_folder(manifest.artifact_id)
+                published = self._publish_remote(manifest, folder, target, content)
+                published = published and publish_folder(folder, kept)
+            if published:
+                self._verified[manifest.artifact_id] = Artifact(manifest, kept)
         return self.open(manifest.artifact_id)
 
     def _publish_local(self, folder: Path, target: Path, content: bytes) -> bool:
@@ -264,12 +271,12 @@ class ArtifactStore:
             target.rename(aside)
         return publish_folder(folder, target)
 
-    def _publish_remote(self, manifest: Manifest, folder: Path, target: str, content: bytes) -> None:
+    def _publish_remote(self, manifest: Manifest, folder: Path, target: str, content: bytes) -> bool:
         if self._root.fs.exists(f"{target}/{MANIFEST}"):
-            return
+            return False
         for entry in manifest.files:
             self._root.fs.put_file(str(folder / entry.path), f"{target}/{entry.path}")
-        write_new(self._root, f"{target}/{MANIFEST}", content)
+        return write_new(self._root, f"{target}/{MANIFEST}", content)
 
     def _manifest(self, artifact_id: str) -> Manifest:
         manifest = self.find(artifact_id)
@@ -283,8 +290,7 @@ class ArtifactStore:
         if self._root.local:
             return Path(source)
         folder = self._download_folder(manifest.artifact_id)
-        verified = manifest.artifact_id in self._verified
-        if folder.is_dir() and (verified or not file_problems(manifest, folder)):
+        if folder.is_dir() and not file_problems(manifest, folder):
             return folder
         shutil.rmtree(folder, ignore_errors=True)
         staging = StagingFolder(self.staging_folder)
@@ -306,6 +312,11 @@ class ArtifactStore:
 
     def _damaged_path(self, stage: str, artifact_id: str) -> str:
         return self._root.join("damaged", stage, f"{artifact_id}-{secrets.token_hex(4)}")
+
+    def _likely_stages(self, artifact_id: str) -> Iterator[str]:
+        if artifact_id in self._stage_of:
+            yield self._stage_of[artifact_id]
+        yield from self._stages()
 
     def _stages(self) -> Sequence[str]:
         return list_names(self._root, self._root.join("artifacts"))

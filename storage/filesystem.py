@@ -65,7 +65,7 @@ def open_root(uri: str) -> StoreRoot:
         fs, path = fsspec.core.url_to_fs(uri)
     except (ValueError, ImportError) as error:
         raise StoreError(
-            f"store {uri!r} cannot be opened: {error}. Use a folder, file://, s3:// or gs://."
+            f"cannot open store {uri!r}: {error}. Use a folder, file://, s3:// or gs://."
         ) from error
     return StoreRoot(uri, fs, path)
 

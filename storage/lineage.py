@@ -87,7 +87,9 @@ def explain(store: ArtifactStore, run: Run | None, identifier: str, depth: int =
 
 
 def _identify(rows: LineageRows, identifier: str) -> tuple[Kind, str]:
-    matches = [(kind, found) for kind, found in rows.matches(identifier) if identifier]
+    if not identifier:
+        raise InputError("Give an id, or the beginning of one.")
+    matches = list(rows.matches(identifier))
     exact = [match for match in matches if match[1] == identifier]
     if len(exact or matches) == 1:
         return (exact or matches)[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import polars as pl
@@ -44,14 +45,18 @@ class LineageRows:
     ) -> pl.LazyFrame:
         """Columns of all rows of a kind, with the `artifact_id` that holds each."""
         table, _ = _TABLES[kind]
-        frames = [scan_files([], table).select(columns).with_columns(artifact_id=pl.lit("", pl.String))]
-        for artifact_id in self._manifests if artifact_ids is None else artifact_ids:
-            names = [entry.path for entry in self._manifests[artifact_id].files if entry.table == table.name]
-            if names:
-                artifact = self._store.open(artifact_id)
-                frame = scan_files([artifact.path(name) for name in names], table)
-                frames.append(frame.select(columns).with_columns(artifact_id=pl.lit(artifact_id)))
-        return pl.concat(frames)
+        holders = {
+            str(path): artifact_id
+            for artifact_id in (self._manifests if artifact_ids is None else artifact_ids)
+            for path in self._files(artifact_id, table)
+        }
+        frame = scan_files([Path(path) for path in holders], table, path_column="artifact_id")
+        return frame.select(*columns, pl.col("artifact_id").replace(holders))
+
+    def _files(self, artifact_id: str, table: TableFormat) -> list[Path]:
+        """An artifact's files of one format."""
+        names = [entry.path for entry in self._manifests[artifact_id].files if entry.table == table.name]
+        return [self._store.open(artifact_id).path(name) for name in names]
 
     def matches(self, prefix: str) -> Iterator[tuple[Kind, str]]:
         """Everything whose id begins with `prefix`."""

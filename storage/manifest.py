@@ -78,7 +78,7 @@ class Manifest(_Record):
     policy_version: str | None
     memory_version: str | None
     counters: dict[str, int | float]
-    metrics: dict[str, float | int | str | None]
+    metrics: dict[str, float]
     files: list[FileEntry]
     manifest_sha256: str = ""
     """Digest of all other fields, so that a changed manifest is found too."""
@@ -104,15 +104,21 @@ def code_version() -> str:
 
     `unknown` for a bare copy of the sources.
     """
-    checkout = Path(__file__).resolve().parents[1]
-    if (checkout / ".git").exists():
-        commit = _git(checkout, "rev-parse", "HEAD")
-        if commit:
-            return commit + ("-dirty" if _git(checkout, "status", "--porcelain") else "")
+    commit = checkout_version(Path(__file__).resolve().parents[1])
+    if commit is not None:
+        return commit
     try:
         return importlib.metadata.version(_DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
         return "unknown"
+
+
+def checkout_version(folder: Path) -> str | None:
+    """Commit of the git checkout that is at `folder` itself, with `-dirty`; None where there is none."""
+    commit = _git(folder, "rev-parse", "HEAD") if (folder / ".git").exists() else ""
+    if not commit:
+        return None
+    return commit + ("-dirty" if _git(folder, "status", "--porcelain") else "")
 
 
 @lru_cache(maxsize=1)

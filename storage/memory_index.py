@@ -34,6 +34,8 @@ PARENT_INPUT = "memory"
 
 _TABLE = "reflections"
 _MAX_FRAGMENTS = 16
+# What LanceDB raises for files that are gone, cut short or not its own.
+_UNREADABLE = (RuntimeError, ValueError)
 # Cleaning up raises an error once an old version is tagged, and every version here is.
 _KEEP_VERSIONS = timedelta(days=100 * 365)
 
@@ -100,16 +102,17 @@ class MemoryIndex:
         return not any(delta.rows.num_rows for delta in deltas) or self._holds(deltas)
 
     def _holds(self, deltas: Sequence[Delta]) -> bool:
-        if deltas[-1].version not in self._tags():
-            return False
-        wanted = pa.concat_tables([delta.rows for delta in deltas])
         try:
-            return entries_digest(self._pinned(deltas[-1].version).to_arrow()) == entries_digest(wanted)
-        except RuntimeError:  # what LanceDB raises for data files that are gone or unreadable
+            if deltas[-1].version not in self._tags():
+                return False
+            held = self._pinned(deltas[-1].version).to_arrow()
+        except _UNREADABLE:
             return False
+        return entries_digest(held) == entries_digest(pa.concat_tables([delta.rows for delta in deltas]))
 
     def _repair(self, deltas: Sequence[Delta]) -> None:
-        with suppress(RuntimeError):
+        """Add what the table lacks; where that does not make it whole, make it anew."""
+        with suppress(*_UNREADABLE):
             self._extend(deltas)
             if self._holds(deltas):
                 return

@@ -86,17 +86,27 @@ def read_rows(paths: Sequence[Path], table: TableFormat) -> Iterator[dict[str, A
             }
 
 
-def scan_files(paths: Sequence[Path], table: TableFormat) -> pl.LazyFrame:
+def scan_files(paths: Sequence[Path], table: TableFormat, path_column: str | None = None) -> pl.LazyFrame:
     """A lazy frame over exactly these files, with the table's columns whatever the files' version.
+
+    `path_column` adds a column of that name with the path of each row's file.
 
     Raises StoreError for a file that is not in this format.
     """
-    schema = pl.Schema(pl.from_arrow(table.schema.empty_table()).schema)  # type: ignore[union-attr]
     for path in paths:
         require_format(path, table)
+    empty = pl.from_arrow(table.schema.empty_table())
+    assert isinstance(empty, pl.DataFrame)
     if not paths:
-        return pl.LazyFrame(schema=schema)
-    return pl.scan_parquet(list(paths), schema=schema, missing_columns="insert", glob=False)
+        added = {} if path_column is None else {path_column: pl.lit(None, pl.String)}
+        return empty.lazy().with_columns(**added)
+    return pl.scan_parquet(
+        list(paths),
+        schema=empty.schema,
+        missing_columns="insert",
+        glob=False,
+        include_file_paths=path_column,
+    )
 
 
 def require_format(path: Path, table: TableFormat) -> None:

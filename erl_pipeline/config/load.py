@@ -33,6 +33,8 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     for override in overrides:
         key, value = _parse_override(override)
         _set(values, key, value)
+        for depth in range(1, len(key)):
+            origins.setdefault(key[:depth], "--set")
         origins[key] = "--set"
     try:
         return RunConfig.model_validate(values)

@@ -23,7 +23,7 @@ class DecoupledCorrection(Settings):
 
     type: Literal["decoupled"]
     level: Literal["token", "sequence"] = "token"
-    """`token`: one weight for each token. `sequence`: the product over a sequence, given to all its tokens."""
+    """`token`: one weight for each token. `sequence`: the product over a sequence, for all its tokens."""
     mode: Literal["truncate", "mask"] = "truncate"
     """`truncate`: weights above the cap become the cap (truncated importance sampling, Ionides 2008;
     Yao et al. 2025). `mask`: tokens with weights above the cap leave the loss."""
@@ -41,7 +41,8 @@ class ObjectiveConfig(Settings):
     """`std`: rewards of a group minus their mean, over their standard deviation (GRPO, arXiv 2402.03300).
     `mean`: minus their mean only (Dr. GRPO, arXiv 2503.20783)."""
     clip_low: float = Field(default=0.2, gt=0.0, lt=1.0)
-    """The ratio counts down to `1 - clip_low` where the advantage is negative (PPO, arXiv 1707.06347, eq. 7)."""
+    """The ratio counts down to `1 - clip_low` where the advantage is negative (PPO, arXiv 1707.06347,
+    eq. 7)."""
     clip_high: float = Field(default=0.2, gt=0.0)
     """The ratio counts up to `1 + clip_high` where the advantage is positive; more than `clip_low` is the
     clip-higher of DAPO (arXiv 2503.14476)."""

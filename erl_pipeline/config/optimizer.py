@@ -33,10 +33,11 @@ class OptimizerConfig(Settings):
 class MicrobatchConfig(Settings):
     """How an optimizer batch is cut; none of it changes the gradient beyond rounding."""
 
-    microbatch_tokens: int = Field(default=8192, ge=1)
+    microbatch_tokens: int = Field(default=2048, ge=1)
     """Most input tokens in one forward and backward pass. A longer sequence makes a pass of its own."""
     gradient_checkpointing: bool = False
-    """Keep only the inputs of the blocks and compute the rest again in the backward pass: slower, less memory."""
+    """Keep the inputs of the blocks alone and compute the rest again in the backward pass: slower, less
+    memory."""
 
 
 class UpdateConfig(MicrobatchConfig):
@@ -49,7 +50,7 @@ class UpdateConfig(MicrobatchConfig):
 
     @property
     def optimizer_steps(self) -> int:
-        """Most optimizer steps of one update; there are fewer where there are fewer prompts than minibatches."""
+        """Most optimizer steps of one update; fewer where there are fewer prompts than minibatches."""
         return self.epochs * self.minibatches
 
 

@@ -14,7 +14,7 @@ from erl_pipeline.config.generation import EngineConfig, SamplingConfig, Transfo
 from erl_pipeline.config.memory import MemoryConfig
 from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
-from erl_pipeline.config.policy import PolicyConfig
+from erl_pipeline.config.policy import PolicyConfig, TinyPolicyConfig
 from erl_pipeline.config.rollouts import RolloutConfig
 
 
@@ -69,6 +69,10 @@ class RunConfig(Settings):
 
     @model_validator(mode="after")
     def _possible_together(self) -> RunConfig:
+        if isinstance(self.policy, TinyPolicyConfig) and self.environment.format != "compact":
+            raise ValueError(
+                f"environment.format: {self.environment.format}; allowed with policy.type: tiny is compact"
+            )
         if self.method == "rlvr" and self.reflection:
             raise ValueError(
                 "reflection: on has no meaning with method: rlvr, which makes first attempts only; set it off"

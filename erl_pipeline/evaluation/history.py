@@ -10,6 +10,9 @@ from storage.errors import StoreError
 from storage.manifest import Manifest
 from storage.runs import Run
 
+EVALUATIONS = frozenset({"evaluate", "evaluate_on_request"})
+"""Stages that train nothing. The second holds evaluations on tasks that are not the run's own."""
+
 
 @dataclass(frozen=True)
 class StageRecord:
@@ -85,7 +88,7 @@ def training_cost(history: Sequence[StageRecord], name: str, up_to: int) -> floa
     return sum(
         record.number(name) or 0
         for record in history
-        if record.stage not in ("rollout_shard", "evaluate") and 1 <= record.iteration <= up_to
+        if record.stage not in {"rollout_shard", *EVALUATIONS} and 1 <= record.iteration <= up_to
     )
 
 
@@ -93,7 +96,7 @@ def learning_curve(history: Sequence[StageRecord]) -> list[CurvePoint]:
     """One point for each evaluation on the run's held-out tasks."""
     points = []
     for record in of_stage(history, "evaluate"):
-        iterations = [r for r in history if 1 <= r.iteration <= record.iteration and r.stage != "evaluate"]
+        trained = [r for r in history if 1 <= r.iteration <= record.iteration and r.stage not in EVALUATIONS]
         points.append(
             CurvePoint(
                 iteration=record.iteration,
@@ -103,7 +106,7 @@ def learning_curve(history: Sequence[StageRecord]) -> list[CurvePoint]:
                 generated_tokens=int(training_cost(history, "generated_tokens", record.iteration)),
                 episodes=int(training_cost(history, "episodes", record.iteration)),
                 optimizer_steps=int(training_cost(history, "optimizer_steps", record.iteration)),
-                seconds=sum(r.seconds for r in iterations),
+                seconds=sum(r.seconds for r in trained),
             )
         )
     return points

@@ -1,1 +1,1 @@
-"""What is optimised: advantages, the clipped surrogate, importance weights, KL and how token losses are averaged."""
+"""What is optimised: advantages, clipped surrogate, importance weights, KL and the mean over tokens."""

@@ -12,11 +12,12 @@ from erl_pipeline.pipeline.outcome import StageOutcome
 from erl_pipeline.pipeline.play import play_episodes
 from erl_pipeline.pipeline.rollout_counts import count_rollouts
 from erl_pipeline.pipeline.stage import Work, run_stage
-from erl_pipeline.pipeline.tasks import HELD_OUT, read_tasks
+from erl_pipeline.pipeline.tasks import HELD_OUT, read_tasks, task_line
 from storage.recipe import Recipe, derive_seed
 from storage.trajectories import scan_trajectories, write_trajectories
 
 EVALUATION = "evaluation.parquet"
+EVALUATE, EVALUATE_ON_REQUEST = "evaluate", "evaluate_on_request"
 
 
 def evaluate(context: RunContext, iteration: int, checkpoint_id: str, tasks_id: str) -> StageOutcome:
@@ -27,23 +28,30 @@ def evaluate(context: RunContext, iteration: int, checkpoint_id: str, tasks_id: 
 
 
 def evaluate_tasks(
-    context: RunContext, iteration: int, checkpoint_id: str, tasks: Sequence[Task], inputs: dict[str, str]
+    context: RunContext,
+    iteration: int,
+    checkpoint_id: str,
+    tasks: Sequence[Task],
+    inputs: dict[str, str],
+    stage: str = EVALUATE,
 ) -> StageOutcome:
     """Greedy attempts at every task, and sampled ones where the configuration asks; commit rows and scores.
 
-    `iteration` is 0 for the checkpoint that the run began with.
+    Args:
+        iteration: that of the checkpoint; 0 for the one that the run began with.
+        stage: `EVALUATE`, or `EVALUATE_ON_REQUEST` on tasks that are not the run's own.
     """
     config = context.config
     settings = config.evaluation
     recipe = Recipe(
-        stage="evaluate",
+        stage=stage,
         stage_version=1,
         config={
             **config.model_dump(
                 mode="json", include={"environment", "sampling", "engine", "rollouts", "reflection"}
             ),
             "evaluation": settings.model_dump(mode="json", include={"samples_per_task", "with_reflection"}),
-            "task_ids": derive_seed(*[task.task_id for task in tasks]),
+            "tasks": derive_seed(*[task_line(task) for task in tasks]),
         },
         inputs=inputs,
         seed=derive_seed(config.seed, "evaluate"),
@@ -83,4 +91,5 @@ def evaluate_tasks(
         )
 
     total = len(tasks) * (1 + settings.samples_per_task)
-    return run_stage(context, recipe, iteration, play, total, "episodes")
+    key = recipe.artifact_id if stage == EVALUATE_ON_REQUEST else ""
+    return run_stage(context, recipe, iteration, play, total, "episodes", key=key)

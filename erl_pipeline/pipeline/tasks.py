@@ -28,10 +28,10 @@ def prepare_tasks(context: RunContext) -> StageOutcome:
         stage="prepare_tasks",
         stage_version=1,
         config={
-            "environment": config.environment.model_dump(mode="json", exclude={"task_file", "held_out_file"}),
+            "environment": config.environment.model_dump(mode="json", exclude={"task_file"}),
             "held_out": config.evaluation.tasks,
             # The tasks themselves, so that an edited task file is another artifact.
-            "tasks": derive_seed(*[_line(task) for task in [*training, *held_out]]),
+            "tasks": derive_seed(*[task_line(task) for task in [*training, *held_out]]),
         },
         inputs={},
         seed=0,
@@ -39,7 +39,7 @@ def prepare_tasks(context: RunContext) -> StageOutcome:
 
     def write(folder: Path) -> Work:
         for name, tasks in ((TRAINING, training), (HELD_OUT, held_out)):
-            (folder / name).write_text("".join(_line(task) + "\n" for task in tasks), encoding="utf-8")
+            (folder / name).write_text("".join(task_line(task) + "\n" for task in tasks), encoding="utf-8")
         return Work(counters={"training_tasks": len(training), "held_out_tasks": len(held_out)})
 
     return run_stage(context, recipe, None, write)
@@ -69,7 +69,8 @@ def draw_tasks(tasks: Sequence[Task], count: int, run_seed: int, iteration: int)
     return order[place * count : (place + 1) * count]
 
 
-def _line(task: Task) -> str:
+def task_line(task: Task) -> str:
+    """A task as a line of JSON; equal for equal tasks."""
     return json.dumps(
         {
             "task_id": task.task_id,

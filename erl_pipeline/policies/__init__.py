@@ -1,1 +1,1 @@
-"""The policies that are trained: a tiny one with its own cold start, or any pretrained causal language model."""
+"""The policies that are trained: a tiny one with its own cold start, or any pretrained causal LM."""

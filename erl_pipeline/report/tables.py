@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from erl_pipeline.evaluation.history import StageRecord
+from erl_pipeline.evaluation.history import StageRecord, of_stage
 from erl_pipeline.report.charts import short_number
 from erl_pipeline.report.headline import duration, percent
 
@@ -74,6 +74,30 @@ def iteration_table(history: Sequence[StageRecord]) -> Table:
     return Table(["iteration", *(title for title, *_ in shown), "seconds"], rows)
 
 
+def evaluation_table(history: Sequence[StageRecord]) -> Table:
+    """The first and the last evaluation on the held-out tasks, and those made on request on other tasks.
+
+    Rates are given with their 95 % intervals; columns that no evaluation has are left out.
+    """
+    held_out = of_stage(history, "evaluate")
+    requested = of_stage(history, "evaluate_on_request")
+    named = [("held-out tasks", record) for record in held_out[:1] + held_out[1:][-1:]]
+    named += [(f"on request, {record.manifest.artifact_id[:12]}", record) for record in requested]
+    rates = [
+        ("greedy first attempt", "greedy_success"),
+        ("sampled first attempts", "sampled_success"),
+        ("with a reflection", "success_with_reflection"),
+    ]
+    shown = [
+        (title, name) for title, name in rates if any(record.number(name) is not None for _, record in named)
+    ]
+    rows = [
+        [tasks, str(record.iteration), *(_with_interval(record, name) for _, name in shown)]
+        for tasks, record in named
+    ]
+    return Table(["tasks", "after iteration", *(title for title, _ in shown)], rows)
+
+
 def stage_table(history: Sequence[StageRecord]) -> Table:
     """What each stage cost in all, in the order the stages first ran."""
     by_stage: defaultdict[str, list[StageRecord]] = defaultdict(list)
@@ -123,6 +147,14 @@ def version_rows(history: Sequence[StageRecord]) -> list[tuple[str, str]]:
         for name, value in [*manifest.environment.items(), *manifest.packages.items()]:
             found[name].add(str(value))
     return [(name, ", ".join(sorted(values))) for name, values in found.items()]
+
+
+def _with_interval(record: StageRecord, name: str) -> str:
+    rate = record.number(name)
+    if rate is None:
+        return ""
+    low, high = record.required_number(f"{name}_low"), record.required_number(f"{name}_high")
+    return f"{percent(rate)} ({100 * low:.0f} to {100 * high:.0f})"
 
 
 def _tokens(record: StageRecord) -> float:

@@ -24,7 +24,7 @@ def raise_if_diverged(step: int, numbers: Mapping[str, float], sequences: Sequen
     more = len(sequences) - _NAMED_TRAJECTORIES
     raise TrainingDiverged(
         f"training diverged at optimizer step {step}: {shown}. The batch held {named}"
-        f"{f' and {more} more' if more > 0 else ''}. The step was not taken and the last checkpoint is unchanged. Try a "
-        "lower optimizer.learning_rate or optimizer.max_grad_norm, policy.dtype float32, or look at the stored "
-        "log-probabilities and rewards of these trajectories."
+        f"{f' and {more} more' if more > 0 else ''}. The step was not taken and the last checkpoint is "
+        "unchanged. Try a lower optimizer.learning_rate or optimizer.max_grad_norm, policy.dtype float32, or "
+        "look at the stored log-probabilities and rewards of these trajectories."
     )

@@ -58,22 +58,22 @@ class PolicyForward:
         microbatch: Microbatch,
         temperatures: torch.Tensor,
         loss: TokenLoss,
-        after_chunk: Callable[[], None],
+        after_backward: Callable[[], None],
     ) -> None:
         """Add the gradients of a loss that is a sum over the microbatch's trained tokens.
 
         Args:
             temperatures: `[trained]`.
-            loss, after_chunk: as in `backward_through_head`; places count the microbatch's trained tokens.
+            loss, after_backward: as in `backward_through_head`; places count the microbatch's trained tokens.
         """
         hidden = self.hidden(microbatch)
-        backward_through_head(self.head, hidden, microbatch.targets, temperatures, loss, after_chunk)
+        backward_through_head(self.head, hidden, microbatch.targets, temperatures, loss, after_backward)
 
     @torch.no_grad()
     def logprobs(
         self, sequences: Sequence[TrainingSequence], temperatures: torch.Tensor, microbatch_tokens: int
     ) -> torch.Tensor:
-        """Log-probabilities (nats) of all trained tokens, sequence by sequence: `[trained]`, like `temperatures`."""
+        """Log-probabilities (nats) of all trained tokens, sequence by sequence. Both: `[trained]`."""
         result = torch.empty_like(temperatures)
         for microbatch in self.pack(sequences, microbatch_tokens):
             hidden = self.hidden(microbatch)
@@ -146,8 +146,8 @@ def _refuse_other_heads(
     )
     if head is None or not _close(head(hidden), logits, tolerance):
         raise InputError(
-            f"{type(model).__name__} cannot be trained: its logits are not the output layer applied to the last "
-            "hidden state (they are scaled or capped afterwards). Choose another policy.model."
+            f"{type(model).__name__} cannot be trained: its logits are not the output layer applied to the "
+            "last hidden state (they are scaled or capped afterwards). Choose another policy.model."
         )
 
 

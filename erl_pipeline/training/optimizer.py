@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -30,14 +31,15 @@ class PolicyOptimizer:
         self.config = config
         self.steps = 0
         self._weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-        self._masters = {
+        self._masters: dict[str, torch.nn.Parameter] = {
             name: weight if weight.dtype == torch.float32 else torch.nn.Parameter(weight.detach().float())
             for name, weight in self._weights.items()
         }
         decayed = [master for master in self._masters.values() if master.ndim >= 2]
         others = [master for master in self._masters.values() if master.ndim < 2]
+        groups: list[dict[str, Any]] = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
         self._adamw = torch.optim.AdamW(
-            [{"params": decayed}, {"params": others, "weight_decay": 0.0}],
+            groups,
             lr=config.learning_rate,
             betas=config.betas,
             eps=config.eps,
@@ -69,7 +71,7 @@ class PolicyOptimizer:
         self.steps += 1
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """What a checkpoint must keep: master weights of a low-precision model, and the moments if carried."""
+        """What a checkpoint must keep: low-precision models' master weights, and the moments if carried."""
         kept = {f"master.{name}": self._masters[name].detach() for name in self._low_precision()}
         if self.config.carry_state and self.steps:
             for name, master in self._masters.items():
@@ -85,8 +87,8 @@ class PolicyOptimizer:
             master = _take(tensors, f"master.{name}", self._masters[name])
             if not torch.equal(master.to(self._weights[name].dtype), self._weights[name]):
                 raise InputError(
-                    f"the optimizer state holds other weights than the checkpoint for {name}: the files do not belong "
-                    "together"
+                    f"the optimizer state holds other weights than the checkpoint for {name}: the files do "
+                    "not belong together"
                 )
             self._masters[name].data.copy_(master)
         if not (self.config.carry_state and steps):
@@ -108,7 +110,7 @@ class PolicyOptimizer:
 
 
 def save_optimizer(optimizer: PolicyOptimizer, folder: Path) -> None:
-    """Write `optimizer.safetensors` and `optimizer.json` into a checkpoint folder; equal states, equal bytes."""
+    """Write `optimizer.safetensors` and `optimizer.json` into a folder; equal states give equal bytes."""
     tensors = {name: tensor.contiguous().cpu() for name, tensor in optimizer.tensors().items()}
     save_file(tensors, folder / TENSORS)
     steps = optimizer.steps if optimizer.config.carry_state else 0
@@ -127,7 +129,7 @@ def load_optimizer(model: torch.nn.Module, config: OptimizerConfig, folder: Path
     try:
         steps = int(json.loads((folder / PROGRESS).read_text())["steps"])
         with safe_open(folder / TENSORS, framework="pt", device=str(next(model.parameters()).device)) as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (json.JSONDecodeError, KeyError, FileNotFoundError, SafetensorError) as error:
         raise InputError(f"the optimizer state in {folder} cannot be read: {error}") from error
     optimizer.restore(tensors, steps)
@@ -139,7 +141,7 @@ def _take(tensors: dict[str, torch.Tensor], name: str, like: torch.Tensor) -> to
     if tensor is None or tensor.shape != like.shape:
         found = "nothing" if tensor is None else f"shape {tuple(tensor.shape)}"
         raise InputError(
-            f"the optimizer state has {found} under {name}, the policy needs shape {tuple(like.shape)}: they do not "
-            "belong together"
+            f"the optimizer state has {found} under {name}, the policy needs shape {tuple(like.shape)}: "
+            "they do not belong together"
         )
     return tensor

@@ -41,7 +41,7 @@ def update_policy(
     Raises:
         TrainingDiverged: a loss or gradient is not finite; the step was not taken.
         InputError: the model's architecture cannot be trained (see `ready_for_training`).
-        ValueError: a sequence lacks the sampler's log-probabilities, or the objective's KL term its reference.
+        ValueError: a sequence lacks the sampler's log-probabilities, or the KL term its reference model.
     """
     if objective.kl_coefficient > 0 and reference_model is None:
         raise ValueError("objective.kl_coefficient is above 0, but no reference model was given")

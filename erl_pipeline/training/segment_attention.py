@@ -55,7 +55,7 @@ def segment_attention(
         query: `[1, heads, tokens, dim]`; key, value: `[1, kv_heads, tokens, dim]`.
         segments: blocks that hold each token of the stream once as a query.
 
-    Returns `[1, tokens, heads, dim]`. There is no dropout: the policy that is trained is the one that sampled.
+    Returns `[1, tokens, heads, dim]`. There is no dropout: what is trained is the policy that sampled.
     """
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     longest = max(block.queries.shape[1] * block.keys.shape[1] for block in segments)
@@ -152,7 +152,7 @@ class _DenseAttention(torch.autograd.Function):
 def _gather(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, block: AttentionBlock
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """`[kv_heads * segments, group * query, dim]` queries and `[kv_heads * segments, key, dim]` keys, values."""
+    """Queries `[kv_heads * segments, group * query, dim]`; keys, values `[kv_heads * segments, key, dim]`."""
     (heads, tokens, dim), kv_heads = query.shape, key.shape[0]
     segments, width = block.queries.shape
     q = query.reshape(-1, dim).index_select(0, _query_rows(block, heads, kv_heads, tokens))
@@ -192,7 +192,7 @@ def _token_rows(block: AttentionBlock, heads: int, kv_heads: int, tokens: int) -
 
 
 def _scatter_queries(target: torch.Tensor, rows: torch.Tensor, block: AttentionBlock, kv_heads: int) -> None:
-    """Write `[kv_heads * segments, group * query, dim]` to the places of its queries in `[heads, tokens, dim]`."""
+    """Write `[kv_heads * segments, group * query, dim]` to its queries' places in `[heads, tokens, dim]`."""
     heads, tokens, dim = target.shape
     real = ~block.padding[:, None, :].expand(-1, heads // kv_heads, -1)  # [segments, group, query]
     kept = real.expand(kv_heads, *real.shape).reshape(-1)

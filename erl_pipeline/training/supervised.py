@@ -14,7 +14,6 @@ from erl_pipeline.training.divergence import raise_if_diverged
 from erl_pipeline.training.forward import ready_for_training
 from erl_pipeline.training.metrics import FineTuneMetrics
 from erl_pipeline.training.optimizer import PolicyOptimizer
-from erl_pipeline.training.packing import Microbatch
 from erl_pipeline.training.sequences import TrainingSequence
 from erl_pipeline.training.token_columns import token_columns
 from erl_pipeline.training.token_logprobs import TokenLoss

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
-HEAD_CHUNK_TOKENS = 256
+HEAD_CHUNK_TOKENS = 512
 """Tokens whose logits exist at one time."""
 
+_BLOCK_ELEMENTS = 2**20  # 4 MiB of fp32
+
 TokenLoss = Callable[[torch.Tensor, torch.Tensor, slice], torch.Tensor]
-"""Log-probabilities and entropies of a chunk (`[chunk]`, fp32) and its place to the chunk's share of the loss."""
+"""From a chunk's log-probabilities and entropies (`[chunk]`, fp32) and its place to its share of the loss."""
 
 
 def token_logprobs(
@@ -34,7 +36,7 @@ def backward_through_head(
     targets: torch.Tensor,
     temperatures: torch.Tensor,
     loss: TokenLoss,
-    after_chunk: Callable[[], None],
+    after_backward: Callable[[], None],
 ) -> None:
     """Backward pass of a loss that is a sum over tokens, chunk by chunk: head first, then what made `hidden`.
 
@@ -43,7 +45,7 @@ def backward_through_head(
     Args:
         hidden: `[tokens, hidden]`, with its graph; targets, temperatures: `[tokens]`.
         loss: the chunk's share of the loss.
-        after_chunk: called after each backward pass, to take gradients out of low precision.
+        after_backward: called after each backward pass, to take gradients out of low precision.
     """
     leaves = [chunk.detach().requires_grad_() for chunk in hidden.split(HEAD_CHUNK_TOKENS)]
     start = 0
@@ -51,36 +53,62 @@ def backward_through_head(
         place = slice(start, start + len(leaf))
         logprobs, entropies = token_logprobs(head, leaf, targets[place], temperatures[place])
         loss(logprobs, entropies, place).backward()
-        after_chunk()
+        after_backward()
         start = place.stop
     hidden.backward(torch.cat([leaf.grad for leaf in leaves if leaf.grad is not None]))
-    after_chunk()
+    after_backward()
 
 
 class _SoftmaxStatistics(torch.autograd.Function):
-    """Keeps the logits in their own precision and makes the fp32 softmax again in the backward pass."""
+    """Keeps the logits in their own precision and makes the fp32 softmax again in the backward pass.
+
+    Both passes go block of rows by block of rows: a fp32 copy of all logits would leave the cache at
+    every one of their elementwise steps.
+    """
 
     @staticmethod
     def forward(
         ctx: Any, logits: torch.Tensor, targets: torch.Tensor, temperatures: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        log_softmax = (logits.float() / temperatures[:, None]).log_softmax(dim=-1)  # [tokens, vocabulary]
-        logprobs = log_softmax.gather(1, targets[:, None])[:, 0]
-        entropies = -(log_softmax.exp() * log_softmax).sum(dim=-1)
-        ctx.save_for_backward(logits, targets, temperatures, entropies)
+        normalizers = torch.empty_like(temperatures)  # log-sum-exp
+        means = torch.empty_like(temperatures)  # mean logit under the softmax
+        for rows in _blocks(logits):
+            scaled = logits[rows] / temperatures[rows, None]  # [rows, vocabulary], fp32 by promotion
+            largest = scaled.amax(dim=-1, keepdim=True)
+            weights = (scaled - largest).exp_()
+            total = weights.sum(dim=-1)
+            normalizers[rows] = largest[:, 0] + total.log()
+            means[rows] = torch.linalg.vecdot(weights, scaled) / total
+        chosen = logits.gather(1, targets[:, None])[:, 0].float() / temperatures
+        entropies = normalizers - means
+        ctx.save_for_backward(logits, targets, temperatures, normalizers, entropies)
         ctx.set_materialize_grads(False)
-        return logprobs, entropies
+        return chosen - normalizers, entropies
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, None, None]:
-        logits, targets, temperatures, entropies = ctx.saved_tensors
+        logits, targets, temperatures, normalizers, entropies = ctx.saved_tensors
         grad_logprobs, grad_entropies = grads
-        log_softmax = (logits.float() / temperatures[:, None]).log_softmax(dim=-1)
-        softmax = log_softmax.exp()
-        grad = torch.zeros_like(softmax) if grad_logprobs is None else softmax * -grad_logprobs[:, None]
-        if grad_logprobs is not None:
-            grad.scatter_add_(1, targets[:, None], grad_logprobs[:, None])
-        if grad_entropies is not None:
-            # d entropy / d logit = -p (log p + entropy)
-            grad -= softmax * (log_softmax + entropies[:, None]) * grad_entropies[:, None]
-        return (grad / temperatures[:, None]).to(logits.dtype), None, None
+        if grad_logprobs is None:
+            grad_logprobs = torch.zeros_like(normalizers)
+        result = torch.empty_like(logits)
+        for rows in _blocks(logits):
+            log_softmax = (logits[rows] / temperatures[rows, None]).sub_(normalizers[rows, None])
+            if grad_entropies is None:
+                grad = log_softmax.exp_().mul_(-grad_logprobs[rows, None])
+            else:
+                # d entropy / d logit = -p (log p + entropy)
+                upstream = grad_logprobs[rows, None] + grad_entropies[rows, None] * (
+                    log_softmax + entropies[rows, None]
+                )
+                grad = log_softmax.exp_().mul_(-upstream)
+            grad.scatter_add_(1, targets[rows, None], grad_logprobs[rows, None])
+            result[rows] = grad.div_(temperatures[rows, None])
+        return result, None, None
+
+
+def _blocks(logits: torch.Tensor) -> Iterator[slice]:
+    """Rows that are worked on together: few on a CPU, all on a GPU."""
+    rows = len(logits) if logits.is_cuda else max(1, _BLOCK_ELEMENTS // logits.shape[1])
+    for start in range(0, len(logits), rows):
+        yield slice(start, start + rows)

@@ -39,7 +39,9 @@ class VllmClient:
     async def __aenter__(self) -> VllmClient:
         # The number of requests in flight is limited by who sends them, not by the connection pool.
         connector = aiohttp.TCPConnector(limit=0)
-        self._session = aiohttp.ClientSession(connector=connector, headers=self._headers, timeout=self._timeout)
+        self._session = aiohttp.ClientSession(
+            connector=connector, headers=self._headers, timeout=self._timeout
+        )
         return self
 
     async def __aexit__(
@@ -53,12 +55,14 @@ class VllmClient:
         models = await self._call("GET", "/v1/models")
         return int(models["data"][0]["max_model_len"])
 
-    async def generate(self, request: GenerationRequest, policy_version: str, context_length: int) -> Generation:
+    async def generate(
+        self, request: GenerationRequest, policy_version: str, context_length: int
+    ) -> Generation:
         """Sample one turn.
 
         An answer that reaches `context_length` ends as `length`; where the prompt alone fills it the
-        answer is empty. Raises `ServerFailure`, and `EngineError` when the server refuses the request
-        or its weights are labelled with another version than `policy_version`.
+        answer is empty. Raises `ServerFailure`, also when the weights that sampled are labelled with
+        another version than `policy_version`, and `EngineError` when the server refuses the request.
         """
         if len(request.prompt_token_ids) >= context_length:
             return Generation((), (), "length")
@@ -75,13 +79,14 @@ class VllmClient:
             },
         }
         choice = (await self._call("POST", "/inference/v1/generate", body))["choices"][0]
+        finish_reason = _finish_reason(choice["finish_reason"])
         served = {span["version"] for span in choice["weight_versions"]}
         if served != {policy_version}:
-            raise EngineError(f"{self.url} sampled from policy {sorted(served)}, but {policy_version} was asked for")
+            raise ServerFailure(f"{self.url} sampled from policy {sorted(served)}, not from {policy_version}")
         return Generation(
             token_ids=tuple(choice["token_ids"]),
             logprobs=tuple(entry["logprob"] for entry in choice["logprobs"]["content"]),
-            finish_reason=_finish_reason(choice["finish_reason"]),
+            finish_reason=finish_reason,
         )
 
     async def score(self, token_ids: Sequence[int]) -> list[float]:
@@ -89,7 +94,12 @@ class VllmClient:
         body = {
             "token_ids": list(token_ids),
             # Scoring cannot go without sampling; that token is thrown away.
-            "sampling_params": {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0, "detokenize": False},
+            "sampling_params": {
+                "max_tokens": 1,
+                "temperature": 0.0,
+                "prompt_logprobs": 0,
+                "detokenize": False,
+            },
         }
         positions = (await self._call("POST", "/inference/v1/generate", body))["prompt_logprobs"]
         return [

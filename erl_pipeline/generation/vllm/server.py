@@ -5,9 +5,11 @@ from __future__ import annotations
 import http.client
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
@@ -18,8 +20,8 @@ from storage.errors import EngineError
 
 MODEL_NAME = "policy"
 _LOG_TAIL_LINES = 30
+_LOG_TAIL_BYTES = 32768
 _POLL_SECONDS = 0.25
-_STOP_SECONDS = 20.0
 
 OnProgress = Callable[[float, str], None]
 """Called while a server starts: seconds so far and the last line of its log."""
@@ -55,8 +57,8 @@ class ManagedServer:
     ) -> None:
         self.checkpoint_folder = checkpoint_folder
         self.api_key = secrets.token_hex(16)
-        self.url = ""
-        self._port = 0
+        self._port = _free_port()
+        self.url = f"http://127.0.0.1:{self._port}"
         self._log_file = log_file
         self._arguments = tuple(arguments)
         self._environment = dict(environment or {})
@@ -64,6 +66,8 @@ class ManagedServer:
         self._startup_seconds = startup_seconds
         self._on_progress = on_progress
         self._process: subprocess.Popen[bytes] | None = None
+        self._changing = threading.Lock()
+        self._stopped = False
 
     def __enter__(self) -> ManagedServer:
         self.start()
@@ -79,10 +83,49 @@ class ManagedServer:
 
         Raises `EngineError`, with the log's last lines, when the server ends or the deadline passes.
         """
+        with self._changing:
+            if self._process is not None:
+                raise RuntimeError("the server is started already")
+            if self._stopped:
+                raise EngineError("the vLLM server was stopped")
+            self._process = process = self._start_process()
+        try:
+            self._wait_until_ready(process)
+        except BaseException:
+            self._end_process(process)
+            raise
+
+    def restart(self, checkpoint_folder: Path) -> None:
+        """End what is left of the server and start it again, on the same port, with this checkpoint."""
         if self._process is not None:
-            raise RuntimeError("the server is started already")
-        self._port = _free_port()
-        self.url = f"http://127.0.0.1:{self._port}"
+            self._end_process(self._process)
+        self.checkpoint_folder = checkpoint_folder
+        self.start()
+
+    def stop(self) -> None:
+        """End the server and all its processes for good, also while another thread awaits its start."""
+        with self._changing:
+            self._stopped = True
+            process = self._process
+        if process is not None:
+            self._end_process(process)
+
+    @property
+    def running(self) -> bool:
+        """Whether its process lives; a server that hangs lives too."""
+        process = self._process
+        return process is not None and process.poll() is None
+
+    def log_tail(self) -> str:
+        """The last lines of the log."""
+        if not self._log_file.exists():
+            return "(no log)"
+        with self._log_file.open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
+            lines = log.read().decode("utf-8", errors="replace").splitlines()
+        return "\n".join(lines[-_LOG_TAIL_LINES:])
+
+    def _start_process(self) -> subprocess.Popen[bytes]:
         supervisor = Path(__file__).with_name("supervise.py")
         command = [sys.executable, "-I", str(supervisor), self._executable, *self._server_command()]
         environment = {
@@ -94,7 +137,7 @@ class ManagedServer:
             **self._environment,
         }
         with self._log_file.open("ab") as log:
-            self._process = subprocess.Popen(
+            return subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -102,44 +145,18 @@ class ManagedServer:
                 env=environment,
                 start_new_session=True,
             )
-        try:
-            self._wait_until_ready()
-        except BaseException:
-            self.stop()
-            raise
 
-    def restart(self, checkpoint_folder: Path | None = None) -> None:
-        """Stop what is left of the server and start it again, with another checkpoint if one is given."""
-        self.stop()
-        if checkpoint_folder is not None:
-            self.checkpoint_folder = checkpoint_folder
-        self.start()
-
-    def stop(self) -> None:
-        """End the server and all its processes; does nothing when it is stopped."""
-        process, self._process = self._process, None
-        if process is None:
-            return
+    def _end_process(self, process: subprocess.Popen[bytes]) -> None:
+        with self._changing:
+            if self._process is process:
+                self._process = None
         assert process.stdin is not None
-        # Closing the pipe is the one way to stop it, the same as when this process is killed.
+        # The supervisor takes the closed pipe for the end of this process: one way to stop for both.
         process.stdin.close()
-        try:
-            process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-    @property
-    def running(self) -> bool:
-        """Whether its process lives; a server that hangs lives too."""
-        return self._process is not None and self._process.poll() is None
-
-    def log_tail(self) -> str:
-        """The last lines of the log."""
-        if not self._log_file.exists():
-            return "(no log)"
-        lines = self._log_file.read_text(encoding="utf-8", errors="replace").splitlines()
-        return "\n".join(lines[-_LOG_TAIL_LINES:])
+        process.wait()
+        # Where the supervisor was killed itself, engine processes may be left in its group.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
     def _server_command(self) -> list[str]:
         return [
@@ -159,13 +176,15 @@ class ManagedServer:
             *self._arguments,
         ]
 
-    def _wait_until_ready(self) -> None:
+    def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
         started = time.monotonic()
         reported = 0.0
         while True:
             elapsed = time.monotonic() - started
-            if not self.running:
-                raise EngineError(f"the vLLM server ended before it was ready; see {self._log_file}\n{self.log_tail()}")
+            if process.poll() is not None:
+                raise EngineError(
+                    f"the vLLM server ended before it was ready; see {self._log_file}\n{self.log_tail()}"
+                )
             # With the key, so that a stranger's server on this port is not taken for ours.
             if self._answers():
                 return

@@ -56,4 +56,6 @@ def _read_tensor(checkpoint_folder: Path, name: str) -> torch.Tensor:
         with safe_open(file, framework="pt") as tensors:
             if name in tensors.keys():  # noqa: SIM118 - not a mapping
                 return tensors.get_tensor(name)
-    raise EngineError(f"checkpoint {checkpoint_folder} has no tensor {name}, which its output head is tied to")
+    raise EngineError(
+        f"checkpoint {checkpoint_folder} has no tensor {name}, which its output head is tied to"
+    )

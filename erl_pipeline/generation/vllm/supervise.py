@@ -20,7 +20,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def _die_with_supervisor() -> None:
-    """In the child: be killed when this supervisor is killed. Its main thread started us and never ends first."""
+    """In the child: be killed when this supervisor is; its main thread, which starts us, ends last."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

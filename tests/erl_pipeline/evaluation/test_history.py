@@ -47,6 +47,7 @@ def recorded(tmp_path: Path) -> tuple[ArtifactStore, Run]:
         commit(store, run, "update_policy", iteration, {"optimizer_steps": 1})
         commit(store, run, "fine_tune", iteration, {"optimizer_steps": 3})
     evaluate(2, 0.7)
+    commit(store, run, "evaluate_on_request", 1, {"generated_tokens": 999, "episodes": 99})
     return store, run
 
 

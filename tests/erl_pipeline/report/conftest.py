@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 
 from storage.artifacts import ArtifactStore
+from storage.memory_entries import MEMORY
+from storage.parquet import write_rows
 from storage.recipe import Recipe
 from storage.runs import Run, RunStore
 from storage.trajectories import Trajectory, write_trajectories
@@ -94,7 +95,7 @@ class RecordedRun:
                 iteration,
                 inputs={"checkpoint": self.checkpoints[-1], "rollouts": rollouts},
                 counters={"optimizer_steps": 1},
-                metrics={"loss": -0.1 * iteration},
+                metrics={"policy_loss": -0.1 * iteration, "grad_norm": 0.5, "entropy": 1.2},
             )
         )
         return rollouts
@@ -173,6 +174,20 @@ def retried_episode(
     ]
 
 
+def memory_row(entry_id: str, text: str) -> dict[str, Any]:
+    """A row of a memory delta; its vector stands for none, since reports read texts alone."""
+    strings = dict.fromkeys(MEMORY.schema.names, "")
+    return strings | {
+        "entry_id": entry_id,
+        "text": text,
+        "vector": (1.0,),
+        "reward_before": 0.0,
+        "reward_after": 1.0,
+        "iteration": 1,
+        "parent_entry_ids": (),
+    }
+
+
 def _write(path: Path, rows: Sequence[Trajectory]) -> None:
     write_trajectories(path, rows)
 
@@ -217,12 +232,12 @@ def erl_run(tmp_path: Path) -> RecordedRun:
             "success_episode": 2 / 3,
         }
         rollouts = recorded.iterate(iteration, rows, numbers)
-        entries = pl.DataFrame({"entry_id": [f"entry-{iteration}"], "text": ["Look before you step."]})
+        entries = [memory_row(f"entry-{iteration}", "Look before you step.")]
         memory = {
             "memory": recorded.commit(
                 "index_memory",
                 iteration,
-                lambda folder, entries=entries: entries.write_parquet(folder / "entries.parquet"),  # type: ignore[misc]
+                lambda folder, rows=entries: write_rows(folder / "entries.parquet", rows, MEMORY),  # type: ignore[misc]
                 inputs={"rollouts": rollouts, **memory},
                 counters={"entries_added": 1, "entries": iteration},
             )
@@ -236,7 +251,7 @@ def erl_run(tmp_path: Path) -> RecordedRun:
                 iteration,
                 inputs={"checkpoint": recorded.checkpoints[-1], "dataset": dataset},
                 counters={"optimizer_steps": 3},
-                metrics={"loss": 1.0 / iteration},
+                metrics={"first_loss": 1.0 / iteration, "last_loss": 0.5, "grad_norm": 0.9},
             )
         )
         recorded.evaluate(iteration, [True, True])

@@ -43,7 +43,7 @@ def test_numbers_are_short() -> None:
         "1500",
         "12k",
         "3.4M",
-        "2.0e-05",
+        "2e-5",
         "-45k",
     ]
 

@@ -45,11 +45,19 @@ class Outline(HTMLParser):
 def test_the_report_of_an_erl_run_shows_result_learning_episodes_settings_and_lineage(erl_run: Any) -> None:
     page = render_report(erl_run.store, erl_run.run)
     outline = Outline(page)
-    sections = ["Learning", "Time and tokens", "Whole episodes", "Settings", "Lineage", "How to reproduce it"]
+    sections = [
+        "Evaluations",
+        "Learning",
+        "Time and tokens",
+        "Whole episodes",
+        "Settings",
+        "Lineage",
+        "How to reproduce it",
+    ]
     assert [heading for heading in outline.headings if heading in sections] == sections
     assert "50 %" in page
     assert "100 %" in page
-    assert "tasks gained: 1, tasks lost: 0" in page
+    assert "tasks gained: 1, lost: 0" in page
     assert page.count("Solved at a second attempt") == 2
     assert "Look before you step." in page
     assert "method: erl" in page

@@ -1,0 +1,57 @@
+"""Long work in the foreground: its progress shown, its libraries quiet, and a clean end on a signal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+import typer
+
+from command_line.interruption import Stop, call_interruptibly
+from command_line.progress import ProgressDisplay
+
+if TYPE_CHECKING:
+    from erl_pipeline.config.run import RunConfig
+    from erl_pipeline.pipeline.context import RunContext
+
+T = TypeVar("T")
+
+
+def work_on_run(
+    config: RunConfig,
+    store: str,
+    iterations: int,
+    work: Callable[[RunContext], T],
+    when_stopped: Callable[[], str],
+) -> T:
+    """Open a run and call `work` with it, in a thread that signals do not disturb.
+
+    Args:
+        iterations: where the run ends, for the display.
+        when_stopped: the line that a user who stopped the work is left with.
+
+    Raises typer.Exit, with the status that a shell expects, when a signal stopped the work.
+    """
+    from rich.console import Console
+
+    from erl_pipeline.generation.engine import Interrupted
+
+    stop = Stop()
+    display = ProgressDisplay(iterations, Console(stderr=True, highlight=False))
+
+    def open_and_work() -> T:
+        from transformers.utils import logging as transformers_logging
+
+        from erl_pipeline.pipeline.context import open_context
+
+        transformers_logging.disable_progress_bar()  # bars of its own would tear ours
+        with open_context(config, store, display, stop.event) as context:
+            return work(context)
+
+    try:
+        with display:
+            display.note(f"Run {config.name} in {store}: {config.method}, {iterations} iterations")
+            return call_interruptibly(open_and_work, stop, display.note)
+    except Interrupted:
+        display.note(when_stopped())
+        raise typer.Exit(stop.exit_status) from None

@@ -1,0 +1,213 @@
+"""The vLLM engine: requests from any thread, answered by servers over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+import threading
+from collections.abc import Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from transformers import AutoConfig
+
+from erl_pipeline.generation.engine import Generation, GenerationRequest
+from erl_pipeline.generation.vllm.client import ServerFailure, VllmClient
+from erl_pipeline.generation.vllm.config import VllmEngineConfig
+from erl_pipeline.generation.vllm.fleet import Fleet, Member
+from erl_pipeline.generation.vllm.handover import Handover, ServedPolicy
+from erl_pipeline.generation.vllm.probe import Probe
+from erl_pipeline.generation.vllm.server import ManagedServer, OnProgress
+from erl_pipeline.generation.vllm.serving_copy import write_serving_copy
+from storage.errors import ConfigError, EngineError
+
+Result = TypeVar("Result")
+
+
+class VllmEngine:
+    """Samples from one policy version at a time; a context manager that ends its server with the block.
+
+    The server, where it is our own, starts with the first policy that is served. Requests run in an
+    event loop on a thread of this engine, so that its methods can be called from any thread.
+
+    Args:
+        config: what to start, or which servers to use.
+        folder: for the server's log (`server.log`) and copies of checkpoints; readable by the servers.
+        stop_token_ids: a turn ends after one of these.
+        environment: variables in which the keys of `config.servers` stand, such as `os.environ`.
+        on_progress: called while our own server starts.
+    """
+
+    def __init__(
+        self,
+        config: VllmEngineConfig,
+        folder: Path,
+        stop_token_ids: frozenset[int],
+        environment: Mapping[str, str],
+        on_progress: OnProgress | None = None,
+    ) -> None:
+        self._config = config
+        self._folder = folder
+        self._stop_token_ids = stop_token_ids
+        self._on_progress = on_progress
+        self._keys = [_key(environment, address.api_key_variable) for address in config.servers]
+        self._server: ManagedServer | None = None
+        self._fleet: Fleet | None = None
+        self._policy_version: str | None = None
+        self._vocabulary_size = 0
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="vllm-requests", daemon=True)
+
+    def __enter__(self) -> VllmEngine:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._policy_version = None
+        # First the server: a restart that is under way on another thread ends with it.
+        if self._server is not None:
+            self._server.stop()
+        self._run(self._close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    @property
+    def policy_version(self) -> str:
+        """The version that is served and proven; raises `EngineError` before the first."""
+        if self._policy_version is None:
+            raise EngineError("the vLLM engine serves no policy")
+        return self._policy_version
+
+    def serve(self, checkpoint_folder: Path, policy_version: str, probe: Probe) -> list[Handover]:
+        """Hand the checkpoint over to the servers; `probe` is the trainer's model's (`make_probe`).
+
+        Returns how each server took it. Raises `EngineError` when a server cannot be shown to sample
+        from this policy; none is served then.
+        """
+        self._policy_version = None
+        copy = self._folder / "serving" / policy_version
+        if copy.exists():
+            shutil.rmtree(copy)
+        policy = ServedPolicy(
+            policy_version, write_serving_copy(checkpoint_folder, copy), probe, self._config.dtype
+        )
+        try:
+            handovers = self._run(self._serve(policy))
+        except ServerFailure as failure:
+            log = "" if self._server is None else f"\n{self._server.log_tail()}"
+            raise EngineError(
+                f"policy {policy_version} could not be handed over: {failure}{log}"
+            ) from failure
+        for older in copy.parent.glob("*"):
+            if older != copy:
+                shutil.rmtree(older)
+        self._vocabulary_size = AutoConfig.from_pretrained(checkpoint_folder).get_text_config().vocab_size
+        self._policy_version = policy_version
+        return handovers
+
+    def submit(self, request: GenerationRequest) -> Future[Generation]:
+        """Start sampling one turn; cancelling the future takes the request from the server.
+
+        Its exception is `EngineError` when servers failed too often.
+        """
+        fleet = self._serving_fleet([request])
+        return asyncio.run_coroutine_threadsafe(fleet.generate(request), self._loop)
+
+    def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
+        """Answer every request, in order, at most `max_in_flight` at a time."""
+        return self._run(self._generate_all(self._serving_fleet(requests), requests))
+
+    def _serving_fleet(self, requests: Sequence[GenerationRequest]) -> Fleet:
+        """The fleet, once it serves a policy and the requests can do it no harm."""
+        if self._fleet is None or self._policy_version is None:
+            raise EngineError("the vLLM engine serves no policy")
+        # Such a token ends the server's engine process.
+        highest = max((max(request.prompt_token_ids) for request in requests), default=0)
+        if highest >= self._vocabulary_size:
+            raise EngineError(
+                f"a prompt holds token id {highest}, but policy {self._policy_version} has "
+                f"{self._vocabulary_size} tokens"
+            )
+        return self._fleet
+
+    async def _generate_all(self, fleet: Fleet, requests: Sequence[GenerationRequest]) -> list[Generation]:
+        room = asyncio.Semaphore(self._config.max_in_flight)
+
+        async def one(request: GenerationRequest) -> Generation:
+            async with room:
+                return await fleet.generate(request)
+
+        tasks = [asyncio.create_task(one(request)) for request in requests]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _serve(self, policy: ServedPolicy) -> list[Handover]:
+        if self._fleet is None:
+            self._fleet = await Fleet(
+                self._members(policy), self._config.max_failures, self._config.startup_seconds
+            ).__aenter__()
+        return await self._fleet.serve(policy)
+
+    async def _close(self) -> None:
+        unfinished = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in unfinished:
+            task.cancel()
+        await asyncio.gather(*unfinished, return_exceptions=True)
+        if self._fleet is not None:
+            await self._fleet.__aexit__(None, None, None)
+        await asyncio.get_running_loop().shutdown_default_executor()
+
+    def _members(self, policy: ServedPolicy) -> list[Member]:
+        seconds = self._config.request_seconds
+        if self._config.servers:
+            return [
+                Member(VllmClient(address.url.rstrip("/"), key, self._stop_token_ids, seconds))
+                for address, key in zip(self._config.servers, self._keys, strict=True)
+            ]
+        self._server = ManagedServer(
+            policy.folder,
+            self._folder / "server.log",
+            arguments=server_arguments(self._config),
+            environment=self._config.environment,
+            executable=self._config.executable or sys.executable,
+            startup_seconds=self._config.startup_seconds,
+            on_progress=self._on_progress,
+        )
+        client = VllmClient(self._server.url, self._server.api_key, self._stop_token_ids, seconds)
+        return [Member(client, self._server)]
+
+    def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+def server_arguments(config: VllmEngineConfig) -> list[str]:
+    """The part of a server's command line that follows from the settings."""
+    arguments = [
+        f"--dtype={config.dtype}",
+        f"--max-num-seqs={config.max_in_flight}",
+    ]
+    if config.max_context is not None:
+        arguments.append(f"--max-model-len={config.max_context}")
+    if config.enforce_eager:
+        arguments.append("--enforce-eager")
+    return [*arguments, *config.arguments]
+
+
+def _key(environment: Mapping[str, str], variable: str | None) -> str | None:
+    if variable is None:
+        return None
+    if variable not in environment:
+        raise ConfigError(
+            f"engine.servers: the environment variable {variable} (api_key_variable) is not set"
+        )
+    return environment[variable]

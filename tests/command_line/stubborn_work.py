@@ -1,0 +1,26 @@
+"""Work that ends when it is asked to, or never: `python -m tests.command_line.stubborn_work obeys|ignores`."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+from command_line.interruption import Stop, call_interruptibly
+
+
+def main() -> None:
+    """Say that the work has begun, then end when asked to, or never."""
+    stop = Stop()
+    obeys = sys.argv[1] == "obeys"
+
+    def work() -> str:
+        print("working", flush=True)
+        (stop.event if obeys else threading.Event()).wait()
+        return "finished what was in flight"
+
+    result = call_interruptibly(work, stop, lambda line: print(line, flush=True))
+    print(result, stop.exit_status, flush=True)
+
+
+if __name__ == "__main__":
+    main()

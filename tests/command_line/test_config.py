@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from erl_pipeline.config.load import load_config
+from tests.command_line.invoke import SMALL, invoke
+
+CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    (tmp_path / "small.yaml").write_text(SMALL)
+    return tmp_path / "small.yaml"
+
+
+def test_show_prints_the_resolved_whole_and_it_loads_as_the_same(small: Path, tmp_path: Path) -> None:
+    shown = invoke("config", "show", small, "--set", "memory=off", "--set", "seed=3").output
+    assert yaml.safe_load(shown)["seed"] == 3
+    (tmp_path / "shown.yaml").write_text(shown)
+    assert load_config(tmp_path / "shown.yaml") == load_config(small, ["memory=off", "seed=3"])
+
+
+def test_show_as_json(small: Path) -> None:
+    shown = invoke("config", "show", small, "--json").json
+    assert shown["rollouts"]["group_size"] == 4
+    assert shown["sampling"]["temperature"] == 1.0
+
+
+def test_check_says_valid_or_what_is_wrong(small: Path) -> None:
+    good = invoke("config", "check", small)
+    assert (good.status, good.output) == (0, f"{small} is valid: run small, 2 iterations of erl\n")
+    bad = invoke("config", "check", small, "--set", "seed=-1")
+    assert (bad.status, bad.output) == (2, "")
+    assert bad.errors == f"error: {small}: 1 problem\n  --set: seed: -1; allowed: at least 0\n"
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_every_ready_configuration_is_valid(path: Path) -> None:
+    assert invoke("config", "check", path).status == 0

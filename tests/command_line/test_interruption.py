@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from command_line.interruption import Stop, call_interruptibly
+from storage.runs import RunStore
+from tests.command_line.conftest import FinishedRun
+from tests.command_line.invoke import invoke
+
+ROOT = Path(__file__).parents[2]
+
+
+def start(*words: str | Path, **environment: str) -> subprocess.Popen[str]:
+    """`python -m WORDS`, in a process of its own whose standard error is read line by line."""
+    return subprocess.Popen(
+        [sys.executable, "-m", *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, **environment},
+    )
+
+
+def test_work_that_nobody_stops_gives_its_result_and_its_errors() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    assert call_interruptibly(lambda: 7, Stop(), print) == 7
+    with pytest.raises(ZeroDivisionError):
+        call_interruptibly(lambda: 1 // 0, Stop(), print)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_the_first_signal_lets_the_work_end_itself(number: signal.Signals, status: int) -> None:
+    process = start("tests.command_line.stubborn_work", "obeys")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "working\n"
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    assert output.splitlines() == [
+        "Stopping after the commit in flight; once more to stop at once.",
+        f"finished what was in flight {status}",
+    ]
+    assert process.returncode == 0
+
+
+def test_the_second_signal_ends_the_process_at_once() -> None:
+    process = start("tests.command_line.stubborn_work", "ignores")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "working\n"
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.readline().startswith("Stopping")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 130
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "status", "words"),
+    [(signal.SIGINT, 130, []), (signal.SIGTERM, 143, ["--no-prefect"])],
+    ids=["SIGINT with Prefect", "SIGTERM without"],
+)
+def test_a_run_that_is_stopped_says_what_is_kept_and_goes_on_to_the_same_artifacts(
+    finished: FinishedRun, tmp_path: Path, number: signal.Signals, status: int, words: list[str]
+) -> None:
+    store = tmp_path / "store"
+    command = ["train", str(finished.config), "--store", str(store), *words]
+    process = start("command_line.main", *command, PREFECT_HOME=str(tmp_path / "prefect"), PREFECT_API_URL="")
+    assert process.stderr is not None
+    shown = ""
+    while "iteration 1/2     generate_rollouts" not in shown:
+        line = process.stderr.readline()
+        assert line, shown
+        shown += line
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == status, shown + errors
+    last = errors.splitlines()[-1]
+    assert last.startswith("Stopped. ")
+    assert last.endswith(f"are kept; continue with: erl-pipeline {shlex.join(command)}")
+    assert "Traceback" not in errors
+
+    assert invoke(*command, "--no-prefect").status == 0
+    assert artifact_ids(store) == artifact_ids(finished.store)
+
+
+def artifact_ids(store: Path) -> set[tuple[str, str]]:
+    return {(entry.stage, entry.artifact_id) for entry in RunStore(str(store)).open("small").stages()}

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.command_line.conftest import FinishedRun
+from tests.command_line.invoke import SMALL, invoke
+
+
+def test_the_command_starts_without_importing_what_is_heavy() -> None:
+    heavy = {"torch", "transformers", "prefect", "lancedb", "polars", "pyarrow", "matplotlib"}
+    code = f"import sys, command_line.main; print(sorted({heavy} & set(sys.modules)))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
+
+
+@pytest.mark.parametrize("words", [["status", "none"], ["report", "none"], ["lineage", "verify", "none"]])
+def test_an_unknown_run_is_one_line_and_status_2(finished: FinishedRun, words: list[str]) -> None:
+    result = invoke(*words, "--store", finished.store)
+    assert result.status == 2
+    assert result.errors == f"error: no run none in store {finished.store}. Its runs: small.\n"
+    assert result.output == ""
+
+
+def test_usage_errors_have_status_2() -> None:
+    assert invoke("train").status == 2
+    assert invoke("status", "run", "--bad-option").status == 2
+
+
+def test_a_store_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "small.yaml").write_text(SMALL)
+    (tmp_path / "file").write_text("no folder")
+    result = invoke("train", tmp_path / "small.yaml", "--store", tmp_path / "file" / "store", "--no-prefect")
+    assert result.status == 2
+    assert "error: " in result.errors
+    assert str(tmp_path / "file" / "store") in result.errors
+    assert "Traceback" not in result.errors
+
+
+def test_the_store_may_come_from_the_environment(
+    finished: FinishedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ERL_PIPELINE_STORE", str(finished.store))
+    assert invoke("status", "small", "--json").json["store"] == str(finished.store)
+    assert invoke("status", "small", "--store", "/nowhere").status == 2

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+from storage.runs import RunStore
+from tests.command_line.conftest import FinishedRun
+from tests.command_line.invoke import SMALL, invoke
+
+
+def test_training_ends_with_the_table_the_report_and_what_to_try(finished: FinishedRun) -> None:
+    output = finished.training.output
+    assert "iteration" in output
+    assert "held-out" in output
+    report = finished.store / "runs" / "small" / "report.html"
+    assert f"Report: {report}" in output
+    assert report.read_text(encoding="utf-8").lstrip().lower().startswith("<!doctype html")
+    assert f"  erl-pipeline status small --store {finished.store}" in output
+
+
+def test_each_stage_shows_one_line_when_there_is_no_terminal(finished: FinishedRun) -> None:
+    lines = [line for line in finished.training.errors.splitlines() if line.startswith("iteration 1/2")]
+    assert [line.split()[2] for line in lines] == [
+        "generate_rollouts",
+        "index_memory",
+        "update_policy",
+        "build_distillation",
+        "fine_tune",
+        "evaluate",
+    ]
+
+
+def test_a_finished_run_is_not_trained_again(finished: FinishedRun) -> None:
+    begin = time.perf_counter()
+    again = invoke("train", finished.config, "--store", finished.store, "--json")
+    assert time.perf_counter() - begin < 15.0
+    assert again.errors == "Run small is finished: all 2 iterations are committed.\n"
+    assert again.json["worked"] is False
+    assert [row["iteration"] for row in again.json["rows"]] == [0, 1, 2]
+
+
+def test_other_settings_for_a_run_that_exists_are_refused(finished: FinishedRun) -> None:
+    result = invoke("train", finished.config, "--store", finished.store, "--set", "rollouts.group_size=2")
+    assert result.status == 2
+    assert "run small exists with other settings: rollouts.group_size: 4 -> 2" in result.errors
+
+
+def test_a_run_goes_on_under_its_own_name_beyond_its_end(finished: FinishedRun, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    shutil.copytree(finished.store, store)
+    result = invoke("train", finished.config, "--store", store, "--iterations", "3", "--no-prefect", "--json")
+    assert result.status == 0
+    assert "artifacts of earlier work found committed" in result.errors
+    assert [row["iteration"] for row in result.json["rows"]] == [0, 1, 2, 3]
+    before = {entry.artifact_id for entry in RunStore(str(finished.store)).open("small").stages()}
+    after = {entry.artifact_id for entry in RunStore(str(store)).open("small").stages()}
+    assert before < after
+
+
+def test_a_name_makes_another_run_in_the_store(finished: FinishedRun, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    shutil.copytree(finished.store, store)
+    result = invoke("train", finished.config, "--store", store, "--name", "007", "--no-prefect", "--json")
+    assert result.json["run"] == "007"
+    assert RunStore(str(store)).list() == ["007", "small"]
+
+
+def test_a_run_that_is_being_worked_on_is_refused(finished: FinishedRun) -> None:
+    with RunStore(str(finished.store)).open("small").lock():
+        result = invoke(
+            "train", finished.config, "--store", finished.store, "--iterations", "3", "--no-prefect"
+        )
+    assert result.status == 2
+    assert "run small is being worked on by process" in result.errors
+
+
+def test_a_damaged_artifact_is_named_and_made_again(finished: FinishedRun, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    shutil.copytree(finished.store, store)
+    victim = next(store.glob("artifacts/build_distillation/*/sft.parquet"))
+    whole = victim.read_bytes()
+    victim.write_bytes(whole[:-1])
+    result = invoke("train", finished.config, "--store", store, "--no-prefect")
+    assert result.status == 0
+    assert "sft.parquet" in result.errors
+    assert victim.read_bytes() == whole
+
+
+def test_a_bad_configuration_starts_nothing(tmp_path: Path) -> None:
+    (tmp_path / "small.yaml").write_text(SMALL + "bad: 1\n")
+    result = invoke("train", tmp_path / "small.yaml", "--store", tmp_path / "store")
+    assert result.status == 2
+    assert "line 8: bad: unknown key" in result.errors
+    assert not (tmp_path / "store").exists()

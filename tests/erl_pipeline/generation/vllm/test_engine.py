@@ -1,0 +1,156 @@
+import itertools
+import os
+import random
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from transformers import PreTrainedModel
+
+from erl_pipeline.environments.catalog import open_environment, prompt_format
+from erl_pipeline.episodes.concurrent_driver import run_concurrently
+from erl_pipeline.episodes.dialogue import ChatTokenizer
+from erl_pipeline.episodes.episode import run_episode
+from erl_pipeline.episodes.requests import EpisodeSteps
+from erl_pipeline.generation.engine import GenerationRequest
+from erl_pipeline.generation.vllm.engine import VllmEngine
+from erl_pipeline.generation.vllm.probe import make_probe
+from erl_pipeline.policies.tiny.tokenizer import build_tokenizer
+from storage.errors import EngineError
+from storage.trajectories import Trajectory
+from tests.erl_pipeline.episodes.script import ENVIRONMENT, PROVENANCE, TASK, rules
+from tests.erl_pipeline.generation.vllm.small_policies import (
+    CONTEXT,
+    END,
+    ENGINE,
+    VOCABULARY,
+    logprobs_of,
+    save,
+    tied_llama,
+    train_a_little,
+)
+
+pytestmark = pytest.mark.vllm
+
+
+@pytest.fixture(scope="module")
+def model() -> PreTrainedModel:
+    """The policy that is served: tied embeddings, and far from a random model's even distribution."""
+    model = tied_llama()
+    train_a_little(model)
+    return model
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory, model: PreTrainedModel) -> Iterator[VllmEngine]:
+    folder: Path = tmp_path_factory.mktemp("engine")
+    with VllmEngine(ENGINE, folder / "vllm", frozenset({END}), environment={}) as engine:
+        (handover,) = engine.serve(save(model, folder / "checkpoint"), "policy-1", make_probe(model))
+        assert handover.method == "restart"
+        assert handover.difference.maximum < 1e-4
+        yield engine
+
+
+def request(seed: int, **changes: object) -> GenerationRequest:
+    stream = random.Random(seed)
+    prompt = tuple(stream.randrange(4, VOCABULARY) for _ in range(stream.randrange(3, 12)))
+    return replace(GenerationRequest(prompt, 12, 1.0, seed, str(seed)), **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+def test_log_probabilities_are_the_trainers_after_temperature(
+    engine: VllmEngine, model: PreTrainedModel, temperature: float
+) -> None:
+    requests = [request(seed, temperature=temperature) for seed in range(8)]
+    for asked, answer in zip(requests, engine.generate(requests), strict=True):
+        expected = logprobs_of(model, asked.prompt_token_ids, answer.token_ids, temperature)
+        assert answer.logprobs == pytest.approx(expected, abs=1e-4)
+
+
+def test_temperature_zero_takes_the_most_probable_token(engine: VllmEngine, model: PreTrainedModel) -> None:
+    asked = request(1, temperature=0.0, max_new_tokens=1)
+    (answer,) = engine.generate([asked])
+    every = [logprobs_of(model, asked.prompt_token_ids, [token])[0] for token in range(VOCABULARY)]
+    assert answer.token_ids == (every.index(max(every)),)
+    assert answer.logprobs == pytest.approx([max(every)], abs=1e-4)
+
+
+def test_a_seed_gives_the_same_tokens_and_another_seed_others(engine: VllmEngine) -> None:
+    first, again, other = engine.generate([request(5), request(5), replace(request(5), seed=6)])
+    assert first.token_ids == again.token_ids
+    assert first.token_ids != other.token_ids
+
+
+def test_an_end_token_stops_and_is_part_of_the_answer(engine: VllmEngine) -> None:
+    answers = engine.generate([request(seed, max_new_tokens=100) for seed in range(30)])
+    stopped = [answer for answer in answers if answer.finish_reason == "stop"]
+    assert stopped
+    assert all(answer.token_ids.index(END) == len(answer.token_ids) - 1 for answer in stopped)
+    assert all(END not in answer.token_ids for answer in answers if answer.finish_reason == "length")
+    assert all(len(answer.logprobs) == len(answer.token_ids) for answer in answers)
+
+
+def test_a_full_context_truncates_the_answer(engine: VllmEngine) -> None:
+    nearly_full = request(0, prompt_token_ids=(5,) * (CONTEXT - 2))
+    full = request(0, prompt_token_ids=(5,) * CONTEXT)
+    nearly, none = engine.generate([nearly_full, full])
+    assert len(nearly.token_ids) <= 2
+    assert (none.token_ids, none.logprobs, none.finish_reason) == ((), (), "length")
+
+
+def test_a_token_outside_the_vocabulary_is_refused(engine: VllmEngine) -> None:
+    with pytest.raises(EngineError, match="token id 44, but policy policy-1 has 44 tokens"):
+        engine.submit(request(0, prompt_token_ids=(5, VOCABULARY)))
+
+
+def test_a_killed_server_loses_no_episode_and_doubles_none(
+    engine: VllmEngine, model: PreTrainedModel
+) -> None:
+    """The server is killed when the first of 24 episodes is over; it restarts and the others go on."""
+    tokenizer = build_tokenizer(ENVIRONMENT, CONTEXT)
+    ended: list[str] = []
+
+    def kill_server_once(rows: list[Trajectory]) -> None:
+        ended.append(rows[0].episode_id)
+        if len(ended) == 1:
+            os.kill(engine_process(engine), signal.SIGKILL)
+
+    def episode(sample: int) -> EpisodeSteps:
+        environment = open_environment(ENVIRONMENT, TASK)
+        prompts, chat = prompt_format(ENVIRONMENT), ChatTokenizer(tokenizer)
+        return run_episode(TASK, sample, environment, prompts, chat, rules(tokenizer), PROVENANCE)
+
+    results = run_concurrently(
+        [partial(episode, sample) for sample in range(24)],
+        engine,
+        lambda wanted: [],
+        kill_server_once,
+        lambda count: None,
+        max_in_flight=8,
+        stop=threading.Event(),
+    )
+
+    assert [rows[0].sample_index for rows in results] == list(range(24))
+    assert sorted(ended) == sorted(rows[0].episode_id for rows in results)
+    assert len(set(ended)) == 24
+    for row in itertools.chain.from_iterable(results):
+        expected = logprobs_of(model, row.prompt_token_ids, row.response_token_ids)
+        masked = [logprob * mask for logprob, mask in zip(expected, row.response_mask, strict=True)]
+        assert row.behaviour_logprobs == pytest.approx(masked, abs=1e-4)
+
+
+def engine_process(engine: VllmEngine) -> int:
+    """The process that computes, a grandchild of this one: found by its parents, killed without warning."""
+    server = engine._server
+    assert server is not None
+    assert server._process is not None
+    (api_server,) = children(server._process.pid)
+    return next(pid for pid in children(api_server) if "EngineCor" in Path(f"/proc/{pid}/comm").read_text())
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

@@ -1,0 +1,140 @@
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from erl_pipeline.generation.engine import GenerationRequest
+from erl_pipeline.generation.vllm.client import ServerFailure, VllmClient
+from erl_pipeline.generation.vllm.engine import VllmEngine, server_arguments
+from erl_pipeline.generation.vllm.handover import ServedPolicy, hand_over
+from erl_pipeline.generation.vllm.probe import compare, make_probe
+from erl_pipeline.generation.vllm.server import ManagedServer
+from erl_pipeline.generation.vllm.serving_copy import write_serving_copy
+from storage.errors import EngineError
+from tests.erl_pipeline.generation.vllm.small_policies import (
+    CONTEXT,
+    END,
+    ENGINE,
+    SMALL_SERVER,
+    logprobs_of,
+    save,
+    tied_llama,
+    train_a_little,
+    untied_gpt2,
+)
+
+pytestmark = pytest.mark.vllm
+Result = TypeVar("Result")
+
+
+def with_client(server: ManagedServer, work: Callable[[VllmClient], Awaitable[Result]]) -> Result:
+    async def run() -> Result:
+        async with VllmClient(server.url, server.api_key, frozenset({END}), request_seconds=120.0) as client:
+            return await work(client)
+
+    return asyncio.run(run())
+
+
+def policy(model: PreTrainedModel, version: str, folder: Path) -> ServedPolicy:
+    checkpoint = save(model, folder / f"checkpoint-{version}")
+    return ServedPolicy(
+        version, write_serving_copy(checkpoint, folder / f"copy-{version}"), make_probe(model), "float32"
+    )
+
+
+def test_untied_weights_reach_a_running_server(gpt2_server: ManagedServer, tmp_path: Path) -> None:
+    model = untied_gpt2()
+    old = make_probe(model)
+    train_a_little(model)
+    new = policy(model, "trained", tmp_path)
+
+    async def exchange(client: VllmClient) -> None:
+        before = [await client.score(ids) for ids in old.token_ids]
+        assert compare(old, before).maximum < 1e-4
+        # Long enough to fill a block of the prefix cache with keys and values of the old policy.
+        request = GenerationRequest((7, 8, 9, 10) * 20, 4, 1.0, 0, "conversation")
+        await client.generate(request, "default", CONTEXT)
+
+        handover = await hand_over(client, None, new)
+
+        assert handover.method == "reload"
+        assert handover.difference.maximum < 1e-4
+        after = [await client.score(ids) for ids in old.token_ids]
+        assert compare(old, after).mean > 0.1
+        answer = await client.generate(request, "trained", CONTEXT)
+        expected = logprobs_of(model, request.prompt_token_ids, answer.token_ids)
+        assert answer.logprobs == pytest.approx(expected, abs=1e-4)
+        with pytest.raises(ServerFailure, match=r"sampled from policy \['trained'\], not from default"):
+            await client.generate(request, "default", CONTEXT)
+
+    with_client(gpt2_server, exchange)
+
+
+def test_another_policy_than_the_trainers_is_not_served(gpt2_server: ManagedServer, tmp_path: Path) -> None:
+    model = untied_gpt2()
+    right = policy(model, "right", tmp_path)
+    train_a_little(model)
+    wrong = replace(right, policy_version="wrong", probe=make_probe(model))
+    with pytest.raises(EngineError, match="does not serve policy wrong after a reload"):
+        with_client(gpt2_server, lambda client: hand_over(client, None, wrong))
+
+
+def test_weights_that_are_no_numbers_are_not_served(gpt2_server: ManagedServer, tmp_path: Path) -> None:
+    model = untied_gpt2()
+    sound = make_probe(model)
+    with torch.no_grad():
+        model.lm_head.weight[5] = float("nan")
+    broken = replace(policy(model, "broken", tmp_path), probe=sound)
+    with pytest.raises(EngineError):
+        with_client(gpt2_server, lambda client: hand_over(client, None, broken))
+
+
+def test_tied_weights_reach_a_running_server_and_a_stale_head_forces_a_restart(tmp_path: Path) -> None:
+    model = tied_llama()
+    first = policy(model, "first", tmp_path)
+    train_a_little(model)
+    second = policy(model, "second", tmp_path)
+    # The checkpoint as it is has no head of its own: the reload keeps the old one, and the proof fails.
+    train_a_little(model)
+    stale = replace(policy(model, "third", tmp_path), folder=tmp_path / "checkpoint-third")
+
+    with ManagedServer(
+        first.folder,
+        tmp_path / "server.log",
+        arguments=server_arguments(ENGINE),
+        environment=SMALL_SERVER,
+    ) as server:
+        reloaded = with_client(server, lambda client: hand_over(client, server, second))
+        assert reloaded.method == "reload"
+        assert reloaded.difference.maximum < 1e-4
+        assert compare(first.probe, second.probe.logprobs).mean > 0.1
+
+        restarted = with_client(server, lambda client: hand_over(client, server, stale))
+        assert restarted.method == "restart"
+        assert restarted.difference.maximum < 1e-4
+    print(f"reload {reloaded.seconds:.3f} s, restart {restarted.seconds:.1f} s")
+
+
+def test_an_engine_serves_one_policy_after_another(gpt2_server: ManagedServer, tmp_path: Path) -> None:
+    """The server is somebody else's here; its key stands in an environment variable."""
+    address = {"url": gpt2_server.url, "api_key_variable": "SERVER_KEY"}
+    config = ENGINE.model_validate({**ENGINE.model_dump(), "servers": [address]})
+    model = untied_gpt2()
+    request = GenerationRequest((7, 8, 9), 8, 1.0, 0, "conversation")
+    with VllmEngine(
+        config, tmp_path / "engine", frozenset({END}), {"SERVER_KEY": gpt2_server.api_key}
+    ) as engine:
+        with pytest.raises(EngineError, match="serves no policy"):
+            engine.generate([request])
+        for version in ("policy-1", "policy-2"):
+            engine.serve(save(model, tmp_path / version), version, make_probe(model))
+            assert engine.policy_version == version
+            (answer,) = engine.generate([request])
+            assert answer.logprobs == pytest.approx(logprobs_of(model, (7, 8, 9), answer.token_ids), abs=1e-4)
+            train_a_little(model)
+    assert gpt2_server.running

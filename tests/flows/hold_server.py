@@ -1,0 +1,14 @@
+"""Start a local server, say where, and hold it: `python -m tests.flows.hold_server LOG`."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+from flows.local_server import prefect_api
+
+if __name__ == "__main__":
+    with prefect_api(Path(sys.argv[1])) as url:
+        print(url, flush=True)
+        threading.Event().wait()

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
+from flows.local_server import OrchestratorError, prefect_api
+
+ROOT = Path(__file__).parents[2]
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=5.0) as response:
+            return bool(response.status == 200)
+    except OSError:
+        return False
+
+
+def test_a_server_answers_inside_and_is_gone_afterwards(prefect_home: Path, tmp_path: Path) -> None:
+    with prefect_api(tmp_path / "server.log") as url:
+        assert url.startswith("http://127.0.0.1:")
+        assert answers(url)
+    assert not answers(url)
+
+
+def test_the_server_does_not_outlive_a_killed_process(prefect_home: Path, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.flows.hold_server", str(tmp_path / "server.log")],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PREFECT_API_URL": ""},
+    )
+    assert process.stdout is not None
+    url = process.stdout.readline().strip()
+    assert answers(url)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    deadline = time.monotonic() + 10.0
+    while answers(url):
+        assert time.monotonic() < deadline, "the server is still there"
+    # Nothing holds the pipe that the server would have inherited.
+    assert process.stdout.read() == ""
+
+
+def test_a_configured_api_is_used_and_not_stopped(api: str, tmp_path: Path) -> None:
+    with prefect_api(tmp_path / "server.log") as url:
+        assert url == api
+    assert answers(api)
+    assert not (tmp_path / "server.log").exists()
+
+
+def test_a_configured_api_that_does_not_answer_is_an_error(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    url = f"http://127.0.0.1:{port}/api"
+    with (
+        temporary_settings({PREFECT_API_URL: url}),
+        pytest.raises(OrchestratorError, match="check PREFECT_API_URL, or train with --no-prefect"),
+        prefect_api(tmp_path / "server.log", deadline=0.2),
+    ):
+        pass
+
+
+def test_a_server_that_cannot_start_is_an_error_that_names_its_log(
+    prefect_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_API_DATABASE_CONNECTION_URL", "sqlite+aiosqlite:////nowhere/at/all.db")
+    log = tmp_path / "server.log"
+    with pytest.raises(OrchestratorError, match=str(log)), prefect_api(log):
+        pass
+    assert "unable to open database file" in log.read_text()

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import asyncio
+
+from starlette.types import Message, Receive, Scope, Send
+
+from flows.server_process import retry_soon
+
+
+def headers_of_an_answer(status: int) -> list[tuple[bytes, bytes]]:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": status, "headers": [(b"a", b"b")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def receive() -> Message:
+        return {"type": "http.request"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    sent: list[Message] = []
+    asyncio.run(retry_soon(app)({"type": "http"}, receive, send))
+    assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
+    return list(sent[0]["headers"])
+
+
+def test_only_a_busy_database_is_answered_with_a_time_to_come_again() -> None:
+    assert headers_of_an_answer(200) == [(b"a", b"b")]
+    assert headers_of_an_answer(503) == [(b"a", b"b"), (b"retry-after", b"0.05")]

@@ -1,0 +1,70 @@
+"""Small real runs, in processes of their own."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from storage.artifacts import ArtifactStore
+from storage.runs import RunStore
+from storage.trajectories import read_trajectories
+
+ROOT = Path(__file__).parents[2]
+SMALL = """\
+name: small
+iterations: {iterations}
+threads: 1
+environment: {{type: frozen_lake, training_boards: 64}}
+policy: {{type: tiny, cold_start: {{steps: 12, demonstrations_per_step: 16}}}}
+rollouts: {{tasks_per_iteration: 4, group_size: 4, tasks_per_shard: 2}}
+evaluation: {{every: 1, tasks: 16}}
+"""
+
+
+def write_config(folder: Path, iterations: int = 2) -> Path:
+    """A configuration whose run takes seconds."""
+    path = folder / "small.yaml"
+    path.write_text(SMALL.format(iterations=iterations))
+    return path
+
+
+def start(*arguments: str | Path) -> subprocess.Popen[str]:
+    """`erl-pipeline` with these arguments, in a process group of its own."""
+    return _start([str(Path(sys.executable).with_name("erl-pipeline")), *map(str, arguments)])
+
+
+def start_module(module: str, *arguments: str | Path) -> subprocess.Popen[str]:
+    """`python -m module` with these arguments, in a process group of its own."""
+    return _start([sys.executable, "-m", module, *map(str, arguments)])
+
+
+def command(*arguments: str | Path, status: int = 0) -> tuple[str, str]:
+    """What the command printed to stdout and stderr; its exit status must be `status`."""
+    process = start(*arguments)
+    output, errors = process.communicate()
+    assert process.returncode == status, f"exit status {process.returncode}\n{output}\n{errors}"
+    return output, errors
+
+
+def artifact_hashes(store: Path, run: str = "small") -> dict[tuple[str, str], dict[str, str]]:
+    """For each artifact of a run: its stage and id, and the sha256 of its files."""
+    artifacts = ArtifactStore(str(store))
+    hashes = {}
+    for entry in RunStore(str(store)).open(run).stages():
+        manifest = artifacts.open(entry.artifact_id).manifest
+        hashes[manifest.stage, manifest.artifact_id] = {file.path: file.sha256 for file in manifest.files}
+    return hashes
+
+
+def trajectory_ids(store: Path, run: str = "small") -> list[str]:
+    """Ids of all trajectories that a run's rollouts hold."""
+    artifacts = ArtifactStore(str(store))
+    entries = RunStore(str(store)).open(run).stages()
+    shards = [entry.artifact_id for entry in entries if entry.stage == "rollout_shard"]
+    files = [artifacts.open(shard).path("trajectories.parquet") for shard in shards]
+    return [row.trajectory_id for row in read_trajectories(files)]
+
+
+def _start(words: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True
+    )

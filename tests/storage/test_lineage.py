@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from storage.artifacts import ArtifactStore
+from storage.errors import InputError
+from storage.lineage import LineageNode, artifact_ancestors, artifact_descendants, explain
+from storage.recipe import Recipe
+
+
+def outline(node: LineageNode) -> list[Any]:
+    """(relation, kind, id) of a node and, nested, of its origins."""
+    return [(node.relation, node.kind, node.id), *[outline(origin) for origin in node.origins]]
+
+
+def test_ancestors_are_everything_it_was_made_from_the_nearest_first(tiny_run: Any) -> None:
+    ancestors = artifact_ancestors(tiny_run.store, tiny_run.dataset)
+    assert [manifest.artifact_id for manifest in ancestors] == [
+        tiny_run.rollouts,
+        tiny_run.shard,
+        tiny_run.checkpoint,
+    ]
+
+
+def test_descendants_are_everything_made_from_it_the_nearest_first(tiny_run: Any) -> None:
+    descendants = artifact_descendants(tiny_run.store, tiny_run.checkpoint)
+    assert [manifest.stage for manifest in descendants[:2]] == ["rollout_shard", "generate_rollouts"]
+    assert {manifest.artifact_id for manifest in descendants[2:]} == {tiny_run.memory, tiny_run.dataset}
+    assert artifact_descendants(tiny_run.store, tiny_run.memory) == []
+
+
+def test_an_sft_row_leads_to_reflection_first_attempt_and_policy(tiny_run: Any) -> None:
+    node = explain(tiny_run.store, tiny_run.run, "s-second")
+    policy = ("policy that sampled it", "artifact", tiny_run.checkpoint)
+    assert outline(node) == [
+        ("", "sft_row", "s-second"),
+        [
+            ("attempt that succeeded", "trajectory", "second"),
+            [
+                ("what it followed", "trajectory", "reflection"),
+                [("attempt it reflects on", "trajectory", "first"), [policy]],
+                [policy],
+            ],
+            [policy],
+        ],
+    ]
+    reflection = node.origins[0].origins[0]
+    assert reflection.facts["reflection"] == "go right"
+    assert reflection.facts["artifact_id"] == tiny_run.shard
+    first = reflection.origins[0]
+    assert (first.facts["feedback"], first.facts["reward"]) == ("fell into B", 0.0)
+    assert reflection.origins[1].more == "shown above"
+
+
+def test_a_memory_entry_leads_to_the_reflection_it_holds(tiny_run: Any) -> None:
+    node = explain(tiny_run.store, None, "m-001")
+    assert node.facts["text"] == "reflection 1"
+    assert node.facts["artifact_id"] == tiny_run.memory
+    assert outline(node.origins[0])[0] == ("reflection it holds", "trajectory", "reflection")
+
+
+def test_an_artifact_leads_to_its_inputs_as_deep_as_asked(tiny_run: Any) -> None:
+    node = explain(tiny_run.store, tiny_run.run, tiny_run.dataset[:10], depth=1)
+    assert outline(node) == [
+        ("", "artifact", tiny_run.dataset),
+        [
+            ("input rollouts", "artifact", tiny_run.rollouts),
+            [("input shard-0000", "artifact", tiny_run.shard)],
+        ],
+    ]
+    assert node.origins[0].origins[0].more == "deeper"
+
+
+def test_an_id_must_name_one_thing(tiny_run: Any) -> None:
+    assert explain(tiny_run.store, tiny_run.run, "refl").id == "reflection"
+    with pytest.raises(InputError, match="no artifact, trajectory, SFT row or memory entry has an id 'zzz'"):
+        explain(tiny_run.store, tiny_run.run, "zzz")
+    with pytest.raises(InputError, match=r"ids begin with 's': .*s-second \(sft_row\).* Give more of the id"):
+        explain(tiny_run.store, tiny_run.run, "s")
+    with pytest.raises(InputError, match="Give an id"):
+        explain(tiny_run.store, tiny_run.run, "")
+
+
+def test_a_run_sees_its_own_artifacts_only(tiny_run: Any) -> None:
+    other = Recipe("evaluate", 1, {"other": True}, {}, 0)
+    store: ArtifactStore = tiny_run.store
+    with store.create(other, run="other", iteration=1) as staging:
+        staging.commit()
+    assert explain(store, None, other.artifact_id).id == other.artifact_id
+    with pytest.raises(InputError, match="no artifact"):
+        explain(store, tiny_run.run, other.artifact_id)
+
+
+def test_what_is_missing_is_named(store: ArtifactStore) -> None:
+    with pytest.raises(InputError, match="no artifact abc"):
+        artifact_ancestors(store, "abc")
