@@ -6,6 +6,7 @@ terminal and pipes.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import subprocess
@@ -13,7 +14,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from prefect.settings import get_current_settings
@@ -28,7 +29,7 @@ _SERVER_SETTINGS = {
 
 
 class OrchestratorError(PipelineError):
-    """Prefect's API cannot be reached or started."""
+    """Prefect's API cannot be started, cannot be reached or went away."""
 
 
 @contextmanager
@@ -44,15 +45,40 @@ def prefect_api(log_file: Path, deadline: float = 120.0) -> Iterator[str]:
         deadline: seconds until the API must answer; the first start makes the database.
 
     Raises:
-        OrchestratorError: the API did not answer in time.
+        OrchestratorError: the API did not answer in time, or Prefect's folder cannot be written.
     """
     configured = get_current_settings().api.url
-    if configured is not None:
+    if configured:
         _wait(configured, time.monotonic() + min(deadline, 10.0), lambda: None, "check PREFECT_API_URL")
         yield configured
         return
+    with ExitStack() as stack:
+        with _one_start_at_a_time(get_current_settings().home):
+            url, process = _start(log_file)
+            stack.callback(_stop, process)
+            _wait(url, time.monotonic() + deadline, process.poll, f"see {log_file}")
+        yield url
+
+
+@contextmanager
+def _one_start_at_a_time(home: Path) -> Iterator[None]:
+    """Two servers that start at once on a new database would both make its tables, and one would fail."""
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        lock = (home / "erl-pipeline-start.lock").open("w")
+    except OSError as error:
+        raise OrchestratorError(
+            f"Prefect's folder {home} cannot be written ({error.strerror}); set PREFECT_HOME to another, "
+            "or train with --no-prefect"
+        ) from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _start(log_file: Path) -> tuple[str, subprocess.Popen[bytes]]:
+    """The URL that a new server will answer at, and its process."""
     with socket.create_server(("127.0.0.1", 0)) as listener, log_file.open("ab") as log:
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
         process = subprocess.Popen(
             [sys.executable, "-m", "flows.server_process", str(listener.fileno())],
             stdin=subprocess.PIPE,
@@ -62,11 +88,7 @@ def prefect_api(log_file: Path, deadline: float = 120.0) -> Iterator[str]:
             env={**os.environ, **_SERVER_SETTINGS},
             start_new_session=True,  # Ctrl-C is for the training; the server is needed until that has ended
         )
-    try:
-        _wait(url, time.monotonic() + deadline, process.poll, f"see {log_file}")
-        yield url
-    finally:
-        _stop(process)
+        return f"http://127.0.0.1:{listener.getsockname()[1]}/api", process
 
 
 def _wait(url: str, deadline: float, ended: Callable[[], int | None], hint: str) -> None:

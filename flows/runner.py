@@ -81,9 +81,7 @@ class PrefectRunner:
             error = state.data
             if not isinstance(error, EngineError | StoreError):
                 return False
-            self._context.listener.warn(
-                f"{stage} failed and is tried again if it was not the last time: {error}"
-            )
+            self._context.listener.warn(f"{stage} failed and is tried again: {error}")
             return True
 
         return passes_by

@@ -45,7 +45,8 @@ def retry_soon(app: ASGIApp) -> ASGIApp:
 
 
 def _end_with_parent() -> None:
-    sys.stdin.buffer.read()
+    while os.read(0, 1):
+        continue
     os._exit(0)
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 from prefect.events.worker import EventsWorker
 from prefect.logging.handlers import APILogWorker
 from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
@@ -15,7 +16,7 @@ from prefect.settings.legacy import Setting
 
 from erl_pipeline.pipeline.context import RunContext
 from erl_pipeline.pipeline.train import TrainingSummary, train
-from flows.local_server import prefect_api
+from flows.local_server import OrchestratorError, prefect_api
 from flows.page import publish_summary
 from flows.runner import PrefectRunner, call_as_flow
 
@@ -28,7 +29,7 @@ def train_with_prefect(context: RunContext, iterations: int | None, log_file: Pa
         log_file: gets what Prefect and its local server print.
 
     Raises:
-        OrchestratorError: Prefect's API cannot be reached or started.
+        OrchestratorError: Prefect's API cannot be started, cannot be reached or went away.
     """
     runner = PrefectRunner(context)
     target = iterations or context.config.iterations
@@ -42,6 +43,11 @@ def train_with_prefect(context: RunContext, iterations: int | None, log_file: Pa
     with log_to_file(log_file), prefect_api(log_file) as url, temporary_settings(_settings(url)):
         try:
             return call_as_flow("training", context.run.name, body, parameters)
+        except httpx.HTTPError as error:
+            raise OrchestratorError(
+                f"Prefect's API at {url} went away ({error}); what was committed is kept, so train again, "
+                "or with --no-prefect"
+            ) from error
         finally:
             # Both are sent in the background, and the local server is about to stop.
             EventsWorker.drain_all(timeout=5.0)

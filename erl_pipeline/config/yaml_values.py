@@ -71,6 +71,7 @@ def _value(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], source: st
         return _mapping(node, path, lines, source)
     if isinstance(node, yaml.SequenceNode):
         return [_value(child, path, lines, source) for child in node.value]
+    assert isinstance(node, yaml.ScalarNode)
     return _scalar(node, source)
 
 
@@ -91,7 +92,7 @@ def _mapping(node: yaml.MappingNode, path: KeyPath, lines: dict[KeyPath, int], s
     return values
 
 
-def _scalar(node: yaml.Node, source: str) -> Any:
+def _scalar(node: yaml.ScalarNode, source: str) -> Any:
     kind = node.tag.removeprefix("tag:yaml.org,2002:")
     text: str = node.value
     if kind == "null":

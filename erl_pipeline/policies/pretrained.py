@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -97,7 +98,7 @@ def checkpoint_folder(checkpoint: str | Path) -> Path:
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, ConnectionError) as error:
         raise InputError(
             f"policy.model {checkpoint} is neither a folder here nor a model that the Hugging Face hub has: "
-            f"{str(error).splitlines()[0]}"
+            f"{_first_line(error)}"
         ) from error
 
 
@@ -130,8 +131,11 @@ def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
 def _load_model(folder: Path, checkpoint: str | Path, dtype: Precision) -> PreTrainedModel:
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-        if config.is_encoder_decoder:
-            raise ValueError(f"{config.model_type} is an encoder-decoder")
+    except (OSError, ValueError) as error:
+        raise InputError(f"the config.json of {checkpoint} cannot be used: {_first_line(error)}") from error
+    if config.is_encoder_decoder:
+        raise InputError(f"{checkpoint} is not a causal language model: {config.model_type} has an encoder")
+    try:
         model, loading = AutoModelForCausalLM.from_pretrained(
             folder,
             config=config,
@@ -141,13 +145,11 @@ def _load_model(folder: Path, checkpoint: str | Path, dtype: Precision) -> PreTr
             output_loading_info=True,
         )
     except ValueError as error:
-        raise InputError(
-            f"{checkpoint} is not a causal language model: {str(error).splitlines()[0]}"
-        ) from error
+        raise InputError(f"{checkpoint} is not a causal language model: {_first_line(error)}") from error
     except OSError as error:
-        raise InputError(
-            f"{checkpoint} has no weights as safetensors: {str(error).splitlines()[0]}"
-        ) from error
+        raise InputError(f"{checkpoint} has no weights as safetensors: {_first_line(error)}") from error
+    except SafetensorError as error:
+        raise InputError(f"the weights of {checkpoint} cannot be read: {error}") from error
     missing = sorted(loading["missing_keys"])
     if missing:
         raise InputError(
@@ -161,7 +163,7 @@ def _load_tokenizer(folder: Path, checkpoint: str | Path) -> PreTrainedTokenizer
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except (OSError, ValueError) as error:
-        raise InputError(f"{checkpoint} has no tokenizer: {str(error).splitlines()[0]}") from error
+        raise InputError(f"{checkpoint} has no tokenizer that can be read: {_first_line(error)}") from error
     if tokenizer.chat_template is None:
         raise InputError(
             f"the tokenizer of {checkpoint} has no chat template: use an instruction-tuned model, or add a "
@@ -174,3 +176,7 @@ def _eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -
     named = model.generation_config.eos_token_id if model.generation_config is not None else None
     listed = named if isinstance(named, list) else [named]
     return frozenset(token for token in [*listed, tokenizer.eos_token_id] if token is not None)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).split("\n", 1)[0]

@@ -52,6 +52,11 @@ class Step:
     memory: Sequence[str] = ()
     reflection: str = ""
 
+    @property
+    def wordy(self) -> bool:
+        """Whether some text is too long for two narrow columns."""
+        return any(max(len(turn.policy), len(turn.environment)) > 40 for turn in self.turns)
+
 
 @dataclass(frozen=True)
 class TaskPicture:

@@ -1,4 +1,4 @@
-"""Work that ends when it is asked to, or never: `python -m tests.command_line.stubborn_work obeys|ignores`."""
+"""Work that ends when asked to, or never: `python -m tests.command_line.stubborn_work obeys|ignores`."""
 
 from __future__ import annotations
 

@@ -6,23 +6,39 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import (
+    PREFECT_API_URL,
+    PREFECT_LOGGING_TO_API_ENABLED,
+    get_current_settings,
+    temporary_settings,
+)
 
 from flows.local_server import prefect_api
 
 
 @pytest.fixture(scope="session")
 def prefect_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Servers that are started within have this home, and none that a developer may have configured."""
+    """Servers that are started have this home, and not the developer's."""
     home = tmp_path_factory.mktemp("prefect")
-    with pytest.MonkeyPatch.context() as environment, temporary_settings(restore_defaults={PREFECT_API_URL}):
+    with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PREFECT_HOME", str(home))
         environment.setenv("DO_NOT_TRACK", "1")
         yield home
 
 
+@pytest.fixture
+def no_configured_api() -> Iterator[None]:
+    """As on a machine where nobody set PREFECT_API_URL."""
+    with temporary_settings(restore_defaults={PREFECT_API_URL}):
+        yield
+
+
 @pytest.fixture(scope="session")
 def api(prefect_home: Path) -> Iterator[str]:
     """The URL of the tests' server, which flows in this process report to."""
-    with prefect_api(prefect_home / "server.log") as url, temporary_settings({PREFECT_API_URL: url}):
+    assert not get_current_settings().api.url, "the tests start a server of their own: unset PREFECT_API_URL"
+    with (
+        prefect_api(prefect_home / "server.log") as url,
+        temporary_settings({PREFECT_API_URL: url, PREFECT_LOGGING_TO_API_ENABLED: False}),
+    ):
         yield url

@@ -10,7 +10,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
 from flows.local_server import OrchestratorError, prefect_api
 
@@ -25,14 +25,16 @@ def answers(url: str) -> bool:
         return False
 
 
-def test_a_server_answers_inside_and_is_gone_afterwards(prefect_home: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("prefect_home", "no_configured_api")
+def test_a_server_answers_inside_and_is_gone_afterwards(tmp_path: Path) -> None:
     with prefect_api(tmp_path / "server.log") as url:
         assert url.startswith("http://127.0.0.1:")
         assert answers(url)
     assert not answers(url)
 
 
-def test_the_server_does_not_outlive_a_killed_process(prefect_home: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("prefect_home")
+def test_the_server_does_not_outlive_a_killed_process(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.flows.hold_server", str(tmp_path / "server.log")],
         stdout=subprocess.PIPE,
@@ -71,8 +73,20 @@ def test_a_configured_api_that_does_not_answer_is_an_error(tmp_path: Path) -> No
         pass
 
 
+@pytest.mark.usefixtures("no_configured_api")
+def test_a_home_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with (
+        temporary_settings({PREFECT_HOME: tmp_path / "file" / "prefect"}),
+        pytest.raises(OrchestratorError, match="set PREFECT_HOME to another, or train with --no-prefect"),
+        prefect_api(tmp_path / "server.log"),
+    ):
+        pass
+
+
+@pytest.mark.usefixtures("prefect_home", "no_configured_api")
 def test_a_server_that_cannot_start_is_an_error_that_names_its_log(
-    prefect_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PREFECT_API_DATABASE_CONNECTION_URL", "sqlite+aiosqlite:////nowhere/at/all.db")
     log = tmp_path / "server.log"

@@ -143,7 +143,7 @@ def test_a_shard_that_an_engine_failed_is_tried_again(open_run: Callable[[Warnin
         )
     assert [outcome.artifact_id for outcome in outcomes] == ["artifact 1", "artifact 2"]
     assert sorted(calls) == [1, 2, 2]
-    assert listener.messages == ["rollout_shard failed, the cause may pass: the server went away"]
+    assert listener.messages == ["rollout_shard failed and is tried again: the server went away"]
 
 
 @pytest.mark.usefixtures("api")
@@ -154,9 +154,10 @@ def test_a_shard_with_bad_input_is_not_tried_again(open_run: Callable[[Warnings]
         calls.append(item)
         raise InputError("no such thing")
 
-    with open_run(Warnings()) as context, pytest.raises(InputError, match="no such thing"):
+    with open_run(Warnings()) as context:
         runner = PrefectRunner(context)
-        call_as_flow("test", "bad input", lambda: runner.map("rollout_shard", fails, context, [1]), {})
+        with pytest.raises(InputError, match="no such thing"):
+            call_as_flow("test", "bad input", lambda: runner.map("rollout_shard", fails, context, [1]), {})
     assert calls == [1]
 
 

@@ -32,21 +32,26 @@ class ProseRendering:
 
     @property
     def instructions(self) -> str:
-        words = ", ".join(sorted(self._world.actions))
-        if self._action_mode == "plan":
-            answer = (
-                "Answer with all actions of your plan, in order and separated by spaces, in square brackets."
-            )
-        else:
-            answer = "In each turn answer with one action in square brackets."
         return (
             "You act in a world that is shown as a grid of symbols. Its rules and the meaning of the symbols "
-            f"are not told; find out what leads to success. The possible actions are: {words}. {answer} "
-            "You may think first; the last square brackets count."
+            "are not told; find out what leads to success. You may think first; the last square brackets "
+            f"count. The possible actions are: {', '.join(self._words)}."
         )
 
+    @property
+    def _answer_format(self) -> str:
+        """Said last, since small models follow what they read last; the words in it are only an example."""
+        if self._action_mode == "plan":
+            example = " ".join(self._words[:2])
+            return f"Answer with all actions of your plan in square brackets, such as [{example}]."
+        return f"Answer with one action in square brackets, such as [{self._words[0]}]."
+
+    @property
+    def _words(self) -> list[str]:
+        return sorted(self._world.actions)
+
     def first_observation(self) -> str:
-        return f"{self._grid(self._board.start)}\n{self._remaining(0)}"
+        return f"{self._grid(self._board.start)}\n{self._remaining(0)}\n{self._answer_format}"
 
     def read_actions(self, text: str) -> list[Action]:
         """The words in the last brackets or code fence; empty when one of them is no action."""
@@ -63,13 +68,13 @@ class ProseRendering:
         last = steps[-1]
         lines = []
         if last.outcome == "bad":
-            allowed = ", ".join(sorted(self._world.actions))
+            allowed = ", ".join(self._words)
             lines.append(
                 f"Your answer held no valid action, so nothing was done. Possible actions: {allowed}."
             )
         elif last.outcome == "bump":
             lines.append("Your last action had no effect.")
-        return "\n".join([*lines, self._grid(last.cell), self._remaining(len(steps))])
+        return "\n".join([*lines, self._grid(last.cell), self._remaining(len(steps)), self._answer_format])
 
     def trace(self, steps: Sequence[Step]) -> str:
         blocks = [f"Start:\n{self._grid(self._board.start)}"]

@@ -108,7 +108,9 @@ class VllmClient:
         ]
 
     async def reload_weights(self, checkpoint_folder: Path) -> None:
-        """Read the weights of `checkpoint_folder` in place of those in use. No request may be in flight."""
+        """Read the weights of `checkpoint_folder` in place of those in use; no request may be in flight."""
+        # First all weights become 0: one that is not read anew cannot pass for the old or the new one.
+        await self._call("POST", "/weight_checker", {"action": "reset"})
         call = {"method": "reload_weights", "kwargs": {"weights_path": str(checkpoint_folder)}}
         await self._call("POST", "/collective_rpc", call)
         reset = await self._call("POST", "/reset_prefix_cache")

@@ -101,7 +101,7 @@ class Fleet:
     async def _least_busy(self) -> Member:
         if self._policy is None:
             raise EngineError("the vLLM engine serves no policy yet")
-        if not self._someone_or_error():
+        while not self._someone_or_error():
             await self._wait_for_someone()
         if self._error is not None:
             raise self._error

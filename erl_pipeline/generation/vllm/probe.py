@@ -9,17 +9,20 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from erl_pipeline.generation.sampling import draw_tokens, uniform_stream
+
 _SEED = 0
 _SEQUENCES = 8
+_PROMPT_LENGTH = 8
 _LENGTH = 24
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Sequences `[sequence][time]` and what the trainer's model says of them.
+    """Sequences `[sequence][time]` and what the trainer's model says of how they go on.
 
-    `logprobs[i][t]`, in nats at temperature 1, belongs to `token_ids[i][t + 1]` given the tokens before.
-    `dtype` is the number type that the trainer computed in, such as `bfloat16`.
+    `logprobs[i]`, in nats at temperature 1, belong to the last tokens of `token_ids[i]`, each given all
+    tokens before it. `dtype` is the number type that the trainer computed in, such as `bfloat16`.
     """
 
     token_ids: tuple[tuple[int, ...], ...]
@@ -41,25 +44,43 @@ class Difference:
 
 TOLERANCES = {
     "float32": Difference(mean=1e-4, maximum=1e-3),
-    "float16": Difference(mean=5e-3, maximum=5e-2),
-    "bfloat16": Difference(mean=4e-2, maximum=4e-1),
+    "float16": Difference(mean=3e-2, maximum=3e-1),
+    "bfloat16": Difference(mean=2e-1, maximum=2.0),
 }
-"""How far server and trainer may lie apart where the coarser of the two computes in this number type."""
+"""How far server and trainer may lie apart where the coarser of the two computes in this number type.
+
+About three times what rounding alone gave with 135M parameters in bfloat16: 0.05 to 0.08 on average, at
+most 0.7. Small updates move less than that; what shows a weight that was not loaded is that hand-overs
+set all weights to 0 first, which puts log-probabilities off by nats.
+"""
 
 
 @torch.inference_mode()
 def make_probe(model: PreTrainedModel) -> Probe:
-    """The probe of this model: the same sequences for all models of one vocabulary."""
-    ids = np.random.Generator(np.random.Philox(_SEED)).integers(
-        model.config.vocab_size, size=(_SEQUENCES, _LENGTH)
+    """The probe of this model: fixed prompts of arbitrary tokens, and how the model itself continues them.
+
+    Its own continuations, because in coarse number types the log-probability of a token that the model
+    would never say is mostly rounding error.
+    """
+    prompts = np.random.Generator(np.random.Philox(_SEED)).integers(
+        model.config.vocab_size, size=(_SEQUENCES, _PROMPT_LENGTH)
     )
-    tokens = torch.from_numpy(ids).to(model.device)  # [sequences, time]
+    uniforms = np.stack([uniform_stream(seed, _LENGTH) for seed in range(_SEQUENCES)])
     was_training = model.training
-    logits = model.eval()(input_ids=tokens).logits[:, :-1]  # [sequences, time - 1, vocabulary]
+    model.eval()
+    tokens = torch.from_numpy(prompts).to(model.device)  # [sequences, time]
+    ones = torch.ones(_SEQUENCES, device=model.device)
+    while tokens.shape[1] < _LENGTH:
+        logits = model(input_ids=tokens, use_cache=False, logits_to_keep=1).logits[:, -1]
+        drawn = torch.from_numpy(uniforms[:, tokens.shape[1]]).to(model.device)
+        tokens = torch.cat([tokens, draw_tokens(logits, ones, drawn)[0][:, None]], dim=1)
+    # Once more in one pass, as training computes them.
+    logits = model(input_ids=tokens, use_cache=False).logits[:, _PROMPT_LENGTH - 1 : -1]
     model.train(was_training)
-    logprobs = torch.log_softmax(logits.float(), dim=-1).gather(2, tokens[:, 1:, None]).squeeze(2)
+    continuations = tokens[:, _PROMPT_LENGTH:]
+    logprobs = torch.log_softmax(logits.float(), dim=-1).gather(2, continuations[..., None]).squeeze(2)
     return Probe(
-        token_ids=tuple(tuple(row) for row in ids.tolist()),
+        token_ids=tuple(tuple(row) for row in tokens.tolist()),
         logprobs=tuple(tuple(row) for row in logprobs.tolist()),
         dtype=str(model.dtype).removeprefix("torch."),
     )
@@ -71,6 +92,10 @@ def tolerance(trainer_dtype: str, server_dtype: str) -> Difference:
 
 
 def compare(probe: Probe, logprobs: Sequence[Sequence[float]]) -> Difference:
-    """How far `logprobs`, of the probe's sequences by somebody else, lie from the trainer's."""
-    distance = np.abs(np.asarray(probe.logprobs) - np.asarray(logprobs))
+    """How far `logprobs`, of the last tokens of the probe's sequences, lie from the trainer's.
+
+    There may be more of them than the probe has; those of earlier tokens are left out.
+    """
+    theirs = [row[-len(mine) :] for row, mine in zip(logprobs, probe.logprobs, strict=True)]
+    distance = np.abs(np.asarray(probe.logprobs) - np.asarray(theirs))
     return Difference(float(distance.mean()), float(distance.max()))

@@ -1,22 +1,39 @@
 """Run a command that must not outlive its owner: `python -I supervise.py COMMAND [ARGUMENT ...]`.
 
-Standard library alone, so that it starts at once and in any interpreter. The owner holds the other end
-of this process's standard input; when the owner ends, in whatever way, the pipe closes and the whole
-process group goes. A pipe also works where the owner started the server from a thread that has ended,
-which the parent-death signal of Linux takes for the owner's death.
+Standard library alone, so that it starts at once. The owner holds the other end of this process's
+standard input; when the owner ends, in whatever way, the pipe closes and the whole process group goes.
+A pipe also works where the owner started the server from a thread that has ended, which the
+parent-death signal of Linux takes for the owner's death.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import select
 import signal
 import subprocess
 import sys
-import threading
+import time
 
 _GRACE_SECONDS = 10.0
+_POLL_SECONDS = 0.05
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def main(command: list[str]) -> None:
+    """Run `command` until it ends or the owner is gone, then end its process group, this process included."""
+    # Processes that their parents leave behind become children of this one, so that it can await them.
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    # With a handler, not ignored: that would be inherited by the command.
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_supervisor)
+    child_ended = os.pidfd_open(child.pid)
+    ready, _, _ = select.select([sys.stdin.fileno(), child_ended], [], [])
+    if child_ended in ready:
+        print(f"the server ended with status {child.wait()}", file=sys.stderr, flush=True)
+    _end_group()
 
 
 def _die_with_supervisor() -> None:
@@ -24,29 +41,19 @@ def _die_with_supervisor() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def main(command: list[str]) -> int:
-    """Run `command` until it ends or the owner is gone; returns its exit status."""
-    # Only this process ignores it: a signal's disposition to a handler is not inherited over exec.
-    signal.signal(signal.SIGTERM, lambda number, frame: None)
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_supervisor) as child:
-
-        def end_with_owner() -> None:
-            # The descriptor itself: a buffered reader would hold a lock at exit.
-            while os.read(0, 1024):
-                pass
-            os.killpg(0, signal.SIGTERM)
-            try:
-                child.wait(_GRACE_SECONDS)
-            finally:
-                os.killpg(0, signal.SIGKILL)
-
-        threading.Thread(target=end_with_owner, daemon=True).start()
-        status = child.wait()
-    print(f"the server ended with status {status}", file=sys.stderr, flush=True)
-    # What the command left behind (engine and worker processes) goes too, and this process with it.
+def _end_group() -> None:
+    """Ask all to end and wait a while, so that shared memory is given back, then kill what is left."""
+    os.killpg(0, signal.SIGTERM)
+    deadline = time.monotonic() + _GRACE_SECONDS
+    try:
+        while time.monotonic() < deadline:
+            ended, _ = os.waitpid(-1, os.WNOHANG)
+            if ended == 0:
+                time.sleep(_POLL_SECONDS)
+    except ChildProcessError:
+        pass  # nobody is left
     os.killpg(0, signal.SIGKILL)
-    return status
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

@@ -105,14 +105,16 @@ def test_a_plan_that_ends_early_is_a_failure_and_said_to_be_one() -> None:
 
 def test_prose_counts_the_steps_that_are_left_and_marks_invalid_answers() -> None:
     env = opened(format="prose")
-    assert env.reset() == "@ # $\n# # &\nSteps left: 4"
-    assert env.step("Let me try `b`.").observation == "# @ $\n# # &\nSteps left: 3"
-    assert env.step("[a]").observation == "Your last action had no effect.\n# @ $\n# # &\nSteps left: 2"
+    ask = "Answer with one action in square brackets, such as [a]."
+    assert env.reset() == f"@ # $\n# # &\nSteps left: 4\n{ask}"
+    assert env.step("Let me try `b`.").observation == f"# @ $\n# # &\nSteps left: 3\n{ask}"
+    unchanged = env.step("[a]")
+    assert unchanged.observation == f"Your last action had no effect.\n# @ $\n# # &\nSteps left: 2\n{ask}"
     invalid = env.step("I do not know.")
     assert not invalid.valid
     assert invalid.observation == (
         "Your answer held no valid action, so nothing was done. Possible actions: a, b, c, d.\n"
-        "# @ $\n# # &\nSteps left: 1"
+        f"# @ $\n# # &\nSteps left: 1\n{ask}"
     )
     assert env.step("first [b], no, rather\n```\nc\n```").done
     assert env.feedback() == (

@@ -1,3 +1,4 @@
+import asyncio
 import itertools
 import os
 import random
@@ -17,8 +18,10 @@ from erl_pipeline.episodes.dialogue import ChatTokenizer
 from erl_pipeline.episodes.episode import run_episode
 from erl_pipeline.episodes.requests import EpisodeSteps
 from erl_pipeline.generation.engine import GenerationRequest
+from erl_pipeline.generation.vllm.client import VllmClient
 from erl_pipeline.generation.vllm.engine import VllmEngine
-from erl_pipeline.generation.vllm.probe import make_probe
+from erl_pipeline.generation.vllm.handover import Handover, ServedPolicy, hand_over
+from erl_pipeline.generation.vllm.probe import compare, make_probe
 from erl_pipeline.policies.tiny.tokenizer import build_tokenizer
 from storage.errors import EngineError
 from storage.trajectories import Trajectory
@@ -141,6 +144,42 @@ def test_a_killed_server_loses_no_episode_and_doubles_none(
         expected = logprobs_of(model, row.prompt_token_ids, row.response_token_ids)
         masked = [logprob * mask for logprob, mask in zip(expected, row.response_mask, strict=True)]
         assert row.behaviour_logprobs == pytest.approx(masked, abs=1e-4)
+
+
+def test_tied_weights_reach_the_running_server(engine: VllmEngine, tmp_path: Path) -> None:
+    model = tied_llama()
+    old = make_probe(model)
+    engine.serve(save(model, tmp_path / "old"), "old", old)
+    train_a_little(model)
+    changed = [logprobs_of(model, ids[:1], ids[1:]) for ids in old.token_ids]
+    assert compare(old, changed).mean > 0.1
+
+    (handover,) = engine.serve(save(model, tmp_path / "new"), "new", make_probe(model))
+
+    assert handover.method == "reload"
+    assert handover.difference.maximum < 1e-4
+    asked = request(1)
+    (answer,) = engine.generate([asked])
+    assert answer.logprobs == pytest.approx(
+        logprobs_of(model, asked.prompt_token_ids, answer.token_ids), abs=1e-4
+    )
+
+
+def test_a_stale_head_is_noticed_and_a_restart_sets_it_right(engine: VllmEngine, tmp_path: Path) -> None:
+    """The checkpoint as it is has no head of its own: read by a running server, it leaves the old head."""
+    model = tied_llama()
+    checkpoint = save(model, tmp_path / "tied")
+    policy = ServedPolicy("tied", checkpoint, make_probe(model), "float32")
+    server = engine._server
+    assert server is not None
+
+    async def exchange() -> Handover:
+        async with VllmClient(server.url, server.api_key, frozenset({END}), 120.0) as client:
+            return await hand_over(client, server, policy)
+
+    handover = asyncio.run(exchange())
+    assert handover.method == "restart"
+    assert handover.difference.maximum < 1e-4
 
 
 def engine_process(engine: VllmEngine) -> int:

@@ -3,15 +3,23 @@ import math
 import pytest
 
 from erl_pipeline.generation.vllm.probe import Difference, Probe, compare, make_probe, tolerance
-from tests.erl_pipeline.generation.vllm.small_policies import logprobs_of, untied_gpt2
+from tests.erl_pipeline.generation.vllm.small_policies import logprobs_of, train_a_little, untied_gpt2
 
 
-def test_a_probe_holds_the_log_probability_of_each_next_token() -> None:
+def test_a_probe_holds_how_the_model_continues_fixed_prompts() -> None:
     model = untied_gpt2()
     probe = make_probe(model)
-    first, *rest = probe.token_ids[3]
-    assert probe.logprobs[3] == pytest.approx(logprobs_of(model, [first], rest), abs=1e-5)
+    assert [len(ids) for ids in probe.token_ids] == [24] * 8
+    prompt, continuation = probe.token_ids[3][:8], probe.token_ids[3][8:]
+    assert probe.logprobs[3] == pytest.approx(logprobs_of(model, prompt, continuation), abs=1e-5)
     assert probe.dtype == "float32"
+    train_a_little(model)
+    assert make_probe(model).token_ids[3][:8] == prompt
+
+
+def test_log_probabilities_of_the_prompts_are_left_out() -> None:
+    probe = Probe(token_ids=((1, 2, 3, 4),), logprobs=((-1.0, -2.0),), dtype="float32")
+    assert compare(probe, [[-9.0, -1.0, -2.25]]) == Difference(mean=0.125, maximum=0.25)
 
 
 def test_difference_is_mean_and_maximum_of_absolute_distances() -> None:

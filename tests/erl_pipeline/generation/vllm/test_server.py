@@ -3,6 +3,7 @@ import select
 import signal
 import subprocess
 import sys
+import venv
 from contextlib import suppress
 from pathlib import Path
 
@@ -61,10 +62,11 @@ def test_a_killed_owner_leaves_no_server_behind(tmp_path: Path) -> None:
     wait_until_empty(int(owner.stdout), seconds=30.0)
 
 
-@pytest.mark.vllm
-def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
-    server = ManagedServer(tmp_path, tmp_path / "server.log", environment=SMALL_SERVER)
-    with pytest.raises(EngineError, match=r"(?s)ended before it was ready.*the server ended with status 1"):
+def test_an_interpreter_without_vllm_is_told_by_the_log(tmp_path: Path) -> None:
+    venv.create(tmp_path / "empty", with_pip=False)
+    python = tmp_path / "empty" / "bin" / "python"
+    server = ManagedServer(tmp_path, tmp_path / "server.log", executable=str(python))
+    with pytest.raises(EngineError, match=r"(?s)ended before it was ready.*No module named 'vllm'"):
         server.start()
     assert not server.running
 
@@ -101,7 +103,7 @@ def test_closing_the_pipe_ends_the_whole_group() -> None:
     assert process.stdout is not None
     assert process.stdin is not None
     process.stdout.readline()
-    assert len(group_members(process.pid)) == 3
+    assert len(group_members(process.pid)) == 3  # the supervisor, the shell and sleep
     process.stdin.close()
     wait_until_empty(process.pid, seconds=5.0)
     process.wait()

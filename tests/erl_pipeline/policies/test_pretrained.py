@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
+
+from erl_pipeline.policies.pretrained import load_policy, save_policy, tokenizer_digest, weights_digest
+from storage.errors import InputError
+
+CPU = torch.device("cpu")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_policy_comes_with_what_generation_must_know(checkpoint: Path) -> None:
+    policy = load_policy(checkpoint, dtype="bfloat16", device=CPU)
+    assert policy.model.dtype == torch.bfloat16
+    assert not policy.model.training
+    assert policy.context_length == 48
+    assert policy.eos_token_ids == {2}
+    assert policy.tokenizer.apply_chat_template([{"role": "user", "content": "left"}])["input_ids"] == [
+        1,
+        3,
+        5,
+        4,
+    ]
+
+
+def test_all_end_tokens_are_found(checkpoint: Path) -> None:
+    (checkpoint / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 4]}))
+    assert load_policy(checkpoint, device=CPU).eos_token_ids == {0, 2, 4}
+
+
+def test_saving_is_deterministic_across_loading(checkpoint: Path, tmp_path: Path) -> None:
+    policy = load_policy(checkpoint, device=CPU)
+    save_policy(policy, tmp_path / "first")
+    save_policy(policy, tmp_path / "again")
+    save_policy(load_policy(tmp_path / "first", device=CPU), tmp_path / "second")
+    assert contents(tmp_path / "first") == contents(tmp_path / "again") == contents(tmp_path / "second")
+    assert "model.safetensors" in contents(tmp_path / "first")
+
+
+def test_tokenizer_digest_follows_ids_and_template_not_use(tokenizer: PreTrainedTokenizerFast) -> None:
+    before = tokenizer_digest(tokenizer)
+    tokenizer(["left", "left right"], padding=True, truncation=True, max_length=2)
+    assert tokenizer_digest(tokenizer) == before
+    tokenizer.chat_template = str(tokenizer.chat_template) + " "
+    assert tokenizer_digest(tokenizer) != before
+
+
+def test_weights_digest_follows_every_file(checkpoint: Path) -> None:
+    before = weights_digest(checkpoint)
+    weights = load_file(checkpoint / "model.safetensors")
+    weights["model.norm.weight"][0] += 1
+    save_file(weights, checkpoint / "model.safetensors", metadata={"format": "pt"})
+    changed = weights_digest(checkpoint)
+    (checkpoint / "config.json").write_text((checkpoint / "config.json").read_text() + "\n")
+    assert len({before, changed, weights_digest(checkpoint)}) == 3
+
+
+def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="neither a folder here nor a model"):
+        load_policy(tmp_path / "missing", device=CPU)
+    with pytest.raises(InputError, match="neither a folder here nor a model"):
+        load_policy("someone/a-model-that-is-not-cached", device=CPU)
+    with pytest.raises(InputError, match=r"no model checkpoint: it has no config\.json"):
+        load_policy(tmp_path, device=CPU)
+
+
+def test_pickled_weights_are_not_read(checkpoint: Path) -> None:
+    torch.save(load_file(checkpoint / "model.safetensors"), checkpoint / "pytorch_model.bin")
+    (checkpoint / "model.safetensors").unlink()
+    with pytest.raises(InputError, match="has no weights as safetensors"):
+        load_policy(checkpoint, device=CPU)
+
+
+def test_missing_weights_are_named_instead_of_drawn_at_random(checkpoint: Path) -> None:
+    weights = load_file(checkpoint / "model.safetensors")
+    del weights["model.norm.weight"]
+    save_file(weights, checkpoint / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(InputError, match=r"lacks weights of a causal language model: model\.norm\.weight"):
+        load_policy(checkpoint, device=CPU)
+
+
+def test_an_encoder_decoder_is_refused(tmp_path: Path) -> None:
+    config = T5Config(vocab_size=8, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
+    T5ForConditionalGeneration(config).save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="not a causal language model"):
+        load_policy(tmp_path, device=CPU)
+
+
+def test_a_missing_tokenizer_is_refused(checkpoint: Path) -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (checkpoint / name).unlink()
+    with pytest.raises(InputError, match="has no tokenizer"):
+        load_policy(checkpoint, device=CPU)
+
+
+def test_a_missing_chat_template_is_refused(checkpoint: Path) -> None:
+    (checkpoint / "chat_template.jinja").unlink()
+    with pytest.raises(InputError, match="no chat template"):
+        load_policy(checkpoint, device=CPU)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("model.safetensors", "the weights of .* cannot be read"),
+        ("config.json", r"the config\.json of .* cannot be used"),
+        ("tokenizer.json", "has no tokenizer that can be read"),
+    ],
+)
+def test_a_damaged_file_is_named(checkpoint: Path, name: str, message: str) -> None:
+    (checkpoint / name).write_bytes(b"{half a fi")
+    with pytest.raises(InputError, match=message):
+        load_policy(checkpoint, device=CPU)
