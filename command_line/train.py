@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json as json_format
 import os
-import shlex
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +13,7 @@ import typer
 
 from command_line.options import DEFAULT_STORE, ConfigFile, Json, Settings, Store
 from command_line.output import print_json, print_line, print_table
+from command_line.program import command
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
@@ -80,10 +80,9 @@ def _kept(config: RunConfig, store: str) -> str:
     from storage.runs import RunStore
 
     entries = RunStore(store).open(config.name).stages()
-    command = shlex.join(["erl-pipeline", *sys.argv[1:]])
     return (
         f"Stopped. {completed_iterations(config, entries)} iterations and {len(entries)} artifacts of run "
-        f"{config.name} are kept; continue with: {command}"
+        f"{config.name} are kept; continue with: {command(sys.argv[1:])}"
     )
 
 
@@ -128,4 +127,4 @@ def _conclude(run: Run, store: str, config: Path, target: int, worked: bool, jso
     print_line(f"Report: {report}")
     print_line("Try next:")
     for words in tries:
-        print_line(f"  erl-pipeline {shlex.join([*words, *place])}")
+        print_line("  " + command([*words, *place]))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from storage.memory import MemoryHit
-
 from erl_pipeline.episodes.requests import Answer, EpisodeSteps, Phase, ReflectionsWanted, TurnWanted, Wanted
 from erl_pipeline.generation.engine import GenerationEngine
+from storage.memory import MemoryHit
 from storage.trajectories import Trajectory
 
 Retrieve = Callable[[Sequence[ReflectionsWanted]], list[list[MemoryHit]]]

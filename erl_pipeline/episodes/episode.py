@@ -11,8 +11,6 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
-from storage.memory import MemoryHit
-
 from erl_pipeline.environments.base import AttemptReport, Task, TextEnvironment
 from erl_pipeline.episodes.dialogue import ChatTokenizer, Dialogue
 from erl_pipeline.episodes.requests import Answer, EpisodeSteps, Phase, ReflectionsWanted, TurnWanted, Wanted
@@ -27,6 +25,7 @@ from erl_pipeline.episodes.rows import (
 from erl_pipeline.generation.engine import Generation, GenerationRequest
 from erl_pipeline.prompts.base import Message, PromptFormat
 from storage.errors import InputError
+from storage.memory import MemoryHit
 
 _NO_ROOM = "The conversation reached the end of the policy's context before the attempt was over."
 

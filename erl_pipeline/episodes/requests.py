@@ -6,9 +6,8 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from enum import IntEnum
 
-from storage.memory import MemoryHit
-
 from erl_pipeline.generation.engine import Generation, GenerationRequest
+from storage.memory import MemoryHit
 from storage.trajectories import Trajectory
 
 

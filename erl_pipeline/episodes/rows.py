@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from storage.memory import MemoryHit
-
 from erl_pipeline.environments.base import AttemptReport, Task
 from erl_pipeline.episodes.dialogue import Dialogue
 from erl_pipeline.prompts.base import Message
+from storage.memory import MemoryHit
 from storage.recipe import derive_seed
 from storage.trajectories import Trajectory, trajectory_id
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from storage.memory import EMPTY_MEMORY, MemoryEntry, write_delta
-
 from erl_pipeline.episodes.rows import opening_messages, situation
 from erl_pipeline.pipeline.context import RunContext
 from erl_pipeline.pipeline.outcome import StageOutcome
 from erl_pipeline.pipeline.rollouts import trajectory_files
 from erl_pipeline.pipeline.stage import Work, run_stage
+from storage.memory import EMPTY_MEMORY, MemoryEntry, write_delta
 from storage.recipe import Recipe
 from storage.trajectories import Trajectory, read_trajectories
 

@@ -6,8 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from storage.memory import MemoryHit, MemoryView
-
 from erl_pipeline.environments.base import Task
 from erl_pipeline.environments.catalog import open_environment, prompt_format
 from erl_pipeline.episodes.batched_driver import Retrieve, run_batched
@@ -18,6 +16,7 @@ from erl_pipeline.episodes.rows import Provenance
 from erl_pipeline.generation.transformers_engine import TransformersEngine
 from erl_pipeline.pipeline.context import RunContext
 from erl_pipeline.pipeline.rollout_counts import count_rollouts, success_rates
+from storage.memory import MemoryHit, MemoryView
 from storage.recipe import Recipe
 from storage.trajectories import Trajectory
 

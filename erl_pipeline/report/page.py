@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +70,7 @@ def render_report(store: ArtifactStore, run: Run) -> str:
     history = read_history(store, run)
     evaluations = of_stage(history, "evaluate")
     rollouts = of_stage(history, "generate_rollouts")
-    shards = [path for record in rollouts for path in shard_files(store, record)]
+    shards = [path for record in rollouts for path in _shard_files(store, record)]
     rewards = role_rewards(scan_trajectories(shards)) if shards else {}
     opening = held_out_chart(history)
     templates = Environment(
@@ -93,11 +94,11 @@ def render_report(store: ArtifactStore, run: Run) -> str:
         settings=yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True),
         artifacts=artifact_rows(history),
         versions=version_rows(history),
-        commands=_commands(run.name, history),
+        commands=_commands(run, history),
     )
 
 
-def shard_files(store: ArtifactStore, rollouts: StageRecord) -> list[Path]:
+def _shard_files(store: ArtifactStore, rollouts: StageRecord) -> list[Path]:
     """The trajectory files of an iteration's rollouts, verified, in the order of the shards."""
     shards = rollouts.manifest.inputs
     return [store.open(shards[name]).path("trajectories.parquet") for name in sorted(shards)]
@@ -131,7 +132,9 @@ def _episode_groups(
     texts = _memory_texts(store, memory)
     chosen = sorted({0, (len(rollouts) - 1) // 2, len(rollouts) - 1})
     return [
-        EpisodeGroup(record.iteration, example_episodes(scan_trajectories(shard_files(store, record)), texts))
+        EpisodeGroup(
+            record.iteration, example_episodes(scan_trajectories(_shard_files(store, record)), texts)
+        )
         for record in (rollouts[index] for index in chosen)
     ]
 
@@ -144,11 +147,15 @@ def _memory_texts(store: ArtifactStore, memory: Sequence[StageRecord]) -> dict[s
     return dict(scan_deltas(files).select("entry_id", "text").collect().iter_rows())
 
 
-def _commands(name: str, history: Sequence[StageRecord]) -> list[str]:
-    code = {record.manifest.code_version for record in history}
-    checkout = [f"git checkout {version}" for version in sorted(code) if not version.endswith("-dirty")]
+def _commands(run: Run, history: Sequence[StageRecord]) -> list[str]:
+    """Shell lines that make the run again; the code is named where all artifacts are of one clean commit."""
+    versions = {record.manifest.code_version for record in history}
+    commit = versions.pop() if len(versions) == 1 else ""
+    done = max((record.iteration for record in history), default=0)
+    longer = f" --iterations {done}" if done > run.config["iterations"] else ""
     return [
-        *(checkout if len(code) == 1 else []),
-        f"erl-pipeline train {name}.yaml --store another-store    # the settings above, saved as {name}.yaml",
-        f"erl-pipeline lineage verify {name} --store another-store",
+        *([f"git checkout {commit}"] if re.fullmatch("[0-9a-f]{40}", commit) else []),
+        f"# the settings above, saved as {run.name}.yaml",
+        f"erl-pipeline train {run.name}.yaml --store another-store{longer}",
+        f"erl-pipeline lineage verify {run.name} --store another-store",
     ]

@@ -23,6 +23,17 @@ from storage.errors import InputError
 
 
 @dataclass(frozen=True)
+class PassCounts:
+    """Forward and backward passes, and the tokens that went through the model in them."""
+
+    microbatches: int = 0
+    input_tokens: int = 0
+
+    def __add__(self, other: PassCounts) -> PassCounts:
+        return PassCounts(self.microbatches + other.microbatches, self.input_tokens + other.input_tokens)
+
+
+@dataclass(frozen=True)
 class PolicyForward:
     """A model made ready by `ready_for_training`. `shares_prompts` says which packing its attention takes."""
 
@@ -68,6 +79,20 @@ class PolicyForward:
         """
         hidden = self.hidden(microbatch)
         backward_through_head(self.head, hidden, microbatch.targets, temperatures, loss, after_backward)
+
+    def backward_batch(
+        self,
+        sequences: Sequence[TrainingSequence],
+        temperatures: torch.Tensor,
+        microbatch_tokens: int,
+        loss_of: Callable[[Microbatch], TokenLoss],
+        after_backward: Callable[[], None],
+    ) -> PassCounts:
+        """`backward` of a whole optimizer batch, microbatch by microbatch. `temperatures`: `[trained]`."""
+        microbatches = self.pack(sequences, microbatch_tokens)
+        for microbatch in microbatches:
+            self.backward(microbatch, temperatures[microbatch.tokens], loss_of(microbatch), after_backward)
+        return PassCounts(len(microbatches), sum(microbatch.token_ids.numel() for microbatch in microbatches))
 
     @torch.no_grad()
     def logprobs(

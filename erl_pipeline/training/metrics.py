@@ -39,7 +39,7 @@ class UpdateMetrics(_Metrics):
     mismatch_kl: float
     """KL(sampler || trainer) by the k3 estimator, nats a token."""
     importance_mean: float
-    """Mean importance weight after truncation or masking; 1 under `bypass`."""
+    """Mean importance weight after truncation or masking; 0 under `bypass`, which has none."""
     importance_capped: float
     """Share of tokens whose weight was truncated or masked."""
     seconds: float

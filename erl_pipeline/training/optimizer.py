@@ -16,7 +16,7 @@ from storage.errors import InputError
 
 TENSORS = "optimizer.safetensors"
 PROGRESS = "optimizer.json"
-_MOMENTS = ("exp_avg", "exp_avg_sq")
+_STATE = ("step", "exp_avg", "exp_avg_sq")
 
 
 class PolicyOptimizer:
@@ -73,9 +73,12 @@ class PolicyOptimizer:
     def tensors(self) -> dict[str, torch.Tensor]:
         """What a checkpoint must keep: low-precision models' master weights, and the moments if carried."""
         kept = {f"master.{name}": self._masters[name].detach() for name in self._low_precision()}
-        if self.config.carry_state and self.steps:
+        if self.config.carry_state:
             for name, master in self._masters.items():
-                kept.update({f"{moment}.{name}": self._adamw.state[master][moment] for moment in _MOMENTS})
+                # A weight that never had a gradient has no moments, and its own count of steps.
+                kept.update(
+                    {f"{part}.{name}": value for part, value in self._adamw.state.get(master, {}).items()}
+                )
         return kept
 
     def restore(self, tensors: dict[str, torch.Tensor], steps: int) -> None:
@@ -83,22 +86,26 @@ class PolicyOptimizer:
 
         Raises `InputError` when they belong to other weights.
         """
+        known = {f"{part}.{name}" for part in ("master", *_STATE) for name in self._masters}
+        if unknown := sorted(set(tensors) - known):
+            raise InputError(f"the optimizer state holds {unknown[0]}, which is no weight of the policy")
         for name in self._low_precision():
-            master = _take(tensors, f"master.{name}", self._masters[name])
+            master = _take(tensors, f"master.{name}", self._masters[name].shape)
             if not torch.equal(master.to(self._weights[name].dtype), self._weights[name]):
                 raise InputError(
                     f"the optimizer state holds other weights than the checkpoint for {name}: the files do "
                     "not belong together"
                 )
             self._masters[name].data.copy_(master)
-        if not (self.config.carry_state and steps):
+        if not self.config.carry_state:
             return
-        for name, master in self._masters.items():
-            self._adamw.state[master] = {
-                "step": torch.tensor(float(steps), device=master.device),
-                **{moment: _take(tensors, f"{moment}.{name}", master).clone() for moment in _MOMENTS},
-            }
         self.steps = steps
+        for name, master in self._masters.items():
+            if f"step.{name}" in tensors:
+                shapes = {"step": torch.Size(), "exp_avg": master.shape, "exp_avg_sq": master.shape}
+                self._adamw.state[master] = {
+                    part: _take(tensors, f"{part}.{name}", shape).clone() for part, shape in shapes.items()
+                }
 
     def _low_precision(self) -> Iterable[str]:
         return [name for name, weight in self._weights.items() if self._masters[name] is not weight]
@@ -136,12 +143,12 @@ def load_optimizer(model: torch.nn.Module, config: OptimizerConfig, folder: Path
     return optimizer
 
 
-def _take(tensors: dict[str, torch.Tensor], name: str, like: torch.Tensor) -> torch.Tensor:
+def _take(tensors: dict[str, torch.Tensor], name: str, shape: torch.Size) -> torch.Tensor:
     tensor = tensors.get(name)
-    if tensor is None or tensor.shape != like.shape:
+    if tensor is None or tensor.shape != shape:
         found = "nothing" if tensor is None else f"shape {tuple(tensor.shape)}"
         raise InputError(
-            f"the optimizer state has {found} under {name}, the policy needs shape {tuple(like.shape)}: "
+            f"the optimizer state has {found} under {name}, the policy needs shape {tuple(shape)}: "
             "they do not belong together"
         )
     return tensor

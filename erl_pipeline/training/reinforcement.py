@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig
 from erl_pipeline.config.optimizer import UpdateConfig
 from erl_pipeline.training.divergence import raise_if_diverged
-from erl_pipeline.training.forward import PolicyForward, ready_for_training
+from erl_pipeline.training.forward import PassCounts, PolicyForward, ready_for_training
 from erl_pipeline.training.metrics import UpdateMetrics
 from erl_pipeline.training.optimizer import PolicyOptimizer
 from erl_pipeline.training.policy_loss import PolicyLoss
@@ -54,7 +54,7 @@ def update_policy(
             raise ValueError(f"trajectory {sequence.trajectory_id} has no log-probabilities of its sampler")
 
     statistics = Statistics()
-    step = microbatches = input_tokens = 0
+    step, passes = 0, PassCounts()
     references = olds = None
     if reference_model is not None and objective.kl_coefficient > 0:
         with ready_for_training(reference_model, gradient_checkpointing=False) as forward:
@@ -77,11 +77,9 @@ def update_policy(
                 measure_mismatch=step == 0,
             )
             step += 1
-            for microbatch in forward.pack(batch, update.microbatch_tokens):
-                temperatures = columns.temperatures[microbatch.tokens]
-                forward.backward(microbatch, temperatures, loss.of(microbatch), optimizer.collect_gradients)
-                microbatches += 1
-                input_tokens += microbatch.token_ids.numel()
+            passes += forward.backward_batch(
+                batch, columns.temperatures, update.microbatch_tokens, loss.of, optimizer.collect_gradients
+            )
             grad_norm = optimizer.clip_gradients()
             raise_if_diverged(step, {**loss.parts(), "grad_norm": grad_norm}, batch)
             optimizer.step()
@@ -107,13 +105,13 @@ def update_policy(
         seconds=seconds,
         tokens_per_second=sequence_tokens / seconds,
         optimizer_steps=step,
-        microbatches=microbatches,
+        microbatches=passes.microbatches,
         sequences=len(kept),
         dropped_zero_advantage=len(trainable) - len(kept),
         dropped_untrained=len(sequences) - len(trainable),
         trained_tokens=update.epochs * sum(len(sequence.trained_offsets) for sequence in kept),
         sequence_tokens=sequence_tokens,
-        input_tokens=input_tokens,
+        input_tokens=passes.input_tokens,
         shares_prompts=int(shares_prompts),
     )
 
@@ -133,7 +131,7 @@ def _logprobs(
     """Log-probabilities of each sequence's trained tokens, at its temperature."""
     counts = [len(sequence.trained_offsets) for sequence in sequences]
     temperatures = torch.tensor([sequence.temperature for sequence in sequences], device=forward.device)
-    by_token = temperatures.repeat_interleave(torch.tensor(counts, device=forward.device))
+    by_token = temperatures.repeat_interleave(torch.tensor(counts, dtype=torch.long, device=forward.device))
     return list(forward.logprobs(sequences, by_token, update.microbatch_tokens).split(counts))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class TrainingSequence:
                 f"{len(self.response_mask)} mask entries and {len(self.behaviour_logprobs)} log-probabilities"
             )
 
-    @property
+    @cached_property
     def trained_offsets(self) -> tuple[int, ...]:
         """Places in the response of the tokens that are trained."""
         return tuple(offset for offset, bit in enumerate(self.response_mask) if bit)

@@ -11,9 +11,10 @@ from transformers import PreTrainedModel
 
 from erl_pipeline.config.optimizer import FineTuneConfig
 from erl_pipeline.training.divergence import raise_if_diverged
-from erl_pipeline.training.forward import ready_for_training
+from erl_pipeline.training.forward import PassCounts, ready_for_training
 from erl_pipeline.training.metrics import FineTuneMetrics
 from erl_pipeline.training.optimizer import PolicyOptimizer
+from erl_pipeline.training.packing import Microbatch
 from erl_pipeline.training.sequences import TrainingSequence
 from erl_pipeline.training.token_columns import token_columns
 from erl_pipeline.training.token_logprobs import TokenLoss
@@ -41,19 +42,19 @@ def fine_tune(
     trainable = [row for row in rows if row.trained_offsets]
     losses: list[float] = []
     grad_norms: list[float] = []
-    microbatches = trained_tokens = sequence_tokens = input_tokens = 0
+    trained_tokens = sequence_tokens = 0
+    passes = PassCounts()
     with ready_for_training(model, config.gradient_checkpointing) as forward:
         for step, batch in enumerate(_batches(trainable, config, seed), start=1):
             columns = token_columns(batch, "token_mean", forward.device)
             loss = torch.zeros((), device=forward.device)
-            for microbatch in forward.pack(batch, config.microbatch_tokens):
-                weights = columns.regularizer_weights[microbatch.tokens]
-                temperatures = columns.temperatures[microbatch.tokens]
-                forward.backward(
-                    microbatch, temperatures, _cross_entropy(weights, loss), optimizer.collect_gradients
-                )
-                microbatches += 1
-                input_tokens += microbatch.token_ids.numel()
+            passes += forward.backward_batch(
+                batch,
+                columns.temperatures,
+                config.microbatch_tokens,
+                _cross_entropy(columns.regularizer_weights, loss),
+                optimizer.collect_gradients,
+            )
             losses.append(float(loss))
             grad_norms.append(optimizer.clip_gradients())
             raise_if_diverged(step, {"loss": losses[-1], "grad_norm": grad_norms[-1]}, batch)
@@ -73,25 +74,28 @@ def fine_tune(
         seconds=seconds,
         tokens_per_second=sequence_tokens / seconds,
         optimizer_steps=len(losses),
-        microbatches=microbatches,
+        microbatches=passes.microbatches,
         rows=len(trainable),
         dropped_untrained=len(rows) - len(trainable),
         trained_tokens=trained_tokens,
         sequence_tokens=sequence_tokens,
-        input_tokens=input_tokens,
+        input_tokens=passes.input_tokens,
         shares_prompts=int(shares_prompts),
     )
 
 
-def _cross_entropy(weights: torch.Tensor, total: torch.Tensor) -> TokenLoss:
-    """`weights`: `[trained]` of the microbatch; the loss is added to the scalar `total` in place."""
+def _cross_entropy(weights: torch.Tensor, total: torch.Tensor) -> Callable[[Microbatch], TokenLoss]:
+    """`weights`: `[trained]` of the batch; losses are added to the scalar `total` in place."""
 
-    def loss(logprobs: torch.Tensor, entropies: torch.Tensor, place: slice) -> torch.Tensor:
-        share = -(logprobs * weights[place]).sum()
-        total.add_(share.detach())
-        return share
+    def of(microbatch: Microbatch) -> TokenLoss:
+        def loss(logprobs: torch.Tensor, entropies: torch.Tensor, place: slice) -> torch.Tensor:
+            share = -(logprobs * weights[microbatch.tokens[place]]).sum()
+            total.add_(share.detach())
+            return share
 
-    return loss
+        return loss
+
+    return of
 
 
 def _batches(

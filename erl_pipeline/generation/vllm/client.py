@@ -109,7 +109,8 @@ class VllmClient:
 
     async def reload_weights(self, checkpoint_folder: Path) -> None:
         """Read the weights of `checkpoint_folder` in place of those in use; no request may be in flight."""
-        # First all weights become 0: one that is not read anew cannot pass for the old or the new one.
+        # First all weights become 0, so that one that is not read anew cannot pass for the new one. Layers
+        # that the CPU build has packed escape this; `write_serving_copy` sees to it that all are there.
         await self._call("POST", "/weight_checker", {"action": "reset"})
         call = {"method": "reload_weights", "kwargs": {"weights_path": str(checkpoint_folder)}}
         await self._call("POST", "/collective_rpc", call)

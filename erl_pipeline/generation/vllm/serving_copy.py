@@ -1,4 +1,4 @@
-"""A checkpoint as a running server can be given it: with an output head of its own.
+"""A checkpoint as a running server can be given it: complete, and with an output head of its own.
 
 vLLM's weight reload leaves the output head of a model with tied embeddings as it was, where the build
 has packed it into a layout of its own (the CPU build does): the server then samples from neither policy.
@@ -27,21 +27,31 @@ def write_serving_copy(checkpoint_folder: Path, folder: Path) -> Path:
 
     `folder` is made; its files are links to those of the checkpoint, except for a configuration that says
     the embeddings are not tied and a file with the head. Raises `EngineError` when the checkpoint lacks
-    its embedding matrix.
+    a tensor: a reload would keep the one of the policy before.
     """
     config = AutoConfig.from_pretrained(checkpoint_folder)
-    if not config.tie_word_embeddings:
-        return checkpoint_folder
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
-    names = {module: name for name, module in model.named_modules()}
-    embedding_name = f"{names[model.get_input_embeddings()]}.weight"
-    head_name = f"{names[model.get_output_embeddings()]}.weight"
+    files = {
+        name: file for file in sorted(checkpoint_folder.glob("*.safetensors")) for name in _tensor_names(file)
+    }
+    modules = {module: name for name, module in model.named_modules()}
+    head_name = f"{modules[model.get_output_embeddings()]}.weight"
+    tied = bool(config.tie_word_embeddings)
+    needed = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    missing = sorted(needed - files.keys() - ({head_name} if tied else set()))
+    if missing:
+        raise EngineError(f"checkpoint {checkpoint_folder} lacks the tensors {', '.join(missing)}")
+    if not tied:
+        return checkpoint_folder
+
     folder.mkdir(parents=True)
     for file in checkpoint_folder.iterdir():
         if file.name not in ("config.json", _INDEX):
             (folder / file.name).symlink_to(file.resolve())
-    save_file({head_name: _read_tensor(checkpoint_folder, embedding_name)}, folder / _HEAD_FILE)
+    embedding_name = f"{modules[model.get_input_embeddings()]}.weight"
+    with safe_open(files[embedding_name], framework="pt") as tensors:
+        save_file({head_name: tensors.get_tensor(embedding_name)}, folder / _HEAD_FILE)
     untied = json.loads((checkpoint_folder / "config.json").read_text()) | {"tie_word_embeddings": False}
     (folder / "config.json").write_text(json.dumps(untied))
     if (checkpoint_folder / _INDEX).exists():
@@ -51,11 +61,6 @@ def write_serving_copy(checkpoint_folder: Path, folder: Path) -> Path:
     return folder
 
 
-def _read_tensor(checkpoint_folder: Path, name: str) -> torch.Tensor:
-    for file in sorted(checkpoint_folder.glob("*.safetensors")):
-        with safe_open(file, framework="pt") as tensors:
-            if name in tensors.keys():  # noqa: SIM118 - not a mapping
-                return tensors.get_tensor(name)
-    raise EngineError(
-        f"checkpoint {checkpoint_folder} has no tensor {name}, which its output head is tied to"
-    )
+def _tensor_names(file: Path) -> list[str]:
+    with safe_open(file, framework="pt") as tensors:
+        return list(tensors.keys())

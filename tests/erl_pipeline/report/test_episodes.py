@@ -70,6 +70,7 @@ def test_turns_pair_words_with_answers(make_attempt: Any, scan: Any) -> None:
     (example,) = example_episodes(scan([row]), {})
     assert example.steps[0].prompt == "rules\n\nboard"
     assert example.steps[0].turns == [Turn("down a", "down c4"), Turn("right b", "")]
+    assert not example.steps[0].wordy
 
 
 def test_an_ill_formed_reflection_is_shown_as_it_was_said(
@@ -87,3 +88,13 @@ def test_the_task_is_drawn_from_its_payload(make_attempt: Any, scan: Any) -> Non
     (example,) = example_episodes(scan([make_attempt("lake-1", 0, "first_attempt", True, 1)]), {})
     assert example.task.board == ["SFF", "FHF", "FFG"]
     assert example.task.facts == [("max steps", "6"), ("actions", "a up, b down")]
+
+
+def test_long_turns_are_laid_out_below_each_other(make_attempt: Any, scan: Any) -> None:
+    messages = [
+        {"role": "user", "content": "board"},
+        {"role": "assistant", "content": "I go down, since " * 5},
+    ]
+    row = make_attempt("lake-1", 0, "first_attempt", True, 1, messages=json.dumps(messages))
+    (example,) = example_episodes(scan([row]), {})
+    assert example.steps[0].wordy

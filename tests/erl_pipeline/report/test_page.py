@@ -127,3 +127,12 @@ def test_a_damaged_artifact_is_named_and_not_shown(rlvr_run: Any, tmp_path: Path
     fresh = type(rlvr_run.store)(rlvr_run.store.uri)
     with pytest.raises(DamagedArtifact, match=r"trajectories\.parquet"):
         render_report(fresh, rlvr_run.run)
+
+
+def test_a_run_that_was_continued_is_reproduced_to_its_last_iteration(erl_run: Any, rlvr_run: Any) -> None:
+    assert "--iterations" not in render_report(erl_run.store, erl_run.run)
+    for iteration in (2, 3):
+        rlvr_run.iterate(iteration, [], {"second_attempts": 0})
+    page = render_report(rlvr_run.store, rlvr_run.run)
+    assert "erl-pipeline train baseline.yaml --store another-store --iterations 3" in page
+    assert "3 of 3 iterations" in page

@@ -120,8 +120,42 @@ def test_state_that_belongs_to_other_weights_is_refused(make_model: MakeModel, t
     save_optimizer(optimizer, tmp_path)
     with pytest.raises(InputError, match="do not belong together"):
         load_optimizer(make_model().to(torch.bfloat16), OptimizerConfig(), tmp_path)
-    with pytest.raises(InputError, match="has nothing under master"):
+    with pytest.raises(InputError, match="which is no weight of the policy"):
         load_optimizer(torch.nn.Linear(2, 2).to(torch.bfloat16), OptimizerConfig(), tmp_path)
+
+
+def test_state_of_another_shape_or_precision_is_refused(make_model: MakeModel, tmp_path: Path) -> None:
+    save_optimizer(PolicyOptimizer(make_model(), OptimizerConfig()), tmp_path)
+    with pytest.raises(InputError, match=r"has nothing under master\."):
+        load_optimizer(make_model().to(torch.bfloat16), OptimizerConfig(), tmp_path)
+    wide, narrow = torch.nn.Linear(2, 3), torch.nn.Linear(2, 2)
+    optimizer = PolicyOptimizer(wide, OptimizerConfig())
+    wide(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    save_optimizer(optimizer, tmp_path)
+    with pytest.raises(InputError, match=r"has shape \(3, 2\) under exp_avg.weight"):
+        load_optimizer(narrow, OptimizerConfig(), tmp_path)
+
+
+def test_a_weight_that_skipped_steps_keeps_its_own_count(tmp_path: Path) -> None:
+    def train_layers(layers: torch.nn.ModuleList, optimizer: PolicyOptimizer, used: str) -> None:
+        for name in used:
+            layers[int(name)](torch.ones(1, 2)).square().sum().backward()
+            optimizer.step()
+
+    def fresh() -> torch.nn.ModuleList:
+        torch.manual_seed(0)
+        return torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)])
+
+    undisturbed = fresh()
+    train_layers(undisturbed, PolicyOptimizer(undisturbed, OptimizerConfig()), "000101")
+    layers = fresh()
+    optimizer = PolicyOptimizer(layers, OptimizerConfig())
+    train_layers(layers, optimizer, "000")
+    save_optimizer(optimizer, tmp_path)
+    train_layers(layers, load_optimizer(layers, OptimizerConfig(), tmp_path), "101")
+    for weight, expected in zip(layers.parameters(), undisturbed.parameters(), strict=True):
+        assert torch.equal(weight, expected)
 
 
 def test_damaged_state_is_refused(make_model: MakeModel, tmp_path: Path) -> None:

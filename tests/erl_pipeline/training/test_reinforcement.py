@@ -136,9 +136,12 @@ def test_counters(make_model: MakeModel, sequences: list[TrainingSequence]) -> N
 def test_no_advantage_no_step(make_model: MakeModel, sequences: list[TrainingSequence]) -> None:
     model = make_model()
     start = weights(model)
-    metrics = update(model, [replace(row, advantage=0.0) for row in sequences])
-    assert metrics.optimizer_steps == 0
-    assert metrics.dropped_zero_advantage == 7
+    decoupled = ObjectiveConfig(correction=DecoupledCorrection(type="decoupled"))
+    for objective in (ObjectiveConfig(), decoupled):
+        rows = [replace(row, advantage=0.0) for row in sequences]
+        metrics = update(model, rows, objective, UpdateConfig(epochs=2))
+        assert metrics.optimizer_steps == 0
+        assert metrics.dropped_zero_advantage == 7
     assert torch.equal(weights(model), start)
 
 

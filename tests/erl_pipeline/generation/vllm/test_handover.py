@@ -49,28 +49,27 @@ def policy(model: PreTrainedModel, version: str, folder: Path) -> ServedPolicy:
 
 def test_untied_weights_reach_a_running_server(gpt2_server: ManagedServer, tmp_path: Path) -> None:
     model = untied_gpt2()
-    old = make_probe(model)
+    old = policy(model, "untrained", tmp_path)
     train_a_little(model)
     new = policy(model, "trained", tmp_path)
 
     async def exchange(client: VllmClient) -> None:
-        before = [await client.score(ids) for ids in old.token_ids]
-        assert compare(old, before).maximum < 1e-4
+        assert (await hand_over(client, None, old)).difference.maximum < 1e-4
         # Long enough to fill a block of the prefix cache with keys and values of the old policy.
         request = GenerationRequest((7, 8, 9, 10) * 20, 4, 1.0, 0, "conversation")
-        await client.generate(request, "default", CONTEXT)
+        await client.generate(request, "untrained", CONTEXT)
 
         handover = await hand_over(client, None, new)
 
         assert handover.method == "reload"
         assert handover.difference.maximum < 1e-4
-        after = [await client.score(ids) for ids in old.token_ids]
-        assert compare(old, after).mean > 0.1
+        after = [await client.score(ids) for ids in old.probe.token_ids]
+        assert compare(old.probe, after).mean > 0.1
         answer = await client.generate(request, "trained", CONTEXT)
         expected = logprobs_of(model, request.prompt_token_ids, answer.token_ids)
         assert answer.logprobs == pytest.approx(expected, abs=1e-4)
-        with pytest.raises(ServerFailure, match=r"sampled from policy \['trained'\], not from default"):
-            await client.generate(request, "default", CONTEXT)
+        with pytest.raises(ServerFailure, match=r"sampled from policy \['trained'\], not from untrained"):
+            await client.generate(request, "untrained", CONTEXT)
 
     with_client(gpt2_server, exchange)
 
@@ -101,7 +100,7 @@ def test_a_weight_that_was_not_read_is_noticed_though_it_had_not_changed(
     lacking = tmp_path / "lacking"
     shutil.copytree(complete.folder, lacking)
     weights = load_file(lacking / "model.safetensors")
-    del weights["lm_head.weight"]
+    del weights["transformer.ln_f.weight"]
     save_file(weights, lacking / "model.safetensors")
 
     async def exchange(client: VllmClient) -> None:

@@ -1,11 +1,13 @@
 import json
 from pathlib import Path
 
+import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from erl_pipeline.generation.vllm.serving_copy import write_serving_copy
+from storage.errors import EngineError
 from tests.erl_pipeline.generation.vllm.small_policies import save, tied_llama, untied_gpt2
 
 
@@ -34,3 +36,12 @@ def test_the_head_of_a_checkpoint_in_parts_is_in_its_index(tmp_path: Path) -> No
     assert served.lm_head.weight is not served.model.embed_tokens.weight
     tokens = torch.tensor([[5, 6, 7, 8]])
     assert torch.equal(served(tokens).logits, model(tokens).logits)
+
+
+def test_a_checkpoint_that_lacks_a_tensor_is_refused(tmp_path: Path) -> None:
+    checkpoint = save(untied_gpt2(), tmp_path / "checkpoint")
+    weights = load_file(checkpoint / "model.safetensors")
+    del weights["lm_head.weight"]
+    save_file(weights, checkpoint / "model.safetensors")
+    with pytest.raises(EngineError, match=r"lacks the tensors lm_head\.weight"):
+        write_serving_copy(checkpoint, tmp_path / "copy")
