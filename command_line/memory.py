@@ -30,7 +30,7 @@ def search(
     json: Json = False,
 ) -> None:
     """Find the reflections whose situation is most like TEXT, the nearest first."""
-    from command_line.finished_run import run_config
+    from command_line.run_state import run_config
     from storage.artifacts import ArtifactStore
     from storage.embedding import Embedder
     from storage.errors import InputError

@@ -27,7 +27,7 @@ def print_table(rows: Sequence[Mapping[str, str]], left: Sequence[str] = ()) -> 
     """Rows with the same columns on standard output; columns in `left` are text, the others numbers."""
     if not rows:
         return
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, padding=0, pad_edge=False)
     for heading in rows[0]:
         table.add_column(heading, justify="left" if heading in left else "right", no_wrap=heading not in left)
     for row in rows:

@@ -8,6 +8,7 @@ from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from erl_pipeline.pipeline.outcome import StageOutcome
 from flows.iteration_table import iteration_row
@@ -112,11 +113,11 @@ class ProgressDisplay:
 
     def warn(self, message: str) -> None:
         """Something the user should know, which does not stop the run."""
-        self.note(f"[yellow]warning:[/yellow] {message}")
+        self.note(Text.assemble(("warning: ", "yellow"), message))
 
-    def note(self, message: str) -> None:
+    def note(self, message: str | Text) -> None:
         """A line above the bars."""
-        self._console.print(message, soft_wrap=True)
+        self._console.print(message, soft_wrap=True, markup=False)
 
     def _stage_line(self, outcome: StageOutcome) -> str:
         numbers, seconds = _numbers(outcome), outcome.seconds

@@ -10,9 +10,9 @@ from command_line.output import print_json, print_line, print_table
 
 def status(run: RunName, store: Store = DEFAULT_STORE, json: Json = False) -> None:
     """Show how far a run is, iteration by iteration."""
-    from command_line.finished_run import completed_iterations, run_config
+    from command_line.run_state import completed_iterations, run_config
     from erl_pipeline.evaluation.history import read_history
-    from flows.iteration_table import history_rows, row_cells
+    from flows.iteration_table import LEGEND, history_rows, row_cells
     from storage.artifacts import ArtifactStore
     from storage.runs import RunStore
 
@@ -45,6 +45,9 @@ def status(run: RunName, store: Store = DEFAULT_STORE, json: Json = False) -> No
             }
         )
         return
-    print_line(f"Run {opened.name}: {config.method}, {done} of {config.iterations} iterations done")
+    print_line(
+        f"Run {opened.name}: {config.method}, {done} of {max(done, config.iterations)} iterations done"
+    )
     print_line(f"{len(entries)} artifacts; {sum(row.tokens or 0 for row in rows):,} tokens generated")
     print_table([row_cells(row) for row in rows])
+    print_line(LEGEND)

@@ -6,7 +6,6 @@ import json as json_format
 import os
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -39,7 +38,7 @@ def train(
     json: Json = False,
 ) -> None:
     """Train a policy. A run that was stopped or killed continues from what it had committed."""
-    from command_line.finished_run import find_finished_run
+    from command_line.run_state import find_finished_run
     from erl_pipeline.config.load import load_config
     from storage.runs import RunStore
 
@@ -51,13 +50,13 @@ def train(
         print(f"Run {finished.name} is finished: all {target} iterations are committed.", file=sys.stderr)
     else:
         _work(resolved, store, target, no_prefect)
-    _conclude(finished or RunStore(store).open(resolved.name), store, config, target, finished is None, json)
+    _conclude(finished or RunStore(store).open(resolved.name), store, target, finished is None, json)
 
 
 def _work(config: RunConfig, store: str, target: int, no_prefect: bool) -> None:
     """Train with a progress display until the target or a signal. Raises typer.Exit for the latter."""
-    from command_line.finished_run import run_folder
     from command_line.foreground import work_on_run
+    from command_line.run_state import run_folder
 
     def directly(context: RunContext) -> TrainingSummary:
         from erl_pipeline.pipeline.train import train as train_directly
@@ -76,7 +75,7 @@ def _work(config: RunConfig, store: str, target: int, no_prefect: bool) -> None:
 
 
 def _kept(config: RunConfig, store: str) -> str:
-    from command_line.finished_run import completed_iterations
+    from command_line.run_state import completed_iterations
     from storage.runs import RunStore
 
     entries = RunStore(store).open(config.name).stages()
@@ -86,11 +85,11 @@ def _kept(config: RunConfig, store: str) -> str:
     )
 
 
-def _conclude(run: Run, store: str, config: Path, target: int, worked: bool, json: bool) -> None:
+def _conclude(run: Run, store: str, target: int, worked: bool, json: bool) -> None:
     """Print the run iteration by iteration, write its report, and name the commands to try next."""
-    from command_line.finished_run import latest_checkpoint, run_folder
+    from command_line.run_state import latest_checkpoint, run_folder
     from erl_pipeline.evaluation.history import read_history
-    from flows.iteration_table import history_rows, row_cells
+    from flows.iteration_table import LEGEND, history_rows, row_cells
     from storage.artifacts import ArtifactStore
 
     artifacts = ArtifactStore(store)
@@ -116,15 +115,16 @@ def _conclude(run: Run, store: str, config: Path, target: int, worked: bool, jso
         )
         return
     print_table([row_cells(row) for row in rows])
+    print_line(LEGEND + "\n")
     place = [] if store == DEFAULT_STORE else ["--store", store]
     tries = [
         ["status", run.name],
         ["evaluate", run.name, "--tasks", "generated"],
         *([["memory", "search", run.name, "fell into a hole"]] if rows[-1].memory is not None else []),
         ["lineage", "show", run.name, checkpoint.artifact_id[:12]],
-        ["train", str(config), "--iterations", str(target + 10)],
     ]
     print_line(f"Report: {report}")
     print_line("Try next:")
     for words in tries:
         print_line("  " + command([*words, *place]))
+    print_line("  " + command([*sys.argv[1:], "--iterations", str(target + 10)]))

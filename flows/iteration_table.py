@@ -87,18 +87,23 @@ def row_cells(row: IterationRow) -> dict[str, str]:
 
 
 HEADINGS = {
-    "iteration": "iteration",
-    "first": "1st attempt",
-    "second": "2nd attempt",
+    "iteration": "iter",
+    "first": "1st",
+    "second": "2nd",
     "retried": "retried",
     "memory": "memory",
     "rl_loss": "RL loss",
-    "sft_rows": "SFT rows",
+    "sft_rows": "SFT",
     "held_out": "held-out",
     "tokens": "tokens",
     "tokens_per_second": "tokens/s",
     "seconds": "seconds",
 }
+
+LEGEND = (
+    "1st, 2nd: success of first and second attempts in training; SFT: rows distilled;\n"
+    "held-out: success of greedy first attempts on tasks never trained on"
+)
 
 
 def _cell(name: str, value: float | None) -> str:

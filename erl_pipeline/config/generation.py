@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from erl_pipeline.config.base import Settings
+from erl_pipeline.generation.vllm.config import VllmEngineConfig
 
 
 class SamplingConfig(Settings):
@@ -29,4 +30,4 @@ class TransformersEngineConfig(Settings):
     """Most sequences in one forward pass; longer lists are cut into batches of similar length."""
 
 
-EngineConfig = TransformersEngineConfig
+EngineConfig = Annotated[TransformersEngineConfig | VllmEngineConfig, Field(discriminator="type")]

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from typing import Literal
 
 import torch
 
+from erl_pipeline.config.generation import VllmEngineConfig
 from erl_pipeline.config.policy import PretrainedPolicyConfig
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.generation.engine import Interrupted
+from erl_pipeline.generation.vllm.engine import VllmEngine
+from erl_pipeline.generation.vllm.probe import make_probe
 from erl_pipeline.pipeline.outcome import ProgressListener, StageOutcome
 from erl_pipeline.policies.pretrained import LoadedPolicy, load_policy
 from storage.artifacts import ArtifactStore
 from storage.embedding import Embedder
 from storage.errors import ConfigError
+from storage.filesystem import open_root
 from storage.memory import ReflectionMemory
 from storage.runs import Run, RunStore, config_differences
 
@@ -41,8 +46,11 @@ class RunContext:
         self.run = run
         self.listener = listener
         self.stop = stop
+        self._open = ExitStack()
         self._policy_id = ""
         self._policy: LoadedPolicy | None = None
+        self._vllm: VllmEngine | None = None
+        self._served_id = ""
         self._recorded = {
             (entry.iteration, entry.stage, entry.key): entry.artifact_id for entry in run.stages()
         }
@@ -95,6 +103,28 @@ class RunContext:
         """Hand in the policy that was just committed as `checkpoint_id`."""
         self._policy, self._policy_id = policy, checkpoint_id
 
+    def vllm(self, checkpoint_id: str) -> VllmEngine:
+        """The vLLM engine, proven to sample from this checkpoint. Only for runs with `engine.type: vllm`.
+
+        Its server starts at the first call and ends with the context.
+        """
+        policy = self.policy(checkpoint_id)
+        if self._vllm is None:
+            assert isinstance(self.config.engine, VllmEngineConfig)
+            folder = open_root(self.store.uri).scratch / "runs" / self.run.name / "vllm"
+            engine = VllmEngine(self.config.engine, folder, policy.eos_token_ids, os.environ)
+            self._vllm = self._open.enter_context(engine)
+        if self._served_id != checkpoint_id:
+            self._served_id = ""
+            folder = self.store.open(checkpoint_id).path("model")
+            self._vllm.serve(folder, checkpoint_id, make_probe(policy.model))
+            self._served_id = checkpoint_id
+        return self._vllm
+
+    def close(self) -> None:
+        """End what the context has started."""
+        self._open.close()
+
     @cached_property
     def memory(self) -> ReflectionMemory:
         """The run's reflection memory. Only for runs with memory on."""
@@ -121,7 +151,11 @@ def open_context(
     with run.lock():
         _refuse_other_settings(run, settings)
         torch.set_num_threads(config.threads)
-        yield RunContext(config, ArtifactStore(store_uri, threads=config.threads), run, listener, stop)
+        context = RunContext(config, ArtifactStore(store_uri, threads=config.threads), run, listener, stop)
+        try:
+            yield context
+        finally:
+            context.close()
 
 
 def _refuse_other_settings(run: Run, settings: dict[str, object]) -> None:

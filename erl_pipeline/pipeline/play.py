@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
+from erl_pipeline.config.generation import VllmEngineConfig
 from erl_pipeline.environments.base import Task
 from erl_pipeline.environments.catalog import open_environment, prompt_format
 from erl_pipeline.episodes.batched_driver import Retrieve, run_batched
+from erl_pipeline.episodes.concurrent_driver import run_concurrently
 from erl_pipeline.episodes.dialogue import ChatTokenizer
 from erl_pipeline.episodes.episode import EpisodeRules, run_episode
-from erl_pipeline.episodes.requests import ReflectionsWanted
+from erl_pipeline.episodes.requests import EpisodeSteps, ReflectionsWanted
 from erl_pipeline.episodes.rows import Provenance
 from erl_pipeline.generation.transformers_engine import TransformersEngine
 from erl_pipeline.pipeline.context import RunContext
@@ -61,26 +64,56 @@ def play_episodes(
         temperature=temperature,
         run_seed=recipe.seed,
     )
-    progress = _Progress(context, recipe.stage)
-    engine = TransformersEngine(
-        policy.model,
-        checkpoint_id,
-        policy.eos_token_ids,
-        config.engine.max_batch_sequences,
-        stop=context.stop,
-        on_tokens=progress.count_tokens,
-    )
     chat = ChatTokenizer(policy.tokenizer)
     prompts = prompt_format(config.environment)
     episodes = [
-        run_episode(
-            task, sample, open_environment(config.environment, task), prompts, chat, rules, provenance
+        partial(
+            run_episode,
+            task,
+            sample,
+            open_environment(config.environment, task),
+            prompts,
+            chat,
+            rules,
+            provenance,
         )
         for task in tasks
         for sample in samples
     ]
-    finished = run_batched(episodes, engine, _retriever(context, memory_id), progress.count_episode)
+    progress = _Progress(context, recipe.stage)
+    finished = _run(context, checkpoint_id, episodes, _retriever(context, memory_id), progress)
     return [row for episode in finished for row in episode]
+
+
+def _run(
+    context: RunContext,
+    checkpoint_id: str,
+    episodes: Sequence[Callable[[], EpisodeSteps]],
+    retrieve: Retrieve,
+    progress: _Progress,
+) -> list[list[Trajectory]]:
+    """Run the episodes on the engine of the configuration; their trajectories, in order."""
+    settings = context.config.engine
+    if isinstance(settings, VllmEngineConfig):
+        return run_concurrently(
+            episodes,
+            context.vllm(checkpoint_id),
+            retrieve,
+            progress.count_episode,
+            progress.count_tokens,
+            settings.max_in_flight,
+            context.stop,
+        )
+    policy = context.policy(checkpoint_id)
+    engine = TransformersEngine(
+        policy.model,
+        checkpoint_id,
+        policy.eos_token_ids,
+        settings.max_batch_sequences,
+        stop=context.stop,
+        on_tokens=progress.count_tokens,
+    )
+    return run_batched([begin() for begin in episodes], engine, retrieve, progress.count_episode)
 
 
 def _retriever(context: RunContext, memory_id: str | None) -> Retrieve:

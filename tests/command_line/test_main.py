@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from storage.runs import RunStore
 from tests.command_line.conftest import FinishedRun
 from tests.command_line.invoke import SMALL, invoke
 
@@ -22,6 +23,14 @@ def test_an_unknown_run_is_one_line_and_status_2(finished: FinishedRun, words: l
     assert result.status == 2
     assert result.errors == f"error: no run none in store {finished.store}. Its runs: small.\n"
     assert result.output == ""
+
+
+def test_a_run_of_another_version_is_refused_with_its_strange_settings(tmp_path: Path) -> None:
+    RunStore(str(tmp_path)).create("old", {"name": "old", "iterations": 1, "speed": 3})
+    result = invoke("status", "old", "--store", tmp_path)
+    assert result.status == 2
+    assert "run old was begun with settings of another version:" in result.errors
+    assert "speed: unknown key; did you mean seed?" in result.errors
 
 
 def test_usage_errors_have_status_2() -> None:

@@ -60,6 +60,12 @@ def test_what_was_found_committed_is_counted_once_before_the_first_new_work() ->
     ]
 
 
+def test_a_warning_is_shown_as_it_is() -> None:
+    file = io.StringIO()
+    ProgressDisplay(2, Console(file=file, width=20)).warn("rows: [4, 4] and [bold] are no markup")
+    assert file.getvalue() == "warning: rows: [4, 4] and [bold] are no markup\n"
+
+
 def test_on_a_terminal_a_finished_iteration_is_one_line() -> None:
     file = io.StringIO()
     console = Console(file=file, width=200, force_terminal=True, color_system=None)

@@ -11,12 +11,27 @@ from tests.command_line.invoke import SMALL, invoke
 
 def test_training_ends_with_the_table_the_report_and_what_to_try(finished: FinishedRun) -> None:
     output = finished.training.output
-    assert "iteration" in output
-    assert "held-out" in output
+    headings = [
+        "iter",
+        "1st",
+        "2nd",
+        "retried",
+        "memory",
+        "RL",
+        "loss",
+        "SFT",
+        "held-out",
+        "tokens",
+        "tokens/s",
+        "seconds",
+    ]
+    assert output.splitlines()[1].split() == headings
     report = finished.store / "runs" / "small" / "report.html"
     assert f"Report: {report}" in output
     assert report.read_text(encoding="utf-8").lstrip().lower().startswith("<!doctype html")
-    assert f"  erl-pipeline status small --store {finished.store}" in output
+    assert f"  erl-pipeline status small --store {finished.store}\n" in output
+    going_on = f"train {finished.config} --store {finished.store} --no-prefect --iterations 12"
+    assert output.endswith(f"  erl-pipeline {going_on}\n")
 
 
 def test_each_stage_shows_one_line_when_there_is_no_terminal(finished: FinishedRun) -> None:

@@ -110,8 +110,8 @@ def test_the_table_of_iterations_and_a_summary_are_artifacts_of_the_flow_run(
     tables = [artifact for artifact in artifacts if artifact["key"] == "small-flow-iterations"]
     assert len(tables) == 2
     longest = max((table["data"] for table in tables), key=len)
-    assert '"iteration": "0"' in longest
-    assert '"iteration": "2"' in longest
+    assert '"iter": "0"' in longest
+    assert '"iter": "2"' in longest
     (summary,) = [artifact for artifact in artifacts if artifact["key"] == "small-flow-summary"]
     assert "- iterations: 2" in summary["data"]
 

@@ -38,6 +38,9 @@ class VllmEngineConfig(Settings):
     """Most sequences that are generated at the same time, over all servers."""
     enforce_eager: bool = False
     """Do not compile the model: starts sooner, samples more slowly."""
+    chunked_prefill: bool = False
+    """Compute long prompts in parts, between the steps of other sequences: worth it on a GPU. vLLM's CPU
+    build dies when it cuts the prompt of a request with a seed, and all of ours have one."""
     arguments: tuple[str, ...] = ()
     """Further arguments of the server that is started, such as `--tensor-parallel-size=2`."""
     environment: dict[str, str] = Field(default_factory=dict)

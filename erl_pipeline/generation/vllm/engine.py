@@ -198,6 +198,8 @@ def server_arguments(config: VllmEngineConfig) -> list[str]:
     ]
     if config.max_context is not None:
         arguments.append(f"--max-model-len={config.max_context}")
+    if not config.chunked_prefill:
+        arguments.append("--no-enable-chunked-prefill")
     if config.enforce_eager:
         arguments.append("--enforce-eager")
     return [*arguments, *config.arguments]

@@ -49,13 +49,13 @@ def rules(tokenizer: PreTrainedTokenizerFast, **changes: object) -> EpisodeRules
 
 
 def play(
-    answers: Sequence[str], retrieved: Sequence[object] = (), **changes: object
+    answers: Sequence[str], retrieved: Sequence[object] = (), sample: int = 0, **changes: object
 ) -> tuple[list[Trajectory], list[Wanted]]:
     """One episode in which the policy says `answers`, turn by turn; returns its rows and all it asked for."""
     tokenizer = build_tokenizer(ENVIRONMENT, CONTEXT)
     steps = run_episode(
         TASK,
-        0,
+        sample,
         open_environment(ENVIRONMENT, TASK),
         prompt_format(ENVIRONMENT),
         ChatTokenizer(tokenizer),

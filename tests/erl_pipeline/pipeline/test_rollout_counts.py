@@ -6,8 +6,8 @@ from tests.erl_pipeline.episodes.script import play
 
 def test_counts_of_three_episodes() -> None:
     solved = play(["right a", "right a"])[0]
-    helped = play(["down b", "? a b ?", "right a", "right a"])[0]
-    failed = play(["down b", "a b"])[0]
+    helped = play(["down b", "? a b ?", "right a", "right a"], sample=1)[0]
+    failed = play(["down b", "a b"], sample=2)[0]
     counts = count_rollouts([*solved, *helped, *failed])
 
     assert counts["episodes"] == 3

@@ -24,7 +24,7 @@ SMALL_SERVER = {
 ENGINE = VllmEngineConfig(
     dtype="float32",
     enforce_eager=True,
-    max_in_flight=16,
+    max_in_flight=32,
     arguments=("--distributed-executor-backend=uni",),
     environment=SMALL_SERVER,
     request_seconds=120.0,

@@ -15,6 +15,7 @@ def test_settings_become_the_servers_command_line() -> None:
         "--dtype=float16",
         "--max-num-seqs=8",
         "--max-model-len=512",
+        "--no-enable-chunked-prefill",
         "--enforce-eager",
         "--seed=1",
     ]

@@ -105,6 +105,14 @@ def test_a_full_context_truncates_the_answer(engine: VllmEngine) -> None:
     assert (none.token_ids, none.logprobs, none.finish_reason) == ((), (), "length")
 
 
+def test_more_prompt_tokens_at_once_than_one_step_takes(engine: VllmEngine, model: PreTrainedModel) -> None:
+    """32 prompts of 100 tokens; one step of the server takes 2048."""
+    requests = [request(seed, prompt_token_ids=(4 + seed,) * 100) for seed in range(32)]
+    for asked, answer in zip(requests, engine.generate(requests), strict=True):
+        expected = logprobs_of(model, asked.prompt_token_ids, answer.token_ids)
+        assert answer.logprobs == pytest.approx(expected, abs=1e-4)
+
+
 def test_a_token_outside_the_vocabulary_is_refused(engine: VllmEngine) -> None:
     with pytest.raises(EngineError, match="token id 44, but policy policy-1 has 44 tokens"):
         engine.submit(request(0, prompt_token_ids=(5, VOCABULARY)))
@@ -125,7 +133,9 @@ def test_a_killed_server_loses_no_episode_and_doubles_none(
     def episode(sample: int) -> EpisodeSteps:
         environment = open_environment(ENVIRONMENT, TASK)
         prompts, chat = prompt_format(ENVIRONMENT), ChatTokenizer(tokenizer)
-        return run_episode(TASK, sample, environment, prompts, chat, rules(tokenizer), PROVENANCE)
+        return run_episode(
+            TASK, sample, environment, prompts, chat, rules(tokenizer, retries=False), PROVENANCE
+        )
 
     results = run_concurrently(
         [partial(episode, sample) for sample in range(24)],

@@ -3,7 +3,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from command_line.finished_run import completed_iterations, find_finished_run, latest_checkpoint
+from command_line.run_state import completed_iterations, find_finished_run, latest_checkpoint
 from erl_pipeline.config.load import load_config
 from storage.runs import RunStore
 from tests.command_line.conftest import FinishedRun

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pydantic import ValidationError
+
+from erl_pipeline.config.explain import explain
 from erl_pipeline.config.run import RunConfig
 from storage.artifacts import ArtifactStore
-from storage.errors import StoreError
+from storage.errors import ConfigError, StoreError
 from storage.filesystem import open_root
 from storage.ledger import LedgerEntry
 from storage.runs import Run, RunStore, config_differences
@@ -20,8 +23,17 @@ def run_folder(store_uri: str, run_name: str) -> Path:
 
 
 def run_config(run: Run) -> RunConfig:
-    """The configuration that a run was begun with."""
-    return RunConfig.model_validate(run.config)
+    """The configuration that a run was begun with.
+
+    Raises ConfigError when this version of the program does not know those settings.
+    """
+    try:
+        return RunConfig.model_validate(run.config)
+    except ValidationError as error:
+        problems = "\n  ".join(explain(error, RunConfig, {}))
+        raise ConfigError(
+            f"run {run.name} was begun with settings of another version:\n  {problems}"
+        ) from error
 
 
 def latest_checkpoint(entries: list[LedgerEntry], iteration: int | None = None) -> LedgerEntry | None:
