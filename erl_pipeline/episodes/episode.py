@@ -64,7 +64,7 @@ def run_episode(
         return rows
     latest = first
     for revision in range(1, rules.max_revisions + 1):
-        if latest.success:
+        if latest.success or latest.finish_reason == "context":
             break
         parent = rows[-1].trajectory_id
         if rules.reflection:

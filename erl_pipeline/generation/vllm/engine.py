@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 from transformers import AutoConfig
 
+from erl_pipeline.config.generation import VllmEngineConfig
 from erl_pipeline.generation.engine import Generation, GenerationRequest
 from erl_pipeline.generation.vllm.client import ServerFailure, VllmClient
-from erl_pipeline.generation.vllm.config import VllmEngineConfig
 from erl_pipeline.generation.vllm.fleet import Fleet, Member
 from erl_pipeline.generation.vllm.handover import Handover, ServedPolicy
 from erl_pipeline.generation.vllm.probe import Probe

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from erl_pipeline.generation.vllm.config import VllmEngineConfig
+from erl_pipeline.config.generation import VllmEngineConfig
 
 VOCABULARY = 44
 """As many as the tokenizer of `tests/erl_pipeline/episodes/script.py` has."""

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from erl_pipeline.generation.vllm.config import VllmEngineConfig
+from erl_pipeline.config.generation import VllmEngineConfig
 from erl_pipeline.generation.vllm.engine import VllmEngine, server_arguments
 from storage.errors import ConfigError
 
