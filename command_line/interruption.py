@@ -7,12 +7,13 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from types import FrameType
 from typing import TypeVar
 
 T = TypeVar("T")
 
+_LOOK_SECONDS = 0.2
 SHOW_CURSOR = "\x1b[?25h"
 
 
@@ -52,7 +53,12 @@ def call_interruptibly(work: Callable[[], T], stop: Stop, tell: Callable[[str], 
     previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="work") as pool:
-            return pool.submit(work).result()
+            future = pool.submit(work)
+            # The kernel may give the signal to any thread; Python then calls the handler when this one next
+            # runs, so it must not sleep for longer than a person would wait.
+            while not wait([future], timeout=_LOOK_SECONDS).done:
+                continue
+            return future.result()
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

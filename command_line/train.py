@@ -80,8 +80,8 @@ def _kept(config: RunConfig, store: str) -> str:
 
     entries = RunStore(store).open(config.name).stages()
     return (
-        f"Stopped. {completed_iterations(config, entries)} iterations and {len(entries)} artifacts of run "
-        f"{config.name} are kept; continue with: {command(sys.argv[1:])}"
+        f"Stopped. Run {config.name} is kept through iteration {completed_iterations(config, entries)}, "
+        f"{len(entries)} artifacts in all; continue with: {command(sys.argv[1:])}"
     )
 
 

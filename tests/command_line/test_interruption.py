@@ -83,8 +83,8 @@ def test_a_run_that_is_stopped_says_what_is_kept_and_goes_on_to_the_same_artifac
     _, errors = process.communicate(timeout=120)
     assert process.returncode == status, shown + errors
     last = errors.splitlines()[-1]
-    assert last.startswith("Stopped. ")
-    assert " are kept; continue with: " in last
+    assert last.startswith("Stopped. Run small is kept through iteration ")
+    assert " artifacts in all; continue with: " in last
     assert last.endswith(shlex.join(command))
     assert "Traceback" not in errors
 
