@@ -29,7 +29,7 @@ app.add_typer(lineage.app, name="lineage")
 def main() -> None:
     """Run a command. Errors that a user can act on become a message and exit status 2."""
     # Read when torch is imported. By default its threads spin while they wait: as fast on idle cores, but
-    # ten times slower where another program wants the same ones.
+    # several times slower where another program wants the same ones.
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     try:
         app()
