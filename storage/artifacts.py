@@ -1,8 +1,11 @@
 """The artifact store: immutable stage outputs, found by recipe, committed whole or not at all.
 
 Layout: `STORE/artifacts/<stage>/<artifact_id>/{manifest.json, files}`. In a local store an artifact is
-published by renaming its staging folder; in an object store its files are uploaded and the manifest last,
-as a conditional write. Nothing without a manifest exists.
+published by renaming its staging folder. In an object store its files are uploaded, to a folder named after
+their digests, so that two machines that make one artifact do not mix theirs, and the manifest last, as a
+conditional write. Nothing without a manifest exists.
+
+Retention may take files away later; `released.json` then says which (see `storage.releases`).
 """
 
 from __future__ import annotations
@@ -15,14 +18,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 
-from storage.errors import DamagedArtifact, InputError
+from storage.errors import DamagedArtifact, InputError, ReleasedFileError
 from storage.filesystem import (
     StoreRoot,
     list_names,
     open_root,
     publish_folder,
     read_bytes,
+    remove,
+    replace_file,
     store_errors,
+    sync_tree,
     write_new,
 )
 from storage.integrity import (
@@ -33,32 +39,95 @@ from storage.integrity import (
     relative_files,
     row_problems,
 )
-from storage.manifest import MANIFEST, FileEntry, Manifest, code_version, machine, package_versions
-from storage.recipe import Recipe
+from storage.manifest import (
+    MANIFEST,
+    FileEntry,
+    Guarantee,
+    Manifest,
+    code_version,
+    machine,
+    package_versions,
+)
+from storage.recipe import Recipe, digest
+from storage.releases import (
+    KEPT_ROWS,
+    RELEASED,
+    ReleasedFile,
+    ReleaseRecord,
+    keep_columns,
+    no_releases,
+    parse_releases,
+)
 from storage.staging import StagingFolder, remove_abandoned
+
+TRASH = "trash"
+"""Folder, in a local store, of what is being deleted."""
+
+
+def upload_folder(manifest: Manifest) -> str:
+    """Name of the folder that holds an artifact's files in an object store."""
+    return digest([[entry.path, entry.sha256] for entry in manifest.files])[:16]
+
+
+def present_files(manifest: Manifest, releases: ReleaseRecord) -> list[FileEntry]:
+    """The files that an artifact must have: those that were not released, and what was kept of the others."""
+    kept = [file.kept for file in releases.files if file.kept is not None]
+    return [entry for entry in manifest.files if releases.of(entry.path) is None] + kept
 
 
 class Artifact:
     """A committed artifact whose files were verified when it was opened."""
 
-    def __init__(self, manifest: Manifest, folder: Path) -> None:
+    def __init__(self, manifest: Manifest, folder: Path, releases: ReleaseRecord | None = None) -> None:
         self.manifest = manifest
+        self.releases = releases or no_releases(manifest.artifact_id)
         self._folder = folder
 
     @property
     def files(self) -> list[FileEntry]:
+        """What was committed, whether or not it was released since."""
         return self.manifest.files
+
+    @property
+    def folder(self) -> Path:
+        """The local folder of all files. Raises ReleasedFileError when one of them was released."""
+        for file in self.releases.files:
+            raise self._released(file)
+        return self._folder
 
     def path(self, name: str) -> Path:
         """A local file or folder of the artifact, by its name in the manifest.
 
-        Raises InputError for a name that the artifact does not have.
+        Raises:
+            InputError: the artifact does not have it.
+            ReleasedFileError: retention has released it, or a file of the folder.
         """
+        for file in self.releases.files:
+            if file.path == name or file.path.startswith(name + "/"):
+                raise self._released(file)
         if not any(entry.path == name or entry.path.startswith(name + "/") for entry in self.files):
             held = ", ".join(entry.path for entry in self.files) or "no files"
             artifact = f"artifact {self.manifest.artifact_id} ({self.manifest.stage})"
             raise InputError(f"{artifact} has no {name}; it has {held}.")
         return self._folder / name
+
+    def rows_path(self, name: str) -> Path:
+        """A Parquet file; of a released one the columns that were kept, in a file of the same table.
+
+        Raises InputError for a name that the artifact does not have.
+        """
+        released = self.releases.of(name)
+        if released is None or released.kept is None:
+            return self.path(name)
+        return self._folder / released.kept.path
+
+    def _released(self, file: ReleasedFile) -> ReleasedFileError:
+        where = "" if self.manifest.iteration is None else f", iteration {self.manifest.iteration}"
+        return ReleasedFileError(
+            f"{file.path} of artifact {self.manifest.artifact_id} ({self.manifest.stage}{where}) was "
+            f"released on {file.released_at:%Y-%m-%d} by {file.reason}: its {file.bytes:,} bytes are gone. "
+            "Take a younger iteration that has it, or make it again by training in another store."
+        )
 
 
 class Staging:
@@ -93,6 +162,7 @@ class Staging:
         rows: Mapping[str, int] | None = None,
         policy_version: str | None = None,
         memory_version: str | None = None,
+        guarantee: Guarantee = "bytes",
     ) -> Artifact:
         """Publish what was written; where another writer was first, its artifact is returned instead.
 
@@ -120,6 +190,7 @@ class Staging:
             finished_at=datetime.now(UTC),
             policy_version=policy_version,
             memory_version=memory_version,
+            guarantee=guarantee,
             counters=dict(counters or {}),
             metrics=dict(metrics or {}),
             files=files,
@@ -196,13 +267,83 @@ class ArtifactStore:
         if artifact_id in self._verified:
             return self._verified[artifact_id]
         manifest = self._manifest(artifact_id)
-        folder = self._local_copy(manifest)
-        problems = file_problems(manifest, folder)
+        releases = self.releases(manifest)
+        present = present_files(manifest, releases)
+        folder = self._local_copy(manifest, present)
+        problems = file_problems(present, folder)
         if problems:
             found = "; ".join(problems)
             raise DamagedArtifact(f"artifact {artifact_id} ({manifest.stage}) is damaged: {found}.")
-        self._verified[artifact_id] = Artifact(manifest, folder)
+        self._verified[artifact_id] = Artifact(manifest, folder, releases)
         return self._verified[artifact_id]
+
+    def releases(self, manifest: Manifest) -> ReleaseRecord:
+        """What retention has taken from an artifact. Raises DamagedArtifact when the record was changed."""
+        where = self._path(manifest.stage, manifest.artifact_id, RELEASED)
+        return parse_releases(read_bytes(self._root, where), manifest.artifact_id, where)
+
+    def release(self, artifact_id: str, names: Sequence[str], reason: str) -> ReleaseRecord:
+        """Take files away from an artifact and write down that it was done; lineage keeps what it asks for.
+
+        The record is written first, so that a kill leaves files that count as released and are removed by
+        the next call. The caller must hold `locks.lock_collection`.
+
+        Raises InputError for a name that the artifact does not have, DamagedArtifact for a damaged artifact.
+        """
+        artifact = self.open(artifact_id)
+        manifest, folder = artifact.manifest, artifact._folder
+        base = self._files_folder(manifest)
+        files = list(artifact.releases.files)
+        now = datetime.now(UTC)
+        for name in names:
+            if artifact.releases.of(name) is not None:
+                continue
+            artifact.path(name)
+            entry = next(entry for entry in manifest.files if entry.path == name)
+            kept = None
+            if entry.table is not None:
+                kept = keep_columns(folder / name, folder / KEPT_ROWS / name, f"{KEPT_ROWS}/{name}")
+                if not self._root.local:
+                    with store_errors("write", base):
+                        self._root.fs.put_file(str(folder / kept.path), f"{base}/{kept.path}")
+            files.append(
+                ReleasedFile(
+                    path=name,
+                    sha256=entry.sha256,
+                    bytes=entry.bytes,
+                    released_at=now,
+                    reason=reason,
+                    kept=kept,
+                )
+            )
+        record = ReleaseRecord(artifact_id=artifact_id, files=files).sealed()
+        if self._root.local:
+            sync_tree(folder)
+        where = self._path(manifest.stage, artifact_id, RELEASED)
+        replace_file(self._root, where, (record.model_dump_json(indent=1) + "\n").encode("utf-8"))
+        self._verified.pop(artifact_id)
+        for file in record.files:
+            remove(self._root, f"{base}/{file.path}")
+            (folder / file.path).unlink(missing_ok=True)
+        return record
+
+    def remove(self, manifest: Manifest) -> None:
+        """Delete an artifact. It is gone at once and as a whole, however far its files' deletion comes.
+
+        The caller must know that nothing needs it, and hold `locks.lock_collection`.
+        """
+        target = self._path(manifest.stage, manifest.artifact_id)
+        self._verified.pop(manifest.artifact_id, None)
+        with store_errors("remove", target):
+            if self._root.local:
+                trash = Path(self._root.join(TRASH, f"{manifest.artifact_id}-{secrets.token_hex(4)}"))
+                trash.parent.mkdir(parents=True, exist_ok=True)
+                Path(target).rename(trash)
+                shutil.rmtree(trash)
+                return
+            remove(self._root, f"{target}/{MANIFEST}")
+            self._root.fs.rm(target, recursive=True)
+            shutil.rmtree(self._download_folder(manifest.artifact_id), ignore_errors=True)
 
     def verify(self, artifact_id: str) -> Problems:
         """What is wrong with an artifact, [] when it is whole.
@@ -214,16 +355,26 @@ class ArtifactStore:
             manifest = self._manifest(artifact_id)
         except DamagedArtifact as damage:
             return [str(damage)]
-        folder = self._local_copy(manifest)
-        problems = file_problems(manifest, folder)
+        try:
+            releases = self.releases(manifest)
+        except DamagedArtifact as damage:
+            return [str(damage)]
+        present = present_files(manifest, releases)
+        if not self._root.local:
+            # What counts is what the store holds now, not what was downloaded once.
+            shutil.rmtree(self._download_folder(artifact_id), ignore_errors=True)
+        folder = self._local_copy(manifest, present)
+        problems = file_problems(present, folder)
         if not problems:
-            problems += row_problems(manifest, folder)
-        known = {MANIFEST, *(entry.path for entry in manifest.files)}
+            problems += row_problems(present, folder)
+        known = {MANIFEST, RELEASED, *(entry.path for entry in [*manifest.files, *present])}
         strange = [name for name in relative_files(folder) if name not in known]
         problems += [f"{folder / name} is not in the manifest" for name in strange]
         for name, input_id in sorted(manifest.inputs.items()):
-            if self.find(input_id) is None:
-                problems.append(f"input {name} ({input_id}) is not in the store")
+            # A damaged input is a fault of its own, not of what was made from it.
+            with suppress(DamagedArtifact):
+                if self.find(input_id) is None:
+                    problems.append(f"input {name} ({input_id}) is not in the store")
         return problems
 
     def discard_damaged(self, artifact_id: str) -> None:
@@ -274,9 +425,10 @@ class ArtifactStore:
     def _publish_remote(self, manifest: Manifest, folder: Path, target: str, content: bytes) -> bool:
         if self._root.fs.exists(f"{target}/{MANIFEST}"):
             return False
+        base = self._files_folder(manifest)
         for entry in manifest.files:
-            self._root.fs.put_file(str(folder / entry.path), f"{target}/{entry.path}")
-        return write_new(self._root, f"{target}/{MANIFEST}", content)
+            self._root.fs.put_file(str(folder / entry.path), f"{base}/{entry.path}")
+        return write_new(self._root, f"{target}/{MANIFEST}", content, unique=True)
 
     def _manifest(self, artifact_id: str) -> Manifest:
         manifest = self.find(artifact_id)
@@ -284,19 +436,24 @@ class ArtifactStore:
             raise InputError(f"no artifact {artifact_id} in store {self.uri}.")
         return manifest
 
-    def _local_copy(self, manifest: Manifest) -> Path:
+    def _files_folder(self, manifest: Manifest) -> str:
+        """Where the artifact's files lie in the store."""
+        folder = self._path(manifest.stage, manifest.artifact_id)
+        return folder if self._root.local else f"{folder}/{upload_folder(manifest)}"
+
+    def _local_copy(self, manifest: Manifest, present: Sequence[FileEntry]) -> Path:
         """The artifact's folder; of an object store a download, kept for later processes."""
-        source = self._path(manifest.stage, manifest.artifact_id)
+        source = self._files_folder(manifest)
         if self._root.local:
             return Path(source)
         folder = self._download_folder(manifest.artifact_id)
-        if folder.is_dir() and not file_problems(manifest, folder):
+        if folder.is_dir() and not file_problems(present, folder):
             return folder
         shutil.rmtree(folder, ignore_errors=True)
         staging = StagingFolder(self.staging_folder)
         try:
             with store_errors("download", source):
-                for entry in manifest.files:
+                for entry in present:
                     local = staging.path / entry.path
                     local.parent.mkdir(parents=True, exist_ok=True)
                     with suppress(FileNotFoundError):  # named by the check of the files

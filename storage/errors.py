@@ -27,6 +27,10 @@ class DamagedArtifact(StoreError):
     """A committed artifact no longer holds the bytes its manifest names."""
 
 
+class ReleasedFileError(StoreError):
+    """A file that is asked for was released by retention."""
+
+
 class RunBusy(PipelineError):
     """Another process is working on this run."""
 

@@ -5,28 +5,34 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import secrets
+import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from storage.errors import StoreError
+from storage.errors import PipelineError, StoreError
 
+_LOCAL = re.compile(r"(file|local)://")
 _ADVICE = {
     errno.EACCES: "you have no permission: choose another store or change its permissions",
     errno.EPERM: "you have no permission: choose another store or change its permissions",
     errno.EROFS: "the file system is read-only: choose another store",
     errno.ENOSPC: "the disk is full: free some space, then run the same command again",
     errno.EDQUOT: "the disk quota is used up: free some space, then run the same command again",
+    errno.EIO: "the disk fails: see the system's log, then run the same command again",
+    errno.EFBIG: "a file would be larger than is allowed: raise the limit, then run the same command again",
     errno.ENOTDIR: "a part of the path is a file: choose another store",
     errno.EEXIST: "a file is in the way: choose another store",
     errno.ENOENT: "it does not exist: create the folder or bucket, or correct the store's URI",
 }
+_DISK_FAULTS = frozenset({errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG})
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,7 @@ class StoreRoot:
         object store, locks. A local store is its own scratch."""
         if self.local:
             return Path(self.path)
-        key = hashlib.sha256(self.uri.encode("utf-8")).hexdigest()[:16]
+        key = hashlib.sha256(self.uri.rstrip("/").encode("utf-8")).hexdigest()[:16]
         return Path(tempfile.gettempdir()) / f"erl-pipeline-{os.getuid()}" / key
 
 
@@ -61,11 +67,14 @@ def open_root(uri: str) -> StoreRoot:
 
     Raises StoreError for an unknown protocol or one whose package is not installed.
     """
+    # What another machine has written since must be seen.
+    options = {} if _LOCAL.match(uri) or "://" not in uri else {"use_listings_cache": False}
     try:
-        fs, path = fsspec.core.url_to_fs(uri)
+        fs, path = fsspec.core.url_to_fs(uri, **options)
     except (ValueError, ImportError) as error:
         raise StoreError(
-            f"cannot open store {uri!r}: {error}. Use a folder, file://, s3:// or gs://."
+            f"cannot open store {uri!r}: {error}. Use a folder, file://, s3:// or gs:// "
+            "(s3:// needs the extra `s3`)."
         ) from error
     return StoreRoot(uri, fs, path)
 
@@ -75,6 +84,11 @@ def store_errors(action: str, where: str | Path) -> Iterator[None]:
     """Turn the operating system's errors into a StoreError that says what to do."""
     try:
         yield
+    except _remote_errors() as error:
+        raise StoreError(
+            f"cannot {action} {where}: {str(error).rstrip('.')}. Check the address "
+            "(AWS_ENDPOINT_URL), the credentials (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY) and the network."
+        ) from error
     except OSError as error:
         advice = _ADVICE.get(error.errno or 0, "check the store's path and that its disk works")
         if isinstance(error, PermissionError):
@@ -82,6 +96,32 @@ def store_errors(action: str, where: str | Path) -> Iterator[None]:
         elif isinstance(error, FileNotFoundError):
             advice = _ADVICE[errno.ENOENT]
         raise StoreError(f"cannot {action} {where}: {error.strerror or error}; {advice}.") from error
+
+
+@contextmanager
+def disk_errors(where: str | Path) -> Iterator[None]:
+    """Turn what anything raises because a disk is full, failing or read-only into a StoreError.
+
+    For work in which many libraries write. Those in Rust have exceptions of their own, which carry the
+    system's error in their text; every other exception passes.
+    """
+    try:
+        yield
+    except PipelineError:
+        raise
+    except Exception as error:
+        number = error.errno if isinstance(error, OSError) else None
+        if told := re.search(r"\(os error (\d+)\)", str(error)):
+            number = int(told[1])
+        if number is None or number not in _DISK_FAULTS:
+            raise
+        raise StoreError(f"cannot write {where}: {os.strerror(number)}; {_ADVICE[number]}.") from error
+
+
+def _remote_errors() -> tuple[type[Exception], ...]:
+    """What s3fs raises besides OSError: it passes on botocore's own errors of credentials and connections."""
+    botocore = sys.modules.get("botocore.exceptions")
+    return () if botocore is None else (botocore.BotoCoreError, botocore.ClientError)
 
 
 def sha256_file(path: Path) -> str:
@@ -108,15 +148,15 @@ def sync_tree(folder: Path) -> None:
         sync_folder(Path(parent))
 
 
-def write_new(root: StoreRoot, path: str, content: bytes) -> bool:
-    """Write a small file whole or not at all; False, and nothing changed, where it exists already."""
+def write_new(root: StoreRoot, path: str, content: bytes, *, unique: bool = False) -> bool:
+    """Write a small file whole or not at all; False, and nothing changed, where it exists already.
+
+    `unique` says that nobody else would write the same content. Then a write to an object store whose answer
+    was lost on the way, and which is found in place when it is repeated, is known to be our own.
+    """
     with store_errors("write", path):
         if not root.local:
-            try:
-                root.fs.pipe_file(path, content, mode="create")
-            except FileExistsError:
-                return False
-            return True
+            return _create_object(root, path, content) or (unique and read_bytes(root, path) == content)
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.parent / f".{target.name}.{secrets.token_hex(8)}"
@@ -132,6 +172,42 @@ def write_new(root: StoreRoot, path: str, content: bytes) -> bool:
             temporary.unlink()
         sync_folder(target.parent)
         return True
+
+
+def replace_file(root: StoreRoot, path: str, content: bytes) -> None:
+    """Write a small file whole, over what is there; readers see the old one or the new one."""
+    with store_errors("write", path):
+        if not root.local:
+            root.fs.pipe_file(path, content)
+            return
+        target = Path(path)
+        temporary = target.parent / f".{target.name}.{secrets.token_hex(8)}"
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+        sync_folder(target.parent)
+
+
+def _create_object(root: StoreRoot, path: str, content: bytes) -> bool:
+    try:
+        root.fs.pipe_file(path, content, mode="create")
+    except FileExistsError:
+        return False
+    except OSError as error:
+        answer = getattr(error.__cause__, "response", {}).get("Error", {}).get("Code")
+        # Not all servers name the condition that failed; a conflict is another's write that is going on.
+        if answer not in ("PreconditionFailed", "ConditionalRequestConflict"):
+            raise
+        return False
+    return True
+
+
+def remove(root: StoreRoot, path: str) -> None:
+    """Remove a file; nothing happens where there is none."""
+    with store_errors("remove", path), suppress(FileNotFoundError):
+        root.fs.rm_file(path)
 
 
 def read_bytes(root: StoreRoot, path: str) -> bytes | None:

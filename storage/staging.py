@@ -30,6 +30,17 @@ class StagingFolder:
         os.close(self._descriptor)
 
 
+def abandoned(parent: Path) -> list[Path]:
+    """The staging folders whose writers are dead; changes nothing."""
+    found = []
+    for folder in sorted(parent.iterdir()) if parent.is_dir() else ():
+        descriptor = _try_lock(folder)
+        if descriptor is not None:
+            os.close(descriptor)
+            found.append(folder)
+    return found
+
+
 def remove_abandoned(parent: Path) -> None:
     """Remove the staging folders whose writers are dead."""
     for folder in parent.iterdir() if parent.is_dir() else ():

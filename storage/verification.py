@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import polars as pl
 
 from storage.artifacts import ArtifactStore
 from storage.errors import DamagedArtifact
+from storage.foreign_rows import IMPORT_STAGE
 from storage.integrity import Problems
-from storage.lineage_rows import LineageRows, RowKind
+from storage.lineage.rows import LineageRows, RowKind
 from storage.manifest import Manifest
 from storage.memory_index import EMPTY_MEMORY, MemoryIndex, index_folder
+from storage.releases import ReleasedFile
 from storage.runs import Run
 
 _EXAMPLES = 5
@@ -28,6 +31,9 @@ class VerificationReport:
     trajectories: int
     memory_entries: int
     sft_rows: int
+    released_files: int = 0
+    """Files that retention has taken; the other counts are of what was committed."""
+    released_bytes: int = 0
     problems: Problems = field(default_factory=list)
 
 
@@ -37,12 +43,14 @@ def verify_run(store: ArtifactStore, run: Run) -> VerificationReport:
     Links are followed only where all files are whole. Changes nothing.
     """
     manifests, problems = _reachable(store, run)
+    released = _released(store, manifests)
     for manifest in manifests:
         found = store.verify(manifest.artifact_id)
         problems += [f"artifact {manifest.artifact_id} ({manifest.stage}): {problem}" for problem in found]
     rows = LineageRows(store, manifests)
     if not problems:
-        problems += _link_problems(store, rows) + _memory_problems(store, run, manifests)
+        imported = [manifest.artifact_id for manifest in manifests if manifest.stage == IMPORT_STAGE]
+        problems += _link_problems(store, rows, imported) + _memory_problems(store, run, manifests)
     files = [entry for manifest in manifests for entry in manifest.files]
 
     def rows_of(table: str) -> int:
@@ -56,8 +64,19 @@ def verify_run(store: ArtifactStore, run: Run) -> VerificationReport:
         trajectories=rows_of("trajectories"),
         memory_entries=rows_of("memory"),
         sft_rows=rows_of("sft"),
+        released_files=len(released),
+        released_bytes=sum(file.bytes for file in released),
         problems=problems,
     )
+
+
+def _released(store: ArtifactStore, manifests: list[Manifest]) -> list[ReleasedFile]:
+    files: list[ReleasedFile] = []
+    for manifest in manifests:
+        # A damaged record is named with the other problems of its artifact.
+        with suppress(DamagedArtifact):
+            files += store.releases(manifest).files
+    return files
 
 
 def _reachable(store: ArtifactStore, run: Run) -> tuple[list[Manifest], Problems]:
@@ -85,27 +104,32 @@ def _reachable(store: ArtifactStore, run: Run) -> tuple[list[Manifest], Problems
     return list(found.values()), list(problems.values())
 
 
-def _link_problems(store: ArtifactStore, rows: LineageRows) -> Problems:
+def _link_problems(store: ArtifactStore, rows: LineageRows, imported: list[str]) -> Problems:
+    """`imported` are artifacts whose rows may name policies and memory entries of another store."""
     trajectories = rows.scan("trajectory", _LINKS["trajectory"]).collect()
+    foreign = pl.col("artifact_id").is_in(imported)
+    foreign_ids = trajectories.filter(foreign)["trajectory_id"]
+    own = trajectories.filter(~foreign)
     entries = rows.scan("memory_entry", _LINKS["memory_entry"]).collect()
     dataset = rows.scan("sft_row", _LINKS["sft_row"]).collect()
+    own_dataset = dataset.filter(~pl.col("trajectory_id").is_in(foreign_ids.implode()))
     known, known_entries = trajectories["trajectory_id"], entries["entry_id"]
     return [
         *_repeated(trajectories["trajectory_id"]),
         *_repeated(entries["entry_id"]),
         *_repeated(dataset["sft_row_id"]),
         *_dangling(trajectories, "parent_trajectory_id", known),
-        *_dangling(trajectories, "memory_entry_ids", known_entries),
-        *_dangling(trajectories, "policy_version", _committed(store, trajectories["policy_version"])),
-        *_dangling(trajectories, "memory_version", _committed(store, trajectories["memory_version"])),
+        *_dangling(own, "memory_entry_ids", known_entries),
+        *_dangling(own, "policy_version", _committed(store, own["policy_version"])),
+        *_dangling(own, "memory_version", _committed(store, own["memory_version"])),
         *_dangling(entries, "source_trajectory_id", known),
         *_dangling(entries, "parent_entry_ids", known_entries),
         *_dangling(entries, "policy_version", _committed(store, entries["policy_version"])),
         *_dangling(dataset, "trajectory_id", known),
         *_dangling(dataset, "reflection_trajectory_id", known),
         *_dangling(dataset, "first_trajectory_id", known),
-        *_dangling(dataset, "memory_entry_ids", known_entries),
-        *_dangling(dataset, "policy_version", _committed(store, dataset["policy_version"])),
+        *_dangling(own_dataset, "memory_entry_ids", known_entries),
+        *_dangling(own_dataset, "policy_version", _committed(store, own_dataset["policy_version"])),
     ]
 
 

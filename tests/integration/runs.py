@@ -45,7 +45,7 @@ def command(*arguments: str | Path, status: int = 0) -> tuple[str, str]:
     return output, errors
 
 
-def artifact_hashes(store: Path, run: str = "small") -> dict[tuple[str, str], dict[str, str]]:
+def artifact_hashes(store: Path | str, run: str = "small") -> dict[tuple[str, str], dict[str, str]]:
     """For each artifact of a run: its stage and id, and the sha256 of its files."""
     artifacts = ArtifactStore(str(store))
     hashes = {}

@@ -1,45 +1,59 @@
+"""Runs killed with SIGKILL at random instants, many of them in the middle of a commit.
+
+ERL_TEST_KILLS says how many kills, ERL_TEST_SEED which. `make reliability` kills a hundred times.
+"""
+
+from __future__ import annotations
+
 import os
 import random
-import signal
+import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.integration.runs import artifact_hashes, command, start_module, trajectory_ids, write_config
+from storage.artifacts import ArtifactStore
+from storage.runs import RunStore
+from storage.verification import verify_run
+from tests.integration.killing import SMALL, random_moment, train_to_the_end, train_until, where_it_died
+from tests.integration.runs import artifact_hashes, trajectory_ids
 
-KILLS = int(os.environ.get("ERL_TEST_KILLS", "10"))
+KILLS = int(os.environ.get("ERL_TEST_KILLS", "12"))
 SEED = int(os.environ.get("ERL_TEST_SEED", "0"))
-NEVER = 600.0
-
-
-def train(config: Path, store: Path, seconds: float) -> float | None:
-    """Train, and be killed `seconds` after the work began; None then, else the seconds that the work took."""
-    process = start_module("tests.integration.train_until_killed", config, store, str(seconds))
-    output, errors = process.communicate()
-    assert process.returncode in (0, -signal.SIGKILL), errors
-    return float(output) if process.returncode == 0 else None
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_a_run_killed_at_random_moments_ends_with_the_bytes_of_an_undisturbed_one(tmp_path: Path) -> None:
-    config = write_config(tmp_path)
-    undisturbed, disturbed = tmp_path / "undisturbed", tmp_path / "disturbed"
-    whole = train(config, undisturbed, NEVER)
-    assert whole is not None
-
-    moments = random.Random(SEED)
-    kills = 0
-    while kills < KILLS:
-        # Every start goes on where the last was killed, so short times reach late stages too.
-        if train(config, disturbed, moments.uniform(0.0, 2 * whole / KILLS)) is not None:
-            break
-        kills += 1
-    print(f"seed {SEED}: killed {kills} times")
-    assert kills >= KILLS // 2
-    assert train(config, disturbed, NEVER) is not None
-
-    assert artifact_hashes(disturbed) == artifact_hashes(undisturbed)
-    ids = trajectory_ids(disturbed)
+@pytest.mark.timeout(3600)
+def test_a_run_killed_at_random_instants_ends_with_the_bytes_of_an_undisturbed_one(tmp_path: Path) -> None:
+    config = tmp_path / "small.yaml"
+    config.write_text(SMALL)
+    undisturbed = tmp_path / "undisturbed"
+    train_to_the_end(config, tmp_path / "first")  # the first start imports everything
+    whole = train_to_the_end(config, undisturbed)
+    hashes, ids = artifact_hashes(undisturbed), sorted(trajectory_ids(undisturbed))
     assert len(set(ids)) == len(ids) > 0
-    command("lineage", "verify", "small", "--store", disturbed)
+
+    chance = random.Random(SEED)
+    died: Counter[str] = Counter()
+    stores = 0
+    while died.total() < KILLS:
+        store = tmp_path / f"disturbed-{stores}"
+        while died.total() < KILLS and train_until(config, store, random_moment(store, whole, chance)):
+            died[where_it_died(store)] += 1
+        train_to_the_end(config, store)
+        stores += 1
+
+        assert artifact_hashes(store) == hashes
+        assert sorted(trajectory_ids(store)) == ids
+        run = RunStore(str(store)).open("small")
+        report = verify_run(ArtifactStore(str(store)), run)
+        assert report.problems == []
+        assert report.memory_entries > 0
+        assert list((store / "staging").iterdir()) == []
+        shutil.rmtree(store)
+    print(f"\nseed {SEED}: killed {died.total()} times in {stores} runs of {whole:.1f} s")
+    for place, times in sorted(died.items()):
+        print(f"  {times:3d} {place}")
+    in_commit = sum(times for place, times in died.items() if not place.startswith("at work"))
+    assert in_commit > 0

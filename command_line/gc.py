@@ -1,0 +1,159 @@
+"""`erl-pipeline gc`: remove what no run reaches, and the big files of old iterations."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from command_line.options import DEFAULT_STORE, Json, Store
+from command_line.output import print_json, print_line, print_table
+from command_line.program import command
+
+if TYPE_CHECKING:
+    from storage.collection import CollectionPlan
+    from storage.retention import Kept, PlannedRelease, RetentionRule
+
+Delete = Annotated[bool, typer.Option("--delete", help="Do it. Without this, only show what would be done.")]
+MinimumAge = Annotated[
+    float,
+    typer.Option(
+        "--min-age", min=0, metavar="HOURS", help="Keep what no run reaches for so long after it was made."
+    ),
+]
+OnlyRun = Annotated[
+    str | None, typer.Option("--run", metavar="RUN", help="Let only this run's iterations lose files.")
+]
+Checkpoints = Annotated[
+    str | None,
+    typer.Option(
+        "--retain-checkpoints",
+        metavar="RULE",
+        help="Release the weights of all iterations but the last N, or every:K, or N,every:K.",
+    ),
+]
+Optimizer = Annotated[
+    str | None,
+    typer.Option("--retain-optimizer", metavar="RULE", help="The same for optimizer states."),
+]
+Trajectories = Annotated[
+    str | None,
+    typer.Option(
+        "--retain-trajectories", metavar="RULE", help="The same for rollouts; columns for lineage are kept."
+    ),
+]
+
+
+def gc(
+    store: Store = DEFAULT_STORE,
+    run: OnlyRun = None,
+    retain_checkpoints: Checkpoints = None,
+    retain_optimizer: Optimizer = None,
+    retain_trajectories: Trajectories = None,
+    min_age: MinimumAge = 1.0,
+    delete: Delete = False,
+    json: Json = False,
+) -> None:
+    """Remove what no run reaches, and what killed processes left; show what that would be unless --delete."""
+    from datetime import timedelta
+
+    from storage.collection import collect, plan_collection
+    from storage.errors import InputError
+    from storage.retention import parse_rule, plan_retention, retain
+
+    given: Mapping[Kept, str | None] = {
+        "checkpoints": retain_checkpoints,
+        "optimizer": retain_optimizer,
+        "trajectories": retain_trajectories,
+    }
+    rules = {kind: parse_rule(text) for kind, text in given.items() if text is not None}
+    if run is not None and not rules:
+        raise InputError("--run is for the rules of retention: give one, such as --retain-checkpoints 3.")
+    age = timedelta(hours=min_age)
+    releases = (retain if delete else plan_retention)(store, rules, run) if rules else []
+    plan = (collect if delete else plan_collection)(store, age)
+    if json:
+        print_json(_as_json(plan, releases, delete))
+    else:
+        _print(plan, releases, rules, store, min_age, delete)
+
+
+def _print(
+    plan: CollectionPlan,
+    releases: list[PlannedRelease],
+    rules: Mapping[Kept, RetentionRule],
+    store: str,
+    min_age: float,
+    delete: bool,
+) -> None:
+    from storage.collection import committed_bytes
+
+    runs = "1 run reaches" if plan.runs == 1 else f"{plan.runs} runs reach"
+    print_line(f"Store {store}: {runs} {plan.reached} artifacts of {_size_text(plan.reached_bytes)}.")
+    rows = [
+        *_counted("no run reaches", ((m.stage, committed_bytes(m)) for m in plan.unreached)),
+        *_counted("left behind", ((item.kind, item.bytes) for item in plan.leftovers)),
+        *_counted("by retention", ((f"{r.manifest.stage}, {r.kind}", r.bytes) for r in releases)),
+    ]
+    print_table(rows, left=("why", "what"))
+    if plan.young:
+        print_line(f"{plan.young} artifacts that no run reaches are kept, being younger than {min_age:g} h.")
+    freed = _size_text(plan.bytes + sum(release.bytes for release in releases))
+    if delete:
+        print_line(f"Removed: {freed}.")
+    elif rows:
+        print_line(f"Nothing is removed yet. To free {freed}: {command([*sys.argv[1:], '--delete'])}")
+    else:
+        print_line("There is nothing to remove.")
+    if rules and not releases:
+        print_line("The rules of retention release nothing.")
+
+
+def _counted(why: str, items: Iterable[tuple[str, int]]) -> list[dict[str, str]]:
+    totals: dict[str, list[int]] = {}
+    for what, size in items:
+        totals.setdefault(what, []).append(size)
+    return [
+        {"why": why, "what": what, "count": f"{len(sizes):,}", "bytes": _size_text(sum(sizes))}
+        for what, sizes in sorted(totals.items())
+    ]
+
+
+def _size_text(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB" if size >= 1e5 or not size else f"{size / 1e3:,.1f} kB"
+
+
+def _as_json(plan: CollectionPlan, releases: list[PlannedRelease], delete: bool) -> dict[str, object]:
+    return {
+        "deleted": delete,
+        "runs": plan.runs,
+        "reached": {"artifacts": plan.reached, "bytes": plan.reached_bytes},
+        "unreached": [
+            {
+                "artifact_id": manifest.artifact_id,
+                "stage": manifest.stage,
+                "run": manifest.run,
+                "bytes": sum(entry.bytes for entry in manifest.files),
+            }
+            for manifest in plan.unreached
+        ],
+        "young": plan.young,
+        "leftovers": [
+            {"kind": item.kind, "path": item.path, "files": item.files, "bytes": item.bytes}
+            for item in plan.leftovers
+        ],
+        "releases": [
+            {
+                "artifact_id": release.manifest.artifact_id,
+                "stage": release.manifest.stage,
+                "iteration": release.manifest.iteration,
+                "files": list(release.files),
+                "bytes": release.bytes,
+                "reason": release.reason,
+            }
+            for release in releases
+        ],
+        "bytes": plan.bytes + sum(release.bytes for release in releases),
+    }

@@ -1,0 +1,206 @@
+"""Leases in an object store: which machine may work on something, where no kernel can keep a lock.
+
+A lease is a row of numbered objects, `00000001.json`, `00000002.json`, ... The highest number has it. A
+machine takes it by creating the next number, which the store lets only one do (`If-None-Match: *`), and
+keeps it by writing its object again and again. Whoever finds that object released, or not written for the
+lease's duration, may create the next number. Ages are differences of two times of the store's own clock.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage.errors import RunBusy, StoreError
+from storage.filesystem import StoreRoot, list_names, read_bytes, remove, store_errors, write_new
+
+LEASE_SECONDS = 60.0
+"""How long after its last sign of life a machine still counts as working."""
+
+_NUMBERED = re.compile(r"\d{8}\.json")
+_SIGNS_OF_LIFE = 6
+_GIVE_UP = 2 / 3
+
+
+@dataclass(frozen=True)
+class LeaseState:
+    """Who has a lease, and for how many more seconds if nothing is heard of them; `number` 0: nobody yet."""
+
+    number: int
+    holder: str
+    seconds_left: float
+
+    @property
+    def held(self) -> bool:
+        return self.seconds_left > 0
+
+
+class Lease:
+    """A lease that this process has. A thread writes its object again until `release`."""
+
+    def __init__(self, root: StoreRoot, folder: str, number: int, machine: str, seconds: float) -> None:
+        self.number = number
+        self._machine = machine
+        self._root = root
+        self._folder = folder
+        self._seconds = seconds
+        self._renewed = time.monotonic()
+        self._ended = threading.Event()
+        self._lost = ""
+        self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
+        self._thread.start()
+
+    def require(self) -> None:
+        """Raise RunBusy when another machine has taken the lease, or when it could not be renewed in time."""
+        self._look()
+        if self._lost:
+            raise RunBusy(self._lost)
+
+    def release(self) -> None:
+        """Let others have it at once."""
+        self._ended.set()
+        self._thread.join()
+        # A store that cannot be written now frees the lease by its age.
+        with suppress(StoreError):
+            if not self._lost:
+                self._write(released=True)
+
+    def _renew(self) -> None:
+        while not self._ended.wait(self._seconds / _SIGNS_OF_LIFE) and not self._lost:
+            # One failure is no loss: `_look` counts the time since the last success.
+            with suppress(StoreError):
+                self._look()
+                if not self._lost:
+                    self._write(released=False)
+                    self._renewed = time.monotonic()
+
+    def _write(self, *, released: bool) -> None:
+        path = _path(self._folder, self.number)
+        with store_errors("write", path):
+            self._root.fs.pipe_file(path, _content(self._machine, released=released))
+
+    def _look(self) -> None:
+        if _highest(self._root, self._folder) > self.number:
+            self._lost = (
+                "another machine has taken over, because nothing was heard of this one. What was committed "
+                "is kept; stop one of the two."
+            )
+        elif time.monotonic() - self._renewed > self._seconds * _GIVE_UP:
+            self._lost = (
+                f"the store took no sign of life for {self._seconds * _GIVE_UP:.0f} seconds, so another "
+                "machine may take over. What was committed is kept; run the same command again."
+            )
+
+
+@contextmanager
+def hold_lease(
+    root: StoreRoot, folder: str, busy: Callable[[LeaseState], str], seconds: float = LEASE_SECONDS
+) -> Iterator[Lease]:
+    """Have the lease of a folder of an object store.
+
+    The caller must have this machine's own lock for the same thing: a lease whose holder ran on this machine
+    is then known to be left behind, and is taken at once.
+
+    Args:
+        busy: the message for a lease that another machine has.
+
+    Raises:
+        RunBusy: another machine has it.
+        StoreError: the store cannot be used, or overwrites where it was told not to.
+    """
+    state = lease_state(root, folder, seconds)
+    if state.held:
+        raise RunBusy(busy(state))
+    number, machine = state.number + 1, _machine(root)
+    taken = write_new(root, _path(folder, number), _content(machine, released=False), unique=True)
+    if not taken or _highest(root, folder) != number:
+        raise RunBusy(busy(lease_state(root, folder, seconds)))
+    lease = Lease(root, folder, number, machine, seconds)
+    try:
+        for name in list_names(root, folder):
+            if name != _path(folder, number).rsplit("/", 1)[-1] and _NUMBERED.fullmatch(name):
+                remove(root, f"{folder}/{name}")
+        yield lease
+    finally:
+        lease.release()
+
+
+def lease_state(root: StoreRoot, folder: str, seconds: float = LEASE_SECONDS) -> LeaseState:
+    """Who has a lease now. A holder of this machine counts as gone: ask for this machine's lock first.
+
+    Raises StoreError when the store cannot be used, or overwrites where it was told not to.
+    """
+    now = _store_time(root, folder)
+    number = _highest(root, folder)
+    content = read_bytes(root, _path(folder, number)) if number else None
+    if content is None:
+        return LeaseState(number, "nobody", 0.0)
+    try:
+        record = json.loads(content)
+        holder = f"process {record['pid']} on {record['host']}"
+        gone = bool(record["released"]) or record["machine"] == _machine(root)
+    except (ValueError, KeyError, TypeError):
+        # An object that is no lease is taken for one that its writer still means to hold.
+        holder, gone = "an unknown machine", False
+    with store_errors("read", _path(folder, number)):
+        age = now - root.fs.modified(_path(folder, number)).timestamp()
+    return LeaseState(number, holder, 0.0 if gone else seconds - age)
+
+
+def _store_time(root: StoreRoot, folder: str) -> float:
+    """The store's time, in seconds: that of an object written now. Its writing shows that the store refuses
+    to overwrite when it is asked to, without which two machines would both have a lease."""
+    path = f"{folder}/clock-{secrets.token_hex(8)}"
+    try:
+        if not write_new(root, path, b"first\n") or write_new(root, path, b"second\n"):
+            raise StoreError(
+                f"the object store of {root.uri} overwrites objects that were to be created (it ignores "
+                "If-None-Match), so two machines could work on one run. Use a store with conditional writes."
+            )
+        with store_errors("read", path):
+            return float(root.fs.modified(path).timestamp())
+    finally:
+        remove(root, path)
+
+
+def _content(machine: str, *, released: bool) -> bytes:
+    record = {
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "machine": machine,
+        "released": released,
+        "written": secrets.token_hex(8),
+    }
+    return (json.dumps(record) + "\n").encode()
+
+
+def _machine(root: StoreRoot) -> str:
+    """A name of this machine's scratch folder; host names are not unique."""
+    path = Path(root.scratch) / "machine"
+    with store_errors("write", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".machine.{secrets.token_hex(8)}")
+        if not path.exists():
+            temporary.write_text(secrets.token_hex(16))
+            with suppress(FileExistsError):
+                os.link(temporary, path)
+            temporary.unlink()
+        return path.read_text()
+
+
+def _highest(root: StoreRoot, folder: str) -> int:
+    names = [name for name in list_names(root, folder) if _NUMBERED.fullmatch(name)]
+    return max((int(name.split(".")[0]) for name in names), default=0)
+
+
+def _path(folder: str, number: int) -> str:
+    return f"{folder}/{number:08d}.json"

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.command_line.conftest import FinishedRun
+from tests.command_line.invoke import invoke
+
+
+@pytest.fixture
+def store(finished: FinishedRun, tmp_path: Path) -> Path:
+    shutil.copytree(finished.store, tmp_path / "store")
+    return tmp_path / "store"
+
+
+def test_a_store_of_one_run_has_nothing_to_remove(store: Path) -> None:
+    shown = invoke("gc", "--store", store, "--min-age", "0")
+    assert shown.status == 0
+    assert shown.output.startswith(f"Store {store}: 1 run reaches ")
+    assert shown.output.endswith("There is nothing to remove.\n")
+
+
+def test_by_default_it_only_shows_what_it_would_remove_and_how(store: Path) -> None:
+    shutil.rmtree(store / "runs" / "small")
+    before = sorted(store.rglob("*"))
+    shown = invoke("gc", "--store", store, "--min-age", "0")
+    assert "no run reaches update_policy" in " ".join(shown.output.split())
+    assert f": erl-pipeline gc --store {store} --min-age 0 --delete\n" in shown.output
+    assert [path for path in sorted(store.rglob("*")) if path.name != "collection.lock"] == [
+        path for path in before if path.name != "collection.lock"
+    ]
+    young = invoke("gc", "--store", store)
+    assert "artifacts that no run reaches are kept, being younger than 1 h." in young.output
+    removed = invoke("gc", "--store", store, "--min-age", "0", "--delete", "--json").json
+    assert removed["deleted"] is True
+    assert {item["stage"] for item in removed["unreached"]} >= {"bootstrap", "rollout_shard", "evaluate"}
+    assert list((store / "artifacts").glob("*/*")) == []
+
+
+def test_after_retention_the_run_is_finished_whole_and_can_go_on(finished: FinishedRun, store: Path) -> None:
+    rules = ["--retain-checkpoints", "1", "--retain-optimizer", "1", "--retain-trajectories", "1"]
+    planned = invoke("gc", "--store", store, *rules, "--json").json
+    assert {(item["iteration"], item["stage"]) for item in planned["releases"]} == {
+        (1, "update_policy"),
+        (1, "fine_tune"),
+        (1, "rollout_shard"),
+    }
+    before = sum(path.stat().st_size for path in (store / "artifacts").rglob("*") if path.is_file())
+    invoke("gc", "--store", store, *rules, "--delete")
+    after = sum(path.stat().st_size for path in (store / "artifacts").rglob("*") if path.is_file())
+    assert before - after > 0.9 * planned["bytes"] > 0.3 * before
+
+    verified = invoke("lineage", "verify", "small", "--store", store)
+    assert verified.status == 0
+    assert "all is whole" in verified.output
+    assert "Released by retention: " in verified.output
+    words = ["train", finished.config, "--store", store, "--no-prefect"]
+    assert invoke(*words).errors == "Run small is finished: all 2 iterations are committed.\n"
+    assert invoke(*words, "--iterations", "3").status == 0
+
+
+def test_a_resumption_that_needs_a_released_file_says_which(finished: FinishedRun, store: Path) -> None:
+    invoke("gc", "--store", store, "--retain-optimizer", "1", "--delete")
+    # The last stage of the first iteration, and what came of it, is gone: it cannot be made again.
+    ledger = (store / "runs" / "small" / "ledger.jsonl").read_text().splitlines()
+    (lost,) = (
+        line.split('"artifact_id":"')[1][:32]
+        for line in ledger
+        if '"iteration":1,"stage":"fine_tune"' in line
+    )
+    shutil.rmtree(store / "artifacts" / "fine_tune" / lost)
+    told = invoke("train", finished.config, "--store", store, "--no-prefect")
+    assert told.status == 2
+    assert "optimizer.safetensors of artifact" in told.errors
+    assert "(update_policy, iteration 1) was released on" in told.errors
+    assert "by the rule --retain-optimizer 1" in told.errors
+    assert "Traceback" not in told.errors
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--retain-checkpoints", "0"], "is no rule of retention"),
+        (["--run", "small"], "give one, such as --retain-checkpoints 3"),
+        (["--run", "none", "--retain-checkpoints", "1"], "no run none"),
+    ],
+)
+def test_mistakes_are_told(store: Path, words: list[str], said: str) -> None:
+    told = invoke("gc", "--store", store, *words)
+    assert told.status == 2
+    assert said in told.errors

@@ -1,0 +1,175 @@
+"""Real runs on a full disk, a read-only store and one that fails: told, nothing half, then resumed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from storage.artifacts import ArtifactStore
+from tests.integration.killing import SMALL
+from tests.integration.runs import ROOT, artifact_hashes, command, write_config
+from tests.s3_server import s3_server
+
+PROGRAM = str(Path(sys.executable).with_name("erl-pipeline"))
+TMPFS = "mount -t tmpfs -o size={size} tmpfs {folder}"
+# A mount namespace of one's own: what is mounted in it is gone with the last process in it.
+UNSHARE = ["unshare", "--mount"] if os.getuid() == 0 else ["unshare", "--mount", "--map-root-user"]
+
+
+def can_mount(folder: Path) -> bool:
+    script = TMPFS.format(size="1m", folder=folder)
+    tried = subprocess.run([*UNSHARE, "sh", "-c", script], capture_output=True, check=False)
+    return tried.returncode == 0
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_told_and_the_run_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    if shutil.which("unshare") is None or not can_mount(tmp_path):
+        pytest.skip("this machine lets us mount no file system, as root or in a user namespace")
+    disk, config = tmp_path / "disk", tmp_path / "small.yaml"
+    disk.mkdir()
+    config.write_text(SMALL)
+    train = f"{PROGRAM} train {config} --store {disk}/store --no-prefect"
+    script = f"""
+        {TMPFS.format(size="3m", folder=disk)}
+        {train}; echo status $? >&2
+        find {disk}/store/artifacts -mindepth 2 -maxdepth 2 ! -exec test -e {{}}/manifest.json \\; -print >&2
+        ls {disk}/store/staging >&2
+        echo well >&2
+        mount -o remount,size=100m {disk}
+        {train} >/dev/null 2>&1; echo status $? >&2
+        cp -r {disk}/store {tmp_path}/kept
+    """
+    told = subprocess.run(
+        [*UNSHARE, "bash", "-c", script], capture_output=True, text=True, cwd=ROOT, check=False
+    ).stderr
+    full, well = told.split("well\n")
+    assert "Traceback" not in full, full
+    assert (
+        "No space left on device; the disk is full: free some space, then run the same command again." in full
+    )
+    assert full.endswith("status 2\n"), (
+        full
+    )  # and nothing after it: no artifact without a manifest, no staging
+    assert well == "status 0\n"
+    command("lineage", "verify", "small", "--store", tmp_path / "kept")
+    command("train", config, "--store", tmp_path / "undisturbed", "--no-prefect")
+    assert artifact_hashes(tmp_path / "kept") == artifact_hashes(tmp_path / "undisturbed")
+
+    # The same store, read-only.
+    script = f"""
+        mount --bind {tmp_path}/kept {disk} && mount -o remount,bind,ro {disk}
+        {PROGRAM} train {config} --store {disk} --no-prefect >/dev/null; echo status $? >&2
+        {PROGRAM} train {config} --store {disk} --no-prefect --iterations 3; echo status $? >&2
+        {PROGRAM} lineage verify small --store {disk}; echo status $? >&2
+        {PROGRAM} gc --store {disk} --retain-checkpoints 1 --delete; echo status $? >&2
+    """
+    told = subprocess.run(
+        [*UNSHARE, "bash", "-c", script], capture_output=True, text=True, cwd=ROOT, check=False
+    ).stderr
+    assert "Traceback" not in told, told
+    statuses = [line for line in told.splitlines() if line.startswith("status")]
+    assert statuses == ["status 0", "status 2", "status 0", "status 2"], told
+    assert told.count("the file system is read-only: choose another store") == 2
+    command("train", config, "--store", tmp_path / "kept", "--no-prefect", "--iterations", "3")
+
+
+COMMITTER = """
+import sys
+from storage.artifacts import ArtifactStore
+from storage.errors import StoreError
+from storage.recipe import Recipe
+from storage.runs import RunStore
+runs = RunStore(sys.argv[1])
+run = runs.open("run") if "run" in runs.list() else runs.create("run", {})
+with run.lock(lease_seconds=3600):
+    known = {entry.artifact_id for entry in run.stages()}
+    before = {}
+    for number in range(2):
+        recipe = Recipe("evaluate", 1, {"number": number}, before, 0)
+        store = ArtifactStore(sys.argv[1])
+        if store.find(recipe.artifact_id) is None:
+            with store.create(recipe, run="run", iteration=number) as staging:
+                for name in "ab":
+                    (staging.path / name).write_text(name * number)
+                staging.commit()
+        if recipe.artifact_id not in known:
+            run.record(number, "evaluate", recipe.artifact_id, reused=False, seconds=0.0)
+        before = {"before": recipe.artifact_id}
+"""
+
+
+@pytest.mark.slow
+def test_a_store_that_fails_every_fifth_operation_keeps_only_whole_artifacts(tmp_path: Path) -> None:
+    with s3_server(tmp_path / "log") as server:
+        environment = {**os.environ, **server.environment, "TMPDIR": str(tmp_path)}
+        once = {**environment, "AWS_MAX_ATTEMPTS": "1"}
+
+        def run(program: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                program, env=env, cwd=ROOT, text=True, capture_output=True, check=False, timeout=240
+            )
+
+        # Asked once: every command is told, with the status of a user's error.
+        server.fail_every(5)
+        config = write_config(tmp_path, iterations=1)
+        train = [PROGRAM, "train", str(config), "--store", "s3://bucket/train", "--no-prefect"]
+        refused = run(train, once)
+        assert refused.returncode == 2, refused.stderr
+        assert "Traceback" not in refused.stderr
+        assert "error: cannot" in refused.stderr
+
+        # Asked again, as the client does by itself: all of it is committed, in spite of every fifth failing.
+        # Every other failure comes after the operation was done: the client repeats what was done already.
+        done = run([sys.executable, "-c", COMMITTER, "s3://bucket/chain"], environment)
+        assert done.returncode == 0, done.stderr
+        server.fail_every(0)
+        reader = (
+            "import sys; from storage.artifacts import ArtifactStore; from storage.runs import RunStore\n"
+            "store, run = ArtifactStore(sys.argv[1]), RunStore(sys.argv[1]).open('run')\n"
+            "ids = [entry.artifact_id for entry in run.recorded()]\n"
+            "assert len(ids) == len(set(ids)) == len(list(store.list())) == 2, ids\n"
+            "assert all(store.verify(one) == [] for one in ids)\n"
+        )
+        checked = run([sys.executable, "-c", reader, "s3://bucket/chain"], environment)
+        assert checked.returncode == 0, checked.stderr
+
+        # When the store is well the refused training goes on.
+        trained = run(train, environment)
+        assert trained.returncode == 0, trained.stderr
+        assert run([PROGRAM, "lineage", "verify", "small", "--store", train[4]], environment).returncode == 0
+
+
+def test_a_program_that_may_write_no_large_file_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+    """Without any right to mount: the kernel's limit on the size of files stands for the full disk."""
+    program = (
+        "import resource, signal, sys\n"
+        "from storage.artifacts import ArtifactStore\n"
+        "from storage.errors import StoreError\n"
+        "from storage.filesystem import disk_errors\n"
+        "from storage.recipe import Recipe\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "store = ArtifactStore(sys.argv[1])\n"
+        "recipe = Recipe('evaluate', 1, {}, {}, 0)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "try:\n"
+        "    with disk_errors(sys.argv[1]), store.create(recipe, run='r', iteration=1) as staging:\n"
+        "        (staging.path / 'file').write_bytes(bytes(10000))\n"
+        "        staging.commit()\n"
+        "except StoreError as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "store")], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == (
+        f"cannot write {tmp_path / 'store'}: File too large; a file would be larger than is allowed: "
+        "raise the limit, then run the same command again.\n"
+    )
+    assert list(ArtifactStore(str(tmp_path / "store")).list()) == []
+    assert list((tmp_path / "store" / "staging").iterdir()) == []

@@ -1,0 +1,111 @@
+"""A real S3-compatible server of one's own: moto's, in its own process, on loopback and a free port.
+
+python -m tests.s3_server PORT FAULTS [careless]
+
+Requests are answered one after the other, since moto looks at a condition and writes in two steps. A
+careless server ignores If-None-Match, as some do. The file FAULTS says every how many requests one fails.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+BUCKET = "bucket"
+
+
+@dataclass(frozen=True)
+class S3Server:
+    """Where it listens, and what a program must have in its environment to use it."""
+
+    process: subprocess.Popen[bytes]
+    environment: dict[str, str]
+    faults: Path
+
+    def fail_every(self, requests: int) -> None:
+        """Answer every so many requests with an internal error, every other of them after carrying it out;
+        0 for none."""
+        self.faults.write_text(str(requests))
+
+
+@contextmanager
+def s3_server(log: Path, *, conditions: bool = True) -> Iterator[S3Server]:
+    """A running server with an empty bucket; it is gone afterwards."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    address = f"http://127.0.0.1:{port}"
+    environment = {
+        "AWS_ENDPOINT_URL": address,
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    faults = log.with_suffix(".faults")
+    faults.write_text("0")
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "tests.s3_server",
+                str(port),
+                str(faults),
+                *([] if conditions else ["careless"]),
+            ],
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        _wait_for(port, process, log)
+        urllib.request.urlopen(urllib.request.Request(f"{address}/{BUCKET}", method="PUT")).close()
+        yield S3Server(process, environment, faults)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.1)
+    raise RuntimeError(f"the S3 server did not start:\n{log.read_text()}")
+
+
+def main(port: int, faults: Path, careless: bool) -> None:
+    os.environ.update(AWS_ACCESS_KEY_ID="testing", AWS_SECRET_ACCESS_KEY="testing")
+    from moto.server import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import run_simple
+
+    application = DomainDispatcherApplication(create_backend_app)
+    requests = itertools.count(1)
+
+    def answer(environment: dict[str, Any], start_response: Any) -> Any:
+        if careless:
+            environment.pop("HTTP_IF_NONE_MATCH", None)
+        period, number = int(faults.read_text() or 0), next(requests)
+        if not period or number % period:
+            return application(environment, start_response)
+        if number // period % 2:
+            list(application(environment, lambda *_: None))
+        start_response("500 Internal Server Error", [("Content-Type", "application/xml")])
+        return [b"<Error><Code>InternalError</Code><Message>We met an internal error.</Message></Error>"]
+
+    run_simple("127.0.0.1", port, answer, threaded=False)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]), "careless" in sys.argv[3:])
