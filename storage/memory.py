@@ -1,36 +1,51 @@
-"""The reflection memory of a run: entries of committed memory versions, searched by similarity."""
+"""The reflection memory of a run: entries of committed memory versions, searched by similarity and words."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
 from storage.artifacts import ArtifactStore
-from storage.embedding import Embedder
+from storage.embedding import DEFAULT_MODEL, Embedder
 from storage.errors import StoreError
+from storage.memory_chain import EMPTY_MEMORY
 from storage.memory_entries import MEMORY_SCHEMA, MemoryEntry, entries_digest, write_delta
-from storage.memory_index import EMPTY_MEMORY, MemoryIndex, index_folder
+from storage.memory_index import MemoryIndex, index_folder
+from storage.memory_search import (
+    MemoryFilter,
+    Ranked,
+    SearchMode,
+    exact_search,
+    hybrid_search,
+    indexed_rows,
+    text_search,
+)
+from storage.memory_search_indexes import quote, vector_index
 
 if TYPE_CHECKING:
     from lancedb.table import Table
 
+    from storage.memory_selection import MemoryLimits
+    from storage.standalone_memory import StandaloneMemory
+
 __all__ = ["EMPTY_MEMORY", "MemoryEntry", "MemoryHit", "MemoryView", "ReflectionMemory", "write_delta"]
 
-_SCORE_DECIMALS = 6
-_FIRST_CANDIDATES = 32
 _ENTRY_COLUMNS = [field.name for field in fields(MemoryEntry)]
+_FETCHED_AT_ONCE = 1000
 
 
 @dataclass(frozen=True)
 class MemoryHit:
-    """An entry that was found, and the cosine similarity of its key to the query, in [-1, 1]."""
+    """An entry that was found.
+
+    `score` is the cosine similarity of its key to the query, in [-1, 1]; of a search by words its BM25
+    score, of a hybrid search the sum of its reciprocal ranks.
+    """
 
     entry: MemoryEntry
     score: float
@@ -40,12 +55,36 @@ class ReflectionMemory:
     """A run's memory. Its LanceDB table lies in `STORE/memory/<run>`; of an object store, on this machine.
 
     What it holds is what the committed artifacts of the memory versions hold, so any version can be
-    opened from any run and after any kill.
+    opened from any run and after any kill. The stages of the run add to it.
+
+    Without a run, `open` gives a memory that is added to by hand:
+
+        memory = ReflectionMemory.open("store", "kitchen")
+        burnt = Lesson("This oven runs hot: bake at 180, not 200.", "the bread came out black")
+        version = memory.add([burnt, Lesson("Weigh the flour.", "the dough was too wet to knead")])
+        hit = memory.search("why is my loaf burnt?", top_k=1)[0]
+        memory.forget(hit.entry.entry_id, "we have a new oven")
+        memory.at(version).search(["why is my loaf burnt?"], top_k=1)  # as it was then
     """
 
     def __init__(self, store_uri: str, run_name: str, artifacts: ArtifactStore, embedder: Embedder) -> None:
         self.embedder = embedder
         self._index = MemoryIndex(index_folder(store_uri, run_name), artifacts)
+
+    @staticmethod
+    def open(
+        store_uri: str,
+        name: str,
+        embedding_model: str = DEFAULT_MODEL,
+        limits: MemoryLimits | None = None,
+    ) -> StandaloneMemory:
+        """A memory of its own in a store, begun if it is not there; see `StandaloneMemory`.
+
+        Raises InputError where `name` is a training run, or a memory with another embedding model.
+        """
+        from storage.standalone_memory import StandaloneMemory
+
+        return StandaloneMemory(store_uri, name, embedding_model, limits)
 
     def at(self, version: str) -> MemoryView:
         """The memory as it is at a version: an artifact id, or `empty`.
@@ -68,10 +107,21 @@ class MemoryView:
         top_k: int,
         task_type: str | None = None,
         minimum_gain: float | None = None,
+        *,
+        environment: str | None = None,
+        first_iteration: int | None = None,
+        last_iteration: int | None = None,
+        mode: SearchMode = "vector",
+        exact: bool = True,
     ) -> list[list[MemoryHit]]:
-        """For each text the `top_k` most similar active entries, the best first, equals by entry id.
+        """For each text the `top_k` best active entries, the best first, equals by entry id.
 
-        The search is exact. `minimum_gain` is the least `reward_after - reward_before`.
+        Args:
+            minimum_gain: the least `reward_after - reward_before`.
+            mode: by similarity of meaning, by words, or both fused by rank.
+            exact: compare every vector. Without, a memory that has a vector index is searched by it: in
+                milliseconds, but an entry may be missed. What must be reproducible has to be exact, and by
+                vector.
 
         Raises:
             ValueError: `top_k` is less than 1.
@@ -81,10 +131,11 @@ class MemoryView:
             raise ValueError(f"top_k is {top_k}; it must be at least 1")
         if self._table is None or not texts:
             return [[] for _ in texts]
-        self._require_same_model(self._table)
         distinct = list(dict.fromkeys(texts))
-        condition = _condition(task_type, minimum_gain)
-        found = _nearest(self._table, self._embedder.embed(distinct), top_k, condition)
+        chosen = MemoryFilter(task_type, environment, minimum_gain, first_iteration, last_iteration)
+        if mode == "vector" and not exact and self.vector_index is not None:
+            return self._search_index(self._table, texts, top_k, chosen.condition())
+        found = self._find(self._table, distinct, top_k, chosen.condition(), mode, exact)
         entries = _fetch(self._table, {entry_id for ranked in found for entry_id, _ in ranked})
         hits = {
             text: [MemoryHit(entries[entry_id], score) for entry_id, score in ranked]
@@ -92,18 +143,57 @@ class MemoryView:
         }
         return [list(hits[text]) for text in texts]
 
+    def _search_index(
+        self, table: Table, texts: Sequence[str], top_k: int, condition: str
+    ) -> list[list[MemoryHit]]:
+        self._require_same_model()
+        return [
+            [
+                MemoryHit(_entry(row), score)
+                for row, score in indexed_rows(table, query, top_k, condition, _ENTRY_COLUMNS)
+            ]
+            for query in self._embedder.embed(texts)
+        ]
+
+    def _find(
+        self, table: Table, texts: list[str], top_k: int, condition: str, mode: SearchMode, exact: bool
+    ) -> list[Ranked]:
+        if mode == "text":
+            return text_search(table, texts, top_k, condition)
+        self._require_same_model()
+        queries = self._embedder.embed(texts)
+        if mode == "hybrid":
+            return hybrid_search(table, texts, queries, top_k, condition, exact)
+        return exact_search(table, queries, top_k, condition)
+
+    @cached_property
+    def vector_index(self) -> str | None:
+        """Type of the index that searches which need not be exact go by; None where all are exact."""
+        return None if self._table is None else vector_index(self._table)
+
     def count(self) -> int:
         """Number of entries."""
         return 0 if self._table is None else int(self._table.count_rows())
 
+    def facts(self) -> pl.DataFrame:
+        """All entries without texts and vectors: id, task type, environment, iteration and rewards; by id."""
+        columns = ["entry_id", "task_type", "environment", "iteration", "reward_before", "reward_after"]
+        if self._table is None:
+            rows = MEMORY_SCHEMA.empty_table().select(columns)
+        else:
+            rows = self._table.search().select(columns).limit(max(1, self.count())).to_arrow()
+        return _frame(rows)
+
+    def get(self, entry_ids: Sequence[str]) -> dict[str, MemoryEntry]:
+        """Those entries that this version holds, by id."""
+        return {} if self._table is None else _fetch(self._table, set(entry_ids))
+
     def entries(self) -> pl.DataFrame:
         """All entries with their vectors, by entry id."""
-        frame = pl.from_arrow(self._rows)
-        assert isinstance(frame, pl.DataFrame)
-        return frame.sort("entry_id")
+        return _frame(self._rows)
 
     def digest(self) -> str:
-        """Hex SHA-256 over the entries in fixed order; equal for equal memories, whatever their files."""
+        """64 hex digits over the entries; equal for equal memories, whatever their files."""
         return entries_digest(self._rows)
 
     @property
@@ -116,9 +206,9 @@ class MemoryView:
     def _models(self) -> set[str]:
         assert self._table is not None
         rows = self._table.search().select(["embedding_model"]).limit(self.count()).to_arrow()
-        return set(rows.column("embedding_model").to_pylist())
+        return set(rows.column("embedding_model").unique().to_pylist())
 
-    def _require_same_model(self, table: Table) -> None:
+    def _require_same_model(self) -> None:
         other = self._models - {self._embedder.embedding_model}
         if other:
             raise StoreError(
@@ -127,60 +217,22 @@ class MemoryView:
             )
 
 
-def _condition(task_type: str | None, minimum_gain: float | None) -> str:
-    parts = ["status = 'active'"]
-    if task_type is not None:
-        parts.append(f"task_type = {_quoted(task_type)}")
-    if minimum_gain is not None:
-        parts.append(f"reward_after - reward_before >= {minimum_gain!r}")
-    return " AND ".join(parts)
-
-
-def _nearest(
-    table: Table, queries: npt.NDArray[np.float32], top_k: int, condition: str
-) -> list[list[tuple[str, float]]]:
-    """(entry id, similarity) of the nearest entries of each query, [query, <= top_k]."""
-    nearest: dict[int, list[tuple[str, float]]] = {}
-    open_queries, limit = list(range(len(queries))), max(_FIRST_CANDIDATES, 2 * top_k)
-    while open_queries:
-        found = _candidates(table, queries[open_queries], limit, condition)
-        for query, candidates in zip(open_queries, found, strict=True):
-            ranked = sorted(candidates, key=lambda candidate: (-candidate[1], candidate[0]))
-            # A tie that reaches the last candidate may go on beyond it; then look further, since which of
-            # equal entries LanceDB returns depends on how its files happen to lie.
-            if len(ranked) < limit or ranked[-1][1] < ranked[top_k - 1][1]:
-                nearest[query] = ranked[:top_k]
-        open_queries = [query for query in open_queries if query not in nearest]
-        limit *= 4
-    return [nearest[query] for query in range(len(queries))]
-
-
-def _candidates(
-    table: Table, queries: npt.NDArray[np.float32], limit: int, condition: str
-) -> list[list[tuple[str, float]]]:
-    search = table.search(list(queries)).distance_type("cosine").bypass_vector_index()
-    rows = search.where(condition, prefilter=True).select(["entry_id", "_distance"]).limit(limit).to_arrow()
-    # LanceDB numbers the queries only where there are several.
-    numbers = rows.column("query_index").to_pylist() if len(queries) > 1 else [0] * rows.num_rows
-    found: list[list[tuple[str, float]]] = [[] for _ in queries]
-    for number, entry_id, distance in zip(
-        numbers, rows.column("entry_id").to_pylist(), rows.column("_distance").to_pylist(), strict=True
-    ):
-        found[number].append((entry_id, round(1.0 - distance, _SCORE_DECIMALS)))
-    return found
+def _frame(rows: pa.Table) -> pl.DataFrame:
+    frame = pl.from_arrow(rows)
+    assert isinstance(frame, pl.DataFrame)
+    return frame.sort("entry_id")
 
 
 def _fetch(table: Table, entry_ids: set[str]) -> dict[str, MemoryEntry]:
-    if not entry_ids:
-        return {}
-    condition = f"entry_id IN ({', '.join(_quoted(entry_id) for entry_id in sorted(entry_ids))})"
-    rows = table.search().where(condition).select(_ENTRY_COLUMNS).limit(len(entry_ids)).to_arrow()
-    entries = [
-        MemoryEntry(**{**row, "parent_entry_ids": tuple(row["parent_entry_ids"])}) for row in rows.to_pylist()
-    ]
+    wanted = sorted(entry_ids)
+    entries: list[MemoryEntry] = []
+    for start in range(0, len(wanted), _FETCHED_AT_ONCE):
+        some = wanted[start : start + _FETCHED_AT_ONCE]
+        condition = f"entry_id IN ({', '.join(quote(entry_id) for entry_id in some)})"
+        rows = table.search().where(condition).select(_ENTRY_COLUMNS).limit(len(some)).to_arrow()
+        entries += [_entry(row) for row in rows.to_pylist()]
     return {entry.entry_id: entry for entry in entries}
 
 
-def _quoted(text: str) -> str:
-    """A string literal of LanceDB's SQL."""
-    return "'" + text.replace("'", "''") + "'"
+def _entry(row: dict[str, Any]) -> MemoryEntry:
+    return MemoryEntry(**{**row, "parent_entry_ids": tuple(row["parent_entry_ids"])})

@@ -1,7 +1,7 @@
 """The LanceDB table of a run's memory: a materialised index of committed deltas, always makeable again.
 
-A memory version is the artifact that added to the memory. The artifacts form a chain by their input
-`memory`; the rows of a version are those of its whole chain. In the table each version is a tag.
+In the table each memory version is a tag. Memories of `INDEXED_ROWS` entries and more get indexes for
+people's questions; exact search does not use them.
 """
 
 from __future__ import annotations
@@ -10,63 +10,41 @@ import fcntl
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from storage.artifacts import ArtifactStore
-from storage.errors import InputError
 from storage.filesystem import open_root, store_errors
-from storage.memory_entries import MEMORY_SCHEMA, entries_digest, read_delta
+from storage.memory_chain import EMPTY_MEMORY, Delta, read_chain, read_delta_of, remaining, without
+from storage.memory_entries import MEMORY_SCHEMA, entries_digest
+from storage.memory_seal import Seal, SealedVersion
+from storage.memory_search_indexes import INDEXED_ROWS, keep_indexes, quote
 
 if TYPE_CHECKING:
     from lancedb.db import DBConnection
     from lancedb.table import Table
 
-EMPTY_MEMORY = "empty"
-"""The version of a memory that nothing was added to yet."""
-
-PARENT_INPUT = "memory"
-"""Name of the input by which an artifact of memory names its parent."""
+__all__ = ["EMPTY_MEMORY", "MemoryIndex", "index_folder"]
 
 _TABLE = "reflections"
-_MAX_FRAGMENTS = 16
+_MAX_FRAGMENTS, _FRAGMENTS_AT_MOST, _FRAGMENT_ROWS = 16, 256, 5000
+_DELETED_AT_ONCE = 1000
+_BATCH_ROWS = 4096
+_CACHE_BYTES = 768 * 2**20
 # What LanceDB raises for files that are gone, cut short or not its own.
 _UNREADABLE = (RuntimeError, ValueError)
 # Cleaning up raises an error once an old version is tagged, and every version here is.
 _KEEP_VERSIONS = timedelta(days=100 * 365)
 
 
-@dataclass(frozen=True)
-class Delta:
-    """What one memory version added."""
-
-    version: str
-    rows: pa.Table
-
-
 def index_folder(store_uri: str, run_name: str) -> Path:
     """Where a run's table lies: in the store, or, of an object store, on this machine."""
     return open_root(store_uri).scratch / "memory" / run_name
-
-
-def read_chain(artifacts: ArtifactStore, version: str) -> list[Delta]:
-    """The deltas of a memory version, the oldest first; each artifact is verified.
-
-    Raises InputError for a version that is no committed memory, DamagedArtifact for a damaged one.
-    """
-    chain = []
-    while version != EMPTY_MEMORY:
-        artifact = artifacts.open(version)
-        files = [entry.path for entry in artifact.files if entry.table == "memory"]
-        if not files:
-            raise InputError(f"artifact {version} ({artifact.manifest.stage}) is no memory version.")
-        chain.append(Delta(version, pa.concat_tables([read_delta(artifact.path(name)) for name in files])))
-        version = artifact.manifest.inputs.get(PARENT_INPUT, EMPTY_MEMORY)
-    return chain[::-1]
 
 
 class MemoryIndex:
@@ -76,7 +54,7 @@ class MemoryIndex:
     def __init__(self, folder: Path, artifacts: ArtifactStore) -> None:
         self._folder = folder
         self._artifacts = artifacts
-        self._trusted: set[str] = set()
+        self._seal = Seal(folder)
         self._one_thread = threading.Lock()
 
     def open(self, version: str) -> Table | None:
@@ -85,89 +63,126 @@ class MemoryIndex:
         Raises InputError for an unknown version, DamagedArtifact when a delta of its chain is damaged,
         StoreError when the table cannot be written.
         """
+        if version == EMPTY_MEMORY:
+            return None
+        read_delta_of(self._artifacts, version)
         with self._one_thread:
-            if version not in self._trusted:
-                deltas = read_chain(self._artifacts, version)
-                if not any(delta.rows.num_rows for delta in deltas):
-                    return None
+            self._seal.load()
+            if not self._is_sealed(version):
                 with self._one_process():
-                    if not self._holds(deltas):
-                        self._repair(deltas)
-                self._trusted.add(version)
-            return self._pinned(version)
+                    self._seal.load()
+                    if not self._is_sealed(version) and not self._bring_up_to(version):
+                        return None
+            return self._pinned(version) if self._seal.versions[version].rows else None
 
     def holds(self, version: str) -> bool:
         """Whether the table has exactly the entries of a version, each once; changes nothing."""
-        deltas = read_chain(self._artifacts, version)
-        return not any(delta.rows.num_rows for delta in deltas) or self._holds(deltas)
+        _, deltas = read_chain(self._artifacts, version)
+        return not any(batch.num_rows for batch in remaining(deltas)) or self._holds(deltas)
+
+    def _is_sealed(self, version: str) -> bool:
+        """Whether a version was checked, and its tag still names the table's version that was."""
+        known = self._seal.versions.get(version)
+        return known is not None and self._tag(version) == known.table_version
+
+    def _bring_up_to(self, version: str) -> bool:
+        """Make the table hold a version; False where that has no entries and there is no table."""
+        base, deltas = read_chain(self._artifacts, version, until=self._is_sealed)
+        if base != EMPTY_MEMORY:
+            with suppress(*_UNREADABLE):
+                self._seal.add(self._extend(deltas, base, self._seal.versions[base].rows))
+                return True
+            _, deltas = read_chain(self._artifacts, version)
+        if not any(batch.num_rows for delta in deltas for batch in delta.batches()):
+            return False
+        if not self._holds(deltas):
+            self._repair(deltas)
+        table = self._pinned(version)
+        self._seal.add({version: SealedVersion(table_version=table.version, rows=table.count_rows())})
+        return True
 
     def _holds(self, deltas: Sequence[Delta]) -> bool:
+        """Whether the table has the rows of a whole chain, by their digest."""
+        if self._tag(deltas[-1].version) is None:
+            return False
         try:
-            if deltas[-1].version not in self._tags():
-                return False
-            held = self._pinned(deltas[-1].version).to_arrow()
+            held = entries_digest(_stored(self._pinned(deltas[-1].version)))
         except _UNREADABLE:
             return False
-        return entries_digest(held) == entries_digest(pa.concat_tables([delta.rows for delta in deltas]))
+        return held == entries_digest(remaining(deltas))
 
     def _repair(self, deltas: Sequence[Delta]) -> None:
         """Add what the table lacks; where that does not make it whole, make it anew."""
         with suppress(*_UNREADABLE):
-            self._extend(deltas)
-            if self._holds(deltas):
-                return
-        self._connect().drop_table(_TABLE, ignore_missing=True)
-        self._extend(deltas)
+            done = next(
+                (n for n in range(len(deltas), 0, -1) if self._tag(deltas[n - 1].version) is not None), 0
+            )
+            base = deltas[done - 1].version if done else EMPTY_MEMORY
+            if done < len(deltas) and self._tag(base) is not None:
+                self._extend(deltas[done:], base, None)
+                if self._holds(deltas):
+                    return
+        self._seal.drop()
+        self._create(deltas)
+        self._extend(deltas, EMPTY_MEMORY, 0)
 
-    def _extend(self, deltas: Sequence[Delta]) -> None:
-        """Add the deltas after the newest one that is tagged, and tag each."""
-        tags = self._tags()
-        if EMPTY_MEMORY not in tags:
-            self._create(deltas)
-            tags = self._tags()
-        known = [position for position, delta in enumerate(deltas, start=1) if delta.version in tags]
-        done = max(known, default=0)
-        table = self._connect().open_table(_TABLE)
-        base = tags[deltas[done - 1].version if done else EMPTY_MEMORY]
-        if table.version != base:
-            table.checkout(base)
+    def _extend(self, deltas: Sequence[Delta], base: str, rows: int | None) -> dict[str, SealedVersion]:
+        """Add deltas after the tagged version `base`, which has `rows` entries, and tag each.
+
+        With the last one the table's files and indexes are put in order.
+
+        Raises RuntimeError when the table then has another number of entries than it should.
+        """
+        table = self._connection.open_table(_TABLE)
+        at = self._tag(base)
+        if table.version != at:
+            table.checkout(at)
             table.restore()
-        for delta in deltas[done:]:
-            if delta.rows.num_rows:
-                merge = table.merge_insert("entry_id").when_matched_update_all().when_not_matched_insert_all()
-                merge.execute(delta.rows.cast(table.schema))
-            if table.stats()["fragment_stats"]["num_fragments"] > _MAX_FRAGMENTS:
-                table.optimize(cleanup_older_than=_KEEP_VERSIONS)
+        rows = table.count_rows() if rows is None else rows
+        added: dict[str, SealedVersion] = {}
+        for delta in deltas:
+            rows += _change(table, delta)
+            if delta is deltas[-1]:
+                _maintain(table)
+            if self._tag(delta.version) is not None:  # of a branch that was left
+                table.tags.delete(delta.version)
             table.tags.create(delta.version, table.version)
+            added[delta.version] = SealedVersion(table_version=table.version, rows=rows)
+        if table.count_rows() != rows:
+            raise RuntimeError(f"the table has {table.count_rows()} entries and should have {rows}")
+        return added
 
     def _create(self, deltas: Sequence[Delta]) -> None:
-        connection = self._connect()
+        connection = self._connection
         connection.drop_table(_TABLE, ignore_missing=True)
-        first = next(delta.rows for delta in deltas if delta.rows.num_rows)
+        first = next(batch for delta in deltas for batch in delta.batches() if batch.num_rows)
         vector = pa.list_(pa.float32(), len(first.column("vector")[0]))
         position = MEMORY_SCHEMA.get_field_index("vector")
         schema = MEMORY_SCHEMA.set(position, pa.field("vector", vector, nullable=False))
-        table = connection.create_table(_TABLE, schema=schema)
-        # Without a primary key, two writers of one entry would both insert it and nobody would be told.
-        table.set_unenforced_primary_key("entry_id")
+        table = connection.create_table(_TABLE, schema=schema.append(pa.field("gain", pa.float32())))
         table.tags.create(EMPTY_MEMORY, table.version)
 
     def _pinned(self, version: str) -> Table:
-        table = self._connect().open_table(_TABLE)
+        table = self._connection.open_table(_TABLE)
         table.checkout(version)
         return table
 
-    def _tags(self) -> dict[str, int]:
-        """Memory version -> version of the table; empty where there is no table."""
-        connection = self._connect()
-        if _TABLE not in connection.list_tables().tables:
-            return {}
-        return {name: tag["version"] for name, tag in connection.open_table(_TABLE).tags.list().items()}
+    def _tag(self, version: str) -> int | None:
+        """The table's version that is tagged as a memory version; None where there is no such tag."""
+        if not (self._folder / f"{_TABLE}.lance").is_dir():
+            return None
+        try:
+            return int(self._connection.open_table(_TABLE).tags.get_version(version))
+        except _UNREADABLE:
+            return None
 
-    def _connect(self) -> DBConnection:
+    @cached_property
+    def _connection(self) -> DBConnection:
         import lancedb
 
-        return lancedb.connect(self._folder)
+        # By default the caches may grow to 7 GB.
+        session = lancedb.Session(index_cache_size_bytes=_CACHE_BYTES, metadata_cache_size_bytes=_CACHE_BYTES)
+        return lancedb.connect(self._folder, session=session)
 
     @contextmanager
     def _one_process(self) -> Iterator[None]:
@@ -177,3 +192,50 @@ class MemoryIndex:
             with path.open("ab") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 yield
+
+
+def _change(table: Table, delta: Delta) -> int:
+    """Bring one delta into the table; by how many entries it grew."""
+    removed = {removal.entry_id for removal in delta.removals()}
+    batches = [batch for batch in (without(each, removed) for each in delta.batches()) if batch.num_rows]
+    brought = (
+        {entry_id for each in delta.batches() for entry_id in each.column("entry_id").to_pylist()}
+        if removed
+        else set()
+    )
+    grown = 0
+    # One commit for all: what a kill leaves of several would not have a tag, but would slow every search.
+    if batches:
+        rows = pa.Table.from_batches(batches)
+        gain = pc.subtract(rows.column("reward_after"), rows.column("reward_before"))
+        table.add(rows.append_column(pa.field("gain", pa.float32()), gain).cast(table.schema))
+        grown += rows.num_rows
+    gone = sorted(removed - brought)
+    for start in range(0, len(gone), _DELETED_AT_ONCE):
+        before = table.count_rows()
+        quoted = ", ".join(quote(entry_id) for entry_id in gone[start : start + _DELETED_AT_ONCE])
+        table.delete(f"entry_id IN ({quoted})")
+        grown -= before - table.count_rows()
+    return grown
+
+
+def _stored(table: Table) -> Iterator[pa.RecordBatch]:
+    """All rows of a table, batch by batch."""
+    rows = table.search().select(MEMORY_SCHEMA.names).limit(max(1, table.count_rows()))
+    yield from rows.to_batches(_BATCH_ROWS)
+
+
+def _maintain(table: Table) -> None:
+    """Compact a table of many small files, and keep the indexes of a large one up to its size.
+
+    Files are put together only when there is enough new to put, so that a run's many small versions cost
+    as much each in a long history as in a short one.
+    """
+    fragments = table.stats()["fragment_stats"]
+    rows, largest = table.count_rows(), fragments["lengths"]["max"]
+    count = fragments["num_fragments"]
+    worth_it = count > _FRAGMENTS_AT_MOST or rows - largest >= largest / 4
+    if count > _MAX_FRAGMENTS and rows < count * _FRAGMENT_ROWS and worth_it:
+        table.optimize(cleanup_older_than=_KEEP_VERSIONS)
+    if rows >= INDEXED_ROWS:
+        keep_indexes(table, rows)

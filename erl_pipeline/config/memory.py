@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from erl_pipeline.config.base import Settings
@@ -14,6 +16,16 @@ class MemoryConfig(Settings):
     """`all-MiniLM-L6-v2` (its weights come with an installed package, no network), a folder, or any name
     that sentence-transformers loads."""
     top_k: int = Field(default=1, ge=1, le=32)
-    """Entries shown to one reflection."""
+    """Entries shown to one reflection, found by exact search of vectors whatever the memory's size, so
+    that what is retrieved can be reproduced."""
     same_task_type: bool = True
     """Only entries of the same task type are retrieved."""
+    merge_similarity: float | None = Field(default=None, gt=0.0, le=1.0)
+    """A new reflection that is at least this similar (cosine) to an earlier one of the same task type, in
+    situation and in text, is merged with it: the earlier one stays and counts how many it stands for. null:
+    none are merged."""
+    max_entries: int | None = Field(default=None, ge=1)
+    """Entries that the memory holds at most; beyond that it evicts. null: no limit."""
+    evict: Literal["oldest", "lowest_gain"] = "oldest"
+    """Which entries leave a full memory: the oldest, or those whose second attempt gained the least reward
+    (of equals the oldest)."""

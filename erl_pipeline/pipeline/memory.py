@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
+from erl_pipeline.config.memory import MemoryConfig
 from erl_pipeline.episodes.rows import opening_messages, situation
 from erl_pipeline.pipeline.context import RunContext
 from erl_pipeline.pipeline.outcome import StageOutcome
 from erl_pipeline.pipeline.rollouts import trajectory_files
 from erl_pipeline.pipeline.stage import Work, run_stage
 from storage.memory import EMPTY_MEMORY, MemoryEntry, write_delta
+from storage.memory_chain import ENTRIES_FILE, REMOVALS_FILE
+from storage.memory_forgetting import forget_recipe, write_forgotten
+from storage.memory_history import INDEX_STAGE, forget_requests
+from storage.memory_removals import write_removals
+from storage.memory_selection import MemoryLimits, keep_small
 from storage.recipe import Recipe
+from storage.runs import Run
 from storage.trajectories import Trajectory, read_trajectories
-
-ENTRIES = "entries.parquet"
 
 
 def index_memory(
@@ -22,8 +29,10 @@ def index_memory(
 ) -> StageOutcome:
     """Commit the new memory version: the reflections whose second attempt cleared the threshold.
 
-    The artifact holds what is new; the LanceDB table of the run is brought up to it afterwards, and can
-    always be made again from the artifacts.
+    Near-duplicates are merged and a full memory evicts, as configured; then what was asked to be forgotten
+    after this iteration leaves, in versions of their own, of which the last is given back. The artifacts
+    hold what changed; the LanceDB table of the run is brought up to them afterwards, and can always be made
+    again from them.
     """
     settings = context.config.memory
     assert settings is not None
@@ -31,10 +40,10 @@ def index_memory(
     if parent_id is not None:
         inputs["memory"] = parent_id
     recipe = Recipe(
-        stage="index_memory",
-        stage_version=1,
+        stage=INDEX_STAGE,
+        stage_version=2,
         config={
-            "memory": settings.model_dump(mode="json", include={"embedding_model"}),
+            "memory": memory_recipe(settings),
             "threshold": context.config.rollouts.success_threshold,
         },
         inputs=inputs,
@@ -44,17 +53,37 @@ def index_memory(
     def write(folder: Path) -> Work:
         trajectories = read_trajectories(trajectory_files(context.store, rollouts_id))
         entries = list(new_entries(trajectories, recipe.artifact_id))
-        write_delta(folder / ENTRIES, entries, context.memory.embedder)
-        before = context.memory.at(parent_id or EMPTY_MEMORY).count()
-        return Work(
-            counters={"entries_added": len(entries), "entries": before + len(entries)},
-            rows={ENTRIES: len(entries)},
-            memory_version=recipe.artifact_id,
-        )
+        before = context.memory.at(parent_id or EMPTY_MEMORY)
+        limits = MemoryLimits(settings.merge_similarity, settings.max_entries, settings.evict)
+        embedder = context.memory.embedder
+        removals = keep_small(before, entries, limits, embedder, recipe.artifact_id)
+        rows = {ENTRIES_FILE: write_delta(folder / ENTRIES_FILE, entries, embedder)}
+        if removals:
+            rows[REMOVALS_FILE] = write_removals(folder / REMOVALS_FILE, removals)
+        reasons = [removal.reason for removal in removals]
+        counters = {
+            "entries_added": len(entries) - reasons.count("merged"),
+            "entries": before.count() + len(entries) - len(removals),
+        }
+        for reason in sorted(set(reasons)):
+            counters[f"entries_{reason}"] = reasons.count(reason)
+        return Work(counters=counters, rows=rows, memory_version=recipe.artifact_id)
 
     outcome = run_stage(context, recipe, iteration, write)
+    for number, request_id in enumerate(_requests(context.run).get(iteration, [])):
+        outcome = _fulfil(context, iteration, outcome.artifact_id, request_id, f"{number:04d}")
     context.memory.at(outcome.artifact_id)
     return outcome
+
+
+def memory_recipe(settings: MemoryConfig) -> dict[str, Any]:
+    """The settings that the memory's contents follow from; those that are off are left out."""
+    used = {"embedding_model"}
+    if settings.merge_similarity is not None:
+        used.add("merge_similarity")
+    if settings.max_entries is not None:
+        used |= {"max_entries", "evict"}
+    return settings.model_dump(mode="json", include=used)
 
 
 def new_entries(trajectories: Sequence[Trajectory], memory_version: str) -> Iterator[MemoryEntry]:
@@ -82,4 +111,29 @@ def new_entries(trajectories: Sequence[Trajectory], memory_version: str) -> Iter
             status="active",
             parent_entry_ids=row.memory_entry_ids,
             memory_version=memory_version,
+            environment=row.environment,
         )
+
+
+def _fulfil(context: RunContext, iteration: int, parent_id: str, request_id: str, key: str) -> StageOutcome:
+    """The memory version without the entry that a request names."""
+    recipe = forget_recipe(parent_id, request_id)
+
+    def write(folder: Path) -> Work:
+        removed = write_forgotten(context.store, folder, recipe)
+        return Work(
+            counters={
+                "entries_forgotten": removed,
+                "entries": context.memory.at(parent_id).count() - removed,
+            },
+            rows={REMOVALS_FILE: removed},
+            memory_version=recipe.artifact_id,
+        )
+
+    return run_stage(context, recipe, iteration, write, key=key)
+
+
+@lru_cache(maxsize=1)
+def _requests(run: Run) -> dict[int, list[str]]:
+    """Read once for each open run: `forget` takes the lock that the context of the run holds."""
+    return forget_requests(run)

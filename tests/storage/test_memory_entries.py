@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from storage.embedding import Embedder
@@ -53,4 +54,23 @@ def test_the_digest_is_of_rows_not_of_their_order(entry: Entry, embedder: Embedd
     assert digest(entry(1), entry(2)) != digest(entry(1), entry(2, text="another"))
     assert digest(entry(1), entry(2)) != digest(entry(1), entry(2, key_text="another"))
     assert entries_digest(MEMORY_SCHEMA.empty_table()) != digest(entry(1))
-    assert isinstance(read_delta(tmp_path / "rows.parquet"), pa.Table)
+    both = digest(entry(1), entry(2))
+    whole = read_delta(tmp_path / "rows.parquet")
+    assert isinstance(whole, pa.Table)
+    [batch] = whole.to_batches()
+    assert entries_digest([batch.slice(1, 1), batch.slice(0, 0), batch.slice(0, 1)]) == both
+
+
+def test_a_file_of_the_first_schema_is_read_without_environment(
+    entry: Entry, embedder: Embedder, tmp_path: Path
+) -> None:
+    write_delta(tmp_path / "new.parquet", [entry(1, environment="lake")], embedder)
+    whole = pq.read_table(tmp_path / "new.parquet")
+    metadata = {**whole.schema.metadata, b"schema_version": b"1"}
+    pq.write_table(
+        whole.drop_columns("environment").replace_schema_metadata(metadata), tmp_path / "old.parquet"
+    )
+    assert read_delta(tmp_path / "new.parquet").column("environment").to_pylist() == ["lake"]
+    old = read_delta(tmp_path / "old.parquet")
+    assert (old.schema.names, old.column("environment").to_pylist()) == (MEMORY_SCHEMA.names, [None])
+    assert scan_deltas([tmp_path / "old.parquet"]).collect()["environment"].to_list() == [None]

@@ -1,0 +1,312 @@
+"""A reflection memory of a million entries: searching it, adding to it, and the memory that this takes.
+
+    python benchmarks/memory_growth.py --folder FOLDER [--entries 1000000] [--stage STAGE] [--write]
+
+The entries are committed in a real store, 10,000 in a version, through the same code as a run's. Their
+texts are generated, and so are their embeddings: 384 dimensions, in 2,000 clusters on a 32-dimensional
+curve with noise in all dimensions, of unit length. Each stage is a process of its own, and goes on where the
+last one ended; without `--stage` all are run. FOLDER takes about 5 GB for a million entries.
+
+- `generate` commits the versions as artifacts;
+- `build` makes the table with its indexes from them, as a fresh machine would;
+- `search` compares the index with exact search, by recall and by time;
+- `add` commits 10,000 entries more, then 50 more, and brings the table up to each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from measurements import write_section
+
+from storage.artifacts import ArtifactStore
+from storage.memory import EMPTY_MEMORY, MemoryEntry, MemoryHit, MemoryView, ReflectionMemory
+from storage.memory_chain import ENTRIES_FILE, PARENT_INPUT
+from storage.memory_entries import write_embedded
+from storage.memory_history import INDEX_STAGE, latest_version, memory_versions
+from storage.recipe import Recipe
+from storage.runs import Run, RunStore
+
+STAGES = ("generate", "build", "search", "add")
+NAME = "growth"
+VERSION_ENTRIES = 10_000
+DIMENSION, CLUSTERS, FEATURES = 384, 2_000, 32
+QUERIES, EXACT_QUERIES = 100, 20
+TASK_TYPES = 20
+WORDS = [
+    f"{first}{second}" for first in "bdfgklmnprst" for second in ("ack", "ell", "ift", "oom", "und", "ay")
+]
+
+Vectors = npt.NDArray[np.float32]
+
+
+class GeneratedEmbedder:
+    """Looks up the vectors of texts that were generated with them, in place of a model."""
+
+    embedding_model = "generated"
+
+    def __init__(self, vectors: dict[str, Vectors]) -> None:
+        self._vectors = vectors
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        return np.stack([self._vectors[text] for text in texts])
+
+
+def sample(count: int, seed: int) -> tuple[Vectors, npt.NDArray[np.int64]]:
+    """Vectors and the cluster of each; clusters are the same for every seed."""
+    fixed, drawn = np.random.default_rng(0), np.random.default_rng([1, seed])
+    centres = fixed.normal(size=(CLUSTERS, FEATURES))
+    projection = fixed.normal(size=(FEATURES, DIMENSION))
+    clusters = drawn.integers(0, CLUSTERS, count)
+    features = centres[clusters] + 0.6 * drawn.normal(size=(count, FEATURES))
+    vectors = features @ projection + 0.8 * drawn.normal(size=(count, DIMENSION))
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32), clusters
+
+
+def entries_of(number: int, count: int, version: str) -> tuple[list[MemoryEntry], Vectors]:
+    """The entries of one version."""
+    vectors, clusters = sample(count, number)
+    stream = np.random.default_rng([2, number])
+    words = stream.integers(0, len(WORDS), (count, 24))
+    rewards = stream.random((count, 2)).astype(np.float32)
+    entries = []
+    for place in range(count):
+        text = [WORDS[word] for word in words[place]]
+        entries.append(
+            MemoryEntry(
+                entry_id=f"m-{number:04d}-{place:05d}",
+                kind="reflection",
+                text=" ".join(text[:12]),
+                task_type=f"type-{clusters[place] % TASK_TYPES:02d}",
+                task_text=" ".join(text[12:20]),
+                feedback=" ".join(text[20:]),
+                key_text=" ".join(text[12:]),
+                reward_before=float(rewards[place].min()),
+                reward_after=float(rewards[place].max()),
+                source_trajectory_id=None,
+                iteration=number,
+                policy_version="",
+                status="active",
+                parent_entry_ids=(),
+                memory_version=version,
+                environment=f"environment-{clusters[place] % 3}",
+            )
+        )
+    return entries, vectors
+
+
+def commit(store: ArtifactStore, run: Run, number: int, count: int) -> str:
+    """Commit one version after the newest."""
+    parent = latest_version(run)
+    inputs = {} if parent == EMPTY_MEMORY else {PARENT_INPUT: parent}
+    recipe = Recipe(INDEX_STAGE, 2, {"number": number, "entries": count}, inputs, 0)
+    entries, vectors = entries_of(number, count, recipe.artifact_id)
+    with store.create(recipe, run=run.name, iteration=number) as staging:
+        write_embedded(staging.path / ENTRIES_FILE, entries, vectors, GeneratedEmbedder.embedding_model)
+        staging.commit(memory_version=recipe.artifact_id)
+    run.record(number, INDEX_STAGE, recipe.artifact_id, reused=False, seconds=0.0)
+    return recipe.artifact_id
+
+
+def open_store(folder: Path) -> tuple[ArtifactStore, Run]:
+    uri = str(folder / "store")
+    runs = RunStore(uri)
+    run = (
+        runs.open(NAME)
+        if NAME in runs.list()
+        else runs.create(NAME, {"memory": {"embedding_model": "generated"}})
+    )
+    return ArtifactStore(uri), run
+
+
+def open_memory(store: ArtifactStore, vectors: dict[str, Vectors]) -> ReflectionMemory:
+    return ReflectionMemory(store.uri, NAME, store, GeneratedEmbedder(vectors))  # type: ignore[arg-type]
+
+
+def generate(folder: Path, entries: int) -> dict[str, float]:
+    store, run = open_store(folder)
+    started = time.perf_counter()
+    done = len(memory_versions(run))
+    for number in range(done, entries // VERSION_ENTRIES):
+        commit(store, run, number, VERSION_ENTRIES)
+        print(f"version {number + 1}, {time.perf_counter() - started:.0f} s", flush=True)
+    files = (folder / "store" / "artifacts").rglob("*.parquet")
+    return {
+        "generate_s": time.perf_counter() - started,
+        "parquet_mb": sum(f.stat().st_size for f in files) / 1e6,
+    }
+
+
+def build(folder: Path, entries: int) -> dict[str, float]:
+    store, run = open_store(folder)
+    continued = (folder / "store" / "memory").exists()
+    started = time.perf_counter()
+    view = open_memory(store, {}).at(latest_version(run))
+    seconds = time.perf_counter() - started
+    return {"continued_s" if continued else "build_s": seconds, "entries": view.count()}
+
+
+def search(folder: Path, entries: int) -> dict[str, Any]:
+    store, run = open_store(folder)
+    vectors, clusters = sample(QUERIES, 10**6)
+    texts = [f"query {number}" for number in range(QUERIES)]
+    memory = open_memory(store, dict(zip(texts, vectors, strict=True)))
+    started = time.perf_counter()
+    view = memory.at(latest_version(run))
+    found: dict[str, Any] = {"open_s": time.perf_counter() - started, "index": view.vector_index}
+    found["entries"] = view.count()
+    found["load"] = os.getloadavg()[0]
+    found["machine"] = (
+        f"{datetime.now(UTC).date().isoformat()}, {len(os.sched_getaffinity(0))} cores, Python "
+        f"{platform.python_version()}, lancedb {metadata.version('lancedb')}"
+    )
+    types = [f"type-{cluster % TASK_TYPES:02d}" for cluster in clusters]
+    filters: dict[str, Callable[[int], dict[str, Any]]] = {
+        "none": lambda _: {},
+        "its task type": lambda number: {"task_type": types[number]},
+        "its task type, gain >= 0.5": lambda number: {"task_type": types[number], "minimum_gain": 0.5},
+        "another task type": lambda number: {"task_type": types[(number + 1) % QUERIES]},
+        "iterations of the last tenth": lambda _: {"first_iteration": int(0.9 * entries / VERSION_ENTRIES)},
+    }
+    found["searches"] = {}
+    for name, narrowed in filters.items():
+        for number in range(5):  # the first searches read the index from disk
+            view.search([texts[number]], 10, exact=False, **narrowed(number))
+        fast, fast_s = timed(view, texts, narrowed, exact=False)
+        exact, exact_s = timed(view, texts[:EXACT_QUERIES], narrowed, exact=True)
+        recalls = [recall(mine, true) for mine, true in zip(fast, exact, strict=False)]
+        found["searches"][name] = {
+            "recall_at_10": statistics.mean(recalls),
+            "median_ms": statistics.median(fast_s) * 1e3,
+            "p95_ms": float(np.quantile(fast_s, 0.95)) * 1e3,
+            "exact_median_ms": statistics.median(exact_s) * 1e3,
+        }
+        print(name, found["searches"][name], flush=True)
+    words = []
+    stream = np.random.default_rng(3)
+    for number in range(QUERIES // 2):
+        text = " ".join(WORDS[word] for word in stream.integers(0, len(WORDS), 3))
+        began = time.perf_counter()
+        view.search([text], 10, mode="text", task_type=types[number])
+        words.append(time.perf_counter() - began)
+    found["text_median_ms"] = statistics.median(words) * 1e3
+    return found
+
+
+def timed(
+    view: MemoryView, texts: Sequence[str], narrowed: Callable[[int], dict[str, Any]], exact: bool
+) -> tuple[list[list[MemoryHit]], list[float]]:
+    found, seconds = [], []
+    for number, text in enumerate(texts):
+        began = time.perf_counter()
+        found.append(view.search([text], 10, exact=exact, **narrowed(number))[0])
+        seconds.append(time.perf_counter() - began)
+    return found, seconds
+
+
+def recall(mine: Sequence[MemoryHit], true: Sequence[MemoryHit]) -> float:
+    wanted = {hit.entry.entry_id for hit in true}
+    return len(wanted & {hit.entry.entry_id for hit in mine}) / len(wanted)
+
+
+def add(folder: Path, entries: int) -> dict[str, float]:
+    store, run = open_store(folder)
+    memory = open_memory(store, {})
+    memory.at(latest_version(run))
+    found: dict[str, float] = {}
+    for count in (VERSION_ENTRIES, 50):
+        number = len(memory_versions(run))
+        started = time.perf_counter()
+        version = commit(store, run, number, count)
+        found[f"commit_{count}_s"] = time.perf_counter() - started
+        started = time.perf_counter()
+        memory.at(version)
+        found[f"index_{count}_s"] = time.perf_counter() - started
+    return found
+
+
+def report(figures: dict[str, dict[str, Any]]) -> str:
+    """The section of the README."""
+    generated, built, searched, added = (figures[stage] for stage in STAGES)
+    lines = [
+        f"{searched['entries']:,} entries of {DIMENSION} dimensions in versions of {VERSION_ENTRIES:,}; "
+        f"index {searched['index']}. {searched['machine']}. Load average when the searches began: "
+        f"{searched['load']:.1f}.",
+        "",
+        "| filter | recall@10 | median ms | 95th percentile ms | exact search, median ms |",
+        "|---|---|---|---|---|",
+    ]
+    for name, row in searched["searches"].items():
+        lines.append(
+            f"| {name} | {row['recall_at_10']:.3f} | {row['median_ms']:.1f} | {row['p95_ms']:.1f} "
+            f"| {row['exact_median_ms']:.0f} |"
+        )
+    lines += [
+        "",
+        f"- Words with a task type: median {searched['text_median_ms']:.1f} ms.",
+        f"- Opening a sealed table in a new process (all its files are hashed): {searched['open_s']:.1f} s.",
+        f"- Adding 10,000 entries: {added['commit_10000_s']:.1f} s to write and commit the Parquet, "
+        f"{added['index_10000_s']:.1f} s to bring table and indexes up to it; adding 50: "
+        f"{added['commit_50_s']:.2f} s and {added['index_50_s']:.2f} s.",
+        f"- Making table and indexes anew from {generated['parquet_mb']:,.0f} MB of Parquet: "
+        + (f"{built['build_s']:.0f} s." if "build_s" in built else "not measured in one go."),
+        "- Peak resident memory, MB: "
+        + ", ".join(f"{stage} {figures[stage]['peak_mb']:,.0f}" for stage in STAGES)
+        + ".",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--entries", type=int, default=1_000_000)
+    parser.add_argument("--stage", choices=[*STAGES, "report"], help="report: only show what was measured")
+    parser.add_argument("--write", action="store_true", help="rewrite the section in benchmarks/README.md")
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    results = arguments.folder / "figures.json"
+    if arguments.stage is None:
+        for stage in STAGES:
+            words = ["--folder", str(arguments.folder), "--entries", str(arguments.entries), "--stage", stage]
+            subprocess.run([sys.executable, __file__, *words], check=True)
+    elif arguments.stage != "report":
+        stages: dict[str, Callable[[Path, int], dict[str, Any]]] = {
+            "generate": generate,
+            "build": build,
+            "search": search,
+            "add": add,
+        }
+        figures = json.loads(results.read_text()) if results.exists() else {}
+        found = stages[arguments.stage](arguments.folder, arguments.entries)
+        found["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+        figures[arguments.stage] = found
+        results.write_text(json.dumps(figures, indent=1))
+        print(json.dumps({arguments.stage: found}, indent=1))
+    figures = json.loads(results.read_text())
+    if all(stage in figures for stage in STAGES):
+        section = report(figures)
+        print(section)
+        if arguments.write:
+            write_section("memory_growth", section)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""Whether the files of a memory's table are those that were checked: a list of them with their digests.
+
+The table is made from committed artifacts and holds nothing else. Comparing all its rows with theirs takes
+time, so it is done once; from then on the files, which LanceDB never changes, are compared with this list.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from storage.filesystem import sha256_file, store_errors
+
+# Tags, which are looked up by themselves, transactions, which nothing reads again, and a hint that is
+# written anew with each version.
+_LEFT_OUT = {"_refs", "_transactions", "latest_version_hint.json"}
+
+
+class SealedVersion(BaseModel):
+    """A memory version whose rows were found right."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    table_version: int
+    rows: int
+
+
+class _Line(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    versions: dict[str, SealedVersion]
+    files: dict[str, str]
+
+
+class Seal:
+    """The seal of the table in `folder`, kept in a file beside it, to which each new version adds a line."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._path = folder.with_name(folder.name + ".seal.jsonl")
+        self._files: dict[str, str] = {}
+        self._size = 0
+        self.versions: dict[str, SealedVersion] = {}
+        """Memory versions that can be trusted."""
+
+    def load(self) -> None:
+        """Trust what the file says if every file of the table still has its digest; else nothing.
+
+        Looks only where another process has written since the last time.
+        """
+        size = self._path.stat().st_size if self._path.exists() else 0
+        if size == self._size:
+            return
+        self._files, self.versions, self._size = {}, {}, size
+        files: dict[str, str] = {}
+        versions: dict[str, SealedVersion] = {}
+        with store_errors("read", self._path):
+            for text in self._path.read_bytes().splitlines():
+                try:
+                    line = _Line.model_validate_json(text)
+                except ValidationError:  # cut short by a kill
+                    return
+                files |= line.files
+                versions |= line.versions
+            for name, digest in files.items():
+                path = self._folder / name
+                if not path.is_file() or sha256_file(path) != digest:
+                    return
+        self._files, self.versions = files, versions
+
+    def add(self, versions: Mapping[str, SealedVersion]) -> None:
+        """Put down versions that were checked, and the table's files that are new since the last time."""
+        with store_errors("write", self._path):
+            new = {
+                name: sha256_file(self._folder / name)
+                for name in sorted(_file_names(self._folder))
+                if name not in self._files
+            }
+            line = _Line(versions=dict(versions), files=new).model_dump_json() + "\n"
+            # Where nothing was trusted, what the file says is not to be trusted either.
+            with self._path.open("ab" if self.versions else "wb") as file:
+                file.write(line.encode("utf-8"))
+                self._size = file.tell()
+        self._files |= new
+        self.versions |= versions
+
+    def drop(self) -> None:
+        """Trust nothing any more."""
+        self._files, self.versions, self._size = {}, {}, 0
+        with store_errors("remove", self._path):
+            self._path.unlink(missing_ok=True)
+
+
+def _file_names(folder: Path, prefix: str = "") -> Iterator[str]:
+    """Names of the files under a folder, with `/`."""
+    with os.scandir(folder / prefix) as entries:
+        for entry in entries:
+            if entry.name in _LEFT_OUT:
+                continue
+            if entry.is_dir():
+                yield from _file_names(folder, f"{prefix}{entry.name}/")
+            else:
+                yield f"{prefix}{entry.name}"

@@ -1,0 +1,197 @@
+"""`erl-pipeline memory` on a real run: what it answers agrees with the run's own Parquet, and it forgets."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from command_line.memory_outcomes import judge, score_difference, verdict_lines
+from erl_pipeline.evaluation.statistics import success_rate
+from storage.memory_use import Comparison, Outcomes
+from tests.command_line.invoke import SMALL, invoke
+
+REMEMBERING = SMALL.replace("iterations: 2", "iterations: 3").replace(
+    "tasks_per_iteration: 4", "tasks_per_iteration: 8"
+)
+
+
+def ask(store: Path, *words: str) -> Any:
+    result = invoke("memory", *words, "--store", store, "--json")
+    assert result.status == 0, result.errors
+    return result.json
+
+
+def trajectories(store: Path) -> pl.DataFrame:
+    return pl.read_parquet(store / "artifacts" / "rollout_shard" / "*" / "trajectories.parquet")
+
+
+def manifests(store: Path) -> dict[Path, bytes]:
+    return {
+        path.relative_to(store): path.read_bytes() for path in store.glob("artifacts/*/*/*") if path.is_file()
+    }
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The store of a run whose reflections saw memory."""
+    folder = tmp_path_factory.mktemp("remembering")
+    (folder / "small.yaml").write_text(REMEMBERING)
+    trained = invoke("train", folder / "small.yaml", "--store", folder / "store", "--no-prefect")
+    assert trained.status == 0, trained.errors
+    return folder / "store"
+
+
+@pytest.fixture
+def copied(store: Path, tmp_path: Path) -> Path:
+    shutil.copytree(store, tmp_path / "store")
+    return tmp_path / "store"
+
+
+def test_list_counts_retrievals_as_the_trajectories_do(store: Path) -> None:
+    listed = ask(store, "list", "small", "--limit", "1000", "--sort", "retrieved")
+    assert len(listed["shown"]) == listed["entries"]
+    rows = trajectories(store).filter(role="reflection")
+    seen = rows["memory_entry_ids"].explode().drop_nulls().to_list()
+    assert {row["entry_id"]: row["retrievals"] for row in listed["shown"]} == {
+        row["entry_id"]: seen.count(row["entry_id"]) for row in listed["shown"]
+    }
+    assert sum(row["retrievals"] for row in listed["shown"]) == len(seen)
+    assert ask(store, "list", "small", "--environment", "sokoban")["shown"] == []
+    then = ask(store, "list", "small", "--iteration", "1", "--limit", "1000")
+    assert {row["iteration"] for row in then["shown"]} == {1}
+    text = invoke("memory", "list", "small", "--store", store, "--limit", "1").output
+    assert f"{listed['entries']} entries after iteration 3; 1 shown, newest first" in text
+
+
+def test_stats_add_up(store: Path) -> None:
+    found = ask(store, "stats", "small")
+    rows = trajectories(store)
+    assert found["entries"] == found["added"] == sum(row["added"] for row in found["versions"])
+    assert found["reflections"] == rows.filter(role="reflection").height
+    saw = rows.filter(pl.col("memory_entry_ids").list.len() > 0)
+    assert (found["reflections_that_saw_memory"], found["retrievals"]) == (saw.height, saw.height)
+    after = rows.filter(pl.col("parent_trajectory_id").is_in(saw["trajectory_id"].implode()))
+    assert found["outcomes"]["with_memory"]["attempts"] == after.filter(role="second_attempt").height
+    assert [row["iteration"] for row in found["versions"]] == [1, 2, 3]
+    assert "reflections saw memory" in invoke("memory", "stats", "small", "--store", store).output
+
+
+def test_show_tells_where_an_entry_is_from_and_what_came_of_it(store: Path) -> None:
+    entry = ask(store, "list", "small", "--sort", "retrieved", "--limit", "1")["shown"][0]
+    shown = ask(store, "show", "small", entry["entry_id"][:14], "--policies")
+    assert shown["entry_id"] == entry["entry_id"]
+    rows = trajectories(store)
+    source = rows.filter(trajectory_id=shown["source_trajectory_id"]).row(0, named=True)
+    assert (source["reflection"], source["reward"]) == (shown["text"], shown["reward_after"])
+    assert sum(row["retrievals"] for row in shown["retrievals"]) == entry["retrievals"]
+    retrieved = {row["iteration"] for row in shown["retrievals"]}
+    assert min(retrieved) > shown["iteration"]
+    assert {policy["iteration"] for policy in shown["policies"]["trained_with_it"]} == retrieved
+    assert {policy["iteration"] for policy in shown["policies"]["trained_on_its_source"]} == {
+        shown["iteration"]
+    }
+    text = invoke("memory", "show", "small", entry["entry_id"], "--store", store).output
+    assert f"source trajectory: {shown['source_trajectory_id']}" in text
+    assert "second attempts after a reflection that saw this entry: " in text
+
+
+@pytest.mark.parametrize("mode", ["vector", "text", "hybrid"])
+def test_search_says_how_it_searched(store: Path, mode: str) -> None:
+    words = ["search", "small", "fell", "--mode", mode, "--min-gain", "0.5", "--since", "1", "--exact"]
+    found = ask(store, *words)
+    assert (found["mode"], found["vector_search"]) == (mode, "exact")
+    assert all(hit["environment"] == "frozen_lake" for hit in found["found"])
+
+
+def test_export_writes_what_the_memory_holds(store: Path, tmp_path: Path) -> None:
+    entries = ask(store, "list", "small")["entries"]
+    for name in ("memory.jsonl", "memory.parquet"):
+        written = ask(store, "export", "small", "--output", str(tmp_path / name))
+        assert written["entries"] == entries
+    lines = [json.loads(line) for line in (tmp_path / "memory.jsonl").read_text().splitlines()]
+    frame = pl.read_parquet(tmp_path / "memory.parquet")
+    assert frame["entry_id"].to_list() == [line["entry_id"] for line in lines]
+    assert len(frame["vector"][0]) == 384
+    refused = invoke("memory", "export", "small", "-o", tmp_path / "memory.csv", "--store", store)
+    assert (refused.status, "neither .parquet nor .jsonl" in refused.errors) == (2, True)
+
+
+def test_after_forgetting_a_run_goes_on_without_the_entry_and_makes_nothing_again(
+    copied: Path, tmp_path: Path
+) -> None:
+    before = manifests(copied)
+    entry = ask(copied, "list", "small", "--sort", "retrieved", "--limit", "1")["shown"][0]["entry_id"]
+    words = ["memory", "forget", "small", entry[:14], "--reason", "it misleads", "--store", copied]
+    told = invoke(*words)
+    assert (told.status, "from which iteration 4 goes on" in told.output) == (0, True)
+    assert "trained on the reflection itself" in told.output
+    assert invoke(*words).status == 2
+    shown = ask(copied, "show", "small", entry)
+    assert (shown["removed"]["reason"], shown["removed"]["detail"]) == ("forgotten", "it misleads")
+
+    config = tmp_path / "small.yaml"
+    config.write_text(REMEMBERING)
+    went_on = invoke("train", config, "--store", copied, "--no-prefect", "--iterations", "4")
+    assert went_on.status == 0, went_on.errors
+    after = manifests(copied)
+    assert {path: after[path] for path in before} == before
+    again = [path.parts[1] for path in after.keys() - before.keys()]
+    assert again.count("forget_memory") == 2  # its manifest and its removals: made by `forget`, not again
+    seen = trajectories(copied).filter(iteration=4)["memory_entry_ids"].explode().drop_nulls()
+    assert entry not in seen.to_list()
+    assert entry not in {row["entry_id"] for row in ask(copied, "list", "small", "--limit", "99")["shown"]}
+    assert invoke("lineage", "verify", "small", "--store", copied).status == 0
+
+
+def test_a_run_keeps_its_memory_small(tmp_path: Path) -> None:
+    config, store = tmp_path / "small.yaml", tmp_path / "store"
+    config.write_text(REMEMBERING + "memory: {merge_similarity: 0.9, max_entries: 3, evict: lowest_gain}\n")
+    trained = invoke("train", config, "--store", store, "--no-prefect")
+    assert trained.status == 0, trained.errors
+    found = ask(store, "stats", "small")
+    assert found["entries"] == found["added"] - found["evicted"] <= 3
+    assert found["merged"] + found["evicted"] > 0
+    assert max(row["entries"] for row in found["versions"]) <= 3
+    rows = invoke("status", "small", "--store", store, "--json").json["rows"]
+    assert [row["memory"] for row in rows[1:]] == [row["entries"] for row in found["versions"]]
+    assert invoke("lineage", "verify", "small", "--store", store).status == 0
+
+
+def test_a_run_without_memory_says_so(copied: Path) -> None:
+    path = copied / "runs" / "small" / "run.json"
+    run = json.loads(path.read_text())
+    run["config"]["memory"] = None
+    path.write_text(json.dumps(run))
+    for words in (["stats", "small"], ["search", "small", "x"], ["list", "small"]):
+        result = invoke("memory", *words, "--store", copied)
+        assert (result.status, "memory: off" in result.errors) == (2, True)
+
+
+def test_the_difference_has_newcombes_interval() -> None:
+    """Newcombe 1998, table II: 56/70 against 48/80 gives 0.2 (0.0524 to 0.3339) by method 10."""
+    rates = success_rate([True] * 56 + [False] * 14), success_rate([True] * 48 + [False] * 32)
+    difference = score_difference(*rates)
+    assert difference.value == pytest.approx(0.2)
+    assert (difference.low, difference.high) == pytest.approx((0.0524, 0.3339), abs=1e-4)
+
+
+def test_where_there_is_nothing_to_compare_with_it_says_so() -> None:
+    nothing, ours = Outcomes({}), Outcomes({"a": [True, False], "b": [True]})
+    others = Outcomes({"a": [False], "b": [False, False]})
+    verdict = judge(Comparison(ours, others, others))
+    assert verdict.with_memory is not None
+    assert verdict.difference is not None
+    assert (verdict.with_memory.attempts, verdict.difference.value) == (3, pytest.approx(2 / 3))
+    lines = verdict_lines(judge(Comparison(ours, nothing, nothing)), "this entry", "others at the same tasks")
+    assert lines[-1] == "there is no comparison: there are no others at the same tasks"
+    lines = verdict_lines(judge(Comparison(ours, others, nothing)), "this entry", "others at the same tasks")
+    assert lines[-1].startswith("there is no fair comparison")
+    lines = verdict_lines(
+        judge(Comparison(nothing, nothing, nothing)), "this entry", "others at the same tasks"
+    )
+    assert lines == ["second attempts: none followed a reflection that saw this entry"]
