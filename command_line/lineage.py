@@ -1,4 +1,4 @@
-"""`erl-pipeline lineage`: where something came from, and whether all of a run is whole."""
+"""`erl-pipeline lineage`: where something came from, what it reached, and whether all of a run is whole."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from command_line import lineage_export, lineage_questions, lineage_reach
 from command_line.options import DEFAULT_STORE, Json, RunName, Store
 from command_line.output import print_json, print_line
 
@@ -15,7 +16,16 @@ if TYPE_CHECKING:
 
     from storage.lineage import LineageNode
 
-app = typer.Typer(help="Follow artifacts and rows to what they came from.", no_args_is_help=True)
+app = typer.Typer(
+    help="Follow artifacts and rows to what they came from and what they reached.", no_args_is_help=True
+)
+app.command("upstream")(lineage_reach.upstream)
+app.command("downstream")(lineage_reach.downstream)
+app.command("rows-using-memory")(lineage_questions.rows_using_memory)
+app.command("policies-trained-on")(lineage_questions.policies_trained_on)
+app.command("made-by")(lineage_questions.made_by)
+app.command("export")(lineage_export.export)
+app.command("graph")(lineage_export.graph)
 
 Identifier = Annotated[
     str, typer.Argument(metavar="ID", help="Artifact, trajectory, SFT row or memory entry, or its beginning.")
@@ -60,6 +70,10 @@ def verify(run: RunName, store: Store = DEFAULT_STORE, json: Json = False) -> No
             f"{found.bytes / 1e6:,.1f} MB, {found.trajectories:,} trajectories, "
             f"{found.memory_entries:,} memory entries, {found.sft_rows:,} SFT rows."
         )
+        if found.released_files:
+            print_line(
+                f"Released by retention: {found.released_files} files, {found.released_bytes / 1e6:,.1f} MB."
+            )
     if found.problems:
         raise typer.Exit(1)
 

@@ -23,6 +23,11 @@ def print_line(text: str = "") -> None:
     sys.stdout.write(text + "\n")
 
 
+def counted(number: int, one: str, many: str = "") -> str:
+    """A number with its word: `1 row`, `1,200 rows`."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
 def print_table(rows: Sequence[Mapping[str, str]], left: Sequence[str] = ()) -> None:
     """Rows with the same columns on standard output; columns in `left` are text, the others numbers."""
     if not rows:

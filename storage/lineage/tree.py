@@ -1,16 +1,15 @@
-"""Where things came from: artifact by artifact through manifests, row by row through columns."""
+"""The tree of what one thing came from, with the facts that a reader wants beside each."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError
-from storage.lineage_rows import Kind, LineageRows
-from storage.manifest import Manifest
+from storage.lineage.artifacts import reachable
+from storage.lineage.rows import Kind, LineageRows, identify
 from storage.runs import Run
 
 
@@ -30,46 +29,6 @@ class LineageNode:
     more: Literal["", "shown above", "deeper"] = ""
 
 
-def artifact_ancestors(store: ArtifactStore, artifact_id: str) -> list[Manifest]:
-    """Everything that an artifact was made from, the nearest first. Raises InputError for an unknown id."""
-    return reachable(store, [artifact_id])[1:]
-
-
-def artifact_descendants(store: ArtifactStore, artifact_id: str) -> list[Manifest]:
-    """Everything in the store that was made from an artifact, the nearest first."""
-    made_from: dict[str, list[Manifest]] = {}
-    for manifest in store.list():
-        for input_id in manifest.inputs.values():
-            made_from.setdefault(input_id, []).append(manifest)
-    found: dict[str, Manifest] = {}
-    waiting = deque([artifact_id])
-    while waiting:
-        for manifest in made_from.get(waiting.popleft(), []):
-            if manifest.artifact_id not in found:
-                found[manifest.artifact_id] = manifest
-                waiting.append(manifest.artifact_id)
-    return list(found.values())
-
-
-def reachable(store: ArtifactStore, artifact_ids: Iterable[str]) -> list[Manifest]:
-    """Manifests of artifacts and of everything they were made from, each once, the nearest first.
-
-    Raises InputError for one that is not in the store.
-    """
-    found: dict[str, Manifest] = {}
-    waiting = deque(dict.fromkeys(artifact_ids))
-    while waiting:
-        artifact_id = waiting.popleft()
-        if artifact_id in found:
-            continue
-        manifest = store.find(artifact_id)
-        if manifest is None:
-            raise InputError(f"no artifact {artifact_id} in store {store.uri}.")
-        found[artifact_id] = manifest
-        waiting.extend(manifest.inputs.values())
-    return list(found.values())
-
-
 def explain(store: ArtifactStore, run: Run | None, identifier: str, depth: int = 2) -> LineageNode:
     """The tree of what an artifact, trajectory, SFT row or memory entry came from.
 
@@ -82,21 +41,8 @@ def explain(store: ArtifactStore, run: Run | None, identifier: str, depth: int =
     """
     manifests = reachable(store, [entry.artifact_id for entry in run.stages()]) if run else list(store.list())
     rows = LineageRows(store, manifests)
-    kind, found = _identify(rows, identifier)
+    kind, found = identify(rows, identifier)
     return _Explanation(rows).node(kind, found, "", depth, None)
-
-
-def _identify(rows: LineageRows, identifier: str) -> tuple[Kind, str]:
-    if not identifier:
-        raise InputError("Give an id, or the beginning of one.")
-    matches = list(rows.matches(identifier))
-    exact = [match for match in matches if match[1] == identifier]
-    if len(exact or matches) == 1:
-        return (exact or matches)[0]
-    if not matches:
-        raise InputError(f"no artifact, trajectory, SFT row or memory entry has an id {identifier!r}.")
-    some = ", ".join(f"{found} ({kind})" for kind, found in matches[:5])
-    raise InputError(f"{len(matches)} ids begin with {identifier!r}: {some}. Give more of the id.")
 
 
 class _Explanation:

@@ -1,0 +1,1 @@
+"""Lineage told with the meaning of the stages: policies, evaluations, drawings, OpenLineage events."""

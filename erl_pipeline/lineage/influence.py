@@ -1,0 +1,71 @@
+"""Which policies and evaluation scores something reached."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from erl_pipeline.evaluation.history import EVALUATIONS
+from storage.lineage import Reach, Reached
+from storage.lineage.questions import DESCENDANT, DIRECTLY
+
+
+@dataclass(frozen=True)
+class ReachedPolicy:
+    """A checkpoint that training gave. `how` says whether its own training read what reached it."""
+
+    policy: str
+    how: str
+    stage: str
+    iteration: int
+    run: str
+
+
+@dataclass(frozen=True)
+class ReachedScore:
+    """An evaluation of a policy that was reached; `how` is that of the policy."""
+
+    artifact_id: str
+    policy: str
+    how: str
+    iteration: int
+    run: str
+    greedy_success: float
+
+
+def policies_reached(reach: Reach) -> list[ReachedPolicy]:
+    """The policies among what something reached, by iteration."""
+    found = [
+        ReachedPolicy(
+            thing.id,
+            DIRECTLY if thing.id in reach.trained else DESCENDANT,
+            thing.facts["stage"],
+            thing.facts["iteration"],
+            thing.facts["run"],
+        )
+        for thing in _artifacts(reach)
+        if thing.facts["policy_version"] == thing.id
+    ]
+    return sorted(found, key=lambda policy: policy.iteration)
+
+
+def scores_reached(reach: Reach) -> list[ReachedScore]:
+    """Held-out scores of the policies that something reached, by iteration."""
+    how = {policy.policy: policy.how for policy in policies_reached(reach)}
+    found = [
+        ReachedScore(
+            thing.id,
+            thing.facts["policy_version"],
+            how[thing.facts["policy_version"]],
+            thing.facts["iteration"],
+            thing.facts["run"],
+            thing.facts["metrics"]["greedy_success"],
+        )
+        for thing in _artifacts(reach)
+        if thing.facts["stage"] in EVALUATIONS and thing.facts["policy_version"] in how
+    ]
+    return sorted(found, key=lambda score: score.iteration)
+
+
+def _artifacts(reach: Reach) -> Sequence[Reached]:
+    return [thing for thing in reach.things if thing.kind == "artifact" and thing.facts]

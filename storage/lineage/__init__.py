@@ -1,0 +1,25 @@
+"""Where things came from and what they reached: artifacts through manifests, rows through columns."""
+
+from storage.lineage.artifacts import (
+    ArtifactGraph,
+    artifact_ancestors,
+    artifact_descendants,
+    reachable,
+    runs_by_artifact,
+)
+from storage.lineage.reach import Reach, Reached, downstream, upstream
+from storage.lineage.tree import LineageNode, explain
+
+__all__ = [
+    "ArtifactGraph",
+    "LineageNode",
+    "Reach",
+    "Reached",
+    "artifact_ancestors",
+    "artifact_descendants",
+    "downstream",
+    "explain",
+    "reachable",
+    "runs_by_artifact",
+    "upstream",
+]

@@ -1,0 +1,150 @@
+"""Everything that something came from or reached: rows through columns, then artifacts through manifests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from storage.artifacts import ArtifactStore
+from storage.lineage.artifacts import HERE, ArtifactGraph, Step, reachable
+from storage.lineage.links import RowLinks, RowStep
+from storage.lineage.rows import Kind, LineageRows, RowKind, identify
+from storage.runs import Run
+
+_ROW_FACTS: dict[RowKind, tuple[str, ...]] = {
+    "trajectory": ("role", "task_id", "iteration", "reward"),
+    "memory_entry": ("task_type", "iteration", "reward_before", "reward_after"),
+    "sft_row": ("task_id", "iteration"),
+}
+
+
+@dataclass(frozen=True)
+class Reached:
+    """Something that was reached, `depth` steps from the start; it is `relation` to the thing `via`."""
+
+    kind: Kind
+    id: str
+    depth: int
+    relation: str
+    via: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Of an artifact stage, iteration, run, policy version and metrics; of a row what tells it apart."""
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What one thing came from (`upstream`) or reached (`downstream`), the nearest first."""
+
+    kind: Kind
+    id: str
+    direction: Literal["upstream", "downstream"]
+    things: tuple[Reached, ...]
+    trained: tuple[str, ...] = ()
+    """Downstream: policies that trained on it, or on a row that came from it; others are descendants."""
+
+
+def upstream(store: ArtifactStore, run: Run | None, identifier: str, depth: int | None = None) -> Reach:
+    """All that an artifact, trajectory, SFT row or memory entry came from.
+
+    A row came from the rows that its columns name and from the artifacts in which these rows were
+    written, and so from the policy, tasks and memory that are their inputs.
+
+    Args:
+        run: look for the id among this run's artifacts only; None for the whole store.
+        identifier: an id, or the beginning of one when there is only one such.
+        depth: the most steps to go; None for all.
+
+    Raises InputError when nothing, or more than one thing, has this id.
+    """
+    manifests = reachable(store, [entry.artifact_id for entry in run.stages()]) if run else list(store.list())
+    rows, graph = LineageRows(store, manifests), ArtifactGraph(manifests)
+    kind, found = identify(rows, identifier)
+    if kind == "artifact":
+        steps = graph.ancestors({found: HERE}, depth)
+        return Reach(kind, found, "upstream", tuple(_artifacts(graph, steps, found)))
+    links = [RowStep(kind, found, 0, "", ""), *RowLinks(rows).origins(kind, found, depth)]
+    described = _described(rows, links)
+    starts: dict[str, Step] = {}
+    for step in links:
+        for holder in described[step.kind, step.id].holders:
+            starts.setdefault(holder, Step(step.depth + 1, "artifact that holds it", step.id))
+    things = [*_rows(described, links[1:]), *_artifacts(graph, graph.ancestors(starts, depth))]
+    return Reach(kind, found, "upstream", _nearest_first(things))
+
+
+def downstream(store: ArtifactStore, run: Run | None, identifier: str, depth: int | None = None) -> Reach:
+    """All that an artifact, trajectory, SFT row or memory entry reached, in whichever run of the store.
+
+    A row reached the rows that came from it, the policies that trained on any of these, and all that was
+    made from those policies. Arguments and errors are those of `upstream`.
+    """
+    manifests = list(store.list())
+    rows, graph = LineageRows(store, manifests), ArtifactGraph(manifests)
+    own = None if run is None else _artifacts_of(run, graph)
+    kind, found = identify(rows, identifier, within=own)
+    if kind == "artifact":
+        steps = graph.descendants({found: HERE}, depth)
+        trained = [policy for policy in graph.policies_trained_on(found) if policy in steps]
+        return Reach(kind, found, "downstream", tuple(_artifacts(graph, steps, found)), tuple(trained))
+    links = [RowStep(kind, found, 0, "", ""), *RowLinks(rows).derived(kind, found, depth)]
+    described = _described(rows, links)
+    holders = dict.fromkeys(holder for row in described.values() for holder in row.holders)
+    policies = {holder: graph.policies_trained_on(holder) for holder in holders}
+    starts: dict[str, Step] = {}
+    for step in links:
+        for holder in described[step.kind, step.id].holders:
+            for policy in policies[holder]:
+                starts.setdefault(policy, Step(step.depth + 1, "policy that trained on it", step.id))
+    steps = graph.descendants(starts, depth)
+    things = [*_rows(described, links[1:]), *_artifacts(graph, steps)]
+    trained = [policy for policy in starts if policy in steps]
+    return Reach(kind, found, "downstream", _nearest_first(things), tuple(trained))
+
+
+def _artifacts_of(run: Run, graph: ArtifactGraph) -> set[str]:
+    """What a run's ledger names, and all that it was made from."""
+    return set(graph.ancestors({entry.artifact_id: HERE for entry in run.stages()}))
+
+
+@dataclass
+class _Row:
+    """What a reader wants to know of a row, and the artifacts in which it lies."""
+
+    facts: dict[str, Any]
+    holders: list[str]
+
+
+def _described(rows: LineageRows, steps: Sequence[RowStep]) -> dict[tuple[RowKind, str], _Row]:
+    described: dict[tuple[RowKind, str], _Row] = {}
+    for kind, columns in _ROW_FACTS.items():
+        ids = [step.id for step in steps if step.kind == kind]
+        for facts in rows.of_ids(kind, ids, columns).iter_rows(named=True) if ids else ():
+            row_id, holder = facts.pop("id"), facts["artifact_id"]
+            described.setdefault((kind, row_id), _Row(facts, [])).holders.append(holder)
+    return described
+
+
+def _rows(described: Mapping[tuple[RowKind, str], _Row], steps: Sequence[RowStep]) -> list[Reached]:
+    return [
+        Reached(step.kind, step.id, step.depth, step.relation, step.via, described[step.kind, step.id].facts)
+        for step in steps
+    ]
+
+
+def _artifacts(graph: ArtifactGraph, steps: Mapping[str, Step], start: str = "") -> list[Reached]:
+    found = []
+    for artifact_id, step in steps.items():
+        if artifact_id == start:
+            continue
+        manifest = graph.manifests.get(artifact_id)
+        facts = {} if manifest is None else manifest.model_dump(include=_ARTIFACT_FACTS)
+        found.append(Reached("artifact", artifact_id, step.depth, step.relation, step.via, facts))
+    return found
+
+
+def _nearest_first(things: Sequence[Reached]) -> tuple[Reached, ...]:
+    return tuple(sorted(things, key=lambda thing: thing.depth))
+
+
+_ARTIFACT_FACTS = {"stage", "iteration", "run", "policy_version", "metrics"}
