@@ -32,6 +32,27 @@ def work_on_run(
 
     Raises typer.Exit, with the status that a shell expects, when a signal stopped the work.
     """
+
+    def open_and_work(display: ProgressDisplay, stop: Stop) -> T:
+        from erl_pipeline.pipeline.context import open_context
+
+        with open_context(config, store, display, stop.event) as context:
+            return work(context)
+
+    heading = f"Run {config.name} in {store}: {config.method}, {iterations} iterations"
+    return in_foreground(heading, iterations, open_and_work, when_stopped)
+
+
+def in_foreground(
+    heading: str,
+    iterations: int,
+    work: Callable[[ProgressDisplay, Stop], T],
+    when_stopped: Callable[[], str],
+) -> T:
+    """Call `work` with a progress display and the wish to stop, in a thread that signals do not disturb.
+
+    Raises typer.Exit, with the status that a shell expects, when a signal stopped the work.
+    """
     from rich.console import Console
 
     from erl_pipeline.generation.engine import Interrupted
@@ -39,19 +60,16 @@ def work_on_run(
     stop = Stop()
     display = ProgressDisplay(iterations, Console(stderr=True, highlight=False))
 
-    def open_and_work() -> T:
+    def work_quietly() -> T:
         from transformers.utils import logging as transformers_logging
 
-        from erl_pipeline.pipeline.context import open_context
-
         transformers_logging.disable_progress_bar()  # bars of its own would tear ours
-        with open_context(config, store, display, stop.event) as context:
-            return work(context)
+        return work(display, stop)
 
     try:
         with display:
-            display.note(f"Run {config.name} in {store}: {config.method}, {iterations} iterations")
-            return call_interruptibly(open_and_work, stop, display.note)
+            display.note(heading)
+            return call_interruptibly(work_quietly, stop, display.note)
     except Interrupted:
         display.note(when_stopped())
         raise typer.Exit(stop.exit_status) from None

@@ -21,12 +21,13 @@ def report(
     json: Json = False,
 ) -> None:
     """Write the report of a run: curves, whole episodes, settings and lineage on one page."""
-    from command_line.run_state import run_folder
+    from command_line.run_state import run_config, run_folder
     from erl_pipeline.report.page import write_report
     from storage.artifacts import ArtifactStore
     from storage.runs import RunStore
 
     opened = RunStore(store).open(run)
+    run_config(opened)  # a run without a configuration has no report
     page = write_report(ArtifactStore(store), opened, output or run_folder(store, run) / "report.html")
     if json:
         print_json({"run": run, "report": str(page)})

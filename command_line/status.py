@@ -14,6 +14,7 @@ def status(run: RunName, store: Store = DEFAULT_STORE, json: Json = False) -> No
     from erl_pipeline.evaluation.history import read_history
     from flows.iteration_table import LEGEND, history_rows, row_cells
     from storage.artifacts import ArtifactStore
+    from storage.origin import read_origin
     from storage.runs import RunStore
 
     opened = RunStore(store).open(run)
@@ -22,6 +23,7 @@ def status(run: RunName, store: Store = DEFAULT_STORE, json: Json = False) -> No
     history = read_history(ArtifactStore(store), opened)
     rows = history_rows(history)
     done = completed_iterations(config, entries)
+    origin = read_origin(store, run)
     if json:
         artifacts = [
             {
@@ -37,6 +39,7 @@ def status(run: RunName, store: Store = DEFAULT_STORE, json: Json = False) -> No
             {
                 "run": opened.name,
                 "store": store,
+                "origin": origin and origin.model_dump(),
                 "method": config.method,
                 "iterations_done": done,
                 "iterations_configured": config.iterations,
@@ -48,6 +51,8 @@ def status(run: RunName, store: Store = DEFAULT_STORE, json: Json = False) -> No
     print_line(
         f"Run {opened.name}: {config.method}, {done} of {max(done, config.iterations)} iterations done"
     )
+    if origin:
+        print_line(f"Begun {origin.describe()}")
     print_line(f"{len(entries)} artifacts; {sum(row.tokens or 0 for row in rows):,} tokens generated")
     print_table([row_cells(row) for row in rows])
     print_line(LEGEND)

@@ -77,7 +77,8 @@ TRAJECTORIES = TableFormat(
     float_lists=("behaviour_logprobs.list.element",),
 )
 
-_LOGPROB_TOLERANCE = 1e-4
+LOGPROB_TOLERANCE = 1e-4
+"""How far above 0 rounding may bring a log-probability."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ class Trajectory:
         if any(value not in (0, 1) for value in self.response_mask):
             raise self._wrong("has a response_mask value that is neither 0 nor 1")
         for token, logprob in zip(self.response_token_ids, self.behaviour_logprobs, strict=True):
-            if not (math.isfinite(logprob) and logprob <= _LOGPROB_TOLERANCE):
+            if not (math.isfinite(logprob) and logprob <= LOGPROB_TOLERANCE):
                 raise self._wrong(
                     f"has log-probability {logprob} for token {token}; it must be finite and at most 0"
                 )

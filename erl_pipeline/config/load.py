@@ -29,7 +29,22 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     values = {} if document.value is None else document.value
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: holds {shorten(values)}; allowed is a mapping of settings, `key: value`")
-    origins = {key: f"line {line}" for key, line in document.lines.items()}
+    return _validate(
+        values, {key: f"line {line}" for key, line in document.lines.items()}, overrides, str(path)
+    )
+
+
+def change_config(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
+    """A configuration with some settings changed; all others stay, also those that were defaults.
+
+    Raises ConfigError as `load_config` does.
+    """
+    return _validate(config.model_dump(mode="json"), {}, overrides, f"run {config.name}")
+
+
+def _validate(
+    values: dict[str, Any], origins: dict[KeyPath, str], overrides: Sequence[str], where: str
+) -> RunConfig:
     for override in overrides:
         key, value = _parse_override(override)
         _set(values, key, value)
@@ -41,7 +56,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     except ValidationError as error:
         problems = explain(error, RunConfig, origins)
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-        raise ConfigError("\n  ".join([f"{path}: {count}", *problems])) from error
+        raise ConfigError("\n  ".join([f"{where}: {count}", *problems])) from error
 
 
 def _read(path: Path) -> str:

@@ -12,6 +12,24 @@ from erl_pipeline.pipeline.memory import index_memory
 from erl_pipeline.pipeline.outcome import StageRunner
 from erl_pipeline.pipeline.rollouts import generate_rollouts, plan_shards, rollout_shard
 from erl_pipeline.pipeline.update import update_policy
+from storage.memory_history import FORGET_STAGE, INDEX_STAGE
+
+STAGES = (
+    "generate_rollouts",
+    "index_memory",
+    "update_policy",
+    "build_distillation",
+    "fine_tune",
+    "evaluate",
+)
+"""The stages of an iteration in the order they run. Rollout shards belong to `generate_rollouts`, and what is
+forgotten after an iteration to `index_memory`."""
+
+
+def stage_rank(stage: str) -> int:
+    """Where a stage stands in its iteration; what is done once, before the first, comes before all."""
+    stage = {"rollout_shard": "generate_rollouts", FORGET_STAGE: INDEX_STAGE}.get(stage, stage)
+    return STAGES.index(stage) if stage in STAGES else -1
 
 
 @dataclass(frozen=True)

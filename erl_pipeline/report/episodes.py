@@ -150,7 +150,11 @@ def _step(row: Mapping[str, Any], memory_texts: Mapping[str, str]) -> Step:
             title="Reflection" if row["reflection"] is not None else "Reflection, ill-formed and not used",
             outcome="",
             prompt=prompt,
-            memory=[memory_texts[entry_id] for entry_id in row["memory_entry_ids"]],
+            # Imported trajectories may have seen entries of a memory elsewhere.
+            memory=[
+                memory_texts.get(entry_id, f"{entry_id}: not in this store")
+                for entry_id in row["memory_entry_ids"]
+            ],
             reflection=row["reflection"] if row["reflection"] is not None else said,
         )
     return Step(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,8 +28,11 @@ from erl_pipeline.report.tables import (
 from storage.artifacts import ArtifactStore
 from storage.errors import StoreError
 from storage.memory_entries import scan_deltas
+from storage.origin import BranchOrigin, OfflineOrigin, read_origin
 from storage.runs import Run
 from storage.trajectories import scan_trajectories
+
+_ENTRIES = "entries.parquet"
 
 
 @dataclass(frozen=True)
@@ -94,14 +97,21 @@ def render_report(store: ArtifactStore, run: Run) -> str:
         settings=yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True),
         artifacts=artifact_rows(history),
         versions=version_rows(history),
-        commands=_commands(run, history),
+        commands=_commands(run, history, read_origin(store.uri, run.name)),
     )
 
 
 def _shard_files(store: ArtifactStore, rollouts: StageRecord) -> list[Path]:
-    """The trajectory files of an iteration's rollouts, verified, in the order of the shards."""
+    """The trajectory files of an iteration's rollouts, verified, in the order of the shards.
+
+    Of those that retention has released they hold rewards and ids, and no texts.
+    """
     shards = rollouts.manifest.inputs
-    return [store.open(shards[name]).path("trajectories.parquet") for name in sorted(shards)]
+    return [store.open(shards[name]).rows_path("trajectories.parquet") for name in sorted(shards)]
+
+
+def _has_texts(store: ArtifactStore, rollouts: StageRecord) -> bool:
+    return not any(store.open(shard).releases.files for shard in rollouts.manifest.inputs.values())
 
 
 def _change(store: ArtifactStore, evaluations: Sequence[StageRecord]) -> PairedDifference | None:
@@ -126,10 +136,12 @@ def _figure(chart: Chart) -> Figure:
 def _episode_groups(
     store: ArtifactStore, rollouts: Sequence[StageRecord], memory: Sequence[StageRecord]
 ) -> list[EpisodeGroup]:
-    """Examples from the first, the middle and the last iteration."""
+    """Examples from the first, the middle and the last iteration of those whose texts are there."""
+    rollouts = [record for record in rollouts if _has_texts(store, record)]
     if not rollouts:
         return []
-    texts = _memory_texts(store, memory)
+    seen = [record.manifest.memory_version for record in rollouts]
+    texts = _memory_texts(store, {*seen, *(record.manifest.artifact_id for record in memory)})
     chosen = sorted({0, (len(rollouts) - 1) // 2, len(rollouts) - 1})
     return [
         EpisodeGroup(
@@ -139,16 +151,39 @@ def _episode_groups(
     ]
 
 
-def _memory_texts(store: ArtifactStore, memory: Sequence[StageRecord]) -> dict[str, str]:
-    """The reflections in memory by entry id; the vectors are not read."""
-    files = [store.open(record.manifest.artifact_id).path("entries.parquet") for record in memory]
+def _memory_texts(store: ArtifactStore, versions: Set[str | None]) -> dict[str, str]:
+    """The reflections by entry id in these memory versions and those before them; vectors are not read.
+
+    Rollouts that were taken from another run saw versions that this run did not make.
+    """
+    waiting, known = list(versions), set[str]()
+    files = []
+    while waiting:
+        version = waiting.pop()
+        manifest = store.find(version) if version and version not in known else None
+        if manifest is not None:
+            known.add(manifest.artifact_id)
+            waiting.append(manifest.inputs.get("memory"))
+            if any(entry.path == _ENTRIES for entry in manifest.files):
+                files.append(store.open(manifest.artifact_id).path(_ENTRIES))
     if not files:
         return {}
     return dict(scan_deltas(files).select("entry_id", "text").collect().iter_rows())
 
 
-def _commands(run: Run, history: Sequence[StageRecord]) -> list[str]:
-    """Shell lines that make the run again; the code is named where all artifacts are of one clean commit."""
+def _commands(
+    run: Run, history: Sequence[StageRecord], origin: BranchOrigin | OfflineOrigin | None
+) -> list[str]:
+    """Shell lines that make the run again; the code is named where all artifacts are of one clean commit.
+
+    A run that was begun from another is not made by `train`: what is shown compares the two.
+    """
+    if origin is not None:
+        return [
+            f"# begun {origin.describe()}, in the same store, with the settings above",
+            f"erl-pipeline diff {origin.run} {run.name}",
+            f"erl-pipeline lineage verify {run.name}",
+        ]
     versions = {record.manifest.code_version for record in history}
     commit = versions.pop() if len(versions) == 1 else ""
     done = max((record.iteration for record in history), default=0)

@@ -1,0 +1,124 @@
+"""Training on rollouts that are stored, with none of its own."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from erl_pipeline.config.objective import DecoupledCorrection
+from erl_pipeline.config.run import RunConfig
+from erl_pipeline.pipeline.bootstrap import bootstrap
+from erl_pipeline.pipeline.branching import share
+from erl_pipeline.pipeline.context import RunContext
+from erl_pipeline.pipeline.distillation import build_distillation
+from erl_pipeline.pipeline.evaluation import evaluate
+from erl_pipeline.pipeline.fine_tuning import fine_tune
+from erl_pipeline.pipeline.iteration import IterationState
+from erl_pipeline.pipeline.outcome import StageRunner
+from erl_pipeline.pipeline.staleness import measure_staleness
+from erl_pipeline.pipeline.stored_run import PREPARATIONS, StoredRun
+from erl_pipeline.pipeline.tasks import prepare_tasks
+from erl_pipeline.pipeline.update import update_policy
+from storage.errors import ConfigError, InputError
+from storage.origin import OfflineOrigin
+from storage.runs import RunStore
+
+
+def require_correction(config: RunConfig) -> None:
+    """Raise ConfigError when the objective takes stored data for the policy's own."""
+    if not isinstance(config.objective.correction, DecoupledCorrection):
+        raise ConfigError(
+            "objective.correction.type: bypass cannot be trained offline: it takes the ratio against the "
+            "policy that sampled, so that on old data most tokens lie outside the clip range from the first "
+            "step and are left out in silence; use decoupled, which weighs each token by how likely the "
+            "policy at hand makes it"
+        )
+
+
+def train_offline(
+    context: RunContext, origin: OfflineOrigin, iterations: int, runner: StageRunner
+) -> IterationState:
+    """One iteration for each stored one, in order: measure staleness, update, distil, fine-tune, evaluate.
+
+    The KL term, where it is on, refers to the checkpoint that training begins with. Nothing is generated
+    but the attempts of an evaluation, and no memory is kept.
+
+    Raises:
+        ConfigError: the objective has no importance correction.
+        InputError: the stored run lacks an iteration, its rows are not this policy's, or more iterations
+            are asked for than there are.
+    """
+    config = context.config
+    require_correction(config)
+    if iterations > origin.iterations:
+        raise InputError(
+            f"run {context.run.name} has the stored rollouts of {origin.iterations} iterations of "
+            f"{origin.run}; it cannot go on to {iterations}"
+        )
+    stored = StoredRun(RunStore(context.store.uri).open(origin.run))
+    state = _begin(context, origin, stored, runner)
+    if origin.evaluates:
+        runner.call("evaluate", evaluate, context, 0, state.checkpoint_id, state.tasks_id)
+    for iteration in range(1, iterations + 1):
+        body = partial(
+            _offline_iteration,
+            context,
+            iteration,
+            origin.first_iteration + iteration - 1,
+            state,
+            stored,
+            runner,
+            evaluates=origin.evaluates
+            and (iteration == iterations or iteration % config.evaluation.every == 0),
+        )
+        state = runner.iteration(iteration, body)
+    return state
+
+
+def _begin(
+    context: RunContext, origin: OfflineOrigin, stored: StoredRun, runner: StageRunner
+) -> IterationState:
+    """Tasks and first checkpoint: those of the stored run, or of the configuration where it has none."""
+    if stored.find(0, "bootstrap") is None:
+        tasks = runner.call("prepare_tasks", prepare_tasks, context).artifact_id
+        first = runner.call("bootstrap", bootstrap, context).artifact_id
+    else:
+        share(context, [stored.entry(0, stage) for stage in PREPARATIONS])
+        tasks = stored.entry(0, "prepare_tasks").artifact_id
+        first = stored.entry(0, "bootstrap").artifact_id
+    first = origin.checkpoint_id or first
+    return IterationState(tasks, first, first, None)
+
+
+def _offline_iteration(
+    context: RunContext,
+    iteration: int,
+    stored_iteration: int,
+    state: IterationState,
+    stored: StoredRun,
+    runner: StageRunner,
+    evaluates: bool,
+) -> IterationState:
+    rollouts = stored.entry(stored_iteration, "generate_rollouts")
+    taken = [*stored.shards(stored_iteration), rollouts]
+    share(context, [entry.model_copy(update={"iteration": iteration}) for entry in taken])
+    checkpoint = state.checkpoint_id
+    runner.call("measure_staleness", measure_staleness, context, iteration, checkpoint, rollouts.artifact_id)
+    checkpoint = runner.call(
+        "update_policy",
+        update_policy,
+        context,
+        iteration,
+        checkpoint,
+        rollouts.artifact_id,
+        state.reference_id,
+    ).artifact_id
+    if context.config.distillation is not None:
+        dataset = runner.call(
+            "build_distillation", build_distillation, context, iteration, rollouts.artifact_id
+        )
+        checkpoint = runner.call(
+            "fine_tune", fine_tune, context, iteration, checkpoint, dataset.artifact_id
+        ).artifact_id
+    if evaluates:
+        runner.call("evaluate", evaluate, context, iteration, checkpoint, state.tasks_id)
+    return IterationState(state.tasks_id, state.reference_id, checkpoint, None)
