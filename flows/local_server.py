@@ -27,6 +27,17 @@ _SERVER_SETTINGS = {
     "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
 }
 
+_SCHEDULING_SETTINGS = {
+    # Slots of concurrency limits are leased; a server that starts again must know the leases that it gave.
+    "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
+    "PREFECT_SERVER_DEPLOYMENTS_CONCURRENCY_SLOT_WAIT_SECONDS": "5",
+    # How soon a new schedule is looked at.
+    "PREFECT_SERVER_SERVICES_SCHEDULER_RECENT_DEPLOYMENTS_LOOP_SECONDS": "2",
+}
+
+
+_CHECK_URL = "check PREFECT_API_URL, or train with --no-prefect"
+
 
 class OrchestratorError(PipelineError):
     """Prefect's API cannot be started, cannot be reached or went away."""
@@ -49,14 +60,57 @@ def prefect_api(log_file: Path, deadline: float = 120.0) -> Iterator[str]:
     """
     configured = get_current_settings().api.url
     if configured:
-        _wait(configured, time.monotonic() + min(deadline, 10.0), lambda: None, "check PREFECT_API_URL")
+        _wait(configured, time.monotonic() + min(deadline, 10.0), lambda: None, _CHECK_URL)
         yield configured
         return
+    hint = f"see {log_file}, or train with --no-prefect"
+    with _server("127.0.0.1", 0, [], _SERVER_SETTINGS, log_file, deadline, hint) as url:
+        yield url
+
+
+@contextmanager
+def scheduling_server(host: str, port: int, log_file: Path, deadline: float = 120.0) -> Iterator[str]:
+    """The URL of the API of a server that also schedules and has Prefect's page, inside this context.
+
+    Like the server of a training run it works on the user's own Prefect database, and cannot outlive this
+    process. Its page is at the URL without the last part, `/api`.
+
+    Args:
+        host, port: where it listens; port 0 takes a free one.
+
+    Raises:
+        OrchestratorError: the port is taken, the server did not answer in time, or Prefect's folder
+            cannot be written.
+    """
+    settings = {**_SERVER_SETTINGS, **_SCHEDULING_SETTINGS}
+    with _server(host, port, ["--schedule"], settings, log_file, deadline, f"see {log_file}") as url:
+        yield url
+
+
+def answers(url: str, timeout: float = 5.0) -> bool:
+    """Whether a Prefect API answers at this URL."""
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=timeout):
+            return True
+    except OSError:
+        return False
+
+
+@contextmanager
+def _server(
+    host: str,
+    port: int,
+    arguments: list[str],
+    settings: dict[str, str],
+    log_file: Path,
+    deadline: float,
+    hint: str,
+) -> Iterator[str]:
     with ExitStack() as stack:
         with _one_start_at_a_time(get_current_settings().home):
-            url, process = _start(log_file)
+            url, process = _start(host, port, arguments, settings, log_file)
             stack.callback(_stop, process)
-            _wait(url, time.monotonic() + deadline, process.poll, f"see {log_file}")
+            _wait(url, time.monotonic() + deadline, process.poll, hint)
         yield url
 
 
@@ -76,19 +130,36 @@ def _one_start_at_a_time(home: Path) -> Iterator[None]:
         yield
 
 
-def _start(log_file: Path) -> tuple[str, subprocess.Popen[bytes]]:
+def _start(
+    host: str, port: int, arguments: list[str], settings: dict[str, str], log_file: Path
+) -> tuple[str, subprocess.Popen[bytes]]:
     """The URL that a new server will answer at, and its process."""
-    with socket.create_server(("127.0.0.1", 0)) as listener, log_file.open("ab") as log:
+    try:
+        listener = socket.create_server((host, port))
+    except OSError as error:
+        raise OrchestratorError(
+            f"no server can listen on {host}, port {port} ({_reason(error)}); choose another --port, or set "
+            "PREFECT_API_URL to a Prefect server that runs already"
+        ) from error
+    with listener, log_file.open("ab") as log:
+        bound = listener.getsockname()[1]
+        place = {"PREFECT_SERVER_API_HOST": host, "PREFECT_SERVER_API_PORT": str(bound)}
         process = subprocess.Popen(
-            [sys.executable, "-m", "flows.server_process", str(listener.fileno())],
+            [sys.executable, "-m", "flows.server_process", str(listener.fileno()), *arguments],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
             pass_fds=[listener.fileno()],
-            env={**os.environ, **_SERVER_SETTINGS},
+            env={**os.environ, **settings, **place},
             start_new_session=True,  # Ctrl-C is for the training; the server is needed until that has ended
         )
-        return f"http://127.0.0.1:{listener.getsockname()[1]}/api", process
+        reachable = "127.0.0.1" if host == "0.0.0.0" else host
+        return f"http://{reachable}:{bound}/api", process
+
+
+def _reason(error: OSError) -> str:
+    """The operating system's words, without the address that asyncio and socket add to some of them."""
+    return os.strerror(error.errno) if error.errno else str(error)
 
 
 def _wait(url: str, deadline: float, ended: Callable[[], int | None], hint: str) -> None:
@@ -99,9 +170,7 @@ def _wait(url: str, deadline: float, ended: Callable[[], int | None], hint: str)
         except OSError as error:
             reason = error
         if ended() is not None or time.monotonic() > deadline:
-            raise OrchestratorError(
-                f"Prefect's API at {url} does not answer ({reason}); {hint}, or train with --no-prefect"
-            )
+            raise OrchestratorError(f"Prefect's API at {url} does not answer ({reason}); {hint}")
         time.sleep(0.05)
 
 

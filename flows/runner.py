@@ -30,17 +30,26 @@ class PrefectRunner:
 
     Prefect's own caching is off: a stage finds its committed artifact by its recipe, which also knows
     the content of its inputs and outlives Prefect's database.
+
+    Args:
+        first_flow: iterations before this one are called without Prefect: a schedule that adds one iteration
+            a day would else show all the committed ones again every day.
     """
 
-    def __init__(self, context: RunContext) -> None:
+    def __init__(self, context: RunContext, first_flow: int = 1) -> None:
         self.rows: list[IterationRow] = []
         """The iterations that this process has been through, iteration 0 being what came before."""
         self._context = context
+        self._first_flow = first_flow
+        self._directly = False
         self._outcomes: list[StageOutcome] = []
 
     def call(self, stage: str, function: Callable[..., StageOutcome], *args: Any) -> StageOutcome:
         """One stage as one task run."""
-        outcome = Task(function, name=stage, cache_policy=NO_CACHE)(*args)
+        if self._directly:
+            outcome = function(*args)
+        else:
+            outcome = Task(function, name=stage, cache_policy=NO_CACHE)(*args)
         self._outcomes.append(outcome)
         return outcome
 
@@ -48,6 +57,8 @@ class PrefectRunner:
         self, stage: str, function: Callable[..., StageOutcome], context: RunContext, items: Sequence[Any]
     ) -> list[StageOutcome]:
         """One task run for each item; those that fail for a passing reason are tried again."""
+        if self._directly:
+            return [self.call(stage, function, context, item) for item in items]
         shard_task = Task(
             function,
             name=stage,
@@ -64,6 +75,12 @@ class PrefectRunner:
     def iteration(self, iteration: int, body: Callable[[], T]) -> T:
         """One iteration as a flow run of its own, and a new version of the table of iterations."""
         self._finish_row()
+        if iteration < self._first_flow:
+            self._directly = True
+            result = body()
+            self._directly = False
+            self._finish_row()
+            return result
         result = call_as_flow(
             "iteration", f"{self._context.run.name} {iteration}", body, {"iteration": iteration}
         )

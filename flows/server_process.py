@@ -1,11 +1,13 @@
-"""The program of the local Prefect server: `python -m flows.server_process FILE_DESCRIPTOR`.
+"""The program of the local Prefect server: `python -m flows.server_process FILE_DESCRIPTOR [--schedule]`.
 
 It serves Prefect's API on a listening socket that it inherits, and ends when its standard input does:
-the parent holds the other end, so the server cannot outlive it, however the parent ends.
+the parent holds the other end, so the server cannot outlive it, however the parent ends. With `--schedule`
+it also has Prefect's page and the services that make flow runs of schedules.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import sys
@@ -15,19 +17,24 @@ import uvicorn
 from prefect.server.api.server import create_app
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-_RETRY_AFTER_SECONDS = b"0.05"
+_RETRY_AFTER_SECONDS = 0.05
+_RETRY_AFTER_SECONDS_OF_MANY = 0.5
 
 
 def main() -> None:
     """Serve until told to stop or left alone."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     listener = socket.socket(fileno=int(sys.argv[1]))
-    app = retry_soon(create_app(ephemeral=True, final=True))
+    ephemeral = "--schedule" not in sys.argv[2:]
+    # Where many write, they soon have come five times in vain, and Prefect's client then gives up.
+    seconds = _RETRY_AFTER_SECONDS if ephemeral else _RETRY_AFTER_SECONDS_OF_MANY
+    app = retry_soon(create_app(ephemeral=ephemeral, final=True), seconds)
+    logging.getLogger("docket.dependencies").addFilter(_no_retry_notice)
     uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2)).run([listener])
 
 
-def retry_soon(app: ASGIApp) -> ASGIApp:
-    """Tell clients to come again at once where SQLite was busy.
+def retry_soon(app: ASGIApp, seconds: float) -> ASGIApp:
+    """Tell clients to come again after so many seconds where SQLite was busy.
 
     Two writers that meet in SQLite make Prefect's server answer 503, and its client then waits for two
     seconds, which a subflow per iteration meets again and again. The lock is held for milliseconds.
@@ -36,12 +43,20 @@ def retry_soon(app: ASGIApp) -> ASGIApp:
     async def with_header(scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with_header(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] == 503:
-                message["headers"] = [*message.get("headers", []), (b"retry-after", _RETRY_AFTER_SECONDS)]
+                message["headers"] = [*message.get("headers", []), (b"retry-after", str(seconds).encode())]
             await send(message)
 
         await app(scope, receive, send_with_header)
 
     return with_header
+
+
+def _no_retry_notice(record: logging.LogRecord) -> bool:
+    """Leave out that a worker's poll met another writer in SQLite: Prefect tries again half a second later.
+
+    Each time would be logged with two tracebacks, several times a minute for months.
+    """
+    return "mark_deployments_ready" not in record.getMessage()
 
 
 def _end_with_parent() -> None:

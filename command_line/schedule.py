@@ -1,0 +1,260 @@
+"""`erl-pipeline schedule`: flows of a run at given times, run by `erl-pipeline serve`."""
+
+from __future__ import annotations
+
+import json as json_format
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from typer.core import TyperGroup
+
+from command_line.options import DEFAULT_STORE, Json, RunName, Store
+from command_line.output import print_json, print_line, print_table
+from command_line.serve import DEFAULT_PORT, DEVICE_LIMIT
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+
+    from flows.deployments import FlowName, ScheduledFlow
+
+
+class _AddIsDefault(TyperGroup):
+    """`schedule RUN ...` stands for `schedule add RUN ...`; a run called `list` needs the long form."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] != "--help":
+            args = ["add", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    help="Run flows of a run at given times: `schedule RUN --every 1d`, or list, pause, resume, remove.",
+    no_args_is_help=True,
+    cls=_AddIsDefault,
+)
+
+FlowChoice = Literal["iteration", "train", "evaluate", "maintain"]
+Overlap = Literal["skip", "wait"]
+
+Cron = Annotated[
+    str | None, typer.Option("--cron", metavar="'M H D M W'", help="Times, such as '0 3 * * *'.")
+]
+Every = Annotated[str | None, typer.Option("--every", metavar="TIME", help="A distance: 90s, 20m, 6h or 1d.")]
+Once = Annotated[bool, typer.Option("--once", help="Now, one time; a schedule that there is stays.")]
+Timezone = Annotated[str, typer.Option("--timezone", help="Time zone of --cron, such as Europe/Zurich.")]
+WhichFlow = Annotated[
+    FlowChoice, typer.Option("--flow", help="What to run: one more iteration, or another flow.")
+]
+OneFlow = Annotated[
+    FlowChoice | None, typer.Option("--flow", help="Only this flow; default: all of the run.")
+]
+Config = Annotated[
+    Path | None, typer.Option("--config", metavar="CONFIG", help="Begins a run that the store lacks.")
+]
+Iterations = Annotated[
+    int | None, typer.Option("--iterations", min=1, metavar="N", help="For --flow train: where to end.")
+]
+GarbageDays = Annotated[
+    float | None,
+    typer.Option(
+        "--garbage-days",
+        min=0,
+        metavar="N",
+        help="For --flow maintain: remove what no run reaches and is older.",
+    ),
+]
+WhenOverlapping = Annotated[
+    Overlap, typer.Option("--overlap", help="When the last one still runs, or another process has the run.")
+]
+ConcurrencyLimit = Annotated[
+    str,
+    typer.Option(
+        "--concurrency-limit", metavar="NAME|none", help="Limit of Prefect to hold a slot of meanwhile."
+    ),
+]
+Port = Annotated[
+    int, typer.Option("--port", min=1, max=65535, help="Port of `serve`, where PREFECT_API_URL is not set.")
+]
+
+
+@app.command()
+def add(
+    run: RunName,
+    cron: Cron = None,
+    every: Every = None,
+    once: Once = False,
+    timezone: Timezone = "UTC",
+    flow: WhichFlow = "iteration",
+    config: Config = None,
+    iterations: Iterations = None,
+    garbage_days: GarbageDays = None,
+    overlap: WhenOverlapping = "skip",
+    concurrency_limit: ConcurrencyLimit = DEVICE_LIMIT,
+    store: Store = DEFAULT_STORE,
+    port: Port = DEFAULT_PORT,
+    json: Json = False,
+) -> None:
+    """Schedule a flow of a run, or replace its schedule. The word `add` may be left out."""
+    from storage.errors import InputError
+
+    if sum([cron is not None, every is not None, once]) != 1:
+        raise InputError("say when, with one of --cron '0 3 * * *', --every 6h and --once")
+    if iterations is not None and flow != "train":
+        raise InputError(f"--iterations is for --flow train; --flow {flow} does not take it")
+    if garbage_days is not None and flow != "maintain":
+        raise InputError(f"--garbage-days is for --flow maintain; --flow {flow} does not take it")
+    interval = None if every is None else parse_interval(every)
+    _find_or_begin(run, store, config)
+    with _deployments(port) as client:
+        from flows import deployments
+
+        place = store if "://" in store else str(Path(store).resolve())
+        parameters: dict[str, Any] = {}
+        if flow != "maintain":
+            parameters["concurrency_limit"] = None if concurrency_limit == "none" else concurrency_limit
+        if iterations is not None:
+            parameters["iterations"] = iterations
+        if garbage_days is not None:
+            parameters["garbage_days"] = garbage_days
+        if once and deployments.find(client, run, flow) is not None:
+            replaced = True
+        else:
+            schedule: Any = None
+            if cron is not None:
+                schedule = deployments.cron(cron, timezone)
+            elif interval is not None:
+                schedule = deployments.every(interval)
+            replaced = deployments.deploy(client, flow, run, place, schedule, overlap, parameters, Path.cwd())
+        made = deployments.run_once(client, flow, run, place, parameters) if once else None
+        (row,) = [each for each in deployments.deployed(client) if (each.run, each.flow) == (run, flow)]
+    if json:
+        print_json({**_plain(row), "replaced": replaced, "flow_run": None if made is None else str(made.id)})
+    elif made is not None:
+        print_line(f"Run {run}: flow {flow} is due now, as flow run {made.name}.")
+    else:
+        print_line(f"Run {run}: flow {flow} {row.schedule}; when one still runs: {overlap}.")
+
+
+@app.command("list")
+def list_schedules(port: Port = DEFAULT_PORT, json: Json = False) -> None:
+    """Show what is scheduled, when it is due, and how the last one ended."""
+    with _deployments(port) as client:
+        from flows import deployments
+
+        rows = deployments.deployed(client)
+    if json:
+        print_json([_plain(row) for row in rows])
+        return
+    if not rows:
+        print_line("Nothing is scheduled.")
+        return
+    table = [
+        {
+            "run": row.run,
+            "flow": row.flow,
+            "schedule": row.schedule or "by hand",
+            "overlap": row.overlap,
+            "next": "paused" if row.paused else _time(row.next),
+            "last": _time(row.last),
+            "state": row.state or "",
+            "message": row.message or "",
+        }
+        for row in rows
+    ]
+    print_table(table, left=list(table[0]))
+
+
+@app.command()
+def pause(run: RunName, flow: OneFlow = None, port: Port = DEFAULT_PORT) -> None:
+    """Start no more flows of a run; one at work goes on to its end."""
+    _each(run, flow, port, "pause", "paused")
+
+
+@app.command()
+def resume(run: RunName, flow: OneFlow = None, port: Port = DEFAULT_PORT) -> None:
+    """Go on with a paused schedule."""
+    _each(run, flow, port, "resume", "resumed")
+
+
+@app.command()
+def remove(run: RunName, flow: OneFlow = None, port: Port = DEFAULT_PORT) -> None:
+    """Forget a schedule; the run and its artifacts are not touched."""
+    _each(run, flow, port, "remove", "removed")
+
+
+def parse_interval(text: str) -> timedelta:
+    """A distance in time from text such as `90s`, `20m`, `6h` or `1d`. Raises InputError for other text."""
+    from storage.errors import InputError
+
+    found = re.fullmatch(r"([1-9][0-9]{0,6})([smhd])", text)
+    if found is None:
+        raise InputError(f"--every {text!r} is no distance in time such as 90s, 20m, 6h or 1d")
+    unit = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}[found[2]]
+    return timedelta(**{unit: int(found[1])})
+
+
+@contextmanager
+def _deployments(port: int) -> Iterator[SyncPrefectClient]:
+    """A client of the API that PREFECT_API_URL names, else of `serve` on this machine."""
+    os.environ.setdefault("DO_NOT_TRACK", "1")
+    from prefect.settings import get_current_settings
+
+    from flows.deployments import connected
+
+    url = get_current_settings().api.url or f"http://127.0.0.1:{port}/api"
+    with connected(url) as client:
+        yield client
+
+
+def _each(run: str, flow: FlowName | None, port: int, action: str, done: str) -> None:
+    """Do one thing to one flow of a run, or to all that are scheduled."""
+    from storage.errors import InputError
+
+    with _deployments(port) as client:
+        from flows import deployments
+
+        chosen = deployments.of_run(client, run) if flow is None else [flow]
+        if not chosen:
+            raise InputError(f"nothing is scheduled for run {run}; see: erl-pipeline schedule list")
+        for each in chosen:
+            getattr(deployments, action)(client, each, run)
+            print_line(f"Run {run}: flow {each} is {done}.")
+
+
+def _find_or_begin(run: str, store: str, config: Path | None) -> None:
+    """Make sure that the run is in the store. Raises ConfigError when it is there with other settings."""
+    from command_line.run_state import run_config
+    from erl_pipeline.config.load import load_config
+    from storage.errors import ConfigError
+    from storage.runs import RunStore, config_differences
+
+    runs = RunStore(store)
+    if config is None:
+        runs.open(run)
+        return
+    settings = load_config(config, [f"name={json_format.dumps(run)}"])
+    if run not in runs.list():
+        runs.create(run, settings.model_dump(mode="json"))
+        return
+    existing = runs.open(run)
+    may_change = run_config(existing).model_dump(include={"iterations", "metrics", "threads"})
+    asked = settings.model_copy(update=may_change).model_dump(mode="json")
+    differences = config_differences(existing.config, asked)
+    if differences:
+        raise ConfigError(f"run {run} exists with other settings: {'; '.join(differences)}")
+
+
+def _plain(row: ScheduledFlow) -> dict[str, Any]:
+    values = asdict(row)
+    return {name: each.isoformat() if isinstance(each, datetime) else each for name, each in values.items()}
+
+
+def _time(moment: datetime | None) -> str:
+    return "" if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

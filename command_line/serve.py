@@ -1,0 +1,137 @@
+"""`erl-pipeline serve`: a Prefect server with its page, and a worker that runs what is scheduled."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from command_line.interruption import Stop
+    from flows.worker_link import Message
+
+DEFAULT_PORT = 4200
+"""Where Prefect's own server and clients look for each other, too."""
+
+DEVICE_LIMIT = "gpu"
+"""The concurrency limit that scheduled flows take a slot of unless told otherwise."""
+
+Port = Annotated[
+    int, typer.Option("--port", min=0, max=65535, help="Where the server listens; 0: a free port.")
+]
+Host = Annotated[
+    str, typer.Option("--host", help="Address to listen on; whoever reaches it can start flows.")
+]
+Name = Annotated[
+    str | None, typer.Option("--name", help="Of the worker, its own on each machine; default: the host's.")
+]
+Limit = Annotated[
+    int, typer.Option("--limit", min=1, metavar="N", help="Flow runs at once, waiting ones included.")
+]
+Gpus = Annotated[
+    int | None,
+    typer.Option("--gpus", min=1, metavar="N", help="Slots of the limit `gpu`; default: as it was, or 1."),
+]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option("--metrics-port", min=0, max=65535, help="Serve Prometheus metrics there, under /metrics."),
+]
+
+
+def serve(
+    port: Port = DEFAULT_PORT,
+    host: Host = "127.0.0.1",
+    name: Name = None,
+    limit: Limit = 4,
+    gpus: Gpus = None,
+    metrics_port: MetricsPort = None,
+) -> None:
+    """Run scheduled flows until Ctrl-C: a Prefect server with its page, and a worker.
+
+    With PREFECT_API_URL set the worker works for that server, and none is started.
+    """
+    from command_line.interruption import Stop, call_interruptibly
+
+    # Prefect's client reports usage to its makers unless told otherwise before it is imported.
+    os.environ.setdefault("DO_NOT_TRACK", "1")
+    console = sys.stderr  # what the worker prints goes to a file meanwhile
+
+    def tell(line: str) -> None:
+        print(line, file=console, flush=True)
+
+    stop = Stop()
+    worker = name or socket.gethostname()
+    call_interruptibly(lambda: _serve(stop, port, host, worker, limit, gpus, metrics_port, tell), stop, tell)
+    if stop.signal_number is not None:
+        tell("Stopped; schedules are kept, and go on with the next `erl-pipeline serve`.")
+        # All is closed. Taking down what Prefect made in the interpreter would take seconds more.
+        os._exit(stop.exit_status)
+
+
+def _serve(
+    stop: Stop,
+    port: int,
+    host: str,
+    name: str,
+    limit: int,
+    gpus: int | None,
+    metrics_port: int | None,
+    tell: Callable[[str], None],
+) -> None:
+    from prefect.settings import get_current_settings
+
+    from flows.deployments import WORK_POOL, connected
+    from flows.local_server import prefect_api, scheduling_server
+    from flows.metrics import WorkerMetrics, serve_metrics
+    from flows.orphans import only_worker, restart_orphans
+    from flows.worker import set_device_limit, work
+
+    settings = get_current_settings()
+    log_file = settings.home / "erl-pipeline-serve.log"
+    metrics = WorkerMetrics()
+
+    def handle(message: Message) -> None:
+        metrics.handle(message)
+        line = _line(message)
+        if line is not None:
+            tell(f"{datetime.now():%H:%M:%S}  {line}")
+
+    with ExitStack() as stack:
+        stack.enter_context(only_worker(settings.home, name))
+        if settings.api.url:
+            url = stack.enter_context(prefect_api(log_file))
+        else:
+            url = stack.enter_context(scheduling_server(host, port, log_file))
+        with connected(url) as client:
+            slots = set_device_limit(client, DEVICE_LIMIT, gpus)
+            restarted = restart_orphans(client, WORK_POOL, name)
+        tell(f"Prefect page: {url.removesuffix('/api')}")
+        tell(f"Worker:       {limit} flow runs at once; {slots} can hold a slot of {DEVICE_LIMIT!r}")
+        if metrics_port is not None:
+            bound = stack.enter_context(serve_metrics(metrics.registry, host, metrics_port))
+            tell(f"Metrics:      http://{host}:{bound}/metrics")
+        tell(f"Log:          {log_file}")
+        if restarted:
+            tell(f"Going on with {len(restarted)} flow runs whose worker was killed: {', '.join(restarted)}")
+        work(url, name, limit, handle, stop.event, log_file)
+
+
+def _line(message: Message) -> str | None:
+    """What a message says to the person who watches; stages found committed are no news."""
+    from flows.worker_link import FlowEnded, FlowStarted
+
+    if isinstance(message, FlowStarted):
+        return f"{message.run}: {message.flow} begins"
+    if isinstance(message, FlowEnded):
+        return f"{message.run}: {message.flow} {message.outcome}"
+    outcome = message.outcome
+    if outcome.reused:
+        return None
+    place = f"iteration {outcome.iteration}" if outcome.iteration else "before the first iteration"
+    return f"{message.run}: {place}, {outcome.stage} in {outcome.seconds:.1f} s"

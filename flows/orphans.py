@@ -1,0 +1,99 @@
+"""Flow runs whose worker was killed: Prefect would show them as running for ever."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterParentFlowRunId,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+    WorkPoolFilter,
+    WorkPoolFilterName,
+)
+from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.states import AwaitingRetry, Crashed
+
+from flows.local_server import OrchestratorError
+
+MAX_STARTS = 3
+"""A flow run that was at work whenever its worker was killed is not started more often than this."""
+
+_AT_WORK = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
+_WORKER = "prefect.worker.name"
+_PAGE = 200
+
+
+@contextmanager
+def only_worker(home: Path, name: str) -> Iterator[None]:
+    """Be the only worker of this name on this machine; the kernel ends that with the process.
+
+    Args:
+        home: Prefect's folder, made where it is missing.
+
+    Raises OrchestratorError when there is another, whose flow runs would be taken for orphans, or when the
+    folder cannot be written.
+    """
+    file_name = "".join(each if each.isalnum() else "-" for each in name)
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        lock = (home / f"erl-pipeline-worker-{file_name}.lock").open("w")
+    except OSError as error:
+        raise OrchestratorError(
+            f"Prefect's folder {home} cannot be written ({error.strerror}); set PREFECT_HOME to another"
+        ) from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OrchestratorError(
+                f"a worker {name!r} runs on this machine already; end it, or give this one another --name"
+            ) from None
+        yield
+
+
+def restart_orphans(client: SyncPrefectClient, pool: str, worker: str) -> list[str]:
+    """Start again what was at work when the worker of this name was killed; names of those flow runs.
+
+    What they had committed is found again. One that was started `MAX_STARTS` times ends as crashed
+    instead, and so do the iterations that they were in.
+    """
+    of_pool = WorkPoolFilter(name=WorkPoolFilterName(any_=[pool]))
+    at_work = FlowRunFilterState(type=FlowRunFilterStateType(any_=_AT_WORK))
+    found: list[FlowRun] = []
+    while True:
+        page = client.read_flow_runs(
+            flow_run_filter=FlowRunFilter(state=at_work),
+            work_pool_filter=of_pool,
+            limit=_PAGE,
+            offset=len(found),
+        )
+        found += page
+        if len(page) < _PAGE:
+            break
+    restarted = []
+    for orphan in found:
+        if orphan.labels.get(_WORKER) != worker:
+            continue
+        inner = FlowRunFilter(
+            state=at_work, parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[orphan.id])
+        )
+        for iteration in client.read_flow_runs(flow_run_filter=inner):
+            client.set_flow_run_state(iteration.id, Crashed(message="Its worker was killed"), force=True)
+        if orphan.run_count >= MAX_STARTS:
+            reason = f"Its worker was killed while it ran, {orphan.run_count} times"
+            client.set_flow_run_state(orphan.id, Crashed(message=reason))
+            continue
+        again: State[None] = AwaitingRetry(
+            scheduled_time=datetime.now(UTC),
+            message="Its worker was killed; it goes on from what is committed",
+        )
+        client.set_flow_run_state(orphan.id, again)
+        restarted.append(orphan.name)
+    return restarted

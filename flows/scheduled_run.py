@@ -1,0 +1,191 @@
+"""What every scheduled flow does around its work: the run's lock, a device, signals, a clear end."""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Literal
+
+from prefect.client.schemas.objects import State
+from prefect.logging import get_run_logger
+from prefect.runtime import flow_run
+from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+from prefect.states import Cancelled, Completed, Failed
+
+from erl_pipeline.config.load import load_config
+from flows.run_progress import configuration_of, iterations_done, last_stage
+from flows.worker_link import (
+    LINK_VARIABLE,
+    FlowEnded,
+    FlowStarted,
+    StageEnded,
+    WorkerLink,
+    link_to_worker,
+)
+from storage.errors import InputError, PipelineError, RunBusy
+from storage.runs import Run, RunStore
+
+if TYPE_CHECKING:
+    from erl_pipeline.config.run import RunConfig
+    from erl_pipeline.pipeline.context import RunContext
+    from erl_pipeline.pipeline.outcome import ProgressListener, StageOutcome
+
+Overlap = Literal["skip", "wait"]
+SKIPPED = "Skipped"
+
+_LOOK_SECONDS = 0.2
+_BUSY_SECONDS = 2.0
+
+Logger = logging.Logger | logging.LoggerAdapter[Any]
+
+
+@dataclass(frozen=True)
+class ScheduledRun:
+    """Which run a flow works on, and what it waits for.
+
+    `config` is a configuration file to begin the run with when the store does not have it;
+    `concurrency_limit` a limit of Prefect of which a slot is held during the work; `overlap` says what to
+    do when another process works on the run.
+    """
+
+    flow: str
+    run: str
+    store: str
+    config: str | None
+    overlap: Overlap
+    concurrency_limit: str | None
+
+
+def work_on_run(request: ScheduledRun, work: Callable[[RunContext], str]) -> State[None]:
+    """Call `work` with the open run, holding its lock and a device, and say in a state how it ended.
+
+    Errors that a user can act on become the message of a failed state; others propagate. The state is
+    `Skipped` where another process has the run and the request says so, cancelled after SIGINT or SIGTERM.
+    `work` gives the message of the completed state.
+    """
+    from erl_pipeline.generation.engine import Interrupted
+
+    flow_run_id = flow_run.get_id()
+    assert flow_run_id is not None
+
+    def attempt(stop: threading.Event, logger: Logger, link: WorkerLink) -> State[None]:
+        from erl_pipeline.pipeline.context import open_context
+        from flows.device_slot import device_slot
+
+        run = find_or_begin(request)
+        config = configuration_of(run)
+        listener = listener_for(run, config, logger, link)
+        told = False
+        while True:
+            try:
+                with ExitStack() as stack:
+                    context = stack.enter_context(open_context(config, request.store, listener, stop))
+                    stack.enter_context(
+                        device_slot(request.concurrency_limit, flow_run_id, stop, logger.info)
+                    )
+                    return Completed(message=work(context))
+            except RunBusy as busy:
+                if request.overlap == "skip":
+                    return Completed(name=SKIPPED, message=f"Skipped: {busy}")
+                if not told:
+                    logger.info("Waiting: %s", busy)
+                    told = True
+                if stop.wait(_BUSY_SECONDS):
+                    raise Interrupted from None
+
+    def interruptible(stop: threading.Event, logger: Logger, link: WorkerLink) -> State[None]:
+        try:
+            return attempt(stop, logger, link)
+        except Interrupted:
+            return Cancelled(message="Asked to stop; what was committed is kept")
+
+    return conclude(request, interruptible)
+
+
+def conclude(
+    request: ScheduledRun, work: Callable[[threading.Event, Logger, WorkerLink], State[None]]
+) -> State[None]:
+    """Call `work` with a stop event that signals set, and tell the worker how the flow run ended."""
+    logger = get_run_logger()
+
+    def told(stop: threading.Event) -> State[None]:
+        outcome = "failed"
+        with link_to_worker(os.environ.get(LINK_VARIABLE)) as link:
+            link.send(FlowStarted(request.flow, request.run))
+            try:
+                state = work(stop, logger, link)
+                outcome = "skipped" if state.name == SKIPPED else state.type.value.lower()
+            except PipelineError as error:
+                logger.error("%s", error)
+                state = Failed(message=str(error))
+            finally:
+                link.send(FlowEnded(request.flow, request.run, outcome))
+        return state
+
+    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+        state = _stoppable(told)
+    logger.info("%s", state.message)
+    return state
+
+
+def find_or_begin(request: ScheduledRun) -> Run:
+    """The run, begun with the request's configuration where the store does not have it yet.
+
+    Raises InputError when there is neither, or the configuration is another run's.
+    """
+    runs = RunStore(request.store)
+    if request.config is None or request.run in runs.list():
+        return runs.open(request.run)
+    config = load_config(request.config)
+    if config.name != request.run:
+        raise InputError(f"{request.config} configures run {config.name}, not {request.run}")
+    return runs.create(config.name, config.model_dump(mode="json"))
+
+
+def listener_for(run: Run, config: RunConfig, logger: Logger, link: WorkerLink) -> ProgressListener:
+    """A listener that writes what stages do into the flow run's log and sends it to the worker."""
+    from erl_pipeline.pipeline.outcome import Silent
+
+    class Reporter(Silent):
+        iterations = iterations_done(config, run.stages())
+
+        def stage_finished(self, outcome: StageOutcome) -> None:
+            if outcome.stage == last_stage(config):
+                self.iterations = max(self.iterations, outcome.iteration or 0)
+            if not outcome.reused:
+                place = f"iteration {outcome.iteration}" if outcome.iteration else "before the first"
+                artifact = outcome.artifact_id[:12]
+                logger.info("%s: %s in %.1f s, artifact %s", place, outcome.stage, outcome.seconds, artifact)
+            link.send(StageEnded(run.name, self.iterations, outcome))
+
+        def warn(self, message: str) -> None:
+            logger.warning("%s", message)
+
+    return Reporter()
+
+
+def _stoppable(work: Callable[[threading.Event], State[None]]) -> State[None]:
+    """Call `work` in a thread of its own, so that a signal never interrupts a commit: it sets the event."""
+    stop = threading.Event()
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="work") as pool:
+            future = pool.submit(contextvars.copy_context().run, work, stop)
+            while not wait([future], timeout=_LOOK_SECONDS).done:
+                continue
+            return future.result()
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,190 @@
+"""The line between a worker and the processes of its flow runs.
+
+Over it a flow run says what it does, for the worker's metrics, and the worker asks it to stop. When the
+worker is gone, however it went, the line is cut and the flow run's process ends too. What it had committed
+is kept.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, Listener
+from typing import Any
+
+from erl_pipeline.pipeline.outcome import StageOutcome
+
+LINK_VARIABLE = "ERL_PIPELINE_WORKER_LINK"
+"""Environment variable of a flow run's process: address and key of the line to its worker."""
+
+
+@dataclass(frozen=True)
+class FlowStarted:
+    """A flow run begins its work."""
+
+    flow: str
+    run: str
+
+
+@dataclass(frozen=True)
+class FlowEnded:
+    """A flow run is over: `completed`, `failed`, `cancelled`, `skipped`, or `killed` without saying so."""
+
+    flow: str
+    run: str
+    outcome: str
+
+
+@dataclass(frozen=True)
+class StageEnded:
+    """A stage gave its artifact; `iterations` are those of the run that are then done."""
+
+    run: str
+    iterations: int
+    outcome: StageOutcome
+
+
+Message = FlowStarted | FlowEnded | StageEnded
+
+
+class WorkerLink:
+    """The end of the line in a flow run's process."""
+
+    def __init__(self, connection: Connection[Any, Any] | None) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+
+    def send(self, message: Message) -> None:
+        """Tell the worker, if there is one that listens."""
+        if self._connection is None:
+            return
+        content = {"kind": type(message).__name__, **asdict(message)}
+        with self._lock:
+            self._connection.send_bytes(json.dumps(content).encode("utf-8"))
+
+
+@contextmanager
+def link_to_worker(address: str | None) -> Iterator[WorkerLink]:
+    """The line to the worker that started this process, which ends with it.
+
+    Args:
+        address: what `LINK_VARIABLE` holds; None where the worker is another's (`prefect worker start`),
+            which then has to end its processes itself.
+    """
+    if address is None:
+        yield WorkerLink(None)
+        return
+    host, port, key = address.split(":")
+    try:
+        connection = Client((host, int(port)), authkey=bytes.fromhex(key))
+    except OSError:
+        os._exit(1)  # The worker went while this process was starting.
+    threading.Thread(target=_end_with_worker, args=(connection,), daemon=True).start()
+    yield WorkerLink(connection)
+
+
+def _end_with_worker(connection: Connection[Any, Any]) -> None:
+    """The worker sends when this flow run is to stop; the end of the line is the worker's own end."""
+    try:
+        while True:
+            connection.recv_bytes()
+            os.kill(os.getpid(), signal.SIGTERM)
+    except (OSError, EOFError):
+        os._exit(1)
+
+
+class FlowRunLines:
+    """The worker's ends of the lines. `address` is for `LINK_VARIABLE`."""
+
+    def __init__(self, listener: Listener, key: bytes, handle: Callable[[Message], None]) -> None:
+        host, port = listener.address
+        self.address = f"{host}:{port}:{key.hex()}"
+        self._listener = listener
+        self._handle = handle
+        self._lock = threading.Lock()
+        self._open: set[Connection[Any, Any]] = set()
+        self._stopping = False
+        self._closing = False
+
+    def ask_to_stop(self) -> None:
+        """Ask all flow runs to end after the commit in flight, those too that only begin."""
+        with self._lock:
+            self._stopping = True
+            for connection in self._open:
+                _send_stop(connection)
+
+    def close(self) -> None:
+        """Take no more calls: the next one that `accept` sees is the last."""
+        self._closing = True
+
+    def accept(self) -> None:
+        """Take calls, each in a thread of its own, until closed."""
+        while not self._closing:
+            try:
+                connection = self._listener.accept()
+            except (AuthenticationError, EOFError, ConnectionError):
+                continue  # A stranger, or a flow run that was killed while it called.
+            threading.Thread(target=self._receive, args=(connection,), daemon=True).start()
+
+    def _receive(self, connection: Connection[Any, Any]) -> None:
+        with self._lock:
+            self._open.add(connection)
+            if self._stopping:
+                _send_stop(connection)
+        started: FlowStarted | None = None
+        while True:
+            try:
+                message = _message(json.loads(connection.recv_bytes()))
+            except (OSError, EOFError):
+                break
+            if isinstance(message, FlowStarted):
+                started = message
+            elif isinstance(message, FlowEnded):
+                started = None
+            self._handle(message)
+        with self._lock:
+            self._open.remove(connection)
+        if started is not None:
+            self._handle(FlowEnded(started.flow, started.run, "killed"))
+
+
+@contextmanager
+def listen_to_flow_runs(handle: Callable[[Message], None]) -> Iterator[FlowRunLines]:
+    """Listen on loopback.
+
+    Args:
+        handle: called with every message, in a thread of each flow run. A flow run whose process ended
+            without saying so is reported as `killed`.
+    """
+    key = secrets.token_bytes(32)
+    with Listener(("127.0.0.1", 0), authkey=key) as listener:
+        lines = FlowRunLines(listener, key, handle)
+        accepting = threading.Thread(target=lines.accept, daemon=True)
+        accepting.start()
+        try:
+            yield lines
+        finally:
+            lines.close()
+            Client(listener.address, authkey=key).close()  # wakes the thread
+            accepting.join()
+
+
+def _send_stop(connection: Connection[Any, Any]) -> None:
+    with suppress(OSError):  # It has just ended by itself.
+        connection.send_bytes(b"stop")
+
+
+def _message(content: dict[str, Any]) -> Message:
+    kind = content.pop("kind")
+    if kind == FlowStarted.__name__:
+        return FlowStarted(**content)
+    if kind == FlowEnded.__name__:
+        return FlowEnded(**content)
+    return StageEnded(**{**content, "outcome": StageOutcome(**content["outcome"])})

@@ -1,0 +1,135 @@
+"""`erl-pipeline serve` in a process of its own, and what its server and metrics say."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+from prometheus_client.parser import text_string_to_metric_families
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 120.0
+"""Seconds after which something that was waited for is taken not to come."""
+
+
+def wait_for(what: str, holds: Callable[[], Any]) -> Any:
+    """The first true value of `holds`."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        value = holds()
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"{what} did not come"
+        time.sleep(0.5)
+
+
+@dataclass
+class Served:
+    """A running `erl-pipeline serve`."""
+
+    process: subprocess.Popen[str]
+    lines: list[str] = field(default_factory=list)
+
+    def address(self, name: str) -> str:
+        """The address that was printed after this name."""
+
+        def found() -> str | None:
+            assert self.process.poll() is None, self.lines
+            matches = [re.match(rf"{name}: +(http\S+)", line) for line in list(self.lines)]
+            return next((match[1] for match in matches if match), None)
+
+        return str(wait_for(name, found))
+
+    @property
+    def port(self) -> str:
+        """That of the server."""
+        return self.address("Prefect page").rpartition(":")[2]
+
+    def ask(self, path: str, **body: Any) -> Any:
+        """The server's answer to a POST request. While another has its database it answers 503; like
+        Prefect's own client we ask again then."""
+
+        def answered() -> httpx.Response | None:
+            url = f"{self.address('Prefect page')}/api/{path}"
+            answer = httpx.post(url, json=body, timeout=30.0)
+            return None if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE else answer
+
+        response = wait_for(f"an answer to {path}", answered)
+        response.raise_for_status()
+        return response.json() if response.content else None
+
+    def flow_runs(self, run: str, flow: str) -> list[dict[str, Any]]:
+        """The flow runs of a deployment that were not only planned, the oldest first."""
+        names = {"name": {"any_": [run]}}, {"name": {"any_": [flow]}}
+        found = self.ask(
+            "flow_runs/filter", deployments=names[0], flows=names[1], sort="EXPECTED_START_TIME_ASC"
+        )
+        return [each for each in found if each["state_name"] != "Scheduled"]
+
+    def log(self, flow_run: dict[str, Any]) -> list[str]:
+        """The lines of a flow run's log."""
+        logs = {"flow_run_id": {"any_": [flow_run["id"]]}}
+        return [line["message"] for line in self.ask("logs/filter", logs=logs, sort="TIMESTAMP_ASC")]
+
+    def metrics(self) -> dict[tuple[str, ...], float]:
+        """The samples by name and label values, in the order of the labels' names."""
+        text = httpx.get(self.address("Metrics"), timeout=30.0).text
+        samples = [each for family in text_string_to_metric_families(text) for each in family.samples]
+        return {
+            (each.name, *(each.labels[name] for name in sorted(each.labels))): each.value for each in samples
+        }
+
+    def members(self) -> list[int]:
+        """Ids of the processes that it started, and theirs."""
+        return [each.pid for each in psutil.Process(self.process.pid).children(recursive=True)]
+
+    def stop(self, number: int) -> int:
+        """The exit status after a signal."""
+        self.process.send_signal(number)
+        return self.process.wait(timeout=60.0)
+
+
+def serve(home: Path, *options: str) -> Served:
+    """Start `erl-pipeline serve` on free ports, with a Prefect database of its own."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "command_line.main", "serve", "--port", "0", "--metrics-port", "0", *options],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PREFECT_HOME": str(home), "PREFECT_API_URL": ""},
+        start_new_session=True,
+    )
+    served = Served(process)
+
+    def read_lines() -> None:
+        assert process.stderr is not None
+        for line in process.stderr:
+            served.lines.append(line.rstrip("\n"))
+
+    threading.Thread(target=read_lines, daemon=True).start()
+    return served
+
+
+def alive(process_ids: list[int]) -> list[int]:
+    """Those that still run; a zombie does not."""
+    return [
+        each for each in process_ids if psutil.pid_exists(each) and psutil.Process(each).status() != "zombie"
+    ]
+
+
+def ended(served: Served) -> None:
+    """Make sure that it is gone, whatever a test did."""
+    if served.process.poll() is None:
+        os.killpg(served.process.pid, signal.SIGKILL)
+        served.process.wait()

@@ -1,0 +1,114 @@
+"""Deployments on a real server: what is made, replaced, listed, paused and refused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from prefect.client.orchestration import SyncPrefectClient
+
+from flows.deployments import (
+    connected,
+    cron,
+    deploy,
+    deployed,
+    every,
+    find,
+    of_run,
+    pause,
+    remove,
+    resume,
+    run_once,
+)
+from flows.local_server import OrchestratorError
+from storage.errors import InputError
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def client(api: str) -> Iterator[SyncPrefectClient]:
+    with connected(api) as client:
+        yield client
+
+
+def test_a_deployment_is_made_replaced_paused_and_removed(client: SyncPrefectClient, tmp_path: Path) -> None:
+    daily = cron("0 3 * * *", "Europe/Zurich")
+    assert not deploy(client, "iteration", "one", "/store", daily, "skip", {}, tmp_path)
+    (row,) = [row for row in deployed(client) if row.run == "one"]
+    assert (row.flow, row.schedule, row.overlap, row.paused) == (
+        "iteration",
+        "cron 0 3 * * * Europe/Zurich",
+        "skip",
+        False,
+    )
+    assert deploy(client, "iteration", "one", "/store", every(timedelta(hours=6)), "wait", {}, tmp_path)
+    (row,) = [row for row in deployed(client) if row.run == "one"]
+    assert (row.schedule, row.overlap) == ("every 6h", "wait")
+
+    deploy(client, "train", "one", "/store", None, "skip", {"iterations": 7}, tmp_path)
+    assert of_run(client, "one") == ["train", "iteration"]
+    pause(client, "iteration", "one")
+    deployment = find(client, "one", "iteration")
+    assert deployment is not None
+    assert deployment.paused
+    resume(client, "iteration", "one")
+    remove(client, "iteration", "one")
+    assert of_run(client, "one") == ["train"]
+
+
+def test_a_flow_run_by_hand_takes_other_arguments(client: SyncPrefectClient, tmp_path: Path) -> None:
+    deploy(client, "train", "two", "/store", None, "skip", {"iterations": 7}, tmp_path)
+    made = run_once(client, "train", "two", "/store", {"iterations": 9})
+    assert made.parameters == {"run": "two", "store": "/store", "iterations": 9, "overlap": "skip"}
+
+
+def test_runs_of_one_name_in_two_stores_are_not_confused(client: SyncPrefectClient, tmp_path: Path) -> None:
+    deploy(client, "maintain", "three", "/store", None, "skip", {}, tmp_path)
+    with pytest.raises(InputError, match=r"in another store, /store; remove that with: erl-pipeline"):
+        deploy(client, "maintain", "three", "/other", None, "skip", {}, tmp_path)
+    with pytest.raises(InputError, match="in another store"):
+        run_once(client, "maintain", "three", "/other", {})
+
+
+def test_what_is_not_scheduled_is_named(client: SyncPrefectClient) -> None:
+    with pytest.raises(InputError, match="flow train is not scheduled for run none"):
+        pause(client, "train", "none")
+    with pytest.raises(InputError, match="'every day' in time zone UTC cannot be understood"):
+        cron("every day", "UTC")
+
+
+def test_no_server_is_an_error_that_says_how_to_start_one() -> None:
+    with (
+        pytest.raises(OrchestratorError, match="Start one with `erl-pipeline serve`"),
+        connected("http://127.0.0.1:9/api"),
+    ):
+        pass
+
+
+def test_prefect_deploys_what_infra_names(client: SyncPrefectClient, api: str, tmp_path: Path) -> None:
+    deploy(client, "train", "makes-the-work-pool", "/store", None, "skip", {}, tmp_path)
+    prefect = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
+    result = subprocess.run(
+        [*prefect, "--prefect-file", str(ROOT / "infra" / "prefect.yaml")],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, "PREFECT_API_URL": api},
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    rows = {row.flow: row for row in deployed(client) if row.run == "frozen-lake"}
+    found = {flow: (row.schedule, row.overlap, row.paused) for flow, row in rows.items()}
+    assert found == {
+        "train": (None, "skip", False),
+        "iteration": ("cron 0 2 * * * UTC", "skip", True),
+        "evaluate": ("cron 0 6 * * 1 UTC", "wait", True),
+        "maintain": ("cron 0 5 * * * UTC", "skip", True),
+    }
+    assert {row.store for row in rows.values()} == {"s3://erl-pipeline/store"}

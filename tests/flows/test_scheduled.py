@@ -1,0 +1,97 @@
+"""The flows of the deployments, called in this process: how they end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import State, StateType
+
+from flows import scheduled
+from flows.scheduled_run import SKIPPED
+from flows.worker import set_device_limit
+from storage.runs import RunStore
+from tests.command_line.invoke import SMALL
+
+
+def slots_taken(limit: str) -> int:
+    with get_client(sync_client=True) as client:
+        return client.read_global_concurrency_limit_by_name(limit).active_slots
+
+
+def make_limit(limit: str) -> None:
+    with get_client(sync_client=True) as client:
+        assert set_device_limit(client, limit, 1) == 1
+
+
+@pytest.mark.usefixtures("api")
+def test_a_run_is_begun_from_its_configuration_and_goes_on_by_one_iteration(tmp_path: Path) -> None:
+    config = tmp_path / "small.yaml"
+    config.write_text(SMALL + "seed: 5\n")
+    make_limit("device")
+    store = str(tmp_path / "store")
+    states = [
+        scheduled.iteration("small", store, str(config), concurrency_limit="device", return_state=True)
+        for _ in range(2)
+    ]
+    assert [state.message for state in states] == [
+        "Committed through iteration 1",
+        "Committed through iteration 2",
+    ]
+    entries = RunStore(store).open("small").stages()
+    assert [entry.iteration for entry in entries if entry.stage == "fine_tune"] == [1, 2]
+    assert slots_taken("device") == 0
+
+    done = scheduled.train("small", store, iterations=2, concurrency_limit=None, return_state=True)
+    assert done.message == "Nothing to do: committed through iteration 2"
+    evaluated = scheduled.evaluate(
+        "small", store, tasks=4, samples=0, concurrency_limit=None, return_state=True
+    )
+    assert evaluated.type == StateType.COMPLETED
+    assert evaluated.message is not None
+    assert evaluated.message.endswith(" on 4 held-out tasks")
+
+    whole = scheduled.maintain("small", store, garbage_days=0, return_state=True)
+    assert str(whole.message).startswith("All is whole: ")
+    assert str(whole.message).endswith("Removed 0 things that no run reaches, 0.0 MB")
+    victim = next(Path(store).glob("artifacts/build_distillation/*/sft.parquet"))
+    victim.write_bytes(victim.read_bytes()[:-1])
+    damaged = scheduled.maintain("small", store, return_state=True)
+    assert damaged.type == StateType.FAILED
+    assert "sft.parquet" in str(damaged.message)
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> Path:
+    """A store with a run that has only been created."""
+    from erl_pipeline.config.load import load_config
+
+    config = tmp_path / "small.yaml"
+    config.write_text(SMALL)
+    RunStore(str(tmp_path)).create("small", load_config(config, []).model_dump(mode="json"))
+    return tmp_path
+
+
+def iterate(store: Path, limit: str | None) -> State[None]:
+    return scheduled.iteration("small", str(store), concurrency_limit=limit, return_state=True)
+
+
+@pytest.mark.usefixtures("api")
+def test_a_run_that_another_process_has_is_skipped(begun: Path) -> None:
+    with RunStore(str(begun)).open("small").lock():
+        state = iterate(begun, None)
+    assert (state.type, state.name) == (StateType.COMPLETED, SKIPPED)
+    assert str(state.message).startswith("Skipped: run small is being worked on by process ")
+
+
+@pytest.mark.usefixtures("api")
+def test_an_error_that_a_user_can_act_on_is_the_message_of_the_state(begun: Path) -> None:
+    missing = iterate(begun, "no-such-limit")
+    assert missing.type == StateType.FAILED
+    assert "prefect gcl create no-such-limit --limit 1" in str(missing.message)
+    unknown = scheduled.train("other", str(begun), return_state=True)
+    assert "no run other in store" in str(unknown.message)
+    (begun / "small.yaml").write_text(SMALL)
+    other = scheduled.train("other", str(begun), config=str(begun / "small.yaml"), return_state=True)
+    assert str(other.message).endswith("configures run small, not other")

@@ -1,0 +1,113 @@
+"""The line between a worker and the processes of its flow runs, with real processes."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from erl_pipeline.pipeline.outcome import StageOutcome
+from flows.worker_link import (
+    FlowEnded,
+    FlowStarted,
+    Message,
+    StageEnded,
+    link_to_worker,
+    listen_to_flow_runs,
+)
+
+ROOT = Path(__file__).parents[2]
+OUTCOME = StageOutcome("evaluate", 2, "a" * 32, False, 1.5, {"episodes": 4}, {"greedy_success": 0.5})
+
+FLOW_RUN = """
+import sys, time
+from flows.worker_link import FlowStarted, link_to_worker
+with link_to_worker(sys.argv[1]) as link:
+    link.send(FlowStarted("train", "lake"))
+    time.sleep(600)
+"""
+
+WORKER = f"""
+import subprocess, sys, time
+from flows.worker_link import listen_to_flow_runs
+with listen_to_flow_runs(lambda message: print(flow_run.pid, flush=True)) as lines:
+    flow_run = subprocess.Popen([sys.executable, "-c", {FLOW_RUN!r}, lines.address])
+    time.sleep(600)
+"""
+
+
+def python(code: str, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+
+
+def other_key(address: str) -> str:
+    return address[:-4] + ("0000" if address[-4:] != "0000" else "1111")
+
+
+def test_what_a_flow_run_says_arrives_as_it_was_said() -> None:
+    received: queue.Queue[Message] = queue.Queue()
+    said = [
+        FlowStarted("train", "lake"),
+        StageEnded("lake", 2, OUTCOME),
+        FlowEnded("train", "lake", "completed"),
+    ]
+    with listen_to_flow_runs(received.put) as lines, link_to_worker(lines.address) as link:
+        for message in said:
+            link.send(message)
+        assert [received.get(timeout=30.0) for _ in said] == said
+
+
+def test_a_flow_run_that_is_killed_is_reported() -> None:
+    received: queue.Queue[Message] = queue.Queue()
+    with listen_to_flow_runs(received.put) as lines:
+        flow_run = python(FLOW_RUN, lines.address)
+        assert received.get(timeout=60.0) == FlowStarted("train", "lake")
+        flow_run.kill()
+        assert received.get(timeout=60.0) == FlowEnded("train", "lake", "killed")
+        flow_run.wait()
+
+
+def test_flow_runs_that_are_asked_to_stop_get_a_signal() -> None:
+    received: queue.Queue[Message] = queue.Queue()
+    with listen_to_flow_runs(received.put) as lines:
+        early = python(FLOW_RUN, lines.address)
+        assert received.get(timeout=60.0) == FlowStarted("train", "lake")
+        lines.ask_to_stop()
+        assert early.wait(timeout=60.0) == -signal.SIGTERM
+        assert python(FLOW_RUN, lines.address).wait(timeout=60.0) == -signal.SIGTERM
+
+
+def test_a_flow_run_ends_when_its_worker_is_killed() -> None:
+    worker = python(WORKER)
+    assert worker.stdout is not None
+    assert int(worker.stdout.readline()) > 0
+    worker.kill()
+    worker.wait()
+    # The flow run holds the other end of this pipe until it is gone.
+    assert worker.stdout.read() == ""
+
+
+def test_a_flow_run_whose_worker_is_gone_does_not_begin() -> None:
+    with listen_to_flow_runs(lambda message: None) as lines:
+        pass
+    assert python(FLOW_RUN, lines.address).wait(timeout=60.0) == 1
+
+
+def test_without_a_worker_of_ours_nothing_is_said() -> None:
+    with link_to_worker(None) as link:
+        link.send(FlowStarted("train", "lake"))
+
+
+def test_a_stranger_without_the_key_is_not_heard() -> None:
+    received: queue.Queue[Message] = queue.Queue()
+    with listen_to_flow_runs(received.put) as lines:
+        stranger = python(FLOW_RUN, other_key(lines.address))
+        assert stranger.wait(timeout=60.0) == 1
+        flow_run = python(FLOW_RUN, lines.address)
+        assert received.get(timeout=60.0) == FlowStarted("train", "lake")
+        flow_run.kill()
+        flow_run.wait()
