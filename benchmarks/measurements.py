@@ -1,0 +1,194 @@
+"""Measuring contenders against each other: alternated runs, their spread, and where the results are written.
+
+A benchmark is a script that calls itself: `main` runs every contender in turn, round after round, each run
+in a fresh process that was started with `--contender NAME --figures FILE` and writes its figures to the
+file. So no run warms another's caches, and the peak memory of a process is that of one contender.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+from storage.manifest import code_version
+
+RESULTS = Path(__file__).with_name("results")
+README = Path(__file__).with_name("README.md")
+
+Figures = dict[str, float]
+"""What one run measured, by name."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One figure in the tables; `factor` turns it into the unit of the title."""
+
+    figure: str
+    title: str
+    digits: int = 1
+    factor: float = 1.0
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median and range of one figure over the runs."""
+
+    median: float
+    least: float
+    most: float
+
+
+def spread(values: Sequence[float]) -> Spread:
+    return Spread(statistics.median(values), min(values), max(values))
+
+
+def median_ratio(runs: Mapping[str, Sequence[Figures]], figure: str, ours: str, other: str) -> float:
+    """Median over the rounds of our figure divided by the other's in the same round."""
+    pairs = zip(runs[ours], runs[other], strict=True)
+    return statistics.median(mine[figure] / theirs[figure] for mine, theirs in pairs)
+
+
+def add_common_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--runs", type=int, default=5, help="runs of each contender")
+    parser.add_argument("--threads", type=int, default=2, help="CPU threads of torch")
+    parser.add_argument("--write", action="store_true", help="write the result into benchmarks/README.md")
+    parser.add_argument("--contender", help=argparse.SUPPRESS)
+    parser.add_argument("--figures", type=Path, help=argparse.SUPPRESS)
+
+
+def alternate(
+    contenders: Sequence[str], runs: int, arguments: Sequence[str] = (), script: str | None = None
+) -> dict[str, list[Figures]]:
+    """Run every contender in turn, `runs` times, each in a process of its own; their figures.
+
+    The order turns round from one round to the next, so that none always follows the same other.
+    Raises `RuntimeError` with the end of its output when a contender fails.
+    """
+    figures: dict[str, list[Figures]] = {contender: [] for contender in contenders}
+    for round_ in range(runs):
+        for contender in contenders if round_ % 2 == 0 else reversed(contenders):
+            one = run_alone(contender, arguments, script or sys.argv[0])
+            figures[contender].append(one)
+            shown = "  ".join(f"{name} {value:.5g}" for name, value in one.items())
+            print(f"run {round_ + 1}/{runs}  {contender}: {shown}", flush=True)
+    return figures
+
+
+def run_alone(contender: str, arguments: Sequence[str], script: str) -> Figures:
+    """The figures of one run in a fresh process."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "figures.json"
+        command = [sys.executable, script, *arguments, "--contender", contender, "--figures", str(file)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if done.returncode != 0:
+            raise RuntimeError(f"{contender} failed with status {done.returncode}:\n{done.stdout[-4000:]}")
+        return json.loads(file.read_text())
+
+
+def process_memory_and_cpu() -> Figures:
+    """Peak resident memory of this process so far, and CPU seconds of all its threads."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return {"peak_bytes": usage.ru_maxrss * 1024.0, "cpu_seconds": usage.ru_utime + usage.ru_stime}
+
+
+def describe_machine(threads: int, packages: Sequence[str]) -> dict[str, str | int | float]:
+    """CPU, cores, memory, versions, the code's commit and the date."""
+    described: dict[str, str | int | float] = {
+        "date": datetime.now(UTC).date().isoformat(),
+        "code": code_version(),
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "threads": threads,
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "load_before": round(os.getloadavg()[0], 2),
+        "python": platform.python_version(),
+    }
+    for package in packages:
+        described[package] = metadata.version(package)
+    return described
+
+
+def _cpu_model() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = {line.partition(":")[2].strip() for line in lines if line.startswith("model name")}
+    return ", ".join(sorted(names)) or platform.processor()
+
+
+def machine_line(machine: Mapping[str, str | int | float]) -> str:
+    """The machine as one line of Markdown."""
+    fixed = ("date", "code", "cpu", "cores", "threads", "memory_gib", "load_before", "python")
+    versions = ", ".join(f"{name} {machine[name]}" for name in machine if name not in fixed)
+    return (
+        f"{machine['date']}, {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
+        f"{machine['threads']} threads, load {machine['load_before']} before the first run, Python "
+        f"{machine['python']}, {versions}, code {str(machine['code'])[:12]}"
+        f"{'-dirty' if str(machine['code']).endswith('-dirty') else ''}."
+    )
+
+
+def table(
+    runs: Mapping[str, Sequence[Figures]], columns: Sequence[Column], ratio_of: Column, ours: str
+) -> list[list[str]]:
+    """Rows of cells, the head first: each figure's median with its range, and the ratio of ours to each."""
+    head = ["contender", *(column.title for column in columns), f"{ours} / it, {ratio_of.title}"]
+    rows = [head]
+    for name, figures in runs.items():
+        cells = [name]
+        for column in columns:
+            if any(column.figure not in one for one in figures):
+                cells.append("")
+                continue
+            one = spread([figure[column.figure] * column.factor for figure in figures])
+            digits = column.digits
+            cells.append(f"{one.median:.{digits}f} ({one.least:.{digits}f} to {one.most:.{digits}f})")
+        cells.append("" if name == ours else f"{median_ratio(runs, ratio_of.figure, ours, name):.2f}")
+        rows.append(cells)
+    return rows
+
+
+def as_text(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def as_markdown(rows: Sequence[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
+
+
+def write_results(name: str, machine: Mapping[str, object], runs: Mapping[str, object]) -> Path:
+    """All raw figures as JSON, `results/NAME.json`."""
+    RESULTS.mkdir(exist_ok=True)
+    file = RESULTS / f"{name}.json"
+    file.write_text(json.dumps({"machine": machine, "runs": runs}, indent=1) + "\n")
+    return file
+
+
+def rewrite_section(document: str, name: str, body: str) -> str:
+    """The document with `body` between the markers of the section `name`.
+
+    Raises `ValueError` when the document does not have each marker once, in this order.
+    """
+    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+    if document.count(begin) != 1 or document.count(end) != 1 or document.index(begin) > document.index(end):
+        raise ValueError(f"the document needs the lines {begin} and {end} once each, in this order")
+    head, _, rest = document.partition(begin)
+    return f"{head}{begin}\n{body.strip()}\n{end}{rest.partition(end)[2]}"
+
+
+def write_section(name: str, body: str) -> None:
+    """Put a result into `benchmarks/README.md`."""
+    README.write_text(rewrite_section(README.read_text(), name, body))

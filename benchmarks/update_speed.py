@@ -1,0 +1,141 @@
+"""The update step beside TRL: tokens a second and peak memory, for reinforcement learning and for SFT.
+
+    pip install -r benchmarks/requirements.txt && make smollm2
+    python benchmarks/update_speed.py --runs 5 --threads 2 --write
+
+Both sides train SmolLM2-135M-Instruct on the same 64 sequences, of the lengths that FrozenLake gave, in one
+optimizer step, each run in a process of its own. Counted are prompt and response tokens of the batch, over
+the seconds of the step alone: no generation, no rewards, no reference model, and for TRL no padding of
+inputs either. A first step of each process is not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from functools import partial
+from pathlib import Path
+
+from batches import SEQUENCES
+from measurements import (
+    Column,
+    Figures,
+    add_common_arguments,
+    alternate,
+    as_markdown,
+    as_text,
+    describe_machine,
+    machine_line,
+    table,
+    write_results,
+    write_section,
+)
+
+MODEL = Path("models/SmolLM2-135M-Instruct")
+OURS = "erl-pipeline"
+UPDATES = {
+    "first attempts": (OURS, "TRL", "TRL, checkpointed", "TRL, mixed"),
+    "episodes": (OURS, "TRL"),
+    "SFT": (OURS, "TRL SFT", "TRL SFT, checkpointed"),
+}
+VARIANTS = {
+    "TRL": "bf16",
+    "TRL, checkpointed": "checkpointed",
+    "TRL, mixed": "mixed",
+    "TRL SFT": "bf16",
+    "TRL SFT, checkpointed": "checkpointed",
+}
+COLUMNS = (
+    Column("tokens_per_second", "tokens/s"),
+    Column("tokens_per_cpu_second", "tokens per CPU second"),
+    Column("seconds_per_step", "seconds a step", 2),
+    Column("peak_bytes", "peak GB", 2, 1e-9),
+)
+
+
+def main() -> None:
+    arguments = _arguments()
+    os.environ["OMP_NUM_THREADS"] = str(arguments.threads)
+    if arguments.contender:
+        figures = measure(arguments)
+        arguments.figures.write_text(json.dumps(figures))
+        return
+    if not (MODEL / "model.safetensors").exists():
+        sys.exit(f"{MODEL} is not there: run `make smollm2` first")
+    compare(arguments)
+
+
+def compare(arguments: argparse.Namespace) -> None:
+    """Run all contenders on all updates; print, and write what was asked for."""
+    machine = describe_machine(arguments.threads, ["torch", "transformers", "trl", "accelerate"])
+    runs: dict[str, dict[str, list[Figures]]] = {}
+    sections = []
+    for update in arguments.updates:
+        print(f"{update}:", flush=True)
+        options = [
+            *("--updates", update),
+            *("--steps", str(arguments.steps)),
+            *("--threads", str(arguments.threads)),
+            *("--microbatch-tokens", str(arguments.microbatch_tokens)),
+            *("--rows-per-pass", str(arguments.rows_per_pass)),
+            *("--sequences", str(arguments.sequences)),
+        ]
+        runs[update] = alternate(UPDATES[update], arguments.runs, options)
+        rows = table(runs[update], COLUMNS, COLUMNS[0], OURS)
+        print(as_text(rows), flush=True)
+        sections.append(f"**{update}**\n\n{as_markdown(rows)}")
+    if arguments.write:
+        write_results("update_speed", machine, runs)
+        settings = (
+            f"{arguments.sequences} sequences, {arguments.runs} runs of {arguments.steps} steps each, "
+            f"medians (least to most). Passes: {arguments.microbatch_tokens} tokens here, "
+            f"{arguments.rows_per_pass} sequences in TRL. "
+        )
+        write_section("update_speed", "\n\n".join([settings + machine_line(machine), *sections]))
+
+
+def measure(arguments: argparse.Namespace) -> Figures:
+    """One run of one contender, in this process."""
+    import torch
+    import update_contenders as contenders
+    from batches import read_batch
+
+    torch.set_num_threads(arguments.threads)
+    vocabulary = json.loads((MODEL / "config.json").read_text())["vocab_size"]
+    (update,) = arguments.updates
+    supervised = update == "SFT"
+    sequences = read_batch("first attempts" if supervised else update, vocabulary, arguments.sequences)
+    if arguments.contender == OURS:
+        measure_one = partial(
+            contenders.measure_ours,
+            microbatch_tokens=arguments.microbatch_tokens,
+            supervised=supervised,
+        )
+    else:
+        measure_one = partial(
+            contenders.measure_trl_sft if supervised else contenders.measure_trl,
+            rows_per_pass=arguments.rows_per_pass,
+            variant=VARIANTS[arguments.contender],
+        )
+    return measure_one(MODEL, sequences, arguments.steps)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__.split("\n\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    add_common_arguments(parser)
+    parser.add_argument(
+        "--updates", nargs="+", choices=list(UPDATES), default=list(UPDATES), help="what to measure"
+    )
+    parser.add_argument("--steps", type=int, default=2, help="optimizer steps of one run that are counted")
+    parser.add_argument("--microbatch-tokens", type=int, default=1024, help="tokens of one pass, ours")
+    parser.add_argument("--rows-per-pass", type=int, default=8, help="sequences of one pass, TRL's")
+    parser.add_argument("--sequences", type=int, default=SEQUENCES, help="sequences of the batch, in eights")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

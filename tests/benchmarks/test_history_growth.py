@@ -1,0 +1,37 @@
+"""The generated history is one that the store takes for real, and its answers can be counted by hand."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from storage.artifacts import ArtifactStore
+from storage.runs import RunStore
+from storage.verification import verify_run
+
+ROWS, ITERATIONS = 40, 12
+
+
+@pytest.fixture
+def growth(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    return importlib.import_module("history_growth")
+
+
+def test_a_small_history_is_whole_and_is_answered(growth: ModuleType, tmp_path: Path) -> None:
+    growth.build(str(tmp_path), ITERATIONS, ROWS)
+    report = verify_run(ArtifactStore(str(tmp_path)), RunStore(str(tmp_path)).open(growth.RUN))
+    assert report.problems == []
+    # Each iteration has 40 rollouts, and an evaluation of as many; a quarter are reflections.
+    assert (report.trajectories, report.memory_entries, report.sft_rows) == (960, 120, 120)
+    assert growth.ask("last_rewards", str(tmp_path))["answer"] == 40
+    assert growth.ask("replay_plan", str(tmp_path))["answer"] == 7
+    # Each of an iteration's ten entries is seen by one reflection of the next: that and the second attempt
+    # after it, both repeated in the evaluation, and the memory entry that came of it.
+    assert growth.ask("rows_using_memory", str(tmp_path))["answer"] == 5
+    around = growth.bookkeeping(str(tmp_path))
+    assert around["entries"] == 1 + 7 * ITERATIONS
+    assert 0 < around["bookkeeping"] < 60
