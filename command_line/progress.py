@@ -25,6 +25,8 @@ _SHOWN_NUMBERS = {
 }
 
 _STARTING = "starting"
+_TELL_EVERY_SECONDS = 30
+_DETAIL_LENGTH = 60
 
 
 def shown_numbers(numbers: Mapping[str, float]) -> str:
@@ -92,6 +94,16 @@ class ProgressDisplay:
         """A stage has done `amount` more of its units."""
         with self._lock:
             self._progress.update(self._bars[stage], advance=amount, numbers=shown_numbers(numbers))
+
+    def waiting(self, what: str, seconds: float, detail: str) -> None:
+        """A stage waits for something; without a terminal told at once and then twice a minute."""
+        message = f"waiting {seconds:.0f} s for {what}"
+        with self._lock:
+            if self._console.is_terminal:
+                newest = list(self._bars.values())[-1]
+                self._progress.update(newest, numbers=f"{message}  {detail[:_DETAIL_LENGTH]}")
+            elif int(seconds) % _TELL_EVERY_SECONDS == 1:
+                self.note(f"{message}: {detail}")
 
     def stage_finished(self, outcome: StageOutcome) -> None:
         """A stage has given its artifact."""

@@ -9,8 +9,9 @@ from pydantic import ValidationError
 from erl_pipeline.config.explain import explain
 from erl_pipeline.config.run import RunConfig
 from storage.artifacts import ArtifactStore
-from storage.errors import ConfigError, StoreError
+from storage.errors import ConfigError, InputError, StoreError
 from storage.filesystem import open_root
+from storage.foreign_rows import IMPORTED
 from storage.ledger import LedgerEntry
 from storage.runs import Run, RunStore, config_differences
 
@@ -25,8 +26,14 @@ def run_folder(store_uri: str, run_name: str) -> Path:
 def run_config(run: Run) -> RunConfig:
     """The configuration that a run was begun with.
 
-    Raises ConfigError when this version of the program does not know those settings.
+    Raises ConfigError when this version of the program does not know those settings, InputError for a run
+    that holds imported trajectories and was never trained.
     """
+    if IMPORTED in run.config:
+        raise InputError(
+            f"run {run.name} holds imported trajectories and is not trained; train another run on them with "
+            "`replay --offline --config CONFIG --as NAME`"
+        )
     try:
         return RunConfig.model_validate(run.config)
     except ValidationError as error:
@@ -66,7 +73,7 @@ def find_finished_run(config: RunConfig, store_uri: str, iterations: int) -> Run
     if config.name not in runs.list():
         return None
     run = runs.open(config.name)
-    asked = config.model_copy(update=run_config(run).model_dump(include={"iterations", "threads"}))
+    asked = config.model_copy(update=run_config(run).model_dump(include={"iterations", "metrics", "threads"}))
     if config_differences(run.config, asked.model_dump(mode="json")):
         return None
     entries = run.stages()
@@ -76,6 +83,6 @@ def find_finished_run(config: RunConfig, store_uri: str, iterations: int) -> Run
     try:
         for entry in entries:
             store.open(entry.artifact_id)
-    except StoreError:
+    except (InputError, StoreError):
         return None
     return run

@@ -2,23 +2,61 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import re
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
 from erl_pipeline.config.base import Settings
 
+_CUTS_SUPPORT = (
+    "it gives tokens that the policy could draw a probability of 0, and the ratio of the trained policy to "
+    "the one that sampled has no meaning there"
+)
+_BENDS_DISTRIBUTION = (
+    "it makes a token's probability depend on the text around it in a way that the trainer does not compute, "
+    "so that the ratio of the trained policy to the one that sampled would compare two different things"
+)
+_REFUSED_SAMPLING = {
+    **dict.fromkeys(
+        ("top_p", "top_k", "min_p", "typical_p", "bad_words", "allowed_token_ids"), _CUTS_SUPPORT
+    ),
+    **dict.fromkeys(
+        ("repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias"), _BENDS_DISTRIBUTION
+    ),
+}
+"""Settings of other samplers, and why training from what they sample would be wrong."""
+
 
 class SamplingConfig(Settings):
-    """How tokens are drawn. Top-p and top-k are left out on purpose: they cut the behaviour policy's
-    support, and a ratio of log-probabilities has no meaning on tokens that could not be drawn."""
+    """How tokens are drawn: from the whole distribution, at a temperature. Settings that cut or bend that
+    distribution (`top_p`, `top_k`, penalties, ...) are refused: the update divides by the probability that
+    a token was drawn with."""
 
-    temperature: float = Field(default=1.0, gt=0.0, le=2.0)
-    """Divides the logits before the softmax; stored log-probabilities are those after it."""
+    temperature: float = Field(default=1.0, le=2.0)
+    """Divides the logits before the softmax; stored log-probabilities are those after it. More than 0."""
     max_new_tokens: int = Field(default=8, ge=1)
     """Most tokens of one turn of an attempt."""
     max_reflection_tokens: int = Field(default=8, ge=1)
     """Most tokens of one reflection."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _ratio_has_a_meaning(cls, values: Any) -> Any:
+        for name in values if isinstance(values, dict) else ():
+            if name in _REFUSED_SAMPLING:
+                raise ValueError(f"{name} is not offered: {_REFUSED_SAMPLING[name]}; leave it out")
+        return values
+
+    @field_validator("temperature")
+    @classmethod
+    def _samples(cls, temperature: float) -> float:
+        if temperature <= 0.0:
+            raise ValueError(
+                f"{temperature:g}; allowed: more than 0.0 (at 0 the most probable token is taken each time: "
+                "all attempts of a group are alike, and the ratio to such a policy has no meaning)"
+            )
+        return temperature
 
 
 class TransformersEngineConfig(Settings):
@@ -33,13 +71,35 @@ class ServerAddress(Settings):
     """A vLLM server that somebody else runs.
 
     It must serve the model under any name with `--logprobs-mode processed_logprobs`, `--enable-scale-out`
-    or `--tokens-only`, and `VLLM_SERVER_DEV_MODE=1`, and must be able to read the run's folders.
+    or `--tokens-only`, and `VLLM_SERVER_DEV_MODE=1`, and must be able to read the run's folders. With
+    `policy.lora` it serves the base and needs `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True`, `--enable-lora`,
+    `--max-lora-rank` and `--lora-target-modules` with the modules that are adapted, too.
     """
 
     url: str
     """Such as `http://gpu-1:8000`."""
     api_key_variable: str | None = None
     """Environment variable that holds its key; none when it asks for no key."""
+
+
+_SET_BY_THE_PIPELINE = {
+    "model",
+    "served-model-name",
+    "host",
+    "port",
+    "uds",
+    "api-key",
+    "dtype",
+    "max-num-seqs",
+    "max-model-len",
+    "tokens-only",
+    "skip-tokenizer-init",
+    "logprobs-mode",
+    "generation-config",
+    "override-generation-config",
+    "enable-sleep-mode",
+}
+"""Arguments of the server with which other values would make its figures wrong, or the server not found."""
 
 
 class VllmEngineConfig(Settings):
@@ -54,8 +114,18 @@ class VllmEngineConfig(Settings):
     """Number type the servers compute in; also sets how well they must agree with the trainer."""
     max_context: int | None = Field(default=None, ge=1)
     """Most tokens of prompt and answer together; none takes the model's own limit."""
+    lifecycle: Literal["persistent", "per_stage"] = "persistent"
+    """`persistent`: our own server runs from the first stage that samples to the end of the run, and takes
+    new weights while it runs. `per_stage`: it ends before the trainer works and starts again with the new
+    weights, which gives the trainer the whole machine and costs a start for each stage that samples."""
+    sleep: bool = False
+    """Our own persistent server gives its GPU memory back while the trainer works, and wakes with the new
+    weights. It drops the weights, which are replaced anyway; the base of LoRA adapters goes to host memory.
+    vLLM has this on GPUs only: its CPU build refuses to start."""
     max_in_flight: int = Field(default=64, ge=1)
-    """Most sequences that are generated at the same time, over all servers."""
+    """Most sequences that are generated at the same time, over all servers. With 1, on a server of our own,
+    repeated rollouts have the same bytes; with more, what a sequence's logits are rounded to depends on what
+    else is in its batch."""
     enforce_eager: bool = False
     """Do not compile the model: starts sooner, samples more slowly."""
     chunked_prefill: bool = False
@@ -72,5 +142,44 @@ class VllmEngineConfig(Settings):
     max_failures: int = Field(default=3, ge=0)
     """Failures of servers that are survived while one policy is served; one more stops the run."""
 
+    @field_validator("arguments")
+    @classmethod
+    def _leaves_ours_alone(cls, arguments: tuple[str, ...]) -> tuple[str, ...]:
+        for argument in arguments:
+            # vLLM takes underscores for hyphens.
+            name = argument.partition("=")[0].replace("_", "-")
+            if re.sub("^--(no-)?", "", name) in _SET_BY_THE_PIPELINE:
+                raise ValueError(
+                    f"{name} is set by the pipeline: log-probabilities must be those of the distribution "
+                    "that was sampled from, and the server must be found; leave it out, or use the setting "
+                    "of `engine` where there is one"
+                )
+        return arguments
+
+    @model_validator(mode="after")
+    def _possible_together(self) -> VllmEngineConfig:
+        if self.servers and (self.lifecycle == "per_stage" or self.sleep):
+            raise ValueError(
+                "lifecycle: per_stage and sleep: true are for a server that the run starts itself; leave "
+                "them out with engine.servers"
+            )
+        if self.sleep and self.lifecycle == "per_stage":
+            raise ValueError(
+                "sleep: true has no meaning with lifecycle: per_stage, whose server ends before the trainer "
+                "works; allowed: lifecycle: persistent"
+            )
+        return self
+
+
+OPERATIONAL_SETTINGS = frozenset(
+    {"servers", "executable", "lifecycle", "sleep", "startup_seconds", "request_seconds", "max_failures"}
+)
+"""Settings of an engine that say where it runs and how long it is waited for, and nothing of what it samples.
+They may change in a run, and no artifact's id depends on them."""
 
 EngineConfig = Annotated[TransformersEngineConfig | VllmEngineConfig, Field(discriminator="type")]
+
+
+def sampling_settings(engine: EngineConfig) -> dict[str, Any]:
+    """The settings of an engine that decide what is sampled, for the recipes of stages that sample."""
+    return engine.model_dump(mode="json", exclude=set(OPERATIONAL_SETTINGS))

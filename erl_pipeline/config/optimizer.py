@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -28,6 +28,11 @@ class OptimizerConfig(Settings):
     carry_state: bool = True
     """Carry the moments from stage to stage in the checkpoint. The fp32 copy of low-precision weights is
     always carried, since the bf16 weights alone would forget small steps."""
+    state_device: Literal["model", "cpu"] = "model"
+    """Where the fp32 copy of the weights, their summed gradients and the moments lie: 16 bytes a weight.
+    `model`: beside the weights. `cpu`: in host memory, where the step is taken too, so that a GPU holds only
+    the weights and the gradients of one pass; for that, gradients cross to the host in each pass and new
+    weights come back after each step. On a CPU both are the same to the byte. It was not run on a GPU yet."""
 
 
 class MicrobatchConfig(Settings):

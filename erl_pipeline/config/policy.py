@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from erl_pipeline.config.base import Settings
+
+ModuleName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.]+$")]
+"""A module's name in a model, or the end of it."""
 
 
 class ColdStartConfig(Settings):
@@ -49,6 +52,33 @@ class TinyPolicyConfig(Settings):
         return self
 
 
+class LoraConfig(Settings):
+    """Low-rank adaptation (arXiv 2106.09685): the model's weights stay as they are, an adapter is trained.
+
+    There is no dropout: the policy that is trained must be the one that sampled.
+    """
+
+    rank: int = Field(default=16, ge=1, le=512)
+    """Rank of each matrix's change; 512 is the most that vLLM serves."""
+    alpha: int = Field(default=32, ge=1)
+    """The change is scaled by `alpha / rank`."""
+    target_modules: tuple[ModuleName, ...] | None = None
+    """Last parts of the names of the modules that are adapted, such as `[q_proj, v_proj]`; `null` takes every
+    linear layer but the output head."""
+
+    @field_validator("target_modules")
+    @classmethod
+    def _named_once(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        """In one order, so that the same modules are the same setting."""
+        if value is None:
+            return None
+        if not value:
+            raise ValueError("name at least one module, or null for every linear layer")
+        if len(set(value)) < len(value):
+            raise ValueError(f"a module is named twice: {', '.join(value)}")
+        return tuple(sorted(value))
+
+
 class PretrainedPolicyConfig(Settings):
     """Any causal language model that transformers loads, with a tokenizer that has a chat template."""
 
@@ -56,7 +86,10 @@ class PretrainedPolicyConfig(Settings):
     model: str = Field(min_length=1)
     """Folder of a checkpoint, or a name on the Hugging Face hub."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Precision of the weights in training and generation."""
+    """Precision of the weights in training and generation; an adapter has the same."""
+    lora: LoraConfig | None = None
+    """Train an adapter of the model; `null` trains all weights. An adapter takes a higher learning rate
+    (`optimizer.learning_rate`), about ten times that of all weights."""
 
 
 PolicyConfig = Annotated[TinyPolicyConfig | PretrainedPolicyConfig, Field(discriminator="type")]

@@ -54,6 +54,10 @@ class RunConfig(Settings):
     """`off`: no distillation dataset and no supervised stage."""
     fine_tune: FineTuneConfig = FineTuneConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    metrics: tuple[Literal["tensorboard", "wandb"], ...] = ("tensorboard",)
+    """Where the numbers of each stage go beside the store; `[]` for nowhere. `tensorboard`: event files in
+    `runs/NAME/tensorboard`. `wandb`: an offline run in `runs/NAME/wandb`, for `wandb sync`; it needs the
+    package wandb. A run can be continued with another choice, and no artifact depends on it."""
 
     @model_validator(mode="before")
     @classmethod

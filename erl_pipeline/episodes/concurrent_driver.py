@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-import queue
+import asyncio
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any, Protocol, TypeVar
 
 from erl_pipeline.episodes.batched_driver import Retrieve
 from erl_pipeline.episodes.requests import Answer, EpisodeSteps, ReflectionsWanted
 from erl_pipeline.generation.engine import Generation, GenerationRequest, Interrupted
+from storage.memory import MemoryHit
 from storage.trajectories import Trajectory
 
 _STOP_POLL_SECONDS = 0.2
+Result = TypeVar("Result")
 
 
-class SubmittingEngine(Protocol):
-    """An engine that samples one turn while the caller does something else."""
+class AsynchronousEngine(Protocol):
+    """An engine that samples many turns at a time, in an event loop of its own."""
 
-    def submit(self, request: GenerationRequest) -> Future[Generation]:
-        """Start sampling; the answer or the error comes with the future."""
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Run `work` in the engine's event loop to its end; may raise `Interrupted`, which cancels it."""
+        ...
+
+    async def sample(self, request: GenerationRequest) -> Generation:
+        """Sample one turn; only within `run`."""
         ...
 
 
 def run_concurrently(
     episodes: Sequence[Callable[[], EpisodeSteps]],
-    engine: SubmittingEngine,
+    engine: AsynchronousEngine,
     retrieve: Retrieve,
     on_episode: Callable[[list[Trajectory]], None],
     on_tokens: Callable[[int], None],
@@ -36,60 +41,98 @@ def run_concurrently(
     """Run all episodes to their end; returns each one's trajectories, in order.
 
     At most `max_in_flight` episodes are under way; each is made when its turn comes. There is no barrier:
-    an episode's next turn starts when its last one is answered, and its environment steps on this thread
-    while others are sampled. Which episodes end first depends on the engine's speed, and `on_episode`
-    sees them in that order. Raises `Interrupted` once `stop` is set, and what the engine raises.
+    an episode's next turn starts when its last one is answered. Environments step in the engine's event
+    loop, where the answers arrive, since the hop to another thread and back would let the server run
+    half-empty; `on_episode` and `on_tokens` are called there too. Which episodes end first depends on the
+    engine's speed, and `on_episode` sees them in that order. Raises `Interrupted` once `stop` is set, and
+    what the engine raises.
     """
-    results: dict[int, list[Trajectory]] = {}
-    under_way: dict[int, EpisodeSteps] = {}
-    sampling: dict[int, Future[Generation]] = {}
-    wanted: dict[int, ReflectionsWanted] = {}
-    answered: queue.SimpleQueue[tuple[int, Future[Generation]]] = queue.SimpleQueue()
+    play = _Play(episodes, engine, _Retrievals(retrieve), on_episode, on_tokens)
+    return engine.run(play.all(max_in_flight, stop))
 
-    def advance(index: int, answer: Answer | None) -> None:
+
+class _Play:
+    """Episodes that are under way and the results of those that are over."""
+
+    def __init__(
+        self,
+        episodes: Sequence[Callable[[], EpisodeSteps]],
+        engine: AsynchronousEngine,
+        retrievals: _Retrievals,
+        on_episode: Callable[[list[Trajectory]], None],
+        on_tokens: Callable[[int], None],
+    ) -> None:
+        self._episodes = episodes
+        self._engine = engine
+        self._retrievals = retrievals
+        self._on_episode = on_episode
+        self._on_tokens = on_tokens
+        self._results: dict[int, list[Trajectory]] = {}
+
+    async def all(self, max_in_flight: int, stop: threading.Event) -> list[list[Trajectory]]:
+        upcoming = iter(range(len(self._episodes)))
         try:
-            # The first `send` of a generator must be None.
-            want = under_way[index].send(answer)  # type: ignore[arg-type]
-        except StopIteration as end:
-            del under_way[index]
-            results[index] = end.value
-            on_episode(end.value)
-            return
-        if isinstance(want, ReflectionsWanted):
-            wanted[index] = want
-        else:
-            sampling[index] = engine.submit(want.request)
-            sampling[index].add_done_callback(lambda future: answered.put((index, future)))
+            async with asyncio.TaskGroup() as tasks:
+                watch = tasks.create_task(_raise_when_set(stop))
+                async with asyncio.TaskGroup() as playing:
+                    for _ in range(min(max_in_flight, len(self._episodes))):
+                        playing.create_task(self._work(upcoming))
+                watch.cancel()
+        except ExceptionGroup as errors:
+            # One tells what happened; the others follow from it.
+            raise _first(errors) from None
+        return [self._results[index] for index in range(len(self._episodes))]
 
-    upcoming = iter(range(len(episodes)))
-    try:
-        while len(results) < len(episodes):
-            while len(under_way) < max_in_flight and (index := next(upcoming, None)) is not None:
-                under_way[index] = episodes[index]()
-                advance(index, None)
-            # Memory is asked for many at once, but never while an answer could send a server on its way.
-            if wanted and answered.empty():
-                asked, wanted = wanted, {}
-                for index, hits in zip(asked, retrieve(list(asked.values())), strict=True):
-                    advance(index, hits)
-            elif sampling:
-                index, future = _next_answered(answered, stop)
-                del sampling[index]
-                generation = future.result()
-                on_tokens(len(generation.token_ids))
-                advance(index, generation)
-    finally:
-        for future in sampling.values():
-            future.cancel()
-    return [results[index] for index in range(len(episodes))]
+    async def _work(self, upcoming: Iterator[int]) -> None:
+        """Play one episode after the other."""
+        for index in upcoming:
+            rows = await self._episode(self._episodes[index]())
+            self._results[index] = rows
+            self._on_episode(rows)
+
+    async def _episode(self, steps: EpisodeSteps) -> list[Trajectory]:
+        answer: Answer | None = None
+        while True:
+            try:
+                # The first `send` of a generator must be None.
+                want = steps.send(answer)  # type: ignore[arg-type]
+            except StopIteration as end:
+                return end.value
+            if isinstance(want, ReflectionsWanted):
+                answer = await self._retrievals.ask(want)
+            else:
+                answer = await self._engine.sample(want.request)
+                self._on_tokens(len(answer.token_ids))
 
 
-def _next_answered(
-    answered: queue.SimpleQueue[tuple[int, Future[Generation]]], stop: threading.Event
-) -> tuple[int, Future[Generation]]:
+class _Retrievals:
+    """Asks memory on another thread, one question at a time: what is wanted meanwhile makes up the next."""
+
+    def __init__(self, retrieve: Retrieve) -> None:
+        self._retrieve = retrieve
+        self._wanted: list[tuple[ReflectionsWanted, asyncio.Future[list[MemoryHit]]]] = []
+        self._free = asyncio.Lock()
+
+    async def ask(self, want: ReflectionsWanted) -> list[MemoryHit]:
+        answer: asyncio.Future[list[MemoryHit]] = asyncio.get_running_loop().create_future()
+        self._wanted.append((want, answer))
+        # Those that can go on now may want something too.
+        await asyncio.sleep(0)
+        async with self._free:
+            if not answer.done():
+                asked, self._wanted = self._wanted, []
+                found = await asyncio.to_thread(self._retrieve, [wanted for wanted, _ in asked])
+                for (_, waiting), hits in zip(asked, found, strict=True):
+                    waiting.set_result(hits)
+        return answer.result()
+
+
+async def _raise_when_set(stop: threading.Event) -> None:
     while not stop.is_set():
-        try:
-            return answered.get(timeout=_STOP_POLL_SECONDS)
-        except queue.Empty:
-            continue
+        await asyncio.sleep(_STOP_POLL_SECONDS)
     raise Interrupted
+
+
+def _first(errors: ExceptionGroup[Exception]) -> Exception:
+    error = errors.exceptions[0]
+    return _first(error) if isinstance(error, ExceptionGroup) else error

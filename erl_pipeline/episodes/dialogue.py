@@ -20,10 +20,17 @@ class ChatTokenizer:
         self._tokenizer = tokenizer
         # The text between two turns depends on the observation alone, and observations repeat.
         self.between_turns = lru_cache(maxsize=4096)(self._between_turns)
+        # The first attempts of a group have one prompt.
+        self._prompt_of = lru_cache(maxsize=1024)(self._prompt)
 
     def prompt(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Token ids of the messages up to where the assistant begins to speak."""
-        text = self._tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+        return self._prompt_of(tuple(tuple(message.items()) for message in messages))
+
+    def _prompt(self, messages: tuple[tuple[tuple[str, str], ...], ...]) -> tuple[int, ...]:
+        text = self._tokenizer.apply_chat_template(
+            [dict(message) for message in messages], tokenize=False, add_generation_prompt=True
+        )
         return tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def text(self, token_ids: Sequence[int]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from erl_pipeline.environments.base import AttemptReport, Task
@@ -36,7 +37,7 @@ class EpisodeIdentity:
     sample_index: int
     provenance: Provenance
 
-    @property
+    @cached_property
     def episode_id(self) -> str:
         return trajectory_id(self.provenance.recipe_id, self.task.task_id, self.sample_index)
 

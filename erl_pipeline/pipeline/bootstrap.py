@@ -7,14 +7,15 @@ from pathlib import Path
 import torch
 
 from erl_pipeline.config.policy import PretrainedPolicyConfig
+from erl_pipeline.pipeline.checkpoints import MODEL as MODEL
 from erl_pipeline.pipeline.context import RunContext
+from erl_pipeline.pipeline.guarantees import training_guarantee
 from erl_pipeline.pipeline.outcome import StageOutcome
 from erl_pipeline.pipeline.stage import Work, run_stage
+from erl_pipeline.policies.hardware import training_device
 from erl_pipeline.policies.pretrained import load_policy, save_policy, weights_digest
 from erl_pipeline.policies.tiny.cold_start import cold_start
 from storage.recipe import Recipe
-
-MODEL = "model"
 
 
 def bootstrap(context: RunContext) -> StageOutcome:
@@ -43,7 +44,7 @@ def bootstrap(context: RunContext) -> StageOutcome:
         metrics = cold_start(
             policy, environment, seed=0, output_dir=folder / MODEL, on_step=context.count_steps("bootstrap")
         )
-        return Work(metrics=metrics)
+        return Work(metrics=metrics, guarantee=training_guarantee(training_device()))
 
     torch.set_num_threads(context.config.threads)
     return run_stage(context, recipe, None, train, policy.cold_start.steps, "steps")
@@ -53,7 +54,11 @@ def _import_pretrained(context: RunContext, policy: PretrainedPolicyConfig) -> S
     recipe = Recipe(
         stage="bootstrap",
         stage_version=1,
-        config={"policy": policy.model_dump(mode="json"), "weights": weights_digest(policy.model)},
+        # Whether an adapter is trained changes nothing here, so that both kinds of run share the base.
+        config={
+            "policy": policy.model_dump(mode="json", exclude={"lora"}),
+            "weights": weights_digest(policy.model),
+        },
         inputs={},
         seed=0,
     )

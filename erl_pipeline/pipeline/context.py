@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
-from typing import Literal
+from typing import Any
 
 import torch
 
-from erl_pipeline.config.generation import VllmEngineConfig
-from erl_pipeline.config.policy import PretrainedPolicyConfig
+from erl_pipeline.config.generation import OPERATIONAL_SETTINGS, VllmEngineConfig
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.generation.engine import Interrupted
+from erl_pipeline.generation.vllm.adapters import AdapterShape, ServedAdapter, score_base
 from erl_pipeline.generation.vllm.engine import VllmEngine
 from erl_pipeline.generation.vllm.probe import make_probe
+from erl_pipeline.pipeline.checkpoints import checkpoint_parts, load_checkpoint, lora_config
 from erl_pipeline.pipeline.outcome import ProgressListener, StageOutcome
-from erl_pipeline.policies.pretrained import LoadedPolicy, load_policy
+from erl_pipeline.policies.adapters import adapted_modules
+from erl_pipeline.policies.hardware import release_cached_memory
+from erl_pipeline.policies.pretrained import LoadedPolicy
 from storage.artifacts import ArtifactStore
 from storage.embedding import Embedder
 from storage.errors import ConfigError
-from storage.filesystem import open_root
+from storage.filesystem import disk_errors, open_root
 from storage.memory import ReflectionMemory
 from storage.runs import Run, RunStore, config_differences
 
-_MAY_CHANGE = {"iterations", "threads"}
+_VLLM_STARTS = "the vLLM server to start"
+_MAY_CHANGE = {"iterations", "metrics", "threads"}
 
 
 class RunContext:
@@ -78,23 +82,19 @@ class RunContext:
 
         return on_step
 
-    @property
-    def policy_dtype(self) -> Literal["float32", "bfloat16"]:
-        """Precision of the policy's weights; the tiny policy has float32."""
-        policy = self.config.policy
-        return policy.dtype if isinstance(policy, PretrainedPolicyConfig) else "float32"
-
     def policy(self, checkpoint_id: str) -> LoadedPolicy:
         """The policy of a checkpoint, for sampling."""
         if self._policy is None or self._policy_id != checkpoint_id:
             self._policy = None
-            folder = self.store.open(checkpoint_id).path("model")
-            self._policy = load_policy(folder, dtype=self.policy_dtype)
+            self._policy = load_checkpoint(self.store, checkpoint_id, self.config)
             self._policy_id = checkpoint_id
         return self._policy
 
     def take_policy(self, checkpoint_id: str) -> LoadedPolicy:
         """The policy of a checkpoint, to be changed by the caller; no one else will get this object."""
+        if self._vllm is not None:
+            self._vllm.rest()
+            self._served_id = ""
         policy = self.policy(checkpoint_id)
         self._policy, self._policy_id = None, ""
         return policy
@@ -109,15 +109,30 @@ class RunContext:
         Its server starts at the first call and ends with the context.
         """
         policy = self.policy(checkpoint_id)
+        lora = lora_config(self.config)
         if self._vllm is None:
             assert isinstance(self.config.engine, VllmEngineConfig)
             folder = open_root(self.store.uri).scratch / "runs" / self.run.name / "vllm"
-            engine = VllmEngine(self.config.engine, folder, policy.eos_token_ids, os.environ)
+            engine = VllmEngine(
+                self.config.engine,
+                folder,
+                policy.eos_token_ids,
+                os.environ,
+                self.stop,
+                lambda seconds, line: self.listener.waiting(_VLLM_STARTS, seconds, line),
+                None if lora is None else AdapterShape(lora.rank, adapted_modules(policy.model)),
+            )
             self._vllm = self._open.enter_context(engine)
         if self._served_id != checkpoint_id:
             self._served_id = ""
-            folder = self.store.open(checkpoint_id).path("model")
-            self._vllm.serve(folder, checkpoint_id, make_probe(policy.model))
+            # What the trainer no longer needs, so that a server on the same GPU finds room.
+            release_cached_memory()
+            parts = checkpoint_parts(self.store, checkpoint_id)
+            probe = make_probe(policy.model)
+            adapter = None
+            if lora is not None:
+                adapter = ServedAdapter(parts.adapter_folder, score_base(policy.model, probe))
+            self._vllm.serve(parts.base_folder, checkpoint_id, probe, adapter)
             self._served_id = checkpoint_id
         return self._vllm
 
@@ -141,14 +156,15 @@ def open_context(
     """Create or continue the run `config.name` in a store, holding its lock.
 
     Raises:
-        ConfigError: the run exists with other settings; only `iterations` and `threads` may change.
+        ConfigError: the run exists with other settings; only `iterations`, `metrics`, `threads` and
+            the engine's `OPERATIONAL_SETTINGS` may change.
         RunBusy: another process is working on it.
         StoreError: the store cannot be written.
     """
     runs = RunStore(store_uri)
     settings = config.model_dump(mode="json")
     run = runs.create(config.name, settings) if config.name not in runs.list() else runs.open(config.name)
-    with run.lock():
+    with disk_errors(store_uri), run.lock():
         _refuse_other_settings(run, settings)
         torch.set_num_threads(config.threads)
         context = RunContext(config, ArtifactStore(store_uri, threads=config.threads), run, listener, stop)
@@ -159,11 +175,16 @@ def open_context(
 
 
 def _refuse_other_settings(run: Run, settings: dict[str, object]) -> None:
-    fixed = {key: value for key, value in settings.items() if key not in _MAY_CHANGE}
-    stored = {key: value for key, value in run.config.items() if key not in _MAY_CHANGE}
-    differences = config_differences(stored, fixed)
+    differences = config_differences(_fixed(run.config), _fixed(settings))
     if differences:
         raise ConfigError(
             f"run {run.name} exists with other settings: {'; '.join(differences)}. "
             "Continue it with its own settings, or give the changed run another --name."
         )
+
+
+def _fixed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a run keeps to its end."""
+    fixed = {key: value for key, value in settings.items() if key not in _MAY_CHANGE}
+    engine = fixed.get("engine", {})
+    return {**fixed, "engine": {key: engine[key] for key in engine if key not in OPERATIONAL_SETTINGS}}

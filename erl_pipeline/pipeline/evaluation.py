@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from erl_pipeline.config.generation import sampling_settings
 from erl_pipeline.environments.base import Task
 from erl_pipeline.evaluation.scores import score_evaluation
 from erl_pipeline.pipeline.context import RunContext
+from erl_pipeline.pipeline.guarantees import sampling_guarantee
 from erl_pipeline.pipeline.outcome import StageOutcome
 from erl_pipeline.pipeline.play import play_episodes
 from erl_pipeline.pipeline.rollout_counts import count_rollouts
 from erl_pipeline.pipeline.stage import Work, run_stage
 from erl_pipeline.pipeline.tasks import HELD_OUT, read_tasks, task_line
+from erl_pipeline.policies.hardware import training_device
 from storage.recipe import Recipe, derive_seed
 from storage.trajectories import scan_trajectories, write_trajectories
 
@@ -47,9 +50,8 @@ def evaluate_tasks(
         stage=stage,
         stage_version=1,
         config={
-            **config.model_dump(
-                mode="json", include={"environment", "sampling", "engine", "rollouts", "reflection"}
-            ),
+            **config.model_dump(mode="json", include={"environment", "sampling", "rollouts", "reflection"}),
+            "engine": sampling_settings(config.engine),
             "evaluation": settings.model_dump(mode="json", include={"samples_per_task", "with_reflection"}),
             "tasks": derive_seed(*[task_line(task) for task in tasks]),
         },
@@ -88,6 +90,7 @@ def evaluate_tasks(
             metrics=scores.metrics(),
             rows={EVALUATION: len(rows)},
             policy_version=checkpoint_id,
+            guarantee=sampling_guarantee(config.engine, training_device()),
         )
 
     total = len(tasks) * (1 + settings.samples_per_task)

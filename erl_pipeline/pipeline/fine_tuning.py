@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from erl_pipeline.pipeline.bootstrap import MODEL
+from erl_pipeline.pipeline.checkpoints import MODEL, adapter_settings, base_input
 from erl_pipeline.pipeline.context import RunContext
 from erl_pipeline.pipeline.distillation import DATASET
+from erl_pipeline.pipeline.guarantees import training_guarantee
 from erl_pipeline.pipeline.outcome import StageOutcome
 from erl_pipeline.pipeline.stage import Work, run_stage
 from erl_pipeline.policies.pretrained import save_policy
@@ -26,17 +27,22 @@ def fine_tune(context: RunContext, iteration: int, checkpoint_id: str, dataset_i
     recipe = Recipe(
         stage="fine_tune",
         stage_version=1,
-        config=config.model_dump(mode="json", include={"fine_tune", "optimizer"}),
-        inputs={"checkpoint": checkpoint_id, "dataset": dataset_id},
+        config={
+            **config.model_dump(mode="json", include={"fine_tune", "optimizer"}),
+            **adapter_settings(config),
+        },
+        inputs={
+            "checkpoint": checkpoint_id,
+            "dataset": dataset_id,
+            **base_input(context.store, checkpoint_id, config),
+        },
         seed=derive_seed(config.seed, iteration, "fine_tune"),
     )
 
     def train(folder: Path) -> Work:
         rows = read_sft_rows([context.store.open(dataset_id).path(DATASET)])
         policy = context.take_policy(checkpoint_id)
-        optimizer = load_optimizer(
-            policy.model, config.optimizer, context.store.open(checkpoint_id).path(MODEL).parent
-        )
+        optimizer = load_optimizer(policy.model, config.optimizer, context.store.open(checkpoint_id).folder)
         metrics = train_on(
             policy.model,
             [_sequence(row) for row in rows],
@@ -48,7 +54,12 @@ def fine_tune(context: RunContext, iteration: int, checkpoint_id: str, dataset_i
         save_policy(policy, folder / MODEL)
         save_optimizer(optimizer, folder)
         context.keep_policy(recipe.artifact_id, policy)
-        return Work(counters=metrics.counters(), metrics=metrics.metrics(), policy_version=recipe.artifact_id)
+        return Work(
+            counters=metrics.counters(),
+            metrics=metrics.metrics(),
+            policy_version=recipe.artifact_id,
+            guarantee=training_guarantee(policy.model.device),
+        )
 
     return run_stage(context, recipe, iteration, train, config.fine_tune.steps, "steps")
 

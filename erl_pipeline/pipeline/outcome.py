@@ -32,6 +32,10 @@ class ProgressListener(Protocol):
 
     def advance(self, stage: str, amount: int, **numbers: float) -> None: ...
 
+    def waiting(self, what: str, seconds: float, detail: str) -> None:
+        """The stage at work has waited for `what` this long; `detail` is the newest that is known of it."""
+        ...
+
     def stage_finished(self, outcome: StageOutcome) -> None: ...
 
     def warn(self, message: str) -> None: ...
@@ -44,6 +48,9 @@ class Silent:
         return
 
     def advance(self, stage: str, amount: int, **numbers: float) -> None:
+        return
+
+    def waiting(self, what: str, seconds: float, detail: str) -> None:
         return
 
     def stage_finished(self, outcome: StageOutcome) -> None:

@@ -95,9 +95,13 @@ def _run(
     """Run the episodes on the engine of the configuration; their trajectories, in order."""
     settings = context.config.engine
     if isinstance(settings, VllmEngineConfig):
+        server = context.vllm(checkpoint_id)
+        if settings.max_in_flight == 1 and not settings.servers:
+            # Whether a prefix is found or computed may change the last bits; see `sampling_guarantee`.
+            server.reset_prefix_cache()
         return run_concurrently(
             episodes,
-            context.vllm(checkpoint_id),
+            server,
             retrieve,
             progress.count_episode,
             progress.count_tokens,

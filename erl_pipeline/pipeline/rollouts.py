@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from erl_pipeline.config.generation import sampling_settings
 from erl_pipeline.environments.base import Task
 from erl_pipeline.pipeline.context import RunContext
+from erl_pipeline.pipeline.guarantees import sampling_guarantee
 from erl_pipeline.pipeline.outcome import StageOutcome
 from erl_pipeline.pipeline.play import play_episodes
 from erl_pipeline.pipeline.rollout_counts import count_rollouts, success_rates
 from erl_pipeline.pipeline.stage import Work, run_stage
 from erl_pipeline.pipeline.tasks import TRAINING, draw_tasks, read_tasks
+from erl_pipeline.policies.hardware import training_device
 from storage.artifacts import ArtifactStore
 from storage.recipe import Recipe
 from storage.trajectories import write_trajectories
@@ -62,8 +65,13 @@ def rollout_shard(context: RunContext, plan: ShardPlan) -> StageOutcome:
         config={
             **config.model_dump(
                 mode="json",
-                include={"method", "environment", "sampling", "engine", "rollouts", "reflection", "memory"},
+                include={
+                    **dict.fromkeys(("method", "environment", "sampling", "rollouts", "reflection"), True),
+                    # What memory keeps is in the version that is an input.
+                    "memory": {"embedding_model", "top_k", "same_task_type"},
+                },
             ),
+            "engine": sampling_settings(config.engine),
             "iteration": plan.iteration,
             "task_ids": [task.task_id for task in plan.tasks],
         },
@@ -89,6 +97,7 @@ def rollout_shard(context: RunContext, plan: ShardPlan) -> StageOutcome:
             rows={TRAJECTORIES: len(rows)},
             policy_version=plan.checkpoint_id,
             memory_version=plan.memory_id,
+            guarantee=sampling_guarantee(config.engine, training_device()),
         )
 
     total = len(plan.tasks) * config.rollouts.group_size

@@ -10,7 +10,7 @@ from pathlib import Path
 from erl_pipeline.pipeline.context import RunContext
 from erl_pipeline.pipeline.outcome import StageOutcome
 from storage.errors import DamagedArtifact
-from storage.manifest import Manifest
+from storage.manifest import Guarantee, Manifest
 from storage.recipe import Recipe
 
 
@@ -23,6 +23,7 @@ class Work:
     rows: Mapping[str, int] = field(default_factory=dict)
     policy_version: str | None = None
     memory_version: str | None = None
+    guarantee: Guarantee = "bytes"
 
 
 def run_stage(
@@ -55,6 +56,7 @@ def run_stage(
                 rows=dict(work.rows),
                 policy_version=work.policy_version,
                 memory_version=work.memory_version,
+                guarantee=work.guarantee,
             )
         manifest = artifact.manifest
     outcome = StageOutcome(

@@ -7,12 +7,13 @@ from pathlib import Path
 
 from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.objectives.advantages import group_advantages
-from erl_pipeline.pipeline.bootstrap import MODEL
+from erl_pipeline.pipeline.checkpoints import MODEL, adapter_settings, base_input, load_checkpoint
 from erl_pipeline.pipeline.context import RunContext
+from erl_pipeline.pipeline.guarantees import training_guarantee
 from erl_pipeline.pipeline.outcome import StageOutcome
 from erl_pipeline.pipeline.rollouts import trajectory_files
 from erl_pipeline.pipeline.stage import Work, run_stage
-from erl_pipeline.policies.pretrained import load_policy, save_policy
+from erl_pipeline.policies.pretrained import save_policy
 from erl_pipeline.training.optimizer import load_optimizer, save_optimizer
 from erl_pipeline.training.reinforcement import update_policy as train_on
 from erl_pipeline.training.sequences import TrainingSequence
@@ -28,13 +29,20 @@ def update_policy(
     `reference_id` is the checkpoint that the KL term refers to; it is an input only where that term is on.
     """
     config = context.config
-    inputs = {"checkpoint": checkpoint_id, "rollouts": rollouts_id}
+    inputs = {
+        "checkpoint": checkpoint_id,
+        "rollouts": rollouts_id,
+        **base_input(context.store, checkpoint_id, config),
+    }
     if config.objective.kl_coefficient > 0:
         inputs["reference"] = reference_id
     recipe = Recipe(
         stage="update_policy",
         stage_version=1,
-        config=config.model_dump(mode="json", include={"objective", "optimizer", "update"}),
+        config={
+            **config.model_dump(mode="json", include={"objective", "optimizer", "update"}),
+            **adapter_settings(config),
+        },
         inputs=inputs,
         seed=derive_seed(config.seed, iteration, "update_policy"),
     )
@@ -43,28 +51,31 @@ def update_policy(
         trajectories = read_trajectories(trajectory_files(context.store, rollouts_id))
         sequences = training_sequences(trajectories, config.objective)
         policy = context.take_policy(checkpoint_id)
-        optimizer = load_optimizer(
-            policy.model, config.optimizer, context.store.open(checkpoint_id).path(MODEL).parent
-        )
+        optimizer = load_optimizer(policy.model, config.optimizer, context.store.open(checkpoint_id).folder)
         reference = None
         if "reference" in inputs:
-            reference = load_policy(
-                context.store.open(reference_id).path(MODEL), dtype=context.policy_dtype
-            ).model
+            # The base of an adapter is in memory already.
+            of_adapter = inputs.get("base") == reference_id
+            reference = policy if of_adapter else load_checkpoint(context.store, reference_id, config)
         metrics = train_on(
             policy.model,
             sequences,
             config.objective,
             config.update,
             optimizer,
-            reference_model=reference,
+            reference_model=None if reference is None else reference.model,
             seed=recipe.seed,
             on_step=context.count_steps("update_policy"),
         )
         save_policy(policy, folder / MODEL)
         save_optimizer(optimizer, folder)
         context.keep_policy(recipe.artifact_id, policy)
-        return Work(counters=metrics.counters(), metrics=metrics.metrics(), policy_version=recipe.artifact_id)
+        return Work(
+            counters=metrics.counters(),
+            metrics=metrics.metrics(),
+            policy_version=recipe.artifact_id,
+            guarantee=training_guarantee(policy.model.device),
+        )
 
     return run_stage(context, recipe, iteration, train, config.update.optimizer_steps, "steps")
 

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import gc
+
 import torch
 
 
 def training_device() -> torch.device:
     """The first GPU where there is one, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def release_cached_memory() -> None:
+    """Give GPU memory that no tensor uses back to the device, where another process can have it."""
+    if torch.cuda.is_available():
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 def bfloat16_is_native(device: torch.device) -> bool:

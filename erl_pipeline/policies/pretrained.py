@@ -21,6 +21,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from erl_pipeline.policies.adapters import has_adapter, write_adapter
 from erl_pipeline.policies.hardware import bfloat16_is_native, training_device
 from storage.errors import InputError
 
@@ -78,7 +79,13 @@ def load_policy(
 
 
 def save_policy(policy: LoadedPolicy, folder: Path) -> None:
-    """Write weights (safetensors), configuration and tokenizer; equal policies give equal bytes."""
+    """Write weights (safetensors), configuration and tokenizer; equal policies give equal bytes.
+
+    Of a model with an adapter that is the adapter alone: the base is not changed, and written already.
+    """
+    if has_adapter(policy.model):
+        write_adapter(policy.model, folder)
+        return
     policy.model.save_pretrained(folder)
     policy.tokenizer.save_pretrained(folder)
 

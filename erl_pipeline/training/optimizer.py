@@ -25,16 +25,17 @@ class PolicyOptimizer:
     Weights of a low-precision model (bf16) have an fp32 copy here, the master weights: gradients of all
     microbatches are summed, and steps are taken, in fp32, and the model gets the rounded result. A
     bf16 weight has 8 bits of mantissa, so steps below 0.4 % of its size would otherwise be lost.
+
+    With `state_device: cpu` the copy, its gradients and the moments lie in host memory, as in ZeRO-Offload
+    (arXiv 2101.06840), and weights of any precision have one; the step is taken by the CPU. Moves between
+    devices were tried with torch's fake tensors alone, not on a GPU.
     """
 
     def __init__(self, model: torch.nn.Module, config: OptimizerConfig) -> None:
         self.config = config
         self.steps = 0
         self._weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-        self._masters: dict[str, torch.nn.Parameter] = {
-            name: weight if weight.dtype == torch.float32 else torch.nn.Parameter(weight.detach().float())
-            for name, weight in self._weights.items()
-        }
+        self._masters = {name: self._master(weight) for name, weight in self._weights.items()}
         decayed = [master for master in self._masters.values() if master.ndim >= 2]
         others = [master for master in self._masters.values() if master.ndim < 2]
         groups: list[dict[str, Any]] = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
@@ -48,15 +49,16 @@ class PolicyOptimizer:
         )
 
     def collect_gradients(self) -> None:
-        """Add the low-precision gradients of the last backward pass to the fp32 ones, and drop them."""
+        """Add the gradients of the last backward pass to those of the fp32 copy, and drop them."""
         for name, weight in self._weights.items():
             master = self._masters[name]
             if master is weight or weight.grad is None:
                 continue
             if master.grad is None:
-                master.grad = weight.grad.float()
+                master.grad = weight.grad.to(master.device, torch.float32)
             else:
-                master.grad += weight.grad
+                # Moved in low precision, which is half the bytes, and widened by the addition.
+                master.grad += weight.grad.to(master.device)
             weight.grad = None
 
     def clip_gradients(self) -> float:
@@ -91,7 +93,8 @@ class PolicyOptimizer:
             raise InputError(f"the optimizer state holds {unknown[0]}, which is no weight of the policy")
         for name in self._low_precision():
             master = _take(tensors, f"master.{name}", self._masters[name].shape)
-            if not torch.equal(master.to(self._weights[name].dtype), self._weights[name]):
+            weight = self._weights[name]
+            if not torch.equal(master.to(weight), weight):
                 raise InputError(
                     f"the optimizer state holds other weights than the checkpoint for {name}: the files do "
                     "not belong together"
@@ -104,16 +107,25 @@ class PolicyOptimizer:
             if f"step.{name}" in tensors:
                 shapes = {"step": torch.Size(), "exp_avg": master.shape, "exp_avg_sq": master.shape}
                 self._adamw.state[master] = {
-                    part: _take(tensors, f"{part}.{name}", shape).clone() for part, shape in shapes.items()
+                    part: _take(tensors, f"{part}.{name}", shape).to(master.device, copy=True)
+                    for part, shape in shapes.items()
                 }
 
+    def _master(self, weight: torch.nn.Parameter) -> torch.nn.Parameter:
+        device = torch.device("cpu") if self.config.state_device == "cpu" else weight.device
+        if weight.dtype == torch.float32 and weight.device == device:
+            return weight
+        return torch.nn.Parameter(weight.detach().to(device, torch.float32))
+
     def _low_precision(self) -> Iterable[str]:
-        return [name for name, weight in self._weights.items() if self._masters[name] is not weight]
+        """Names of weights that say less than their fp32 copy does."""
+        return [name for name, weight in self._weights.items() if weight.dtype != torch.float32]
 
     @torch.no_grad()
     def _round_to_model(self) -> None:
-        for name in self._low_precision():
-            self._weights[name].copy_(self._masters[name])
+        for name, master in self._masters.items():
+            if master is not self._weights[name]:
+                self._weights[name].copy_(master)
 
 
 def save_optimizer(optimizer: PolicyOptimizer, folder: Path) -> None:
@@ -135,7 +147,8 @@ def load_optimizer(model: torch.nn.Module, config: OptimizerConfig, folder: Path
         return optimizer
     try:
         steps = int(json.loads((folder / PROGRESS).read_text())["steps"])
-        with safe_open(folder / TENSORS, framework="pt", device=str(next(model.parameters()).device)) as file:
+        # Read by way of host memory: a GPU would hold all of it twice until it is copied to its place.
+        with safe_open(folder / TENSORS, framework="pt", device="cpu") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (json.JSONDecodeError, KeyError, FileNotFoundError, SafetensorError) as error:
         raise InputError(f"the optimizer state in {folder} cannot be read: {error}") from error

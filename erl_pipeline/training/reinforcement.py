@@ -6,12 +6,14 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 
 import torch
 from transformers import PreTrainedModel
 
 from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig
 from erl_pipeline.config.optimizer import UpdateConfig
+from erl_pipeline.policies.adapters import without_adapter
 from erl_pipeline.training.divergence import raise_if_diverged
 from erl_pipeline.training.forward import PassCounts, PolicyForward, ready_for_training
 from erl_pipeline.training.metrics import UpdateMetrics
@@ -37,6 +39,7 @@ def update_policy(
 
     Sequences with advantage 0 are left out, unless the KL or entropy term wants them. `seed` decides
     how prompts are dealt to minibatches. `on_step` is told each optimizer step (from 1) and its loss.
+    `model` itself as `reference_model` stands for its base, without its adapter.
 
     Raises:
         TrainingDiverged: a loss or gradient is not finite; the step was not taken.
@@ -57,7 +60,8 @@ def update_policy(
     step, passes = 0, PassCounts()
     references = olds = None
     if reference_model is not None and objective.kl_coefficient > 0:
-        with ready_for_training(reference_model, gradient_checkpointing=False) as forward:
+        base = without_adapter(model) if reference_model is model else nullcontext()
+        with base, ready_for_training(reference_model, gradient_checkpointing=False) as forward:
             references = _logprobs(forward, kept, update)
     with ready_for_training(model, update.gradient_checkpointing) as forward:
         shares_prompts = forward.shares_prompts

@@ -35,6 +35,8 @@ class VllmClient:
         self._stop_token_ids = sorted(stop_token_ids)
         self._timeout = aiohttp.ClientTimeout(total=request_seconds)
         self._session: aiohttp.ClientSession | None = None
+        self.adapter: str | None = None
+        """Name of the LoRA adapter that answers requests; None is the model without one."""
 
     async def __aenter__(self) -> VllmClient:
         # The number of requests in flight is limited by who sends them, not by the connection pool.
@@ -78,7 +80,7 @@ class VllmClient:
                 "detokenize": False,
             },
         }
-        choice = (await self._call("POST", "/inference/v1/generate", body))["choices"][0]
+        choice = (await self._infer(body))["choices"][0]
         finish_reason = _finish_reason(choice["finish_reason"])
         served = {span["version"] for span in choice["weight_versions"]}
         if served != {policy_version}:
@@ -89,8 +91,11 @@ class VllmClient:
             finish_reason=finish_reason,
         )
 
-    async def score(self, token_ids: Sequence[int]) -> list[float]:
-        """Log-probabilities in nats, temperature 1, of each token but the first given those before it."""
+    async def score(self, token_ids: Sequence[int], *, base: bool = False) -> list[float]:
+        """Log-probabilities in nats, temperature 1, of each token but the first given those before it.
+
+        `base` asks the model without its adapter.
+        """
         body = {
             "token_ids": list(token_ids),
             # Scoring cannot go without sampling; that token is thrown away.
@@ -101,11 +106,26 @@ class VllmClient:
                 "detokenize": False,
             },
         }
-        positions = (await self._call("POST", "/inference/v1/generate", body))["prompt_logprobs"]
+        positions = (await self._infer(body, base))["prompt_logprobs"]
         return [
             float(position[str(token)]["logprob"])
             for token, position in zip(token_ids[1:], positions[1:], strict=True)
         ]
+
+    async def draw(self, token_ids: Sequence[int], temperature: float, seed: int) -> tuple[int, float]:
+        """One token drawn after `token_ids`, and the log-probability, in nats, that it is said to have."""
+        body = {
+            "token_ids": list(token_ids),
+            "sampling_params": {
+                "max_tokens": 1,
+                "temperature": temperature,
+                "seed": seed,
+                "logprobs": 0,
+                "detokenize": False,
+            },
+        }
+        choice = (await self._infer(body))["choices"][0]
+        return int(choice["token_ids"][0]), float(choice["logprobs"]["content"][0]["logprob"])
 
     async def reload_weights(self, checkpoint_folder: Path) -> None:
         """Read the weights of `checkpoint_folder` in place of those in use; no request may be in flight."""
@@ -114,9 +134,44 @@ class VllmClient:
         await self._call("POST", "/weight_checker", {"action": "reset"})
         call = {"method": "reload_weights", "kwargs": {"weights_path": str(checkpoint_folder)}}
         await self._call("POST", "/collective_rpc", call)
+        await self.reset_prefix_cache()
+
+    async def reset_prefix_cache(self) -> None:
+        """Forget the keys and values of earlier prompts; no request may be in flight."""
         reset = await self._call("POST", "/reset_prefix_cache")
         if not reset["success"]:
             raise ServerFailure(f"{self.url} could not reset its prefix cache; are requests in flight?")
+
+    async def adapters(self) -> list[str]:
+        """Names of the LoRA adapters that are loaded."""
+        models = await self._call("GET", "/v1/models")
+        return [model["id"] for model in models["data"] if model["parent"] is not None]
+
+    async def load_adapter(self, name: str, folder: Path) -> None:
+        """Read a LoRA adapter under a name that none has.
+
+        Raises `EngineError` when the server does not take adapters while it runs.
+        """
+        await self._call("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
+
+    async def unload_adapter(self, name: str) -> None:
+        """Drop a LoRA adapter; no request may use it."""
+        await self._call("POST", "/v1/unload_lora_adapter", {"lora_name": name})
+
+    async def sleep(self, level: Literal[1, 2]) -> None:
+        """Give GPU memory back: the prefix cache, and the weights to host memory (1) or for good (2).
+
+        Requests wait until `wake_up`. After level 2 the weights are undefined until they are read anew.
+        """
+        await self._call("POST", f"/sleep?level={level}")
+
+    async def wake_up(self) -> None:
+        """Take GPU memory again and answer requests."""
+        await self._call("POST", "/wake_up")
+
+    async def sleeping(self) -> bool:
+        """Whether requests wait."""
+        return bool((await self._call("GET", "/is_sleeping"))["is_sleeping"])
 
     async def label_weights(self, policy_version: str) -> None:
         """Set the version that every answer names from now on."""
@@ -126,6 +181,11 @@ class VllmClient:
         """The version that the answers name; `default` until one was set."""
         return str((await self._call("GET", "/weight_info"))["weight_version"])
 
+    async def _infer(self, body: dict[str, Any], base: bool = False) -> Any:
+        """The answer of the adapter, unless there is none or `base` is wanted, else of the model."""
+        named = body if base or self.adapter is None else {**body, "model": self.adapter}
+        return await self._call("POST", "/inference/v1/generate", named)
+
     async def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         assert self._session is not None, "use the client as an asynchronous context manager"
         try:
@@ -133,9 +193,12 @@ class VllmClient:
                 text = await answer.text()
                 if answer.status >= 500:
                     raise ServerFailure(f"{self.url}{path} answered {answer.status}: {text[:500]}")
+                if answer.status == 404 and body is not None and "model" in body:
+                    # A server of somebody else that was restarted has lost what it was given.
+                    raise ServerFailure(f"{self.url} has no adapter {body['model']}: {text[:500]}")
                 if answer.status >= 400:
                     raise EngineError(f"{self.url}{path} refused the request ({answer.status}): {text[:500]}")
-                return await answer.json() if text else None
+                return await answer.json() if answer.content_type == "application/json" else None
         except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
             raise ServerFailure(f"{self.url}{path}: {type(error).__name__} {error}") from error
 

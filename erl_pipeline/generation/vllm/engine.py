@@ -7,15 +7,19 @@ import shutil
 import sys
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import wait
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
-
-from transformers import AutoConfig
+from typing import Any, Literal, TypeVar
 
 from erl_pipeline.config.generation import VllmEngineConfig
-from erl_pipeline.generation.engine import Generation, GenerationRequest
+from erl_pipeline.generation.engine import Generation, GenerationRequest, Interrupted
+from erl_pipeline.generation.vllm.adapters import (
+    ADAPTER_ENVIRONMENT,
+    AdapterShape,
+    ServedAdapter,
+    adapter_arguments,
+)
 from erl_pipeline.generation.vllm.client import ServerFailure, VllmClient
 from erl_pipeline.generation.vllm.fleet import Fleet, Member
 from erl_pipeline.generation.vllm.handover import Handover, ServedPolicy
@@ -24,6 +28,7 @@ from erl_pipeline.generation.vllm.server import ManagedServer, OnProgress
 from erl_pipeline.generation.vllm.serving_copy import write_serving_copy
 from storage.errors import ConfigError, EngineError
 
+_STOP_POLL_SECONDS = 0.2
 Result = TypeVar("Result")
 
 
@@ -38,7 +43,9 @@ class VllmEngine:
         folder: for the server's log (`server.log`) and copies of checkpoints; readable by the servers.
         stop_token_ids: a turn ends after one of these.
         environment: variables in which the keys of `config.servers` stand, such as `os.environ`.
+        stop: ends what is waited for, a server's start too, with `Interrupted`.
         on_progress: called while our own server starts.
+        adapters: where policies are LoRA adapters of one base, what these are like.
     """
 
     def __init__(
@@ -47,12 +54,17 @@ class VllmEngine:
         folder: Path,
         stop_token_ids: frozenset[int],
         environment: Mapping[str, str],
+        stop: threading.Event | None = None,
         on_progress: OnProgress | None = None,
+        adapters: AdapterShape | None = None,
     ) -> None:
         self._config = config
         self._folder = folder
         self._stop_token_ids = stop_token_ids
+        self._stop = stop or threading.Event()
         self._on_progress = on_progress
+        self._adapters = adapters
+        self._weights: Path | None = None
         self._keys = [_key(environment, address.api_key_variable) for address in config.servers]
         self._server: ManagedServer | None = None
         self._fleet: Fleet | None = None
@@ -73,7 +85,7 @@ class VllmEngine:
         # First the server: a restart that is under way on another thread ends with it.
         if self._server is not None:
             self._server.stop()
-        self._run(self._close())
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -85,44 +97,74 @@ class VllmEngine:
             raise EngineError("the vLLM engine serves no policy")
         return self._policy_version
 
-    def serve(self, checkpoint_folder: Path, policy_version: str, probe: Probe) -> list[Handover]:
+    def serve(
+        self, checkpoint_folder: Path, policy_version: str, probe: Probe, adapter: ServedAdapter | None = None
+    ) -> list[Handover]:
         """Hand the checkpoint over to the servers; `probe` is the trainer's model's (`make_probe`).
+
+        Where policies are adapters, the checkpoint is their base, the same at each call.
 
         Returns how each server took it. Raises `EngineError` when a server cannot be shown to sample
         from this policy; none is served then.
         """
+        if (adapter is None) != (self._adapters is None):
+            raise ValueError("an engine serves adapters where it was told their shape, and nowhere else")
         self._policy_version = None
-        copy = self._folder / "serving" / policy_version
-        if copy.exists():
-            shutil.rmtree(copy)
-        policy = ServedPolicy(
-            policy_version, write_serving_copy(checkpoint_folder, copy), probe, self._config.dtype
-        )
+        if adapter is None or self._weights is None:
+            self._weights = self._write_copy(checkpoint_folder, "base" if adapter else policy_version)
+        policy = ServedPolicy(policy_version, self._weights, probe, self._config.dtype, adapter)
         try:
-            handovers = self._run(self._serve(policy))
+            handovers = self.run(self._serve(policy))
         except ServerFailure as failure:
             log = "" if self._server is None else f"\n{self._server.log_tail()}"
             raise EngineError(
                 f"policy {policy_version} could not be handed over: {failure}{log}"
             ) from failure
-        for older in copy.parent.glob("*"):
-            if older != copy:
+        for older in (self._folder / "serving").glob("*"):
+            if older.name != ("base" if adapter else policy_version):
                 shutil.rmtree(older)
-        self._vocabulary_size = AutoConfig.from_pretrained(checkpoint_folder).get_text_config().vocab_size
+        self._vocabulary_size = probe.hot_logprobs.shape[1]
         self._policy_version = policy_version
         return handovers
 
-    def submit(self, request: GenerationRequest) -> Future[Generation]:
-        """Start sampling one turn; cancelling the future takes the request from the server.
+    def _write_copy(self, checkpoint_folder: Path, name: str) -> Path:
+        copy = self._folder / "serving" / name
+        if copy.exists():
+            shutil.rmtree(copy)
+        return write_serving_copy(checkpoint_folder, copy)
 
-        Its exception is `EngineError` when servers failed too often.
+    def rest(self) -> None:
+        """Give the memory of our own server back, as the configuration says; `serve` takes it again."""
+        if self._fleet is None or not (self._config.sleep or self._config.lifecycle == "per_stage"):
+            return
+        self._policy_version = None
+        # Weights that are not replaced are kept, in host memory.
+        level: Literal[1, 2] = 2 if self._adapters is None else 1
+        self.run(self._fleet.rest(level if self._config.sleep else None))
+
+    def reset_prefix_cache(self) -> None:
+        """Make the servers forget earlier prompts; nothing may be in flight."""
+        self.run(self._serving_fleet([]).reset_prefix_caches())
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Run `work` in the event loop of this engine to its end.
+
+        Raises `Interrupted`, and cancels it, when the run is asked to stop.
         """
-        fleet = self._serving_fleet([request])
-        return asyncio.run_coroutine_threadsafe(fleet.generate(request), self._loop)
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        while not wait([future], _STOP_POLL_SECONDS).done:
+            if self._stop.is_set():
+                future.cancel()
+                raise Interrupted
+        return future.result()
+
+    async def sample(self, request: GenerationRequest) -> Generation:
+        """Sample one turn; only within `run`. Raises `EngineError` when servers failed too often."""
+        return await self._serving_fleet([request]).generate(request)
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         """Answer every request, in order, at most `max_in_flight` at a time."""
-        return self._run(self._generate_all(self._serving_fleet(requests), requests))
+        return self.run(self._generate_all(self._serving_fleet(requests), requests))
 
     def _serving_fleet(self, requests: Sequence[GenerationRequest]) -> Fleet:
         """The fleet, once it serves a policy and the requests can do it no harm."""
@@ -177,8 +219,8 @@ class VllmEngine:
         self._server = ManagedServer(
             policy.folder,
             self._folder / "server.log",
-            arguments=server_arguments(self._config),
-            environment=self._config.environment,
+            arguments=server_arguments(self._config, self._adapters),
+            environment={**self._config.environment, **(ADAPTER_ENVIRONMENT if policy.adapter else {})},
             executable=self._config.executable or sys.executable,
             startup_seconds=self._config.startup_seconds,
             on_progress=self._on_progress,
@@ -186,11 +228,8 @@ class VllmEngine:
         client = VllmClient(self._server.url, self._server.api_key, self._stop_token_ids, seconds)
         return [Member(client, self._server)]
 
-    def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-
-def server_arguments(config: VllmEngineConfig) -> list[str]:
+def server_arguments(config: VllmEngineConfig, adapters: AdapterShape | None = None) -> list[str]:
     """The part of a server's command line that follows from the settings."""
     arguments = [
         f"--dtype={config.dtype}",
@@ -200,8 +239,12 @@ def server_arguments(config: VllmEngineConfig) -> list[str]:
         arguments.append(f"--max-model-len={config.max_context}")
     if not config.chunked_prefill:
         arguments.append("--no-enable-chunked-prefill")
+    if config.sleep:
+        arguments.append("--enable-sleep-mode")
     if config.enforce_eager:
         arguments.append("--enforce-eager")
+    if adapters is not None:
+        arguments += adapter_arguments(adapters)
     return [*arguments, *config.arguments]
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
+from typing import Literal
 
 from erl_pipeline.generation.engine import Generation, GenerationRequest
 from erl_pipeline.generation.vllm.client import ServerFailure, VllmClient
@@ -76,6 +77,26 @@ class Fleet:
         for member in self._members:
             member.available = True
         return handovers
+
+    async def rest(self, level: Literal[1, 2] | None) -> None:
+        """Give the memory of our own servers back: let them sleep at this level, or end them (None).
+
+        `serve` wakes or starts them again; until then nothing is sampled. A server that fails to sleep
+        ends.
+        """
+        if any(member.in_flight for member in self._members):
+            raise RuntimeError("a server cannot rest while requests are in flight")
+        await self._end_recoveries()
+        self._policy = None
+        for member in self._members:
+            if member.server is not None and not await _falls_asleep(member, level):
+                await asyncio.to_thread(member.server.end)
+
+    async def reset_prefix_caches(self) -> None:
+        """Forget the keys and values of earlier prompts; nothing may be in flight."""
+        for member in self._members:
+            if member.available:
+                await member.client.reset_prefix_cache()
 
     async def generate(self, request: GenerationRequest) -> Generation:
         """Sample one turn from the policy that is served.
@@ -180,3 +201,13 @@ class Fleet:
             f"last log lines of {m.client.url}:\n{m.server.log_tail()}" for m in self._members if m.server
         ]
         return "\n".join([f"vLLM: {problem}", *self._failures, *logs])
+
+
+async def _falls_asleep(member: Member, level: Literal[1, 2] | None) -> bool:
+    if level is None or not member.available:
+        return False
+    try:
+        await member.client.sleep(level)
+    except ServerFailure:
+        return False
+    return True

@@ -8,23 +8,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from erl_pipeline.generation.vllm.client import VllmClient
-from erl_pipeline.generation.vllm.probe import Difference, Probe, compare, tolerance
+from erl_pipeline.generation.vllm.adapters import (
+    ServedAdapter,
+    has_adapter,
+    prove_adapter,
+    put_adapter,
+)
+from erl_pipeline.generation.vllm.client import ServerFailure, VllmClient
+from erl_pipeline.generation.vllm.probe import HOT, Difference, Probe, compare, compare_hot, tolerance
 from erl_pipeline.generation.vllm.server import ManagedServer
 from storage.errors import EngineError
 
-Method = Literal["kept", "reload", "restart"]
-"""How a server got its weights: it had them, read them while it ran, or was started with them."""
+Method = Literal["kept", "reload", "load", "restart"]
+"""How a server got a policy: it had it, read all weights or (`load`) an adapter, or was started with it."""
 
 
 @dataclass(frozen=True)
 class ServedPolicy:
-    """What a server is to serve: `folder` from `write_serving_copy`, `dtype` the server's number type."""
+    """What a server is to serve: `folder` from `write_serving_copy`, `dtype` the server's number type.
+
+    Where there is an `adapter`, the server keeps the weights of `folder` and the policy is that adapter.
+    """
 
     policy_version: str
     folder: Path
     probe: Probe
     dtype: str
+    adapter: ServedAdapter | None = None
 
 
 @dataclass(frozen=True)
@@ -45,16 +55,28 @@ async def hand_over(client: VllmClient, server: ManagedServer | None, policy: Se
     again. Raises `EngineError` when the server still serves something else, `ServerFailure` when it fails.
     """
     started = time.perf_counter()
+    if await client.sleeping():
+        await client.wake_up()
     # A server of somebody else may only have been out of reach; reloading it would drop its cache.
-    if await client.weights_label() == policy.policy_version:
+    if await client.weights_label() == policy.policy_version and await _has_adapter(client, policy):
         difference = await _distance(client, policy.probe)
         if difference.within(_tolerance(policy)):
             return await _conclude(client, policy, "kept", difference, started)
-    await client.reload_weights(policy.folder)
-    difference = await _distance(client, policy.probe)
-    method: Method = "reload"
-    if server is not None and not difference.within(_tolerance(policy)):
+    method: Method = "reload" if policy.adapter is None else "load"
+    try:
+        if policy.adapter is None:
+            await client.reload_weights(policy.folder)
+        await _put_adapter(client, policy)
+        difference = await _distance(client, policy.probe)
+        served = difference.within(_tolerance(policy))
+    except (ServerFailure, EngineError):
+        # Not every engine can: other shapes, layouts that are packed at the start.
+        if server is None:
+            raise
+        served = False
+    if server is not None and not served:
         await asyncio.to_thread(server.restart, policy.folder)
+        await _put_adapter(client, policy)
         difference = await _distance(client, policy.probe)
         method = "restart"
     return await _conclude(client, policy, method, difference, started)
@@ -62,7 +84,17 @@ async def hand_over(client: VllmClient, server: ManagedServer | None, policy: Se
 
 async def prove_restarted(client: VllmClient, policy: ServedPolicy, started: float) -> Handover:
     """The proof for a server that was started with this policy; `started` is of `time.perf_counter`."""
+    await _put_adapter(client, policy)
     return await _conclude(client, policy, "restart", await _distance(client, policy.probe), started)
+
+
+async def _has_adapter(client: VllmClient, policy: ServedPolicy) -> bool:
+    return policy.adapter is None or await has_adapter(client, policy.policy_version, policy.adapter)
+
+
+async def _put_adapter(client: VllmClient, policy: ServedPolicy) -> None:
+    if policy.adapter is not None:
+        await put_adapter(client, policy.policy_version, policy.adapter)
 
 
 async def _conclude(
@@ -80,9 +112,27 @@ async def _conclude(
             f"{difference.maximum:.3g} at most; allowed are {bound.mean:g} and {bound.maximum:g} "
             f"(server in {policy.dtype}, trainer in {policy.probe.dtype})"
         )
+    if policy.adapter is not None:
+        await prove_adapter(client, policy.probe, policy.policy_version, policy.adapter)
+    await _prove_sampling(client, policy)
     # Last, so that no answer carries the label before the proof.
     await client.label_weights(policy.policy_version)
     return Handover(client.url, policy.policy_version, method, time.perf_counter() - started, difference)
+
+
+async def _prove_sampling(client: VllmClient, policy: ServedPolicy) -> None:
+    """Raise `EngineError` unless what the server reports of its own tokens is after temperature, and of the
+    whole distribution."""
+    sequences = policy.probe.token_ids
+    drawn = await asyncio.gather(*(client.draw(ids, HOT, seed) for seed, ids in enumerate(sequences)))
+    difference = compare_hot(policy.probe, drawn)
+    if not difference.within(_tolerance(policy)):
+        raise EngineError(
+            f"{client.url} does not report the distribution that it samples from: at temperature {HOT:g} "
+            f"its log-probabilities differ from the trainer's by {difference.mean:.3g} nats on average. Rows "
+            "with such log-probabilities cannot be trained on: start the server with "
+            "--logprobs-mode processed_logprobs --generation-config vllm"
+        )
 
 
 async def _distance(client: VllmClient, probe: Probe) -> Difference:

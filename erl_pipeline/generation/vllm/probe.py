@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -15,6 +15,8 @@ _SEED = 0
 _SEQUENCES = 8
 _PROMPT_LENGTH = 8
 _LENGTH = 24
+HOT = 2.0
+"""The highest temperature that vLLM takes: there a log-probability before temperature differs most."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +25,14 @@ class Probe:
 
     `logprobs[i]`, in nats at temperature 1, belong to the last tokens of `token_ids[i]`, each given all
     tokens before it. `dtype` is the number type that the trainer computed in, such as `bfloat16`.
+    `hot_logprobs` are of every token that could follow each sequence, at temperature `HOT`:
+    `[sequences, vocabulary]`.
     """
 
     token_ids: tuple[tuple[int, ...], ...]
     logprobs: tuple[tuple[float, ...], ...]
     dtype: str
+    hot_logprobs: np.ndarray = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -75,14 +80,17 @@ def make_probe(model: PreTrainedModel) -> Probe:
         drawn = torch.from_numpy(uniforms[:, tokens.shape[1]]).to(model.device)
         tokens = torch.cat([tokens, draw_tokens(logits, ones, drawn)[0][:, None]], dim=1)
     # Once more in one pass, as training computes them.
-    logits = model(input_ids=tokens, use_cache=False).logits[:, _PROMPT_LENGTH - 1 : -1]
+    logits = model(input_ids=tokens, use_cache=False).logits[:, _PROMPT_LENGTH - 1 :]
     model.train(was_training)
     continuations = tokens[:, _PROMPT_LENGTH:]
-    logprobs = torch.log_softmax(logits.float(), dim=-1).gather(2, continuations[..., None]).squeeze(2)
+    logprobs = (
+        torch.log_softmax(logits[:, :-1].float(), dim=-1).gather(2, continuations[..., None]).squeeze(2)
+    )
     return Probe(
         token_ids=tuple(tuple(row) for row in tokens.tolist()),
         logprobs=tuple(tuple(row) for row in logprobs.tolist()),
         dtype=str(model.dtype).removeprefix("torch."),
+        hot_logprobs=torch.log_softmax(logits[:, -1].float() / HOT, dim=-1).cpu().numpy(),
     )
 
 
@@ -98,4 +106,12 @@ def compare(probe: Probe, logprobs: Sequence[Sequence[float]]) -> Difference:
     """
     theirs = [row[-len(mine) :] for row, mine in zip(logprobs, probe.logprobs, strict=True)]
     distance = np.abs(np.asarray(probe.logprobs) - np.asarray(theirs))
+    return Difference(float(distance.mean()), float(distance.max()))
+
+
+def compare_hot(probe: Probe, drawn: Sequence[tuple[int, float]]) -> Difference:
+    """How far what a server says of the tokens that it drew after the probe's sequences, at temperature
+    `HOT`, lies from the trainer's log-probabilities of them."""
+    mine = [probe.hot_logprobs[row, token] for row, (token, _) in enumerate(drawn)]
+    distance = np.abs(np.asarray(mine) - np.asarray([logprob for _, logprob in drawn]))
     return Difference(float(distance.mean()), float(distance.max()))

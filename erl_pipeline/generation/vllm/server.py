@@ -95,10 +95,15 @@ class ManagedServer:
             self._end_process(process)
             raise
 
+    def end(self) -> None:
+        """End the server and all its processes; `restart` starts it again."""
+        process = self._process
+        if process is not None:
+            self._end_process(process)
+
     def restart(self, checkpoint_folder: Path) -> None:
         """End what is left of the server and start it again, on the same port, with this checkpoint."""
-        if self._process is not None:
-            self._end_process(self._process)
+        self.end()
         self.checkpoint_folder = checkpoint_folder
         self.start()
 

@@ -83,7 +83,8 @@ def test_every_problem_is_named_with_key_value_and_what_is_allowed(small: Path) 
         f"{small}: 4 problems",
         "  line 13: method: 'ppo'; allowed: erl, rlvr",
         "  --set: environment.max_steps: 'many'; allowed: a whole number",
-        "  line 12: sampling.temperature: -1; allowed: more than 0.0",
+        "  line 12: sampling.temperature: -1; allowed: more than 0.0 (at 0 the most probable token is taken "
+        "each time: all attempts of a group are alike, and the ratio to such a policy has no meaning)",
         "  line 10: rollouts.groupsize: unknown key; did you mean group_size?",
     ]
 

@@ -23,3 +23,28 @@ def test_settings_of_the_other_type_are_refused() -> None:
 def test_head_sizes_that_no_server_takes_are_refused() -> None:
     with pytest.raises(ValidationError, match="hidden_size: 64 with heads: 4: allowed are 128 and 256"):
         TinyPolicyConfig(hidden_size=64, heads=4)
+
+
+def with_lora(**lora: object) -> PretrainedPolicyConfig | TinyPolicyConfig:
+    return POLICY.validate_python({"type": "pretrained", "model": "some/model", "lora": lora})
+
+
+def test_modules_are_the_same_setting_in_any_order() -> None:
+    assert with_lora(target_modules=["v_proj", "q_proj"]) == with_lora(target_modules=["q_proj", "v_proj"])
+
+
+@pytest.mark.parametrize(
+    ("lora", "problem"),
+    [
+        ({"rank": 0}, "rank"),
+        ({"rank": 513}, "rank"),
+        ({"alpha": 0}, "alpha"),
+        ({"target_modules": []}, "name at least one module"),
+        ({"target_modules": ["q_proj", "q_proj"]}, "a module is named twice: q_proj, q_proj"),
+        ({"target_modules": ["q proj"]}, "target_modules"),
+        ({"dropout": 0.1}, "dropout"),
+    ],
+)
+def test_settings_of_an_adapter_that_cannot_be_are_refused(lora: dict[str, object], problem: str) -> None:
+    with pytest.raises(ValidationError, match=problem):
+        with_lora(**lora)

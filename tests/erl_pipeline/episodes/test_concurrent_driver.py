@@ -1,7 +1,8 @@
+import asyncio
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
+from typing import Any, TypeVar
 
 import pytest
 
@@ -18,6 +19,7 @@ from storage.memory import MemoryHit
 from storage.trajectories import Trajectory
 from tests.erl_pipeline.episodes.script import CONTEXT, ENVIRONMENT, PROVENANCE, TASK, rules
 
+Result = TypeVar("Result")
 TOKENIZER = build_tokenizer(ENVIRONMENT, CONTEXT)
 
 
@@ -52,7 +54,7 @@ class DownwardPolicy:
     """Goes down and reflects; a request that `holds` is true of is answered when it is let go."""
 
     def __init__(self, holds: Callable[[GenerationRequest], bool] = lambda request: False) -> None:
-        self.held: list[Future[Generation]] = []
+        self.held: list[asyncio.Future[Generation]] = []
         self.asked: list[GenerationRequest] = []
         self._holds = holds
 
@@ -60,14 +62,15 @@ class DownwardPolicy:
     def policy_version(self) -> str:
         return "policy-1"
 
-    def submit(self, request: GenerationRequest) -> Future[Generation]:
-        future: Future[Generation] = Future()
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        return asyncio.run(work)
+
+    async def sample(self, request: GenerationRequest) -> Generation:
         self.asked.append(request)
-        if self._holds(request):
-            self.held.append(future)
-        else:
-            future.set_result(answer_to(request))
-        return future
+        if not self._holds(request):
+            return answer_to(request)
+        self.held.append(asyncio.get_running_loop().create_future())
+        return await self.held[-1]
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         return [answer_to(request) for request in requests]
@@ -155,6 +158,28 @@ def test_memory_is_asked_for_many_at_once() -> None:
         episodes, DownwardPolicy(), retrieve, lambda rows: None, lambda count: None, 4, threading.Event()
     )
     assert asked == [4]
+
+
+def test_memory_holds_up_no_turn_of_another_episode() -> None:
+    """Memory answers episode 0 only after the first turn of episode 1, which was let go meanwhile."""
+    engine = DownwardPolicy(holds=lambda request: len(engine.asked) == 2)
+    asked, sampled = threading.Event(), threading.Event()
+
+    def retrieve(wanted: Sequence[ReflectionsWanted]) -> list[list[MemoryHit]]:
+        (turn,) = engine.held
+        if not turn.done():
+            asked.set()
+            turn.get_loop().call_soon_threadsafe(turn.set_result, DOWN)
+            assert sampled.wait(timeout=10.0)
+        return nothing_remembered(wanted)
+
+    def on_tokens(count: int) -> None:
+        if asked.is_set():
+            sampled.set()
+
+    episodes = [partial(episode, sample, retrieval=True) for sample in range(2)]
+    results = run_concurrently(episodes, engine, retrieve, lambda rows: None, on_tokens, 2, threading.Event())
+    assert [len(rows) for rows in results] == [3, 3]
 
 
 def test_sampled_tokens_are_counted() -> None:

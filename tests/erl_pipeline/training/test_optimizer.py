@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import PreTrainedModel
 
 from erl_pipeline.config.optimizer import OptimizerConfig
@@ -164,3 +165,49 @@ def test_damaged_state_is_refused(make_model: MakeModel, tmp_path: Path) -> None
     (tmp_path / "optimizer.safetensors").write_bytes(b"short")
     with pytest.raises(InputError, match="cannot be read"):
         load_optimizer(model, OptimizerConfig(), tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_on_a_cpu_state_in_host_memory_changes_no_byte(
+    make_model: MakeModel, tmp_path: Path, dtype: torch.dtype
+) -> None:
+    trained = {}
+    for place in ("model", "cpu"):
+        config = OptimizerConfig(learning_rate=1e-3, state_device=place)
+        trained[place] = make_model().to(dtype)
+        optimizer = PolicyOptimizer(trained[place], config)
+        train(trained[place], optimizer, range(3))
+        (tmp_path / place).mkdir()
+        save_optimizer(optimizer, tmp_path / place)
+    assert all(
+        torch.equal(bits(trained["cpu"])[name], weight) for name, weight in bits(trained["model"]).items()
+    )
+    for file in ("optimizer.safetensors", "optimizer.json"):
+        assert (tmp_path / "cpu" / file).read_bytes() == (tmp_path / "model" / file).read_bytes()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("place", "device"), [("model", "cuda"), ("cpu", "cpu")])
+def test_state_lies_where_it_should_for_weights_on_a_gpu(
+    dtype: torch.dtype, place: str, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Fake tensors have a device and no content, and refuse what mixes devices as real ones do. A CPU build of
+    # torch lacks one operation of them, the copy onto the GPU, with which a step ends.
+    monkeypatch.setattr(PolicyOptimizer, "_round_to_model", lambda self: None)
+    with FakeTensorMode():
+        model = torch.nn.Module()
+        model.weight = torch.nn.Parameter(torch.empty(2, 3, device="cuda", dtype=dtype))
+        optimizer = PolicyOptimizer(model, OptimizerConfig(state_device=place))
+        for _ in range(2):
+            model.weight.grad = torch.empty(2, 3, device="cuda", dtype=dtype)
+            optimizer.collect_gradients()
+        torch.nn.utils.clip_grad_norm_(optimizer._masters.values(), 1.0)
+        assert optimizer._masters["weight"].grad.device.type == device
+        optimizer.step()
+        kept = optimizer.tensors()
+    assert model.weight.device.type == "cuda"
+    assert set(kept) == {
+        *(f"{part}.weight" for part in ("step", "exp_avg", "exp_avg_sq")),
+        *(("master.weight",) if dtype == torch.bfloat16 else ()),
+    }
+    assert {tensor.device.type for tensor in kept.values()} == {device}

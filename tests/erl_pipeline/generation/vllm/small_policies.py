@@ -39,10 +39,15 @@ def untied_gpt2() -> PreTrainedModel:
     return GPT2LMHeadModel(GPT2Config(tie_word_embeddings=False, **_TOKENS, **sizes)).eval()
 
 
-def tied_llama() -> PreTrainedModel:
+def tied_llama(layers: int = 2) -> PreTrainedModel:
     """A Llama whose output head is its embedding matrix."""
     torch.manual_seed(0)
-    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes = {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 2,
+    }
     return LlamaForCausalLM(
         LlamaConfig(tie_word_embeddings=True, max_position_embeddings=CONTEXT, **_TOKENS, **sizes)
     ).eval()

@@ -17,7 +17,7 @@ from erl_pipeline.episodes.concurrent_driver import run_concurrently
 from erl_pipeline.episodes.dialogue import ChatTokenizer
 from erl_pipeline.episodes.episode import run_episode
 from erl_pipeline.episodes.requests import EpisodeSteps
-from erl_pipeline.generation.engine import GenerationRequest
+from erl_pipeline.generation.engine import GenerationRequest, Interrupted
 from erl_pipeline.generation.vllm.client import VllmClient
 from erl_pipeline.generation.vllm.engine import VllmEngine
 from erl_pipeline.generation.vllm.handover import Handover, ServedPolicy, hand_over
@@ -115,7 +115,7 @@ def test_more_prompt_tokens_at_once_than_one_step_takes(engine: VllmEngine, mode
 
 def test_a_token_outside_the_vocabulary_is_refused(engine: VllmEngine) -> None:
     with pytest.raises(EngineError, match="token id 44, but policy policy-1 has 44 tokens"):
-        engine.submit(request(0, prompt_token_ids=(5, VOCABULARY)))
+        engine.generate([request(0, prompt_token_ids=(5, VOCABULARY))])
 
 
 def test_a_killed_server_loses_no_episode_and_doubles_none(
@@ -190,6 +190,56 @@ def test_a_stale_head_is_noticed_and_a_restart_sets_it_right(engine: VllmEngine,
     handover = asyncio.run(exchange())
     assert handover.method == "restart"
     assert handover.difference.maximum < 1e-4
+
+
+def test_weights_that_cannot_be_read_by_a_running_server_make_it_start_anew(
+    engine: VllmEngine, tmp_path: Path
+) -> None:
+    deeper = tied_llama(layers=3)
+    (handover,) = engine.serve(save(deeper, tmp_path / "deeper"), "deeper", make_probe(deeper))
+    assert handover.method == "restart"
+    assert handover.difference.maximum < 1e-4
+
+
+def test_a_server_of_one_stage_ends_when_the_trainer_works(tmp_path: Path, model: PreTrainedModel) -> None:
+    config = ENGINE.model_copy(update={"lifecycle": "per_stage"})
+    checkpoint = save(model, tmp_path / "checkpoint")
+    with VllmEngine(config, tmp_path / "vllm", frozenset({END}), environment={}) as engine:
+        engine.serve(checkpoint, "policy", make_probe(model))
+        server = engine._server
+        assert server is not None
+        (first,) = engine.generate([request(3)])
+        engine.rest()
+        assert not server.running
+        with pytest.raises(EngineError, match="serves no policy"):
+            engine.generate([request(3)])
+        (handover,) = engine.serve(checkpoint, "policy", make_probe(model))
+        assert handover.method == "restart"
+        (again,) = engine.generate([request(3)])
+        assert again.token_ids == first.token_ids
+    assert not server.running
+
+
+def test_a_sleep_that_the_build_does_not_have_is_refused_at_the_start(
+    tmp_path: Path, model: PreTrainedModel
+) -> None:
+    config = ENGINE.model_copy(update={"sleep": True})
+    with (
+        VllmEngine(config, tmp_path / "vllm", frozenset({END}), environment={}) as engine,
+        pytest.raises(EngineError, match="Sleep mode is not supported on current platform"),
+    ):
+        engine.serve(save(model, tmp_path / "checkpoint"), "policy", make_probe(model))
+
+
+def test_a_stop_ends_the_wait_for_a_starting_server(tmp_path: Path, model: PreTrainedModel) -> None:
+    stop = threading.Event()
+    engine = VllmEngine(
+        ENGINE, tmp_path / "vllm", frozenset({END}), {}, stop, lambda seconds, line: stop.set()
+    )
+    with engine, pytest.raises(Interrupted):
+        engine.serve(save(model, tmp_path / "checkpoint"), "policy", make_probe(model))
+    assert engine._server is not None
+    assert not engine._server.running
 
 
 def engine_process(engine: VllmEngine) -> int:

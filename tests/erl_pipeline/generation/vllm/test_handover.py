@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from erl_pipeline.generation.engine import GenerationRequest
 from erl_pipeline.generation.vllm.client import ServerFailure, VllmClient
-from erl_pipeline.generation.vllm.engine import VllmEngine
+from erl_pipeline.generation.vllm.engine import VllmEngine, server_arguments
 from erl_pipeline.generation.vllm.handover import ServedPolicy, hand_over
 from erl_pipeline.generation.vllm.probe import compare, make_probe
 from erl_pipeline.generation.vllm.server import ManagedServer
@@ -22,6 +22,7 @@ from tests.erl_pipeline.generation.vllm.small_policies import (
     CONTEXT,
     END,
     ENGINE,
+    SMALL_SERVER,
     logprobs_of,
     save,
     train_a_little,
@@ -109,6 +110,50 @@ def test_a_weight_that_was_not_read_is_noticed_though_it_had_not_changed(
             await hand_over(client, None, replace(complete, policy_version="lacking", folder=lacking))
 
     with_client(gpt2_server, exchange)
+
+
+def test_a_sleeping_server_answers_nothing_and_a_hand_over_wakes_it(
+    gpt2_server: ManagedServer, tmp_path: Path
+) -> None:
+    """The CPU build frees no memory, but it keeps requests waiting as a GPU does."""
+    model = untied_gpt2()
+    old = policy(model, "before-sleep", tmp_path)
+    train_a_little(model)
+    new = policy(model, "after-sleep", tmp_path)
+    request = GenerationRequest((7, 8, 9), 4, 1.0, 0, "conversation")
+
+    async def exchange(client: VllmClient) -> None:
+        await hand_over(client, None, old)
+        await client.sleep(2)
+        assert await client.sleeping()
+        waiting = asyncio.create_task(client.generate(request, "after-sleep", CONTEXT))
+        await asyncio.sleep(1.0)
+        assert not waiting.done()
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+        handover = await hand_over(client, None, new)
+
+        assert handover.difference.maximum < 1e-4
+        assert not await client.sleeping()
+        answer = await client.generate(request, "after-sleep", CONTEXT)
+        assert answer.logprobs == pytest.approx(logprobs_of(model, (7, 8, 9), answer.token_ids), abs=1e-4)
+
+    with_client(gpt2_server, exchange)
+
+
+def test_a_server_that_reports_another_distribution_than_it_samples_from_is_refused(tmp_path: Path) -> None:
+    model = untied_gpt2()
+    train_a_little(model)
+    arguments = [*server_arguments(ENGINE), "--logprobs-mode=raw_logprobs"]
+    served = policy(model, "policy", tmp_path)
+    with (
+        ManagedServer(
+            served.folder, tmp_path / "server.log", arguments=arguments, environment=SMALL_SERVER
+        ) as server,
+        pytest.raises(EngineError, match=r"does not report the distribution .* processed_logprobs"),
+    ):
+        with_client(server, lambda client: hand_over(client, server, served))
 
 
 def test_an_engine_serves_one_policy_after_another(gpt2_server: ManagedServer, tmp_path: Path) -> None:

@@ -1,0 +1,71 @@
+"""`erl-pipeline export`: a checkpoint as a folder that other programs load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from command_line.options import DEFAULT_STORE, Json, RunName, Store
+from command_line.output import print_json, print_line
+
+Output = Annotated[
+    Path, typer.Option("--output", metavar="FOLDER", help="Where to write; a new or an empty folder.")
+]
+Iteration = Annotated[
+    int | None,
+    typer.Option("--iteration", min=0, help="The checkpoint after this iteration; default: the latest."),
+]
+AdapterOnly = Annotated[
+    bool, typer.Option("--adapter-only", help="Write a LoRA adapter alone, not merged into its base.")
+]
+
+_SAID = {
+    "weights": "the model",
+    "merged": "base and adapter, merged into one model",
+    "adapter": "the adapter alone",
+}
+
+
+def export(
+    run: RunName,
+    output: Output,
+    iteration: Iteration = None,
+    adapter_only: AdapterOnly = False,
+    store: Store = DEFAULT_STORE,
+    json: Json = False,
+) -> None:
+    """Write a checkpoint as a plain folder with safetensors, configuration and tokenizer."""
+    from transformers.utils import logging as transformers_logging
+
+    from command_line.run_state import latest_checkpoint, run_config
+    from erl_pipeline.pipeline.export import export_checkpoint
+    from storage.artifacts import ArtifactStore
+    from storage.errors import InputError
+    from storage.runs import RunStore
+
+    opened = RunStore(store).open(run)
+    found = latest_checkpoint(opened.stages(), iteration)
+    if found is None:
+        which = "no checkpoint" if iteration is None else f"no checkpoint of iteration {iteration}"
+        raise InputError(f"run {run} has {which}")
+    transformers_logging.disable_progress_bar()
+    exported = export_checkpoint(
+        ArtifactStore(store), run_config(opened), found.artifact_id, output, adapter_only
+    )
+    if json:
+        print_json(
+            {
+                "run": run,
+                "iteration": found.iteration or 0,
+                "checkpoint": found.artifact_id,
+                "output": str(output),
+                "exported": exported,
+            }
+        )
+        return
+    print_line(
+        f"Wrote {_SAID[exported]} of checkpoint {found.artifact_id[:12]} (iteration {found.iteration or 0}) "
+        f"to {output}"
+    )

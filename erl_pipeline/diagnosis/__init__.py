@@ -1,0 +1,1 @@
+"""What this machine can run: checks as plain functions, each giving findings that say what to do."""

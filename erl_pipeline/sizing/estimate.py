@@ -1,0 +1,77 @@
+"""The memory that a whole configuration needs."""
+
+from __future__ import annotations
+
+from erl_pipeline.config.generation import VllmEngineConfig
+from erl_pipeline.config.policy import PretrainedPolicyConfig
+from erl_pipeline.config.run import RunConfig
+from erl_pipeline.sizing.model_size import ModelSize, read_model_size
+from erl_pipeline.sizing.parts import Part
+from erl_pipeline.sizing.sampling import sampling_memory
+from erl_pipeline.sizing.training import BYTES, training_memory
+from storage.errors import InputError
+
+ASSUMED_TOKENS = 1024
+"""Tokens of a sequence in flight where the configuration sets no `engine.max_context`."""
+
+_REPLICAS = "--data-parallel-size="
+
+
+def model_size(config: RunConfig) -> ModelSize:
+    """The sizes of a configuration's policy.
+
+    Raises InputError when the policy is the tiny one, or its config.json is not on this machine.
+    """
+    policy = config.policy
+    if not isinstance(policy, PretrainedPolicyConfig):
+        raise InputError(
+            "policy.type: tiny has no config.json; it needs next to no memory beside that of the program"
+        )
+    lora = policy.lora
+    if lora is None:
+        return read_model_size(policy.model)
+    return read_model_size(policy.model, lora.rank, lora.target_modules)
+
+
+def estimate_memory(config: RunConfig, size: ModelSize, sequence_tokens: int | None = None) -> list[Part]:
+    """Memory of training and sampling with these settings, for a policy of these sizes.
+
+    Left out are the program and its libraries, what a GPU's driver takes, and what an engine keeps for its
+    own computation.
+
+    Args:
+        sequence_tokens: of a sequence in flight; default: `engine.max_context`, else 1,024.
+    """
+    policy = config.policy
+    dtype = policy.dtype if isinstance(policy, PretrainedPolicyConfig) else "float32"
+    # Both updates hold the same weights and state; the one with more tokens at a time decides.
+    passes = [config.update, *([config.fine_tune] if config.distillation is not None else [])]
+    estimates = [
+        training_memory(
+            size,
+            dtype,
+            config.optimizer,
+            each,
+            # With an adapter the reference is the model without it.
+            reference=config.objective.kl_coefficient > 0
+            and not size.adapter_parameters
+            and each is config.update,
+        )
+        for each in passes
+    ]
+    training = max(estimates, key=lambda parts: sum(part.bytes for part in parts))
+    engine = config.engine
+    if isinstance(engine, VllmEngineConfig):
+        tokens = sequence_tokens or engine.max_context or ASSUMED_TOKENS
+        replicas = max(1, len(engine.servers)) * _data_parallel(engine)
+        return training + sampling_memory(size, BYTES[engine.dtype], engine.max_in_flight, tokens, replicas)
+    rollouts = config.rollouts
+    sequences = min(engine.max_batch_sequences, rollouts.tasks_per_shard * rollouts.group_size)
+    return training + sampling_memory(size, BYTES[dtype], sequences, sequence_tokens or ASSUMED_TOKENS, 0)
+
+
+def _data_parallel(engine: VllmEngineConfig) -> int:
+    sizes = [
+        argument.removeprefix(_REPLICAS) for argument in engine.arguments if argument.startswith(_REPLICAS)
+    ]
+    return int(sizes[-1]) if sizes and sizes[-1].isdecimal() else 1

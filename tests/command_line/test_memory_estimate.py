@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.command_line.invoke import invoke
+from tests.erl_pipeline.sizing.models import SMOLLM2_135M, write
+
+CONFIG = """\
+name: sizes
+iterations: 1
+environment: {type: frozen_lake, format: prose, actions: named}
+policy: {type: pretrained, model: %s, dtype: bfloat16}
+"""
+
+
+def test_memory_is_shown_part_by_part(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(CONFIG % write(SMOLLM2_135M, tmp_path / "model"))
+    result = invoke("config", "memory", tmp_path / "config.yaml")
+    assert result.status == 0, result.errors
+    (moments,) = [line for line in result.output.splitlines() if "moments of AdamW" in line]
+    assert moments.split() == ["trainer", "moments", "of", "AdamW", "1.08", "134.5", "M", "x", "8"]
+
+
+def test_memory_as_json_sums_each_place(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(CONFIG % write(SMOLLM2_135M, tmp_path / "model"))
+    shown = invoke(
+        "config", "memory", tmp_path / "config.yaml", "--set", "optimizer.state_device=cpu", "--json"
+    ).json
+    assert shown["totals"]["trainer's host"] == 134_515_008 * 16
+    for place, total in shown["totals"].items():
+        assert total == sum(part["bytes"] for part in shown["parts"] if part["place"] == place)
+
+
+def test_a_model_that_is_elsewhere_is_a_message(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(CONFIG % (tmp_path / "none"))
+    result = invoke("config", "memory", tmp_path / "config.yaml")
+    assert (result.status, result.output) == (2, "")
+    assert "is not on this machine" in result.errors

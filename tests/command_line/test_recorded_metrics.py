@@ -1,0 +1,88 @@
+"""Metrics of a run that was trained, continued and stopped by the command."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from erl_pipeline.evaluation.history import read_history
+from storage.artifacts import ArtifactStore
+from storage.runs import RunStore
+from tests.command_line.conftest import FinishedRun
+from tests.command_line.invoke import SMALL, invoke
+from tests.erl_pipeline.metrics.events import scalars, wandb_rows
+
+
+def numbers_of_the_store(store: Path) -> dict[tuple[str, int], list[float]]:
+    """What TensorBoard should show: every number of every manifest, once."""
+    expected = {}
+    for record in read_history(ArtifactStore(str(store)), RunStore(str(store)).open("small")):
+        if record.stage == "rollout_shard":
+            continue
+        numbers = {**record.manifest.counters, **record.manifest.metrics, "seconds": record.seconds}
+        for name, value in numbers.items():
+            if isinstance(value, int | float):
+                expected[f"{record.stage}/{name}", record.iteration] = [pytest.approx(value, rel=1e-5)]
+    return expected
+
+
+def test_every_number_of_a_run_is_recorded_once(finished: FinishedRun) -> None:
+    recorded = scalars(finished.store / "runs" / "small" / "tensorboard")
+    assert recorded == numbers_of_the_store(finished.store)
+    assert ("evaluate/greedy_success", 0) in recorded
+    assert ("update_policy/policy_loss", 2) in recorded
+
+
+def test_a_continued_run_writes_no_step_twice(finished: FinishedRun, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    shutil.copytree(finished.store, store)
+    config = tmp_path / "small.yaml"
+    config.write_text(SMALL)
+    words = ("train", config, "--store", store, "--no-prefect", "--iterations", "3")
+    assert invoke(*words, "--set", "metrics=[]").status == 0
+    folder = store / "runs" / "small" / "tensorboard"
+    assert max(step for _, step in scalars(folder)) == 2
+
+    # With an end further on, the third iteration is recorded from the store and the fourth as it happens.
+    assert invoke(*words[:-1], "4").status == 0
+    assert scalars(folder) == numbers_of_the_store(store)
+    assert max(step for _, step in scalars(folder)) == 4
+
+
+def test_metrics_change_no_artifact(finished: FinishedRun, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    result = invoke(
+        "train", finished.config, "--store", store, "--no-prefect", "--set", "metrics=[]", "--iterations", "1"
+    )
+    assert result.status == 0
+    assert not (store / "runs" / "small" / "tensorboard").exists()
+    ids = [entry.artifact_id for entry in RunStore(str(store)).open("small").stages()]
+    recorded = [entry.artifact_id for entry in RunStore(str(finished.store)).open("small").stages()]
+    assert set(ids) - set(recorded) <= {ids[-1]}  # the evaluation after the last iteration
+    assert len(set(ids) & set(recorded)) > 5
+
+
+def test_wandb_gets_the_same_numbers_without_a_network(finished: FinishedRun, tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    store = tmp_path / "store"
+    shutil.copytree(finished.store, store)
+    words = ("train", finished.config, "--store", store, "--no-prefect", "--set", "metrics=[wandb]")
+    result = invoke(*words, "--iterations", "3")
+    assert result.status == 0, result.errors
+    expected = numbers_of_the_store(store)
+    rows = wandb_rows(store / "runs" / "small" / "wandb")
+    found = {(name, row["iteration"]): [value] for row in rows for name, value in row.items() if "/" in name}
+    assert found == expected
+    assert sum("/" in name for row in rows for name in row) == len(expected)
+
+
+def test_a_package_that_is_missing_is_a_message(
+    finished: FinishedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    result = invoke("train", finished.config, "--store", tmp_path, "--no-prefect", "--set", "metrics=[wandb]")
+    assert result.status == 2
+    assert "metrics: wandb is not installed" in result.errors

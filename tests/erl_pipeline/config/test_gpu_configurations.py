@@ -1,0 +1,57 @@
+"""The ready configurations for GPUs: loaded, and their memory by arithmetic. They were not run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from erl_pipeline.config.load import load_config
+from erl_pipeline.config.run import RunConfig
+from erl_pipeline.sizing.estimate import estimate_memory, model_size
+from tests.erl_pipeline.sizing.models import QWEN3_4B, write
+
+CONFIGS = Path(__file__).parents[3] / "configs"
+LORA = (
+    "policy.lora={rank: 32, alpha: 64}",
+    "optimizer.state_device=model",
+    "optimizer.learning_rate=1e-5",
+)
+
+
+def trainer_gigabytes(name: str, folder: Path, *settings: str) -> tuple[RunConfig, float]:
+    """A configuration with the sizes of Qwen3-4B, and what its trainer's GPU must hold."""
+    config = load_config(CONFIGS / name, [f"policy.model={write(QWEN3_4B, folder)}", *settings])
+    parts = estimate_memory(config, model_size(config))
+    return config, sum(part.bytes for part in parts if part.place == "trainer") / 1e9
+
+
+@pytest.mark.parametrize(("settings", "expected"), [((), 27.97), (LORA, 13.20)])
+def test_one_gpu_holds_trainer_and_server(tmp_path: Path, settings: tuple[str, ...], expected: float) -> None:
+    config, trainer = trainer_gigabytes("gpu_one_qwen3_4b.yaml", tmp_path, *settings)
+    assert trainer == pytest.approx(expected, abs=0.01)
+    assert config.engine.type == "vllm"
+    assert config.engine.arguments == ("--gpu-memory-utilization=0.45",)
+    assert trainer + 0.45 * 80 < 70
+
+
+def test_eight_gpus_are_one_for_the_trainer_and_seven_for_the_server(tmp_path: Path) -> None:
+    config, trainer = trainer_gigabytes("gpu_eight_qwen3_4b.yaml", tmp_path)
+    assert trainer == pytest.approx(30.87, abs=0.01)
+    assert config.engine.type == "vllm"
+    assert config.engine.environment["CUDA_VISIBLE_DEVICES"].split(",") == list("1234567")
+    assert "--data-parallel-size=7" in config.engine.arguments
+
+
+def test_the_settings_of_the_paper() -> None:
+    # arXiv 2602.13949, appendix C, and the scripts of its code.
+    config = load_config(CONFIGS / "gpu_eight_qwen3_4b.yaml")
+    assert (config.rollouts.tasks_per_iteration, config.rollouts.group_size) == (64, 4)
+    assert (config.optimizer.learning_rate, config.optimizer.weight_decay) == (1e-6, 0.01)
+    assert (config.objective.clip_low, config.objective.clip_high, config.objective.dual_clip) == (
+        0.2,
+        0.28,
+        3,
+    )
+    assert (config.objective.kl_coefficient, config.sampling.temperature) == (0.001, 0.7)
+    assert config.objective.loss_normalization == "sequence_sum"

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from erl_pipeline.config.run import RunConfig
+from erl_pipeline.sizing.estimate import estimate_memory, model_size
+from erl_pipeline.sizing.model_size import ModelSize
+from erl_pipeline.sizing.sampling import key_value_bytes
+from storage.errors import InputError
+from tests.erl_pipeline.sizing.models import QWEN3_4B, SMOLLM2_135M, write
+
+
+def config(model: str, **settings: object) -> RunConfig:
+    return RunConfig.model_validate(
+        {
+            "name": "sizes",
+            "iterations": 1,
+            "environment": {"type": "frozen_lake", "format": "prose", "actions": "named"},
+            "policy": {"type": "pretrained", "model": model, "dtype": "bfloat16"},
+            **settings,
+        }
+    )
+
+
+def sampler(run: RunConfig, size: ModelSize, tokens: int | None = None) -> dict[str, int]:
+    return {part.name: part.bytes for part in estimate_memory(run, size, tokens) if part.place == "sampler"}
+
+
+def test_the_key_value_cache_of_known_models(tmp_path: Path) -> None:
+    qwen = model_size(config(write(QWEN3_4B, tmp_path / "qwen")))
+    smollm2 = model_size(config(write(SMOLLM2_135M, tmp_path / "smollm2")))
+    assert key_value_bytes(qwen, 2) == 2 * 36 * 8 * 128 * 2 == 147_456
+    assert key_value_bytes(smollm2, 2) == 2 * 30 * 3 * 64 * 2 == 23_040
+
+
+def test_replicas_and_sequences_in_flight(tmp_path: Path) -> None:
+    engine = {"type": "vllm", "max_in_flight": 100, "max_context": 2000}
+    run = config(write(SMOLLM2_135M, tmp_path), engine=engine)
+    size = model_size(run)
+    assert sampler(run, size) == {"weights": 134_515_008 * 2, "key-value cache": 100 * 2000 * 23_040}
+    eight = config(str(tmp_path), engine={**engine, "arguments": ["--data-parallel-size=7"]})
+    assert sampler(eight, size, 500) == {
+        "weights": 7 * 134_515_008 * 2,
+        "key-value cache": 100 * 500 * 23_040,
+    }
+    servers = [{"url": "http://a:1"}, {"url": "http://b:1"}]
+    assert sampler(config(str(tmp_path), engine={**engine, "servers": servers}), size)["weights"] == (
+        2 * 134_515_008 * 2
+    )
+
+
+def test_the_embedded_engine_samples_from_the_weights_that_are_trained(tmp_path: Path) -> None:
+    run = config(write(SMOLLM2_135M, tmp_path), rollouts={"tasks_per_shard": 4, "group_size": 8})
+    assert sampler(run, model_size(run)) == {"key-value cache": 32 * 1024 * 23_040}
+
+
+def test_a_reference_is_loaded_for_the_kl_term_unless_an_adapter_is_trained(tmp_path: Path) -> None:
+    run = config(write(SMOLLM2_135M, tmp_path), objective={"kl_coefficient": 0.001})
+    assert "reference model" in {part.name for part in estimate_memory(run, model_size(run))}
+    policy = {"type": "pretrained", "model": str(tmp_path), "dtype": "bfloat16", "lora": {"rank": 8}}
+    adapted = run.model_copy(update={"policy": config(str(tmp_path), policy=policy).policy})
+    assert "reference model" not in {part.name for part in estimate_memory(adapted, model_size(adapted))}
+
+
+def test_the_larger_of_the_two_updates_counts(tmp_path: Path) -> None:
+    settings = {"update": {"microbatch_tokens": 10}, "fine_tune": {"microbatch_tokens": 100}}
+    run = config(write(SMOLLM2_135M, tmp_path), **settings)
+    (activations,) = [part for part in estimate_memory(run, model_size(run)) if part.name == "activations"]
+    assert activations.reason.startswith("100 tokens")
+
+
+def test_the_tiny_policy_has_nothing_to_estimate() -> None:
+    run = RunConfig.model_validate(
+        {"name": "x", "iterations": 1, "environment": {"type": "frozen_lake"}, "policy": {"type": "tiny"}}
+    )
+    with pytest.raises(InputError, match=r"policy\.type: tiny has no config\.json"):
+        model_size(run)
