@@ -144,15 +144,29 @@ def package_versions() -> dict[str, str]:
 
 
 def machine(threads: int | None) -> dict[str, str | int]:
-    """Python, platform, CPUs this process may use, and the thread count that bytes depend on, if known."""
+    """Python, platform, processor, CPUs this process may use, and the number of threads, if known: what bytes
+    depend on beside the versions of packages."""
     described: dict[str, str | int] = {
         "python": platform.python_version(),
         "platform": platform.platform(),
+        "processor": _processor(),
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
     }
     if threads is not None:
         described["threads"] = threads
     return described
+
+
+@lru_cache(maxsize=1)
+def _processor() -> str:
+    """The name that the processor gives itself; its kind where there is none."""
+    described = Path("/proc/cpuinfo")
+    if described.exists():
+        for line in described.read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+    return platform.processor() or platform.machine()
 
 
 def _git(checkout: Path, *arguments: str) -> str:

@@ -21,7 +21,8 @@ def opened(config: RunConfig, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "setting", ["iterations=9", "threads=2", "metrics=[]", "engine.startup_seconds=900", "engine.max_failures=9"]
+    "setting",
+    ["iterations=9", "threads=2", "metrics=[]", "engine.startup_seconds=900", "engine.max_failures=9"],
 )
 def test_what_decides_no_result_may_change_in_a_run(tmp_path: Path, setting: str) -> None:
     opened(config(tmp_path), tmp_path)
