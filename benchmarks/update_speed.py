@@ -82,7 +82,8 @@ def compare(arguments: argparse.Namespace) -> None:
             *("--rows-per-pass", str(arguments.rows_per_pass)),
             *("--sequences", str(arguments.sequences)),
         ]
-        runs[update] = alternate(UPDATES[update], arguments.runs, options)
+        taking_part = [name for name in UPDATES[update] if name in arguments.contenders]
+        runs[update] = alternate(taking_part, arguments.runs, options)
         rows = table(runs[update], COLUMNS, COLUMNS[0], OURS)
         print(as_text(rows), flush=True)
         sections.append(f"**{update}**\n\n{as_markdown(rows)}")
@@ -130,6 +131,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--updates", nargs="+", choices=list(UPDATES), default=list(UPDATES), help="what to measure"
     )
+    names = sorted({name for contenders in UPDATES.values() for name in contenders})
+    parser.add_argument("--contenders", nargs="+", choices=names, default=names, help="who takes part")
     parser.add_argument("--steps", type=int, default=2, help="optimizer steps of one run that are counted")
     parser.add_argument("--microbatch-tokens", type=int, default=1024, help="tokens of one pass, ours")
     parser.add_argument("--rows-per-pass", type=int, default=8, help="sequences of one pass, TRL's")
