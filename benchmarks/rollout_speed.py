@@ -52,8 +52,8 @@ IN_FLIGHT = 64
 KEY_VARIABLE = "ROLLOUT_SPEED_API_KEY"
 POLICIES = {
     "SmolLM2-135M, bf16, prose": (
-        "configs/frozen_lake_smollm2.yaml",
-        ["engine.dtype=bfloat16", "rollouts.tasks_per_iteration=16", "rollouts.tasks_per_shard=16"],
+        "configs/frozen_lake_smollm2_vllm.yaml",
+        ["rollouts.tasks_per_iteration=16", "rollouts.tasks_per_shard=16"],
     ),
     "tiny policy, many short turns": (
         "configs/frozen_lake_vllm.yaml",

@@ -88,7 +88,7 @@ def test_graph_draws_to_svg_and_html(history: History, tmp_path: Path) -> None:
         (["downstream", "bass", "m-1"], "Did you mean base?"),
         (["rows-using-memory", "first"], "no memory entry has an id 'first'"),
         (["policies-trained-on", "t9"], "no row is of task 't9'"),
-        (["made-by", "0"], "nothing was made by code version '0'"),
+        (["made-by", "no-commit"], "nothing was made by code version 'no-commit'"),
         (["export", "base", "--openlineage", "kafka://x"], "give an http:// or https:// URL"),
         (["graph", "base", "--output", "x.png"], "name a file that ends in .svg or .html"),
         (["graph", "base", "--output", "x.svg", "--iteration", "2..1"], "the first is after the last"),
