@@ -156,6 +156,22 @@ def test_a_killed_server_loses_no_episode_and_doubles_none(
         assert row.behaviour_logprobs == pytest.approx(masked, abs=1e-4)
 
 
+def test_a_hanging_server_is_started_anew_and_loses_no_sequence(
+    tmp_path: Path, model: PreTrainedModel
+) -> None:
+    """It lives and answers nothing: only the deadline of a request tells."""
+    config = ENGINE.model_copy(update={"request_seconds": 10.0})
+    with VllmEngine(config, tmp_path / "vllm", frozenset({END}), environment={}) as engine:
+        engine.serve(save(model, tmp_path / "checkpoint"), "policy", make_probe(model))
+        hanging = engine_process(engine)
+        os.kill(hanging, signal.SIGSTOP)
+        requests = [request(seed) for seed in range(6)]
+        for asked, answer in zip(requests, engine.generate(requests), strict=True):
+            expected = logprobs_of(model, asked.prompt_token_ids, answer.token_ids)
+            assert answer.logprobs == pytest.approx(expected, abs=1e-4)
+        assert engine_process(engine) != hanging
+
+
 def test_tied_weights_reach_the_running_server(engine: VllmEngine, tmp_path: Path) -> None:
     model = tied_llama()
     old = make_probe(model)
