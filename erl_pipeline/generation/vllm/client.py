@@ -12,9 +12,16 @@ import aiohttp
 from erl_pipeline.generation.engine import Generation, GenerationRequest
 from storage.errors import EngineError
 
+_NOT_A_NUMBER = "Out of range float values are not JSON compliant"
+"""What Python's `json` says of nan and of infinities, and a server in its answer."""
+
 
 class ServerFailure(Exception):
     """A server died, hung or answered with an error of its own; another one may answer."""
+
+
+class UndefinedLogprobs(EngineError):
+    """A server's weights give log-probabilities that are no numbers, for which JSON has no form."""
 
 
 class VllmClient:
@@ -94,7 +101,7 @@ class VllmClient:
     async def score(self, token_ids: Sequence[int], *, base: bool = False) -> list[float]:
         """Log-probabilities in nats, temperature 1, of each token but the first given those before it.
 
-        `base` asks the model without its adapter.
+        `base` asks the model without its adapter. Raises `UndefinedLogprobs` when one is no number.
         """
         body = {
             "token_ids": list(token_ids),
@@ -196,6 +203,8 @@ class VllmClient:
                 if answer.status == 404 and body is not None and "model" in body:
                     # A server of somebody else that was restarted has lost what it was given.
                     raise ServerFailure(f"{self.url} has no adapter {body['model']}: {text[:500]}")
+                if answer.status == 400 and _NOT_A_NUMBER in text:
+                    raise UndefinedLogprobs(f"{self.url}{path} computed values that are no numbers")
                 if answer.status >= 400:
                     raise EngineError(f"{self.url}{path} refused the request ({answer.status}): {text[:500]}")
                 return await answer.json() if answer.content_type == "application/json" else None

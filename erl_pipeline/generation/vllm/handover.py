@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from erl_pipeline.generation.vllm.adapters import (
     prove_adapter,
     put_adapter,
 )
-from erl_pipeline.generation.vllm.client import ServerFailure, VllmClient
+from erl_pipeline.generation.vllm.client import ServerFailure, UndefinedLogprobs, VllmClient
 from erl_pipeline.generation.vllm.probe import HOT, Difference, Probe, compare, compare_hot, tolerance
 from erl_pipeline.generation.vllm.server import ManagedServer
 from storage.errors import EngineError
@@ -105,12 +106,14 @@ async def _conclude(
     started: float,
 ) -> Handover:
     bound = _tolerance(policy)
+    refused = f"{client.url} does not serve policy {policy.policy_version} after a {method}"
+    if math.isnan(difference.mean):
+        raise EngineError(f"{refused}: its log-probabilities are no numbers")
     if not difference.within(bound):
         raise EngineError(
-            f"{client.url} does not serve policy {policy.policy_version} after a {method}: its "
-            f"log-probabilities differ from the trainer's by {difference.mean:.3g} nats on average and "
-            f"{difference.maximum:.3g} at most; allowed are {bound.mean:g} and {bound.maximum:g} "
-            f"(server in {policy.dtype}, trainer in {policy.probe.dtype})"
+            f"{refused}: its log-probabilities differ from the trainer's by {difference.mean:.3g} nats on "
+            f"average and {difference.maximum:.3g} at most; allowed are {bound.mean:g} and "
+            f"{bound.maximum:g} (server in {policy.dtype}, trainer in {policy.probe.dtype})"
         )
     if policy.adapter is not None:
         await prove_adapter(client, policy.probe, policy.policy_version, policy.adapter)
@@ -136,7 +139,10 @@ async def _prove_sampling(client: VllmClient, policy: ServedPolicy) -> None:
 
 
 async def _distance(client: VllmClient, probe: Probe) -> Difference:
-    return compare(probe, await asyncio.gather(*(client.score(ids) for ids in probe.token_ids)))
+    try:
+        return compare(probe, await asyncio.gather(*(client.score(ids) for ids in probe.token_ids)))
+    except UndefinedLogprobs:
+        return Difference(math.nan, math.nan)
 
 
 def _tolerance(policy: ServedPolicy) -> Difference:

@@ -90,7 +90,7 @@ def test_weights_that_are_no_numbers_are_not_served(gpt2_server: ManagedServer, 
     with torch.no_grad():
         model.lm_head.weight[5] = float("nan")
     broken = replace(policy(model, "broken", tmp_path), probe=sound)
-    with pytest.raises(EngineError):
+    with pytest.raises(EngineError, match=r"does not serve policy broken .* are no numbers"):
         with_client(gpt2_server, lambda client: hand_over(client, None, broken))
 
 
