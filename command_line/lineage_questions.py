@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from command_line.lineage_listing import DEFAULT_LIMIT, SHORT, Limit, OneRun, print_first
 from command_line.options import DEFAULT_STORE, Json, Store
-from command_line.output import counted, print_json, print_line, print_table
+from command_line.output import counted, print_json, print_line
 
 if TYPE_CHECKING:
     import polars as pl
@@ -15,18 +16,11 @@ if TYPE_CHECKING:
     from storage.lineage import ArtifactGraph
     from storage.lineage.rows import LineageRows
 
-OneRun = Annotated[
-    str | None, typer.Option("--run", metavar="RUN", help="Look at this run only, not at the whole store.")
-]
-Limit = Annotated[int, typer.Option("--limit", min=1, help="Lines to print; --json has all.")]
-
-_SHORT = 12
-
 
 def rows_using_memory(
     entry: Annotated[str, typer.Argument(metavar="ENTRY", help="A memory entry's id, or its beginning.")],
     run: OneRun = None,
-    limit: Limit = 40,
+    limit: Limit = DEFAULT_LIMIT,
     store: Store = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
@@ -46,7 +40,7 @@ def rows_using_memory(
 def policies_trained_on(
     task: Annotated[str, typer.Argument(metavar="TASK", help="A task's id.")],
     run: OneRun = None,
-    limit: Limit = 40,
+    limit: Limit = DEFAULT_LIMIT,
     store: Store = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
@@ -71,7 +65,7 @@ def made_by(
         str, typer.Argument(metavar="VERSION", help="A commit or version of the code, or its beginning.")
     ],
     run: OneRun = None,
-    limit: Limit = 40,
+    limit: Limit = DEFAULT_LIMIT,
     store: Store = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
@@ -114,10 +108,9 @@ def _print(frame: pl.DataFrame, limit: int, id_columns: tuple[str, ...], left: t
         if value is None:
             return ""
         if name in id_columns:
-            return str(value)[:_SHORT]
+            return str(value)[:SHORT]
         return f"{value:,g}" if isinstance(value, float) else str(value)
 
     rows = frame.head(limit).to_dicts()
-    print_table([{name: cell(name, value) for name, value in row.items()} for row in rows], left=left)
-    if frame.height > limit:
-        print_line(f"{frame.height - limit:,} more: --limit {frame.height}, or --json for all.")
+    cells = [{name: cell(name, value) for name, value in row.items()} for row in rows]
+    print_first(cells, frame.height, left)

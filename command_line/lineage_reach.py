@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from command_line.lineage_listing import DEFAULT_LIMIT, SHORT, Identifier, Limit, print_first
 from command_line.options import DEFAULT_STORE, Json, RunName, Store
 from command_line.output import counted, print_json, print_line, print_table
 
 if TYPE_CHECKING:
+    from storage.artifacts import ArtifactStore
     from storage.lineage import Reach, Reached
     from storage.lineage.rows import Kind
+    from storage.runs import Run
 
-Identifier = Annotated[
-    str, typer.Argument(metavar="ID", help="Artifact, trajectory, SFT row or memory entry, or its beginning.")
-]
 Depth = Annotated[int | None, typer.Option("--depth", min=1, help="Leave out what is more steps away.")]
-Limit = Annotated[int, typer.Option("--limit", min=1, help="Lines to print; --json has all.")]
 
 _WORDS: dict[Kind, tuple[str, str]] = {
     "artifact": ("artifact", "artifacts"),
@@ -28,24 +27,20 @@ _WORDS: dict[Kind, tuple[str, str]] = {
     "memory_entry": ("memory entry", "memory entries"),
     "sft_row": ("SFT row", "SFT rows"),
 }
-_SHORT = 12
 
 
 def upstream(
     run: RunName,
     identifier: Identifier,
     depth: Depth = None,
-    limit: Limit = 40,
+    limit: Limit = DEFAULT_LIMIT,
     store: Store = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
     """List everything that an artifact or a row came from, the nearest first."""
     from storage import lineage
-    from storage.artifacts import ArtifactStore
-    from storage.runs import RunStore
 
-    reach = lineage.upstream(ArtifactStore(store), RunStore(store).open(run), identifier, depth)
-    runs = lineage.runs_by_artifact(RunStore(store))
+    reach, runs = _walk(lineage.upstream, store, run, identifier, depth)
     if json:
         print_json({"kind": reach.kind, "id": reach.id, "things": _described(reach, runs)})
         return
@@ -57,19 +52,16 @@ def downstream(
     run: RunName,
     identifier: Identifier,
     depth: Depth = None,
-    limit: Limit = 40,
+    limit: Limit = DEFAULT_LIMIT,
     store: Store = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
     """List all that an artifact or a row reached: rows, policies, evaluations, in all runs of the store."""
     from erl_pipeline.lineage.influence import policies_reached, scores_reached
     from storage import lineage
-    from storage.artifacts import ArtifactStore
     from storage.lineage.questions import DIRECTLY
-    from storage.runs import RunStore
 
-    reach = lineage.downstream(ArtifactStore(store), RunStore(store).open(run), identifier, depth)
-    runs = lineage.runs_by_artifact(RunStore(store))
+    reach, runs = _walk(lineage.downstream, store, run, identifier, depth)
     policies, scores = policies_reached(reach), scores_reached(reach)
     if json:
         print_json(
@@ -92,8 +84,8 @@ def downstream(
     print_table(
         [
             {
-                "score": score.artifact_id[:_SHORT],
-                "of policy": score.policy[:_SHORT],
+                "score": score.artifact_id[:SHORT],
+                "of policy": score.policy[:SHORT],
                 "trained on it": score.how,
                 "iteration": str(score.iteration),
                 "run": score.run,
@@ -104,6 +96,22 @@ def downstream(
         left=("score", "of policy", "trained on it", "run"),
     )
     _print_things(reach.things, runs, limit)
+
+
+def _walk(
+    walk: Callable[[ArtifactStore, Run, str, int | None], Reach],
+    store_uri: str,
+    run: str,
+    identifier: str,
+    depth: int | None,
+) -> tuple[Reach, dict[str, list[str]]]:
+    """What a walk from something of a run reaches, and the runs of each artifact."""
+    from storage.artifacts import ArtifactStore
+    from storage.lineage import runs_by_artifact
+    from storage.runs import RunStore
+
+    runs = RunStore(store_uri)
+    return walk(ArtifactStore(store_uri), runs.open(run), identifier, depth), runs_by_artifact(runs)
 
 
 def _title(reach: Reach) -> str:
@@ -124,23 +132,23 @@ def _described(reach: Reach, runs: dict[str, list[str]]) -> list[dict[str, Any]]
 
 
 def _print_things(things: Sequence[Reached], runs: dict[str, list[str]], limit: int) -> None:
-    print_table(
+    print_first(
         [
             {
                 "steps": str(thing.depth),
                 "what": str(thing.facts.get("stage") or thing.facts.get("role") or _WORDS[thing.kind][0]),
                 # Ids of rows may share their beginning with others', so they are shown whole.
-                "id": thing.id[:_SHORT] if thing.kind == "artifact" else thing.id,
+                "id": thing.id[:SHORT] if thing.kind == "artifact" else thing.id,
                 "iteration": _shown(thing.facts.get("iteration")),
-                "how": f"{thing.relation} {thing.via[:_SHORT]}",
+                "how": f"{thing.relation} {thing.via[:SHORT]}",
                 "task or runs": str(thing.facts.get("task_id") or ", ".join(runs.get(thing.id, []))),
             }
             for thing in things[:limit]
         ],
+        total=len(things),
         left=("what", "id", "how", "task or runs"),
+        rest="more, further away",
     )
-    if len(things) > limit:
-        print_line(f"{len(things) - limit:,} more, further away: --limit {len(things)}, or --json for all.")
 
 
 def _shown(value: object) -> str:

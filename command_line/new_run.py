@@ -12,12 +12,13 @@ from command_line.foreground import work_on_run
 from command_line.options import DEFAULT_STORE
 from command_line.output import print_json, print_line, print_table
 from command_line.program import command
-from command_line.run_state import latest_checkpoint, run_folder
+from command_line.run_state import run_folder
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.evaluation.history import of_stage, read_history
 from erl_pipeline.pipeline.branching import establish_origin
 from erl_pipeline.pipeline.context import RunContext
 from erl_pipeline.pipeline.iteration import STAGES
+from erl_pipeline.pipeline.run_state import latest_checkpoint
 from erl_pipeline.pipeline.stored_run import PREPARATIONS, StoredRun
 from erl_pipeline.pipeline.train import TrainingSummary, train
 from erl_pipeline.report.page import write_report

@@ -16,8 +16,8 @@ from command_line.interruption import Stop
 from command_line.new_run import require_stage, stored_run
 from command_line.output import print_json, print_line, print_table
 from command_line.progress import ProgressDisplay
-from command_line.run_state import run_config
 from erl_pipeline.pipeline.audit import REFUTED, AuditResult, audit, open_audit
+from erl_pipeline.pipeline.run_state import run_config
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError
 

@@ -13,12 +13,12 @@ from command_line.new_run import (
     stored_run,
     work_on_new_run,
 )
-from command_line.run_state import run_config
 from erl_pipeline.config.differences import changed_settings
 from erl_pipeline.config.load import change_config
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.pipeline.iteration import STAGES
 from erl_pipeline.pipeline.planning import refuse_earlier_changes
+from erl_pipeline.pipeline.run_state import run_config
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError
 from storage.origin import BranchOrigin

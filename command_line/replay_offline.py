@@ -8,12 +8,12 @@ from pathlib import Path
 
 from command_line.evaluate import find_checkpoint
 from command_line.new_run import conclude, own_settings, require_other_name, stored_run, work_on_new_run
-from command_line.run_state import run_config
 from erl_pipeline.config.differences import changed_settings
 from erl_pipeline.config.load import change_config, load_config
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.pipeline.offline import require_correction
 from erl_pipeline.pipeline.planning import refuse_earlier_changes
+from erl_pipeline.pipeline.run_state import run_config
 from erl_pipeline.pipeline.stored_run import StoredRun
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError

@@ -21,7 +21,8 @@ def report(
     json: Json = False,
 ) -> None:
     """Write the report of a run: curves, whole episodes, settings and lineage on one page."""
-    from command_line.run_state import run_config, run_folder
+    from command_line.run_state import run_folder
+    from erl_pipeline.pipeline.run_state import run_config
     from erl_pipeline.report.page import write_report
     from storage.artifacts import ArtifactStore
     from storage.runs import RunStore

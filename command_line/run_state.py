@@ -1,21 +1,15 @@
-"""How far a run is, told from its ledger and the store alone: nothing that trains is imported."""
+"""A run as the command line sees it: where its files lie, and whether there is anything left to train."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from erl_pipeline.config.explain import explain
 from erl_pipeline.config.run import RunConfig
+from erl_pipeline.pipeline.run_state import run_config, whole_iterations
 from storage.artifacts import ArtifactStore
-from storage.errors import ConfigError, InputError, StoreError
+from storage.errors import InputError, StoreError
 from storage.filesystem import open_root
-from storage.foreign_rows import IMPORTED
-from storage.ledger import LedgerEntry
-from storage.runs import Run, RunStore, config_differences
-
-CHECKPOINT_STAGES = ("bootstrap", "update_policy", "fine_tune")
+from storage.runs import Run, RunStore, config_differences, latest_entries
 
 
 def run_folder(store_uri: str, run_name: str) -> Path:
@@ -23,51 +17,11 @@ def run_folder(store_uri: str, run_name: str) -> Path:
     return open_root(store_uri).scratch / "runs" / run_name
 
 
-def run_config(run: Run) -> RunConfig:
-    """The configuration that a run was begun with.
-
-    Raises ConfigError when this version of the program does not know those settings, InputError for a run
-    that holds imported trajectories and was never trained.
-    """
-    if IMPORTED in run.config:
-        raise InputError(
-            f"run {run.name} holds imported trajectories and is not trained; train another run on them with "
-            "`replay --offline --config CONFIG --as NAME`"
-        )
-    try:
-        return RunConfig.model_validate(run.config)
-    except ValidationError as error:
-        problems = "\n  ".join(explain(error, RunConfig, {}))
-        raise ConfigError(
-            f"run {run.name} was begun with settings of another version:\n  {problems}"
-        ) from error
-
-
-def latest_checkpoint(entries: list[LedgerEntry], iteration: int | None = None) -> LedgerEntry | None:
-    """The last checkpoint of a run, or of an iteration of it; iteration 0 has the one it began with."""
-    found = [
-        entry
-        for entry in entries
-        if entry.stage in CHECKPOINT_STAGES and iteration in (None, entry.iteration or 0)
-    ]
-    return max(found, key=_age, default=None)
-
-
-def _age(entry: LedgerEntry) -> tuple[int, int]:
-    return entry.iteration or 0, CHECKPOINT_STAGES.index(entry.stage)
-
-
-def completed_iterations(config: RunConfig, entries: list[LedgerEntry]) -> int:
-    """Iterations whose last checkpoint is committed."""
-    last_stage = "fine_tune" if config.distillation is not None else "update_policy"
-    return max((entry.iteration or 0 for entry in entries if entry.stage == last_stage), default=0)
-
-
 def find_finished_run(config: RunConfig, store_uri: str, iterations: int) -> Run | None:
-    """The run of `config`, if it has been through `iterations` and all its artifacts are whole.
+    """The run of `config`, if it has been through `iterations` and the artifacts of the last are whole.
 
-    Every file is hashed again; for a run with a damaged artifact the answer is no, and training, which
-    looks at every artifact too, names it and makes it again.
+    Their files are hashed again; where one is damaged the answer is no, and training, which looks at them
+    too, names it and makes it again. Those of earlier iterations are not looked at.
     """
     runs = RunStore(store_uri)
     if config.name not in runs.list():
@@ -76,12 +30,13 @@ def find_finished_run(config: RunConfig, store_uri: str, iterations: int) -> Run
     asked = config.model_copy(update=run_config(run).model_dump(include={"iterations", "metrics", "threads"}))
     if config_differences(run.config, asked.model_dump(mode="json")):
         return None
-    entries = run.stages()
-    if not any(entry.stage == "evaluate" and entry.iteration == iterations for entry in entries):
+    recorded = run.recorded()
+    newest = [entry for entry in latest_entries(recorded) if entry.iteration == iterations]
+    if whole_iterations(config, recorded) < iterations or not any(e.stage == "evaluate" for e in newest):
         return None
     store = ArtifactStore(store_uri)
     try:
-        for entry in entries:
+        for entry in newest:
             store.open(entry.artifact_id)
     except (InputError, StoreError):
         return None

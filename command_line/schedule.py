@@ -230,8 +230,8 @@ def _each(run: str, flow: FlowName | None, port: int, action: str, done: str) ->
 
 def _find_or_begin(run: str, store: str, config: Path | None) -> None:
     """Make sure that the run is in the store. Raises ConfigError when it is there with other settings."""
-    from command_line.run_state import run_config
     from erl_pipeline.config.load import load_config
+    from erl_pipeline.pipeline.run_state import run_config
     from storage.errors import ConfigError
     from storage.runs import RunStore, config_differences
 

@@ -10,8 +10,8 @@ from command_line.output import print_json, print_line, print_table
 
 def status(run: RunName, store: Store = DEFAULT_STORE, json: Json = False) -> None:
     """Show how far a run is, iteration by iteration."""
-    from command_line.run_state import completed_iterations, run_config
     from erl_pipeline.evaluation.history import read_history
+    from erl_pipeline.pipeline.run_state import completed_iterations, run_config
     from flows.iteration_table import LEGEND, history_rows, row_cells
     from storage.artifacts import ArtifactStore
     from storage.origin import read_origin

@@ -6,6 +6,7 @@ import json as json_format
 import os
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,13 +19,23 @@ if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.pipeline.context import RunContext
     from erl_pipeline.pipeline.train import TrainingSummary
+    from storage.artifacts import ArtifactStore
     from storage.runs import Run
+
+REPORTED_ITERATIONS = 100
+"""A longer run does not get its report with each start, since that reads all there is; `report` writes it."""
 
 Iterations = Annotated[
     int | None,
     typer.Option("--iterations", min=1, metavar="N", help="Where to end, instead of the configuration's."),
 ]
 Name = Annotated[str | None, typer.Option("--name", help="Name of the run, instead of the configuration's.")]
+Check = Annotated[
+    bool,
+    typer.Option(
+        "--check", help="Look at every artifact of the run from its start, and make damaged ones again."
+    ),
+]
 NoPrefect = Annotated[bool, typer.Option("--no-prefect", help="Call the stages directly, without Prefect.")]
 
 
@@ -35,9 +46,14 @@ def train(
     iterations: Iterations = None,
     settings: Settings = None,
     no_prefect: NoPrefect = False,
+    check: Check = False,
     json: Json = False,
 ) -> None:
-    """Train a policy. A run that was stopped or killed continues from what it had committed."""
+    """Train a policy. A run that was stopped or killed continues from what it had committed.
+
+    It goes on at the newest iteration that is whole, and looks only at what it reads. `lineage verify` looks
+    at all artifacts, and `--check` makes those again that are damaged.
+    """
     from command_line.run_state import find_finished_run
     from erl_pipeline.config.load import load_config
     from storage.runs import RunStore
@@ -45,15 +61,15 @@ def train(
     naming = [] if name is None else [f"name={json_format.dumps(name)}"]
     resolved = load_config(config, [*(settings or []), *naming])
     target = iterations or resolved.iterations
-    finished = find_finished_run(resolved, store, target)
+    finished = None if check else find_finished_run(resolved, store, target)
     if finished is not None:
         print(f"Run {finished.name} is finished: all {target} iterations are committed.", file=sys.stderr)
     else:
-        _work(resolved, store, target, no_prefect)
+        _work(resolved, store, target, no_prefect, check)
     _conclude(finished or RunStore(store).open(resolved.name), store, target, finished is None, json)
 
 
-def _work(config: RunConfig, store: str, target: int, no_prefect: bool) -> None:
+def _work(config: RunConfig, store: str, target: int, no_prefect: bool, check: bool) -> None:
     """Train with a progress display until the target or a signal. Raises typer.Exit for the latter."""
     from command_line.foreground import work_on_run
     from command_line.run_state import run_folder
@@ -61,21 +77,22 @@ def _work(config: RunConfig, store: str, target: int, no_prefect: bool) -> None:
     def directly(context: RunContext) -> TrainingSummary:
         from erl_pipeline.pipeline.train import train as train_directly
 
-        return train_directly(context, target)
+        return train_directly(context, target, check=check)
 
     def with_prefect(context: RunContext) -> TrainingSummary:
         # Prefect's client reports usage to its makers unless told otherwise before it is imported.
         os.environ.setdefault("DO_NOT_TRACK", "1")
         from flows.training import train_with_prefect
 
-        return train_with_prefect(context, target, run_folder(store, config.name) / "prefect.log")
+        log = run_folder(store, config.name) / "prefect.log"
+        return train_with_prefect(context, target, log, check)
 
     work = directly if no_prefect else with_prefect
     work_on_run(config, store, target, work, lambda: _kept(config, store))
 
 
 def _kept(config: RunConfig, store: str) -> str:
-    from command_line.run_state import completed_iterations
+    from erl_pipeline.pipeline.run_state import completed_iterations
     from storage.runs import RunStore
 
     entries = RunStore(store).open(config.name).stages()
@@ -86,21 +103,19 @@ def _kept(config: RunConfig, store: str) -> str:
 
 
 def _conclude(run: Run, store: str, target: int, worked: bool, json: bool) -> None:
-    """Print the run iteration by iteration, write its report, and name the commands to try next."""
-    from command_line.run_state import latest_checkpoint, run_folder
-    from erl_pipeline.evaluation.history import read_history
-    from flows.iteration_table import LEGEND, history_rows, row_cells
+    """Print the newest iterations, write the report of a run that is not long, and name the commands to try
+    next."""
+    from erl_pipeline.pipeline.run_state import latest_checkpoint
+    from flows.iteration_table import LEGEND, MOST_ROWS, row_cells, stored_rows
     from storage.artifacts import ArtifactStore
 
     artifacts = ArtifactStore(store)
-    rows = history_rows(read_history(artifacts, run))
-    report = run_folder(store, run.name) / "report.html"
-    if worked or not report.exists():
-        from erl_pipeline.report.page import write_report
-
-        write_report(artifacts, run, report)
-    checkpoint = latest_checkpoint(run.stages())
+    entries = run.stages()
+    checkpoint = latest_checkpoint(entries)
     assert checkpoint is not None
+    newest = checkpoint.iteration or 0
+    rows = stored_rows(artifacts, [entry for entry in entries if newest - (entry.iteration or 0) < MOST_ROWS])
+    report = _report(artifacts, run, worked) if newest <= REPORTED_ITERATIONS else None
     if json:
         print_json(
             {
@@ -109,12 +124,14 @@ def _conclude(run: Run, store: str, target: int, worked: bool, json: bool) -> No
                 "iterations": target,
                 "worked": worked,
                 "checkpoint": checkpoint.artifact_id,
-                "report": str(report),
+                "report": report and str(report),
                 "rows": [asdict(row) for row in rows],
             }
         )
         return
     print_table([row_cells(row) for row in rows])
+    if newest >= MOST_ROWS:
+        print_line(f"The newest {MOST_ROWS} iterations; `status` shows all.")
     print_line(LEGEND + "\n")
     place = [] if store == DEFAULT_STORE else ["--store", store]
     tries = [
@@ -123,8 +140,23 @@ def _conclude(run: Run, store: str, target: int, worked: bool, json: bool) -> No
         *([["memory", "search", run.name, "fell into a hole"]] if rows[-1].memory is not None else []),
         ["lineage", "show", run.name, checkpoint.artifact_id[:12]],
     ]
-    print_line(f"Report: {report}")
+    if report is None:
+        tries.append(["report", run.name])
+    else:
+        print_line(f"Report: {report}")
     print_line("Try next:")
     for words in tries:
         print_line("  " + command([*words, *place]))
     print_line("  " + command([*sys.argv[1:], "--iterations", str(target + 10)]))
+
+
+def _report(artifacts: ArtifactStore, run: Run, worked: bool) -> Path:
+    """The run's report, written where there is something new to it."""
+    from command_line.run_state import run_folder
+
+    report = run_folder(artifacts.uri, run.name) / "report.html"
+    if worked or not report.exists():
+        from erl_pipeline.report.page import write_report
+
+        write_report(artifacts, run, report)
+    return report

@@ -8,6 +8,12 @@ from typing import TypeGuard
 
 from erl_pipeline.evaluation.history import StageRecord
 from erl_pipeline.pipeline.outcome import StageOutcome
+from storage.artifacts import ArtifactStore
+from storage.errors import DamagedArtifact
+from storage.ledger import LedgerEntry
+
+MOST_ROWS = 50
+"""Rows, at most, of a table that is shown again with each new iteration."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,19 @@ def history_rows(history: Iterable[StageRecord]) -> list[IterationRow]:
         )
         outcomes.setdefault(record.iteration, []).append(outcome)
     return [iteration_row(iteration, outcomes[iteration]) for iteration in sorted(outcomes)]
+
+
+def stored_rows(store: ArtifactStore, entries: Iterable[LedgerEntry]) -> list[IterationRow]:
+    """The rows of the iterations of some ledger entries, from the manifests that are there and whole."""
+    history = []
+    for entry in entries:
+        try:
+            manifest = store.find(entry.artifact_id, entry.stage)
+        except DamagedArtifact:
+            manifest = None
+        if manifest is not None:
+            history.append(StageRecord(entry.iteration or 0, entry.stage, entry.key, entry.reused, manifest))
+    return history_rows(history)
 
 
 def row_cells(row: IterationRow) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, TypeVar
 
 from prefect import Flow, Task, unmapped
@@ -15,8 +16,8 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from erl_pipeline.generation.engine import Interrupted
 from erl_pipeline.pipeline.context import RunContext
 from erl_pipeline.pipeline.outcome import StageOutcome
-from flows.iteration_table import IterationRow, iteration_row
-from flows.page import publish_iterations
+from flows.iteration_table import MOST_ROWS, IterationRow, iteration_row, stored_rows
+from flows.page import publish_iterations, publish_summary
 from storage.errors import EngineError, StoreError
 
 T = TypeVar("T")
@@ -85,8 +86,24 @@ class PrefectRunner:
             "iteration", f"{self._context.run.name} {iteration}", body, {"iteration": iteration}
         )
         self._finish_row()
-        publish_iterations(self._context.run.name, self.rows)
+        publish_iterations(self._context.run.name, [*self._earlier_rows, *self.rows[-MOST_ROWS:]])
         return result
+
+    def publish_summary(self) -> None:
+        """How the run began, how it stands, and what this process has done."""
+        self._finish_row()
+        evaluations = [entry for entry in self._context.stages() if entry.stage == "evaluate"]
+        evaluations.sort(key=lambda entry: entry.iteration or 0)
+        ends = [*evaluations[:1], *evaluations[1:][-1:]]
+        publish_summary(self._context.run.name, stored_rows(self._context.store, ends), self.rows)
+
+    @cached_property
+    def _earlier_rows(self) -> list[IterationRow]:
+        """The newest rows before those of this process."""
+        first = self.rows[0].iteration
+        earlier = range(max(0, first - MOST_ROWS), first)
+        entries = [entry for entry in self._context.stages() if (entry.iteration or 0) in earlier]
+        return stored_rows(self._context.store, entries)
 
     def _finish_row(self) -> None:
         if self._outcomes:

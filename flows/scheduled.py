@@ -15,7 +15,7 @@ from prefect.states import Completed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.scheduled_run import Overlap, ScheduledRun, conclude, work_on_run
-from storage.errors import RunBusy
+from storage.errors import InputError, RunBusy
 
 if TYPE_CHECKING:
     from erl_pipeline.pipeline.context import RunContext
@@ -56,10 +56,10 @@ def iteration(
     concurrency_limit: str | None = "gpu",
 ) -> State[None]:
     """Train a run for one more iteration than it has. For the arguments see `train`."""
-    from flows.run_progress import iterations_done
+    from erl_pipeline.pipeline.run_state import completed_iterations
 
     def one_more(context: RunContext) -> str:
-        return _train(context, iterations_done(context.config, context.run.stages()) + 1)
+        return _train(context, completed_iterations(context.config, context.recorded()) + 1)
 
     return work_on_run(ScheduledRun("iteration", run, store, config, overlap, concurrency_limit), one_more)
 
@@ -98,33 +98,33 @@ def maintain(run: str, store: str, garbage_days: float | None = None) -> State[N
 
 
 def _train(context: RunContext, iterations: int) -> str:
+    from erl_pipeline.pipeline.run_state import whole_iterations
     from erl_pipeline.pipeline.train import train as train_run
-    from flows.page import publish_summary
-    from flows.run_progress import iterations_done
     from flows.runner import PrefectRunner
 
-    done = iterations_done(context.config, context.run.stages())
+    done = whole_iterations(context.config, context.recorded())
     if done >= iterations and _evaluated(context, iterations):
         return f"Nothing to do: committed through iteration {done}"
     runner = PrefectRunner(context, first_flow=done + 1)
     train_run(context, iterations, runner)
-    publish_summary(context.run.name, runner.rows)
+    runner.publish_summary()
     return f"Committed through iteration {iterations}"
 
 
 def _evaluated(context: RunContext, iteration: int) -> bool:
-    entries = context.run.stages()
-    return any(entry.stage == "evaluate" and entry.iteration == iteration for entry in entries)
+    return any(entry.stage == "evaluate" and entry.iteration == iteration for entry in context.recorded())
 
 
 def _evaluate(context: RunContext, tasks: int | None, samples: int) -> str:
     from erl_pipeline.environments.catalog import held_out_tasks
     from erl_pipeline.pipeline.evaluation import EVALUATE_ON_REQUEST, evaluate_tasks
-    from flows.run_progress import newest_checkpoint
+    from erl_pipeline.pipeline.run_state import latest_checkpoint
     from flows.runner import PrefectRunner
 
     config = context.config
-    checkpoint = newest_checkpoint(context.run, context.run.stages())
+    checkpoint = latest_checkpoint(context.stages())
+    if checkpoint is None:
+        raise InputError(f"run {context.run.name} has no checkpoint yet; train it first")
     chosen = held_out_tasks(config.environment, config.seed, tasks or config.evaluation.tasks)
     settings = config.evaluation.model_copy(update={"samples_per_task": samples})
     context.config = config.model_copy(update={"evaluation": settings})
@@ -156,7 +156,7 @@ def _maintain(request: ScheduledRun, garbage_days: float | None, tell: Callable[
     if report.problems:
         return Failed(
             message=f"{len(report.problems)} problems in {checked}, the first: {report.problems[0]}. Make "
-            "damaged artifacts again with: erl-pipeline train"
+            "damaged artifacts again with: erl-pipeline train CONFIG --check"
         )
     collected = "" if garbage_days is None else f". {_collect(request.store, garbage_days)}"
     return Completed(message=f"All is whole: {checked}{collected}")

@@ -21,7 +21,7 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 from prefect.states import Cancelled, Completed, Failed
 
 from erl_pipeline.config.load import load_config
-from flows.run_progress import configuration_of, iterations_done, last_stage
+from erl_pipeline.pipeline.run_state import completed_iterations, last_stage, run_config
 from flows.worker_link import (
     LINK_VARIABLE,
     FlowEnded,
@@ -81,7 +81,7 @@ def work_on_run(request: ScheduledRun, work: Callable[[RunContext], str]) -> Sta
         from flows.device_slot import device_slot
 
         run = find_or_begin(request)
-        config = configuration_of(run)
+        config = run_config(run)
         listener = listener_for(run, config, logger, link)
         told = False
         while True:
@@ -155,7 +155,7 @@ def listener_for(run: Run, config: RunConfig, logger: Logger, link: WorkerLink) 
     from erl_pipeline.pipeline.outcome import Silent
 
     class Reporter(Silent):
-        iterations = iterations_done(config, run.stages())
+        iterations = completed_iterations(config, run.recorded())
 
         def stage_finished(self, outcome: StageOutcome) -> None:
             if outcome.stage == last_stage(config):

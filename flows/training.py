@@ -17,16 +17,18 @@ from prefect.settings.legacy import Setting
 from erl_pipeline.pipeline.context import RunContext
 from erl_pipeline.pipeline.train import TrainingSummary, train
 from flows.local_server import OrchestratorError, prefect_api
-from flows.page import publish_summary
 from flows.runner import PrefectRunner, call_as_flow
 
 
-def train_with_prefect(context: RunContext, iterations: int | None, log_file: Path) -> TrainingSummary:
+def train_with_prefect(
+    context: RunContext, iterations: int | None, log_file: Path, check: bool = False
+) -> TrainingSummary:
     """Begin or continue a run as `train` does, with Prefect scheduling and showing it.
 
     Args:
         iterations: passes through the stages; None takes the configuration's.
         log_file: gets what Prefect and its local server print.
+        check: look at every artifact of the run, as `train` does with it.
 
     Raises:
         OrchestratorError: Prefect's API cannot be started, cannot be reached or went away.
@@ -35,8 +37,8 @@ def train_with_prefect(context: RunContext, iterations: int | None, log_file: Pa
     target = iterations or context.config.iterations
 
     def body() -> TrainingSummary:
-        summary = train(context, target, runner)
-        publish_summary(context.run.name, runner.rows)
+        summary = train(context, target, runner, check)
+        runner.publish_summary()
         return summary
 
     parameters = {"run": context.run.name, "store": context.store.uri, "iterations": target}

@@ -13,12 +13,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
-from storage.artifacts import TRASH, ArtifactStore, upload_folder
+from storage.artifacts import ArtifactStore
 from storage.errors import DamagedArtifact, StoreError
 from storage.filesystem import StoreRoot, list_names, open_root, store_errors
 from storage.locks import lock_collection
 from storage.manifest import Manifest
 from storage.origin import OfflineOrigin, read_origin
+from storage.places import TRASH, upload_folder
 from storage.releases import RELEASED
 from storage.runs import RunStore
 from storage.staging import abandoned
@@ -178,7 +179,7 @@ def _reached(store: ArtifactStore, roots: Iterable[str]) -> dict[str, Manifest]:
         except DamagedArtifact as damage:
             raise StoreError(
                 f"{damage} A run reaches it, and what it was made from is not known, so nothing can be said "
-                "to be garbage. `erl-pipeline train` of that run makes it again."
+                "to be garbage. `erl-pipeline train CONFIG --check` of that run makes it again."
             ) from damage
         # One that is set aside is made again from what the same ledger names.
         if manifest is not None:

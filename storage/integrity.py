@@ -67,10 +67,11 @@ def file_problems(files: Sequence[FileEntry], folder: Path) -> Problems:
     with store_errors("read", folder):
         for entry in files:
             path = folder / entry.path
-            if not path.is_file():
+            try:
+                found = sha256_file(path)
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 problems.append(f"{path} is missing")
                 continue
-            found = sha256_file(path)
             if found != entry.sha256:
                 problems.append(
                     f"{path} has SHA-256 {found} and {path.stat().st_size} bytes, "

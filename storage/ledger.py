@@ -66,7 +66,7 @@ class Ledger:
                 except ValidationError as error:
                     raise StoreError(
                         f"{part}, line {number} is not a ledger entry ({error.error_count()} errors). "
-                        "Remove the line: artifacts are found by their recipe, so `train` records them again."
+                        "Remove the line: `train --check` finds artifacts by recipe and records them again."
                     ) from error
         return entries
 

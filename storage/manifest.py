@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from storage.recipe import Recipe, canonical_json
+from storage.recipe import Recipe, encode_json, require_json
 
 MANIFEST = "manifest.json"
 SCHEMA_VERSION = 1
@@ -99,12 +99,16 @@ class Manifest(_Record):
         return Recipe(self.stage, self.stage_version, self.config, self.inputs, self.seed)
 
     def sealed(self) -> Manifest:
-        """The same manifest with its own digest filled in."""
+        """The same manifest with its own digest filled in.
+
+        Raises ValueError, naming it, for a number that is not finite.
+        """
+        require_json(self.model_dump(mode="json"))
         return self.model_copy(update={"manifest_sha256": self.content_sha256()})
 
     def content_sha256(self) -> str:
         """Hex SHA-256 of all fields but `manifest_sha256`."""
-        content = canonical_json(self.model_dump(mode="json", exclude={"manifest_sha256"}))
+        content = encode_json(self.model_dump(mode="json", exclude={"manifest_sha256"}))
         return hashlib.sha256(content.encode("utf-8")).hexdigest()
 
 

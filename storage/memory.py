@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 import pyarrow as pa
@@ -16,13 +16,14 @@ from storage.errors import StoreError
 from storage.memory_chain import EMPTY_MEMORY
 from storage.memory_entries import MEMORY_SCHEMA, MemoryEntry, entries_digest, write_delta
 from storage.memory_index import MemoryIndex, index_folder
+from storage.memory_index_columns import entry_of
 from storage.memory_search import (
     MemoryFilter,
     Ranked,
     SearchMode,
     exact_search,
     hybrid_search,
-    indexed_rows,
+    indexed_entries,
     text_search,
 )
 from storage.memory_search_indexes import quote, vector_index
@@ -132,10 +133,18 @@ class MemoryView:
         if self._table is None or not texts:
             return [[] for _ in texts]
         distinct = list(dict.fromkeys(texts))
-        chosen = MemoryFilter(task_type, environment, minimum_gain, first_iteration, last_iteration)
-        if mode == "vector" and not exact and self.vector_index is not None:
-            return self._search_index(self._table, texts, top_k, chosen.condition())
-        found = self._find(self._table, distinct, top_k, chosen.condition(), mode, exact)
+        by_index = not exact and self.vector_index is not None
+        chosen = MemoryFilter(
+            task_type,
+            environment,
+            minimum_gain,
+            first_iteration,
+            last_iteration,
+            only_active=not (by_index and self._all_active),
+        )
+        if mode == "vector" and by_index:
+            return self._search_index(self._table, texts, top_k, chosen)
+        found = self._find(self._table, distinct, top_k, chosen, mode, exact)
         entries = _fetch(self._table, {entry_id for ranked in found for entry_id, _ in ranked})
         hits = {
             text: [MemoryHit(entries[entry_id], score) for entry_id, score in ranked]
@@ -144,27 +153,30 @@ class MemoryView:
         return [list(hits[text]) for text in texts]
 
     def _search_index(
-        self, table: Table, texts: Sequence[str], top_k: int, condition: str
+        self, table: Table, texts: Sequence[str], top_k: int, chosen: MemoryFilter
     ) -> list[list[MemoryHit]]:
         self._require_same_model()
         return [
-            [
-                MemoryHit(_entry(row), score)
-                for row, score in indexed_rows(table, query, top_k, condition, _ENTRY_COLUMNS)
-            ]
+            [MemoryHit(entry, score) for entry, score in indexed_entries(table, query, top_k, chosen)]
             for query in self._embedder.embed(texts)
         ]
 
     def _find(
-        self, table: Table, texts: list[str], top_k: int, condition: str, mode: SearchMode, exact: bool
+        self,
+        table: Table,
+        texts: list[str],
+        top_k: int,
+        chosen: MemoryFilter,
+        mode: SearchMode,
+        exact: bool,
     ) -> list[Ranked]:
         if mode == "text":
-            return text_search(table, texts, top_k, condition)
+            return text_search(table, texts, top_k, chosen.condition())
         self._require_same_model()
         queries = self._embedder.embed(texts)
         if mode == "hybrid":
-            return hybrid_search(table, texts, queries, top_k, condition, exact)
-        return exact_search(table, queries, top_k, condition)
+            return hybrid_search(table, texts, queries, top_k, chosen, exact)
+        return exact_search(table, queries, top_k, chosen.condition())
 
     @cached_property
     def vector_index(self) -> str | None:
@@ -200,7 +212,12 @@ class MemoryView:
     def _rows(self) -> pa.Table:
         if self._table is None:
             return MEMORY_SCHEMA.empty_table()
-        return self._table.to_arrow().select(MEMORY_SCHEMA.names)
+        return self._table.search().select(MEMORY_SCHEMA.names).limit(max(1, self.count())).to_arrow()
+
+    @cached_property
+    def _all_active(self) -> bool:
+        assert self._table is not None
+        return not self._table.count_rows("status != 'active'")
 
     @cached_property
     def _models(self) -> set[str]:
@@ -230,9 +247,5 @@ def _fetch(table: Table, entry_ids: set[str]) -> dict[str, MemoryEntry]:
         some = wanted[start : start + _FETCHED_AT_ONCE]
         condition = f"entry_id IN ({', '.join(quote(entry_id) for entry_id in some)})"
         rows = table.search().where(condition).select(_ENTRY_COLUMNS).limit(len(some)).to_arrow()
-        entries += [_entry(row) for row in rows.to_pylist()]
+        entries += [entry_of(row) for row in rows.to_pylist()]
     return {entry.entry_id: entry for entry in entries}
-
-
-def _entry(row: dict[str, Any]) -> MemoryEntry:
-    return MemoryEntry(**{**row, "parent_entry_ids": tuple(row["parent_entry_ids"])})

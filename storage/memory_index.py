@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from storage.artifacts import ArtifactStore
 from storage.filesystem import open_root, store_errors
 from storage.memory_chain import EMPTY_MEMORY, Delta, read_chain, read_delta_of, remaining, without
 from storage.memory_entries import MEMORY_SCHEMA, entries_digest
+from storage.memory_index_columns import INDEX_KEY, index_columns, with_index_columns
 from storage.memory_seal import Seal, SealedVersion
 from storage.memory_search_indexes import INDEXED_ROWS, keep_indexes, quote
 
@@ -106,7 +106,10 @@ class MemoryIndex:
         if self._tag(deltas[-1].version) is None:
             return False
         try:
-            held = entries_digest(_stored(self._pinned(deltas[-1].version)))
+            table = self._pinned(deltas[-1].version)
+            if INDEX_KEY not in table.schema.names:  # made by an earlier version of this module
+                return False
+            held = entries_digest(_stored(table))
         except _UNREADABLE:
             return False
         return held == entries_digest(remaining(deltas))
@@ -156,10 +159,11 @@ class MemoryIndex:
         connection = self._connection
         connection.drop_table(_TABLE, ignore_missing=True)
         first = next(batch for delta in deltas for batch in delta.batches() if batch.num_rows)
-        vector = pa.list_(pa.float32(), len(first.column("vector")[0]))
+        dimension = len(first.column("vector")[0])
+        vector = pa.list_(pa.float32(), dimension)
         position = MEMORY_SCHEMA.get_field_index("vector")
         schema = MEMORY_SCHEMA.set(position, pa.field("vector", vector, nullable=False))
-        table = connection.create_table(_TABLE, schema=schema.append(pa.field("gain", pa.float32())))
+        table = connection.create_table(_TABLE, schema=pa.schema([*schema, *index_columns(dimension)]))
         table.tags.create(EMPTY_MEMORY, table.version)
 
     def _pinned(self, version: str) -> Table:
@@ -207,8 +211,7 @@ def _change(table: Table, delta: Delta) -> int:
     # One commit for all: what a kill leaves of several would not have a tag, but would slow every search.
     if batches:
         rows = pa.Table.from_batches(batches)
-        gain = pc.subtract(rows.column("reward_after"), rows.column("reward_before"))
-        table.add(rows.append_column(pa.field("gain", pa.float32()), gain).cast(table.schema))
+        table.add(with_index_columns(rows).cast(table.schema))
         grown += rows.num_rows
     gone = sorted(removed - brought)
     for start in range(0, len(gone), _DELETED_AT_ONCE):

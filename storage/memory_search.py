@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from storage.memory_index_columns import ENTRY, INDEX_KEY, gain_condition, index_key_of, read_entry
 from storage.memory_search_indexes import (
-    FILTERED_PROBES,
     PROBES,
     REFINED,
     TEXT_COLUMNS,
+    TYPED_PROBES,
     has_text_index,
     index_texts,
     quote,
@@ -23,7 +24,10 @@ from storage.memory_search_indexes import (
 )
 
 if TYPE_CHECKING:
+    from lancedb.query import LanceVectorQueryBuilder
     from lancedb.table import Table
+
+    from storage.memory_entries import MemoryEntry
 
 SearchMode = Literal["vector", "text", "hybrid"]
 Ranked = list[tuple[str, float]]
@@ -45,16 +49,18 @@ class MemoryFilter:
     """The least `reward_after - reward_before`."""
     first_iteration: int | None = None
     last_iteration: int | None = None
+    only_active: bool = True
+    """False where all are known to be active: a condition that leaves all of them costs time."""
 
     def condition(self) -> str:
-        """The same in LanceDB's SQL."""
-        parts = ["status = 'active'"]
+        """The same in LanceDB's SQL; empty where nothing restricts."""
+        parts = ["status = 'active'"] if self.only_active else []
         if self.task_type is not None:
             parts.append(f"task_type = {quote(self.task_type)}")
         if self.environment is not None:
             parts.append(f"environment = {quote(self.environment)}")
         if self.minimum_gain is not None:
-            parts.append(f"gain >= {float(np.float32(self.minimum_gain))!r}")
+            parts.append(gain_condition(self.minimum_gain))
         if self.first_iteration is not None:
             parts.append(f"iteration >= {self.first_iteration}")
         if self.last_iteration is not None:
@@ -80,31 +86,38 @@ def exact_search(table: Table, queries: npt.NDArray[np.float32], top_k: int, con
 
 
 def indexed_search(
-    table: Table, queries: npt.NDArray[np.float32], top_k: int, condition: str
+    table: Table, queries: npt.NDArray[np.float32], top_k: int, chosen: MemoryFilter
 ) -> list[Ranked]:
     """Like `exact_search`, by the table's vector index: much faster, but an entry may be missed.
 
     Scores are exact. Where the table has no vector index the search is exact.
     """
     if vector_index(table) is None:
-        return exact_search(table, queries, top_k, condition)
-    found = [indexed_rows(table, query, top_k, condition, ["entry_id"]) for query in queries]
-    return [[(row["entry_id"], score) for row, score in rows] for rows in found]
+        return exact_search(table, queries, top_k, chosen.condition())
+    found = [indexed_entries(table, query, top_k, chosen) for query in queries]
+    return [[(entry.entry_id, score) for entry, score in entries] for entries in found]
 
 
-def indexed_rows(
-    table: Table, query: npt.NDArray[np.float32], top_k: int, condition: str, columns: Sequence[str]
-) -> list[tuple[dict[str, Any], float]]:
-    """Rows with `columns`, `entry_id` among them, and their similarity, as `indexed_search` finds them.
+def indexed_entries(
+    table: Table, query: npt.NDArray[np.float32], top_k: int, chosen: MemoryFilter
+) -> list[tuple[MemoryEntry, float]]:
+    """Entries and their similarity, as `indexed_search` finds them.
 
     One call answers all, which halves the time of a search that has its entries fetched afterwards.
     """
-    probes = PROBES if condition == MemoryFilter().condition() else FILTERED_PROBES
-    refined = max(5, -(-REFINED // top_k))
-    search = table.search(query).distance_type("cosine").nprobes(probes).refine_factor(refined)
-    search = search.where(condition, prefilter=True).select([*columns, "_distance"])
-    rows = [(row, _similarity(row.pop("_distance"))) for row in search.limit(top_k).to_arrow().to_pylist()]
-    return sorted(rows, key=lambda found: (-found[1], found[0]["entry_id"]))
+    key = index_key_of(query, chosen.task_type, chosen.environment)
+    search = table.search(key, vector_column_name=INDEX_KEY).distance_type("cosine")
+    search = search.nprobes(PROBES if chosen.task_type is None else TYPED_PROBES)
+    search = search.refine_factor(max(5, -(-REFINED // top_k)))
+    found = _matching(search, chosen.condition(), top_k)
+    if found.num_rows < top_k:  # few meet the condition, and those may lie where was not looked
+        search = table.search(query, vector_column_name="vector").distance_type("cosine")
+        found = _matching(search.bypass_vector_index(), chosen.condition(), top_k)
+    vectors = found.column("vector").combine_chunks().flatten().to_numpy().reshape(-1, len(query))
+    scores = vectors @ query / (np.linalg.norm(vectors, axis=1) * np.linalg.norm(query))
+    entries = map(read_entry, found.column(ENTRY).to_pylist())
+    rounded = (round(float(score), _SCORE_DECIMALS) for score in scores)
+    return sorted(zip(entries, rounded, strict=True), key=lambda hit: (-hit[1], hit[0].entry_id))
 
 
 def text_search(table: Table, texts: Sequence[str], top_k: int, condition: str) -> list[Ranked]:
@@ -115,8 +128,9 @@ def text_search(table: Table, texts: Sequence[str], top_k: int, condition: str) 
     found = []
     for text in texts:
         search = searched.search(MultiMatchQuery(text, list(TEXT_COLUMNS)), query_type="fts")
-        search = search.where(condition, prefilter=True).select(["entry_id", "_score"])
-        rows = search.limit(max(_FIRST_CANDIDATES, 2 * top_k)).to_arrow()
+        if condition:
+            search = search.where(condition, prefilter=True)
+        rows = search.select(["entry_id", "_score"]).limit(max(_FIRST_CANDIDATES, 2 * top_k)).to_arrow()
         scores = [round(score, _SCORE_DECIMALS) for score in rows.column("_score").to_pylist()]
         found.append(_best_first(list(zip(rows.column("entry_id").to_pylist(), scores, strict=True)))[:top_k])
     return found
@@ -138,18 +152,22 @@ def hybrid_search(
     texts: Sequence[str],
     queries: npt.NDArray[np.float32],
     top_k: int,
-    condition: str,
+    chosen: MemoryFilter,
     exact: bool,
 ) -> list[Ranked]:
     """Search by vector and by words, fused by rank."""
     depth = max(_FUSED_CANDIDATES, top_k)
-    by_vector = (exact_search if exact else indexed_search)(table, queries, depth, condition)
-    by_text = text_search(table, texts, depth, condition)
+    if exact:
+        by_vector = exact_search(table, queries, depth, chosen.condition())
+    else:
+        by_vector = indexed_search(table, queries, depth, chosen)
+    by_text = text_search(table, texts, depth, chosen.condition())
     return [fuse(rankings, top_k) for rankings in zip(by_vector, by_text, strict=True)]
 
 
 def _candidates(table: Table, queries: npt.NDArray[np.float32], limit: int, condition: str) -> list[Ranked]:
-    search = table.search(list(queries)).distance_type("cosine").bypass_vector_index()
+    search = table.search(list(queries), vector_column_name="vector").distance_type("cosine")
+    search = search.bypass_vector_index()
     rows = search.where(condition, prefilter=True).select(["entry_id", "_distance"]).limit(limit).to_arrow()
     # LanceDB numbers the queries only where there are several.
     numbers = rows.column("query_index").to_pylist() if len(queries) > 1 else [0] * rows.num_rows
@@ -157,6 +175,12 @@ def _candidates(table: Table, queries: npt.NDArray[np.float32], limit: int, cond
     for number, candidate in zip(numbers, _similarities(rows), strict=True):
         found[number].append(candidate)
     return found
+
+
+def _matching(search: LanceVectorQueryBuilder, condition: str, limit: int) -> pa.Table:
+    if condition:
+        search = search.where(condition, prefilter=True)
+    return search.select([ENTRY, "vector", "_distance"]).limit(limit).to_arrow()
 
 
 def _similarities(rows: pa.Table) -> Ranked:
@@ -176,7 +200,7 @@ def _with_text_index(table: Table) -> Table:
     """A copy in this process that full text can be searched in; for memories below `INDEXED_ROWS`."""
     import lancedb
 
-    columns = [name for name in table.schema.names if name != "vector"]
+    columns = [name for name in table.schema.names if name not in ("vector", INDEX_KEY, ENTRY)]
     rows = table.search().select(columns).limit(max(1, table.count_rows())).to_arrow()
     copy = lancedb.connect("memory://").create_table("reflections", rows)
     index_texts(copy)

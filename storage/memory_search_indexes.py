@@ -11,51 +11,63 @@ import math
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from storage.memory_index_columns import GAIN_STEP, INDEX_KEY
+
 if TYPE_CHECKING:
     from lancedb.table import Table
 
 INDEXED_ROWS = 20_000
 """Entries from which on a table has indexes; below, a search through all of them is as fast."""
 
-PROBES = 70
+PROBES = 120
 """Partitions that a search of the vector index looks into, out of the square root of the entries."""
 
-FILTERED_PROBES = 120
-"""The same where a filter leaves fewer entries in each."""
+TYPED_PROBES = 30
+"""The same for one task type, whose entries lie together."""
 
-REFINED = 80
-"""Candidates at least that are compared again by their exact vectors, and five times those asked for."""
+REFINED = 120
+"""Candidates at least that are compared again by their whole keys, and five times those asked for."""
 
 TEXT_COLUMNS = ("text", "key_text")
 """What full text looks into: the reflection, and the situation (task and feedback) it answers."""
 
-_BITMAPS = ("status", "task_type", "environment")
+_BITMAPS = ("status", "task_type", "environment", GAIN_STEP)
 _TREES = ("entry_id", "gain", "iteration")
 _VECTOR = "vector-of-"
 _GROWTH = 4
 _UNINDEXED_SHARE = 0.01
-_TRAINING_PASSES, _TRAINING_ROWS = 15, 64  # of k-means, for each partition
+_PARTS = 4
+_TRAINING_PASSES, _TRAINING_ROWS = 25, 128  # of k-means; rows for each partition
 _FOR_EVER = timedelta(days=100 * 365)
 
 
 def keep_indexes(table: Table, rows: int) -> None:
     """Give a table of `rows` rows its indexes, or bring those it has up to its size.
 
-    The partitions of the vectors are learnt again when the table has become four times as large; new rows
-    are added to the indexes when a hundredth of the table is not in them. Until then searches go through
-    the new rows one by one.
+    New rows are added to the indexes when a hundredth of the table is not in them; until then searches go
+    through the new rows one by one. What is added is a part by itself, that each search looks into, so after
+    four such parts the partitions of the vectors are learnt again from all rows; and so they are when the
+    table has become four times as large at once.
     """
     names = {index.name for index in table.list_indices()}
     old = next((name for name in names if name.startswith(_VECTOR)), None)
     if old is None:
-        _index_columns(table)
-    if old is None or rows >= _GROWTH * int(old.removeprefix(_VECTOR)):
-        _index_vectors(table, rows)
-        if old is not None:
-            table.drop_index(old)
-            table.optimize(cleanup_older_than=_FOR_EVER)
-    elif table.index_stats(old).num_unindexed_rows > _UNINDEXED_SHARE * rows:
+        # Files are put together first: a search reads its rows from few files in less time.
         table.optimize(cleanup_older_than=_FOR_EVER)
+        _index_columns(table)
+        _index_vectors(table, rows)
+        return
+    outgrown = rows >= _GROWTH * int(old.removeprefix(_VECTOR))
+    if not outgrown and table.index_stats(old).num_unindexed_rows <= _UNINDEXED_SHARE * rows:
+        return
+    if outgrown:
+        table.drop_index(old)
+    table.optimize(cleanup_older_than=_FOR_EVER)
+    if not outgrown and table.index_stats(old).num_indices > _PARTS:
+        table.drop_index(old)
+        outgrown = True
+    if outgrown:
+        _index_vectors(table, rows)
 
 
 def vector_index(table: Table) -> str | None:
@@ -97,11 +109,11 @@ def _index_vectors(table: Table, rows: int) -> None:
     candidates decide. It needs dimensions in eights; others get IVF_SQ, with a byte a dimension."""
     from lancedb.index import IvfRq, IvfSq
 
-    kind = IvfRq if table.schema.field("vector").type.list_size % 8 == 0 else IvfSq
+    kind = IvfRq if table.schema.field(INDEX_KEY).type.list_size % 8 == 0 else IvfSq
     config = kind(
         distance_type="cosine",
         num_partitions=max(1, math.isqrt(rows)),
         max_iterations=_TRAINING_PASSES,
         sample_rate=_TRAINING_ROWS,
     )
-    table.create_index("vector", config=config, name=f"{_VECTOR}{rows}")
+    table.create_index(INDEX_KEY, config=config, name=f"{_VECTOR}{rows}")

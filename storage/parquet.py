@@ -17,6 +17,8 @@ from storage.filesystem import store_errors
 
 ROW_GROUP_ROWS = 2000
 _TABLE, _VERSION = b"table", b"schema_version"
+_ARROW_SCHEMA = "ARROW:schema"
+"""Key, in a footer's metadata, of the columns as Arrow has them."""
 
 
 @dataclass(frozen=True)
@@ -93,20 +95,36 @@ def scan_files(paths: Sequence[Path], table: TableFormat, path_column: str | Non
 
     Raises StoreError for a file that is not in this format.
     """
-    for path in paths:
-        require_format(path, table)
-    empty = pl.from_arrow(table.schema.empty_table())
-    assert isinstance(empty, pl.DataFrame)
+    _require_formats(paths, table)
+    schema = pl.Schema(table.schema)
     if not paths:
-        added = {} if path_column is None else {path_column: pl.lit(None, pl.String)}
-        return empty.lazy().with_columns(**added)
+        added = {} if path_column is None else {path_column: pl.String()}
+        return pl.LazyFrame(schema={**schema, **added})
     return pl.scan_parquet(
         list(paths),
-        schema=empty.schema,
+        schema=schema,
         missing_columns="insert",
         glob=False,
         include_file_paths=path_column,
     )
+
+
+def _require_formats(paths: Sequence[Path], table: TableFormat) -> None:
+    """Like `require_format` for each file; footers that say the same are checked once.
+
+    A footer's metadata holds the format, its version and the Arrow schema, and is read much faster alone.
+    """
+    known: set[frozenset[tuple[str, str]]] = set()
+    for path in paths:
+        with store_errors("read", path):
+            try:
+                metadata = frozenset(pl.read_parquet_metadata(path).items())
+            except pl.exceptions.ComputeError as error:
+                raise StoreError(f"{path} is not Parquet: {error}") from error
+        if metadata not in known:
+            require_format(path, table)
+            if any(key == _ARROW_SCHEMA for key, _ in metadata):
+                known.add(metadata)
 
 
 def require_format(path: Path, table: TableFormat) -> None:

@@ -20,8 +20,13 @@ def canonical_json(value: Any) -> str:
         TypeError: a value or key that JSON does not have (a set, a Path, a number as key); names where.
         ValueError: a number that is not finite; names where.
     """
-    _require_json(value, "$")
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    require_json(value)
+    return encode_json(value)
+
+
+def encode_json(value: Any) -> str:
+    """`canonical_json` of what is known to be JSON: it does not look for other types and keys."""
+    return _ENCODER.encode(value)
 
 
 def digest(value: Any) -> str:
@@ -63,26 +68,32 @@ class Recipe:
         )
 
 
-def _require_json(value: Any, where: str) -> None:
-    if value is None or isinstance(value, str | bool | int):
-        return
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise ValueError(f"{where}: {value} has no canonical JSON; use a finite number or null")
-        return
-    if isinstance(value, Mapping):
+_EXACT = (str, int, bool, type(None))
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def require_json(value: Any, where: str = "$") -> None:
+    """Raise as `canonical_json` does for what is no JSON value; `where` is its place in a larger one."""
+    if type(value) is dict or isinstance(value, Mapping):
         for key, item in value.items():
             if not isinstance(key, str):
                 raise TypeError(
                     f"{where}: key {key!r} is a {type(key).__name__}; only str keys have canonical JSON"
                 )
-            _require_json(item, f"{where}.{key}")
+            # Most values are of these types, and a store reads thousands of manifests.
+            if type(item) not in _EXACT:
+                require_json(item, f"{where}.{key}")
+    elif isinstance(value, _EXACT):
         return
-    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"{where}: {value} has no canonical JSON; use a finite number or null")
+    elif isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
         for index, item in enumerate(value):
-            _require_json(item, f"{where}[{index}]")
-        return
-    raise TypeError(
-        f"{where}: {value!r} is a {type(value).__name__}, which has no canonical JSON; "
-        "use null, bool, int, float, str, list or dict"
-    )
+            if type(item) not in _EXACT:
+                require_json(item, f"{where}[{index}]")
+    else:
+        raise TypeError(
+            f"{where}: {value!r} is a {type(value).__name__}, which has no canonical JSON; "
+            "use null, bool, int, float, str, list or dict"
+        )

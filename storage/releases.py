@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from storage.errors import DamagedArtifact
 from storage.filesystem import sha256_file, store_errors
-from storage.manifest import FileEntry
+from storage.manifest import FileEntry, Manifest
 from storage.recipe import canonical_json
 
 RELEASED = "released.json"
@@ -72,6 +72,12 @@ class ReleaseRecord(_Record):
 def no_releases(artifact_id: str) -> ReleaseRecord:
     """The record of an artifact that has all its files."""
     return ReleaseRecord(artifact_id=artifact_id, files=[])
+
+
+def present_files(manifest: Manifest, releases: ReleaseRecord) -> list[FileEntry]:
+    """The files that an artifact must have: those that were not released, and what was kept of the others."""
+    kept = [file.kept for file in releases.files if file.kept is not None]
+    return [entry for entry in manifest.files if releases.of(entry.path) is None] + kept
 
 
 def parse_releases(content: bytes | None, artifact_id: str, where: str) -> ReleaseRecord:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from storage.artifacts import ArtifactStore, present_files
+from storage.artifacts import ArtifactStore
 from storage.errors import InputError
 from storage.filesystem import open_root
 from storage.locks import lock_collection
 from storage.manifest import Manifest
+from storage.releases import present_files
 from storage.runs import Run, RunStore
 
 Kept = Literal["checkpoints", "optimizer", "trajectories"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -69,10 +69,7 @@ class Run:
 
     def stages(self) -> list[LedgerEntry]:
         """The latest entry of each (iteration, stage, key), in the order they were first recorded."""
-        latest: dict[tuple[int | None, str, str], LedgerEntry] = {}
-        for entry in self.recorded():
-            latest[entry.iteration, entry.stage, entry.key] = entry
-        return list(latest.values())
+        return latest_entries(self.recorded())
 
     def recorded(self) -> list[LedgerEntry]:
         """Every entry there is, the oldest first."""
@@ -105,6 +102,14 @@ class Run:
                 yield
             finally:
                 self._lease = None
+
+
+def latest_entries(recorded: Iterable[LedgerEntry]) -> list[LedgerEntry]:
+    """The latest line of each (iteration, stage, key) in a ledger, in the order they were first recorded."""
+    latest: dict[tuple[int | None, str, str], LedgerEntry] = {}
+    for entry in recorded:
+        latest[entry.iteration, entry.stage, entry.key] = entry
+    return list(latest.values())
 
 
 class RunStore:

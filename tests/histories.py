@@ -68,7 +68,9 @@ def write_history(store_uri: str) -> History:
         run.record(iteration, stage, recipe.artifact_id, key=key, reused=False, seconds=1.0)
 
     def rows(*given: dict[str, Any], name: str = "trajectories.parquet") -> Callable[[Path], object]:
-        return lambda folder: write_rows(folder / name, [_trajectory(**row) for row in given], TRAJECTORIES)
+        return lambda folder: write_rows(
+            folder / name, [trajectory_row(**row) for row in given], TRAJECTORIES
+        )
 
     def weights(folder: Path) -> None:
         (folder / "weights").write_bytes(b"weights")
@@ -100,7 +102,7 @@ def write_history(store_uri: str) -> History:
         "index_memory",
         1,
         {"rollouts": "rollouts"},
-        lambda folder: write_rows(folder / "entries.parquet", [_entry("m-1", "reflection")], MEMORY),
+        lambda folder: write_rows(folder / "entries.parquet", [entry_row("m-1", "reflection")], MEMORY),
         memory="self",
     )
     commit(
@@ -116,7 +118,7 @@ def write_history(store_uri: str) -> History:
         "build_distillation",
         1,
         {"rollouts": "rollouts"},
-        lambda folder: write_rows(folder / "sft.parquet", [_sft_row("s-second", "second")], SFT),
+        lambda folder: write_rows(folder / "sft.parquet", [sft_row("s-second", "second")], SFT),
     )
     commit("tuned", "fine_tune", 1, {"checkpoint": "update", "dataset": "dataset"}, weights, policy="self")
     commit(
@@ -230,7 +232,8 @@ def write_history(store_uri: str) -> History:
     return History(store, runs, base, branch, ids)
 
 
-def _trajectory(**given: Any) -> dict[str, Any]:
+def trajectory_row(**given: Any) -> dict[str, Any]:
+    """Columns of a trajectory; what is not given is of a failed first attempt."""
     row = {
         "parent_trajectory_id": None,
         "episode_id": "episode",
@@ -268,7 +271,8 @@ def _trajectory(**given: Any) -> dict[str, Any]:
     return {name: row[name] for name in TRAJECTORIES.schema.names}
 
 
-def _entry(entry_id: str, source: str) -> dict[str, Any]:
+def entry_row(entry_id: str, source: str) -> dict[str, Any]:
+    """Columns of the memory entry that holds the reflection `source`."""
     row = {
         "entry_id": entry_id,
         "kind": "reflection",
@@ -291,7 +295,8 @@ def _entry(entry_id: str, source: str) -> dict[str, Any]:
     return {name: row.get(name) for name in MEMORY.schema.names}
 
 
-def _sft_row(row_id: str, trajectory_id: str) -> dict[str, Any]:
+def sft_row(row_id: str, trajectory_id: str) -> dict[str, Any]:
+    """Columns of the SFT row that was made of an attempt."""
     row = {
         "sft_row_id": row_id,
         "prompt": [{"role": "user", "content": "go"}],

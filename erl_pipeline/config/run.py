@@ -54,10 +54,12 @@ class RunConfig(Settings):
     """`off`: no distillation dataset and no supervised stage."""
     fine_tune: FineTuneConfig = FineTuneConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
-    metrics: tuple[Literal["tensorboard", "wandb"], ...] = ("tensorboard",)
+    metrics: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ("tensorboard",)
     """Where the numbers of each stage go beside the store; `[]` for nowhere. `tensorboard`: event files in
     `runs/NAME/tensorboard`. `wandb`: an offline run in `runs/NAME/wandb`, for `wandb sync`; it needs the
-    package wandb. A run can be continued with another choice, and no artifact depends on it."""
+    package wandb. `mlflow`: a run on the tracking server that `MLFLOW_TRACKING_URI` names, without it in
+    `runs/NAME/mlflow.db`; it needs the package mlflow-skinny. A run can be continued with another choice,
+    and no artifact depends on it."""
 
     @model_validator(mode="before")
     @classmethod

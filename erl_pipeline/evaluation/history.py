@@ -69,7 +69,7 @@ def read_history(store: ArtifactStore, run: Run) -> list[StageRecord]:
         if manifest is None:
             raise StoreError(
                 f"run {run.name}: artifact {entry.artifact_id} of stage {entry.stage} is not in the store; "
-                "`erl-pipeline train` makes it again"
+                "`erl-pipeline train CONFIG --check` makes it again"
             )
         records.append(StageRecord(entry.iteration or 0, entry.stage, entry.key, entry.reused, manifest))
     return sorted(records, key=lambda record: record.iteration)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -44,6 +45,7 @@ from storage.lineage import reachable
 from storage.manifest import Manifest
 from storage.runs import Run as TrainingRun
 
+_Statistics = TypeVar("_Statistics")
 _IDS = uuid.uuid5(uuid.NAMESPACE_URL, "urn:erl-pipeline:artifacts")
 
 
@@ -161,27 +163,21 @@ class _Builder:
         return facets
 
     def _input(self, manifest: Manifest) -> InputDataset:
-        size, rows, files = _amounts(manifest)
-        statistics = input_statistics_input_dataset.InputStatisticsInputDatasetFacet(
-            rowCount=rows, size=size, fileCount=files, producer=_producer(manifest)
-        )
+        facet = input_statistics_input_dataset.InputStatisticsInputDatasetFacet
         return InputDataset(
             self._namespace,
             dataset_name(manifest),
             facets=self._dataset_facets(manifest),
-            inputFacets={"inputStatistics": statistics},
+            inputFacets={"inputStatistics": _statistics(facet, manifest)},
         )
 
     def _output(self, manifest: Manifest) -> OutputDataset:
-        size, rows, files = _amounts(manifest)
-        statistics = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
-            rowCount=rows, size=size, fileCount=files, producer=_producer(manifest)
-        )
+        facet = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet
         return OutputDataset(
             self._namespace,
             dataset_name(manifest),
             facets={**self._dataset_facets(manifest), **self._schema(manifest)},
-            outputFacets={"outputStatistics": statistics},
+            outputFacets={"outputStatistics": _statistics(facet, manifest)},
         )
 
     def _dataset_facets(self, manifest: Manifest) -> dict[str, DatasetFacet]:
@@ -212,7 +208,7 @@ class _Builder:
         names = [entry.path for entry in manifest.files if entry.path.endswith(".parquet")]
         if not names:
             return {}
-        artifact = self._store.open(manifest.artifact_id)
+        artifact = self._store.open_found(manifest)
         columns = [_columns(pq.read_schema(artifact.rows_path(name))) for name in names]
         fields = [
             schema_dataset.SchemaDatasetFacetFields(name, "parquet", fields=of_file)
@@ -242,10 +238,15 @@ def _row_counts(manifest: Manifest) -> dict[str, int]:
     return tables
 
 
-def _amounts(manifest: Manifest) -> tuple[int, int | None, int]:
-    """Bytes, rows (None where there is no Parquet file) and files of an artifact."""
-    rows: Sequence[int] = [entry.rows for entry in manifest.files if entry.rows is not None]
-    return sum(entry.bytes for entry in manifest.files), sum(rows) if rows else None, len(manifest.files)
+def _statistics(facet: Callable[..., _Statistics], manifest: Manifest) -> _Statistics:
+    """Rows (None where there is no Parquet file), bytes and files of an artifact."""
+    rows = [entry.rows for entry in manifest.files if entry.rows is not None]
+    return facet(
+        rowCount=sum(rows) if rows else None,
+        size=sum(entry.bytes for entry in manifest.files),
+        fileCount=len(manifest.files),
+        producer=_producer(manifest),
+    )
 
 
 def _producer(manifest: Manifest) -> str:

@@ -14,6 +14,9 @@ from storage.manifest import Manifest
 class WandbWriter:
     """An offline run in `wandb` under a run's folder; an older one is replaced.
 
+    An offline run takes nothing back, so each start writes all that the run has, some two milliseconds for
+    each iteration.
+
     `wandb sync store/runs/NAME/wandb/latest-run` sends it to one's account when the run has ended.
 
     Raises ConfigError when wandb is not installed.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from storage.manifest import Manifest
 
@@ -20,6 +21,34 @@ class MetricsWriter(Protocol):
 
     def close(self) -> None:
         """Write what is left."""
+        ...
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A lasting record has every artifact through `iteration`, and `digest` is over their ids."""
+
+    iteration: int
+    digest: str
+
+
+@runtime_checkable
+class LastingWriter(MetricsWriter, Protocol):
+    """A place that keeps what earlier processes wrote, so that only what is new is written.
+
+    `supersede` is called before the first `write`.
+    """
+
+    def mark(self) -> Mark | None:
+        """The last mark that was set; None for a record that is new or cannot be gone on with."""
+        ...
+
+    def set_mark(self, mark: Mark) -> None:
+        """Remember how far the record goes, after what was written is flushed."""
+        ...
+
+    def supersede(self, iteration: int) -> None:
+        """What stands at this iteration and later no longer counts."""
         ...
 
 

@@ -11,7 +11,6 @@ from erl_pipeline.pipeline.outcome import StageOutcome, StageRunner
 from erl_pipeline.pipeline.stored_run import StoredRun, stored_outcome
 from storage.artifacts import ArtifactStore
 from storage.errors import ConfigError
-from storage.ledger import LedgerEntry
 from storage.memory_history import INDEX_STAGE
 from storage.origin import BranchOrigin, OfflineOrigin, read_origin, write_origin
 from storage.runs import Run, RunStore
@@ -46,18 +45,8 @@ def begin_branch(
     """
     stored = StoredRun(RunStore(context.store.uri).open(origin.run))
     shared = stored.before(origin.iteration, origin.stage)
-    share(context, shared)
+    context.share(shared)
     return stored.state_before(origin.iteration), SharedStages(runner, context.store, stored, origin)
-
-
-def share(context: RunContext, entries: Sequence[LedgerEntry]) -> None:
-    """Enter artifacts of another run in this run's ledger, each once."""
-    known = {(entry.iteration, entry.stage, entry.key) for entry in context.run.stages()}
-    for entry in entries:
-        if (entry.iteration, entry.stage, entry.key) not in known:
-            context.run.record(
-                entry.iteration, entry.stage, entry.artifact_id, key=entry.key, reused=True, seconds=0.0
-            )
 
 
 class SharedStages:

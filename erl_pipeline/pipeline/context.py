@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from typing import Any
@@ -26,11 +26,24 @@ from storage.artifacts import ArtifactStore
 from storage.embedding import Embedder
 from storage.errors import ConfigError
 from storage.filesystem import disk_errors, open_root
+from storage.ledger import LedgerEntry
 from storage.memory import ReflectionMemory
-from storage.runs import Run, RunStore, config_differences
+from storage.memory_history import FORGET_STAGE
+from storage.recipe import Recipe
+from storage.runs import Run, RunStore, config_differences, latest_entries
 
 _VLLM_STARTS = "the vLLM server to start"
 _MAY_CHANGE = {"iterations", "metrics", "threads"}
+
+
+class OtherArtifact(Exception):
+    """A stage would not give the artifact that the ledger has of it: its code or its inputs have changed."""
+
+    def __init__(self, stage: str, iteration: int) -> None:
+        super().__init__(
+            f"{stage} of iteration {iteration} would give another artifact than the run has: its code or "
+            "what it reads has changed"
+        )
 
 
 class RunContext:
@@ -55,23 +68,72 @@ class RunContext:
         self._policy: LoadedPolicy | None = None
         self._vllm: VllmEngine | None = None
         self._served_id = ""
+        self.observers: list[Callable[[int, str, str], None]] = []
+        """Are told of the iteration, stage and id of every artifact that the run gets or goes by."""
+        self._ledger: list[LedgerEntry] | None = None
         self._recorded = {
-            (entry.iteration, entry.stage, entry.key): entry.artifact_id for entry in run.stages()
+            (entry.iteration, entry.stage, entry.key): entry.artifact_id for entry in self.recorded()
         }
+        self._held = False
 
     def raise_if_stopped(self) -> None:
         """Raise `Interrupted` when the run was asked to stop."""
         if self.stop.is_set():
             raise Interrupted
 
+    def recorded(self) -> list[LedgerEntry]:
+        """Every line of the run's ledger, the oldest first; read once, for as long as nothing is added."""
+        if self._ledger is None:
+            self._ledger = self.run.recorded()
+        return self._ledger
+
+    def stages(self) -> list[LedgerEntry]:
+        """The latest entry of each (iteration, stage, key), like `Run.stages`."""
+        return latest_entries(self.recorded())
+
     def record(self, outcome: StageOutcome, key: str) -> None:
         """Write an outcome to the run's ledger, unless it stands there already."""
         place = (outcome.iteration, outcome.stage, key)
         if self._recorded.get(place) != outcome.artifact_id or not outcome.reused:
-            self.run.record(
-                *place[:2], outcome.artifact_id, key=key, reused=outcome.reused, seconds=outcome.seconds
-            )
-            self._recorded[place] = outcome.artifact_id
+            self._enter(place, outcome.artifact_id, outcome.reused, outcome.seconds)
+        self._tell(outcome.iteration, outcome.stage, outcome.artifact_id)
+
+    def share(self, entries: Iterable[LedgerEntry]) -> None:
+        """Enter artifacts of another run in this run's ledger, each once."""
+        for entry in entries:
+            place = (entry.iteration, entry.stage, entry.key)
+            if place not in self._recorded:
+                self._enter(place, entry.artifact_id, reused=True, seconds=0.0)
+                self._tell(entry.iteration, entry.stage, entry.artifact_id)
+
+    def _enter(
+        self, place: tuple[int | None, str, str], artifact_id: str, reused: bool, seconds: float
+    ) -> None:
+        iteration, stage, key = place
+        self.run.record(iteration, stage, artifact_id, key=key, reused=reused, seconds=seconds)
+        self._recorded[place] = artifact_id
+        self._ledger = None
+
+    def _tell(self, iteration: int | None, stage: str, artifact_id: str) -> None:
+        for observer in self.observers:
+            observer(iteration or 0, stage, artifact_id)
+
+    @contextmanager
+    def held_to_ledger(self) -> Iterator[None]:
+        """Within the block, a stage that would give another artifact than the ledger names raises
+        `OtherArtifact`, before it does anything."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+
+    def require_as_recorded(self, recipe: Recipe, iteration: int | None, key: str) -> None:
+        """Raise `OtherArtifact` where the run is held to its ledger and the recipe is another than there."""
+        known = self._recorded.get((iteration, recipe.stage, key))
+        # Who asks that something be forgotten numbers it otherwise; its recipe follows from the memory's.
+        if self._held and known not in (None, recipe.artifact_id) and recipe.stage != FORGET_STAGE:
+            raise OtherArtifact(recipe.stage, iteration or 0)
 
     def count_steps(self, stage: str) -> Callable[[int, float], None]:
         """To be called after every optimizer step: shows its loss, and ends a run that was stopped."""

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from erl_pipeline.config.objective import DecoupledCorrection
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.pipeline.bootstrap import bootstrap
-from erl_pipeline.pipeline.branching import share
 from erl_pipeline.pipeline.context import RunContext
 from erl_pipeline.pipeline.distillation import build_distillation
 from erl_pipeline.pipeline.evaluation import evaluate
 from erl_pipeline.pipeline.fine_tuning import fine_tune
 from erl_pipeline.pipeline.iteration import IterationState
-from erl_pipeline.pipeline.outcome import StageRunner
+from erl_pipeline.pipeline.outcome import DirectRunner, StageRunner
+from erl_pipeline.pipeline.resumption import go_over, newest_whole_iteration
+from erl_pipeline.pipeline.run_state import latest_checkpoint
 from erl_pipeline.pipeline.staleness import measure_staleness
 from erl_pipeline.pipeline.stored_run import PREPARATIONS, StoredRun
 from erl_pipeline.pipeline.tasks import prepare_tasks
@@ -35,7 +37,7 @@ def require_correction(config: RunConfig) -> None:
 
 
 def train_offline(
-    context: RunContext, origin: OfflineOrigin, iterations: int, runner: StageRunner
+    context: RunContext, origin: OfflineOrigin, iterations: int, runner: StageRunner, check: bool = False
 ) -> IterationState:
     """One iteration for each stored one, in order: measure staleness, update, distil, fine-tune, evaluate.
 
@@ -47,29 +49,47 @@ def train_offline(
         InputError: the stored run lacks an iteration, its rows are not this policy's, or more iterations
             are asked for than there are.
     """
-    config = context.config
-    require_correction(config)
+    require_correction(context.config)
     if iterations > origin.iterations:
         raise InputError(
             f"run {context.run.name} has the stored rollouts of {origin.iterations} iterations of "
             f"{origin.run}; it cannot go on to {iterations}"
         )
     stored = StoredRun(RunStore(context.store.uri).open(origin.run))
+    whole = 0 if check else newest_whole_iteration(context, iterations)
+    if whole:
+        going_over = partial(_go_over, context, origin, stored, whole, whole == iterations)
+        state = go_over(context, whole, going_over)
+        if state is not None:
+            return _go_on(context, origin, stored, range(whole + 1, iterations + 1), state, runner)
     state = _begin(context, origin, stored, runner)
-    if origin.evaluates:
-        runner.call("evaluate", evaluate, context, 0, state.checkpoint_id, state.tasks_id)
-    for iteration in range(1, iterations + 1):
-        body = partial(
-            _offline_iteration,
-            context,
-            iteration,
-            origin.first_iteration + iteration - 1,
-            state,
-            stored,
-            runner,
-            evaluates=origin.evaluates
-            and (iteration == iterations or iteration % config.evaluation.every == 0),
-        )
+    return _go_on(context, origin, stored, range(1, iterations + 1), state, runner)
+
+
+def _go_over(
+    context: RunContext, origin: OfflineOrigin, stored: StoredRun, iteration: int, last: bool
+) -> IterationState:
+    """The stages of an iteration that is whole."""
+    runner = DirectRunner()
+    state = _begin(context, origin, stored, runner)
+    if iteration > 1:
+        checkpoint = latest_checkpoint(context.stages(), iteration - 1)
+        assert checkpoint is not None
+        state = replace(state, checkpoint_id=checkpoint.artifact_id)
+    return _run_iteration(context, origin, stored, iteration, state, runner, last)
+
+
+def _go_on(
+    context: RunContext,
+    origin: OfflineOrigin,
+    stored: StoredRun,
+    iterations: range,
+    state: IterationState,
+    runner: StageRunner,
+) -> IterationState:
+    for iteration in iterations:
+        last = iteration == iterations[-1]
+        body = partial(_run_iteration, context, origin, stored, iteration, state, runner, last)
         state = runner.iteration(iteration, body)
     return state
 
@@ -77,30 +97,34 @@ def train_offline(
 def _begin(
     context: RunContext, origin: OfflineOrigin, stored: StoredRun, runner: StageRunner
 ) -> IterationState:
-    """Tasks and first checkpoint: those of the stored run, or of the configuration where it has none."""
+    """Tasks and first checkpoint, which is evaluated: those of the stored run, or, where it has none, of the
+    configuration."""
     if stored.find(0, "bootstrap") is None:
         tasks = runner.call("prepare_tasks", prepare_tasks, context).artifact_id
         first = runner.call("bootstrap", bootstrap, context).artifact_id
     else:
-        share(context, [stored.entry(0, stage) for stage in PREPARATIONS])
+        context.share([stored.entry(0, stage) for stage in PREPARATIONS])
         tasks = stored.entry(0, "prepare_tasks").artifact_id
         first = stored.entry(0, "bootstrap").artifact_id
     first = origin.checkpoint_id or first
+    if origin.evaluates:
+        runner.call("evaluate", evaluate, context, 0, first, tasks)
     return IterationState(tasks, first, first, None)
 
 
-def _offline_iteration(
+def _run_iteration(
     context: RunContext,
-    iteration: int,
-    stored_iteration: int,
-    state: IterationState,
+    origin: OfflineOrigin,
     stored: StoredRun,
+    iteration: int,
+    state: IterationState,
     runner: StageRunner,
-    evaluates: bool,
+    last: bool,
 ) -> IterationState:
+    stored_iteration = origin.first_iteration + iteration - 1
     rollouts = stored.entry(stored_iteration, "generate_rollouts")
     taken = [*stored.shards(stored_iteration), rollouts]
-    share(context, [entry.model_copy(update={"iteration": iteration}) for entry in taken])
+    context.share([entry.model_copy(update={"iteration": iteration}) for entry in taken])
     checkpoint = state.checkpoint_id
     runner.call("measure_staleness", measure_staleness, context, iteration, checkpoint, rollouts.artifact_id)
     checkpoint = runner.call(
@@ -119,6 +143,6 @@ def _offline_iteration(
         checkpoint = runner.call(
             "fine_tune", fine_tune, context, iteration, checkpoint, dataset.artifact_id
         ).artifact_id
-    if evaluates:
+    if origin.evaluates and (last or iteration % context.config.evaluation.every == 0):
         runner.call("evaluate", evaluate, context, iteration, checkpoint, state.tasks_id)
     return IterationState(state.tasks_id, state.reference_id, checkpoint, None)

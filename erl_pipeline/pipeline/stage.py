@@ -41,7 +41,10 @@ def run_stage(
         iteration: which iteration's ledger entry this is; None for stages before the first.
         total, unit: what the progress bar counts.
         key: tells apart several artifacts of one stage in one iteration (rollout shards).
+
+    Raises OtherArtifact where the run is held to its ledger, which has another artifact.
     """
+    context.require_as_recorded(recipe, iteration, key)
     started = time.perf_counter()
     context.listener.stage_started(recipe.stage, iteration, total, unit)
     context.raise_if_stopped()

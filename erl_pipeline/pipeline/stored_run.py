@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from erl_pipeline.pipeline.iteration import STAGES, IterationState, stage_rank
 from erl_pipeline.pipeline.outcome import StageOutcome
 from storage.artifacts import ArtifactStore
@@ -15,15 +17,19 @@ PREPARATIONS = ("prepare_tasks", "bootstrap")
 
 
 class StoredRun:
-    """The ledger of a run. Iteration 0 is what came before the first."""
+    """The ledger of a run. Iteration 0 is what came before the first.
 
-    def __init__(self, run: Run) -> None:
+    Args:
+        entries: the latest of each place, where they were read already (`Run.stages`).
+    """
+
+    def __init__(self, run: Run, entries: Sequence[LedgerEntry] | None = None) -> None:
         self.name = run.name
         self.run = run
         known = (*PREPARATIONS, "rollout_shard", *STAGES, FORGET_STAGE)
         self._entries = {
             (entry.iteration or 0, entry.stage, entry.key): entry
-            for entry in run.stages()
+            for entry in (run.stages() if entries is None else entries)
             if entry.stage in known
         }
         self._forgotten: dict[int, LedgerEntry] = {}
@@ -94,7 +100,7 @@ def stored_outcome(store: ArtifactStore, entry: LedgerEntry) -> StageOutcome:
     if manifest is None:
         raise StoreError(
             f"artifact {entry.artifact_id} of stage {entry.stage} (iteration {entry.iteration or 0}) is not "
-            "in the store; train the run it belongs to again, which makes it"
+            "in the store; train the run it belongs to with --check, which makes it again"
         )
     return StageOutcome(
         stage=entry.stage,

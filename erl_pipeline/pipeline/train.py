@@ -13,6 +13,8 @@ from erl_pipeline.pipeline.evaluation import evaluate
 from erl_pipeline.pipeline.iteration import IterationState, run_iteration
 from erl_pipeline.pipeline.offline import train_offline
 from erl_pipeline.pipeline.outcome import DirectRunner, StageRunner
+from erl_pipeline.pipeline.resumption import go_over, newest_whole_iteration
+from erl_pipeline.pipeline.stored_run import StoredRun
 from erl_pipeline.pipeline.tasks import prepare_tasks
 from storage.origin import BranchOrigin, OfflineOrigin, read_origin
 
@@ -27,33 +29,61 @@ class TrainingSummary:
 
 
 def train(
-    context: RunContext, iterations: int | None = None, runner: StageRunner | None = None
+    context: RunContext,
+    iterations: int | None = None,
+    runner: StageRunner | None = None,
+    check: bool = False,
 ) -> TrainingSummary:
     """Run all stages up to `iterations` (default: the configuration's); what is committed is reused.
 
-    Every stage looks for its own recipe first, so a run that was killed at any point continues where it
-    stopped, and a damaged artifact is found and made again. A run that was begun from another goes on from
-    there: a branch with its first own stage, an offline run on the stored rollouts.
+    A run goes on at the newest iteration that its ledger has whole, so that a start costs the same however
+    long the run is. That iteration's stages look for their artifacts and verify them; what is damaged is
+    made again. With `check` those of all earlier iterations do too, as they do where a stage has changed.
+    A run that was begun from another goes on from there: a branch with its first own stage, an offline run
+    on the stored rollouts.
+
+    Args:
+        runner: calls the stages of the iterations that are not whole yet.
+        check: look at every artifact of the run.
     """
+    target = iterations or context.config.iterations
     with recorded_metrics(context):
-        return _train(context, iterations or context.config.iterations, runner or DirectRunner())
+        state = _train(context, target, runner or DirectRunner(), check)
+    return TrainingSummary(context.run.name, target, state)
 
 
-def _train(context: RunContext, iterations: int, runner: StageRunner) -> TrainingSummary:
+def _train(context: RunContext, iterations: int, runner: StageRunner, check: bool) -> IterationState:
     origin = read_origin(context.store.uri, context.run.name)
     if isinstance(origin, OfflineOrigin):
-        return TrainingSummary(
-            context.run.name, iterations, train_offline(context, origin, iterations, runner)
-        )
+        return train_offline(context, origin, iterations, runner, check)
+    whole = 0 if check else newest_whole_iteration(context, iterations)
+    first_own = origin.iteration + 1 if isinstance(origin, BranchOrigin) else 1
+    if whole >= first_own:
+        state = go_over(context, whole, partial(_go_over, context, whole, whole == iterations, origin))
+        if state is not None:
+            return _go_on(context, whole + 1, iterations, state, runner)
     if isinstance(origin, BranchOrigin):
-        first = origin.iteration
         state, runner = begin_branch(context, origin, runner)
-    else:
-        first, state = 1, _begin(context, runner)
+        return _go_on(context, origin.iteration, iterations, state, runner)
+    return _go_on(context, 1, iterations, _begin(context, runner), runner)
+
+
+def _go_over(context: RunContext, iteration: int, last: bool, origin: BranchOrigin | None) -> IterationState:
+    """The stages of an iteration that is whole, directly: there is hardly anything to do."""
+    runner = DirectRunner()
+    if origin is None:
+        _begin(context, runner)
+    stored = StoredRun(context.run, context.stages())
+    return run_iteration(context, iteration, stored.state_before(iteration), runner, last)
+
+
+def _go_on(
+    context: RunContext, first: int, iterations: int, state: IterationState, runner: StageRunner
+) -> IterationState:
     for iteration in range(first, iterations + 1):
         body = partial(run_iteration, context, iteration, state, runner, last=iteration == iterations)
         state = runner.iteration(iteration, body)
-    return TrainingSummary(context.run.name, iterations, state)
+    return state
 
 
 def _begin(context: RunContext, runner: StageRunner) -> IterationState:

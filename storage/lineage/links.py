@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -12,11 +13,12 @@ import polars as pl
 from storage.lineage.rows import LineageRows, RowKind
 
 _KINDS: tuple[RowKind, ...] = ("trajectory", "memory_entry", "sft_row")
-_COLUMNS: dict[RowKind, tuple[str, ...]] = {
+LINK_COLUMNS: Mapping[RowKind, tuple[str, ...]] = {
     "trajectory": ("trajectory_id", "role", "parent_trajectory_id", "memory_entry_ids"),
     "memory_entry": ("entry_id", "source_trajectory_id", "parent_entry_ids"),
     "sft_row": ("sft_row_id", "trajectory_id"),
 }
+"""The columns that links are read from; the first is the row's id."""
 _RELATIONS: tuple[tuple[str, str], ...] = (
     ("attempt it reflects on", "reflection on it"),
     ("what it followed", "attempt that followed it"),
@@ -30,7 +32,7 @@ _RELATIONS: tuple[tuple[str, str], ...] = (
 _ROLES = {"reflection": 0, "second_attempt": 1}
 _PARENT = 2
 
-Numbers = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -47,27 +49,28 @@ class RowStep:
 class RowLinks:
     """All links between the rows of `LineageRows`, in memory: some hundred bytes a row.
 
-    Rows are numbered and the links lie sorted in arrays, so that a walk costs by what it reaches and not by
-    the length of the history.
+    Rows are numbered, one kind after the other, and the links lie sorted in arrays, so that a walk costs by
+    what it reaches and not by the length of the history.
     """
 
     def __init__(self, rows: LineageRows) -> None:
-        tables = {kind: rows.scan(kind, _COLUMNS[kind]).collect() for kind in _KINDS}
-        named = [
-            table.select(id=pl.col(_COLUMNS[kind][0]), kind=pl.lit(kind, pl.Enum(_KINDS)))
-            for kind, table in tables.items()
-        ]
-        # A row that was brought along lies in several artifacts and is one row.
-        self._rows = pl.concat(named).unique(maintain_order=True).with_row_index("number")
-        links = _links(tables)
-        for end in ("origin", "derived"):
-            numbers = self._rows.rename({"id": end, "kind": f"{end}_kind", "number": f"{end}_number"})
-            links = links.join(numbers, on=[end, f"{end}_kind"])
-        origins = links["origin_number"].to_numpy().astype(np.int64)
-        derived = links["derived_number"].to_numpy().astype(np.int64)
-        relations = links["relation"].to_numpy()
-        self._from_origin = _Adjacency(origins, derived, relations, self._rows.height)
-        self._to_origin = _Adjacency(derived, origins, relations, self._rows.height)
+        self._ids: dict[RowKind, pl.Series] = {}
+        self._first: dict[RowKind, int] = {}
+        self._count = 0
+        tables: dict[RowKind, pl.DataFrame] = {}
+        numbers: dict[RowKind, pl.DataFrame] = {}
+        for kind in _KINDS:
+            table = rows.read(kind, LINK_COLUMNS[kind]).rename({LINK_COLUMNS[kind][0]: "id"})
+            ids = _each_once(table["id"])
+            own = pl.DataFrame({"id": ids, "number": np.arange(len(ids), dtype=np.int32) + self._count})
+            tables[kind] = (
+                table.with_columns(own["number"])
+                if len(ids) == len(table)
+                else table.join(own, on="id", maintain_order="left")
+            )
+            numbers[kind], self._ids[kind], self._first[kind] = own, ids, self._count
+            self._count += len(ids)
+        self._links = pl.concat(_links(tables, numbers))
 
     def origins(self, kind: RowKind, row_id: str, depth: int | None = None) -> list[RowStep]:
         """Rows that a row came from, the nearest first, at most `depth` steps away."""
@@ -77,18 +80,36 @@ class RowLinks:
         """Rows that came from a row, the nearest first, at most `depth` steps away."""
         return self._walk(self._from_origin, kind, row_id, depth, 1)
 
+    @cached_property
+    def _from_origin(self) -> _Adjacency:
+        return self._adjacency("origin", "derived")
+
+    @cached_property
+    def _to_origin(self) -> _Adjacency:
+        return self._adjacency("derived", "origin")
+
+    def _adjacency(self, start: str, end: str) -> _Adjacency:
+        starts, ends = self._links[start].to_numpy(), self._links[end].to_numpy()
+        return _Adjacency(starts, ends, self._links["relation"].to_numpy(), self._count)
+
     def _walk(
         self, links: _Adjacency, kind: RowKind, row_id: str, depth: int | None, side: int
     ) -> list[RowStep]:
-        is_start = (pl.col("id") == row_id) & (pl.col("kind") == kind)
-        start = self._rows.filter(is_start)["number"].to_numpy().astype(np.int64)
+        start = (self._ids[kind] == row_id).arg_true().to_numpy().astype(np.int32) + self._first[kind]
         reached, via, relations, depths = links.walk(start, depth)
-        found, origin = self._rows[reached], self._rows[via]
         return [
             RowStep(found_kind, found_id, steps, _RELATIONS[relation][side], origin_id)
-            for found_kind, found_id, steps, relation, origin_id in zip(
-                found["kind"], found["id"], depths.tolist(), relations.tolist(), origin["id"], strict=True
+            for (found_kind, found_id), (_, origin_id), relation, steps in zip(
+                self._named(reached), self._named(via), relations.tolist(), depths.tolist(), strict=True
             )
+        ]
+
+    def _named(self, numbers: Numbers) -> list[tuple[RowKind, str]]:
+        """Kind and id of each numbered row."""
+        kinds = np.searchsorted(list(self._first.values()), numbers, side="right") - 1
+        return [
+            (_KINDS[kind], self._ids[_KINDS[kind]][number - self._first[_KINDS[kind]]])
+            for kind, number in zip(kinds.tolist(), numbers.tolist(), strict=True)
         ]
 
 
@@ -100,7 +121,7 @@ class _Adjacency:
     ) -> None:
         order = np.argsort(starts, kind="stable")
         self._ends, self._relations = ends[order], relations[order]
-        self._offsets = np.searchsorted(starts[order], np.arange(count + 1))
+        self._offsets = np.concatenate(([0], np.cumsum(np.bincount(starts, minlength=count))))
         self._count = count
 
     def walk(
@@ -121,40 +142,58 @@ class _Adjacency:
             kept = np.sort(firsts[~seen[new]])
             level = ends[kept]
             seen[level] = True
-            found.append((level, via[kept], self._relations[places[kept]], np.full(len(kept), distance)))
+            steps = np.full(len(kept), distance, dtype=np.int32)
+            found.append((level, via[kept], self._relations[places[kept]], steps))
         if not found:
-            nothing = np.empty(0, dtype=np.int64)
+            nothing = np.empty(0, dtype=np.int32)
             return nothing, nothing, nothing, nothing
         reached, via, relations, depths = (np.concatenate(parts) for parts in zip(*found, strict=True))
         return reached, via, relations, depths
 
 
-def _links(tables: Mapping[RowKind, pl.DataFrame]) -> pl.DataFrame:
-    """(origin, origin_kind, derived, derived_kind, relation) of every link that the columns tell."""
-    trajectories, entries, dataset = (tables[kind] for kind in _KINDS)
+def _each_once(ids: pl.Series) -> pl.Series:
+    """The ids in the order of the rows. A row that was brought along lies in several artifacts, and is one.
+
+    As many hashes as rows say that none is repeated, which is found much faster than ids are told apart.
+    """
+    return ids if ids.hash().n_unique() == len(ids) else ids.unique(maintain_order=True)
+
+
+def _links(
+    tables: Mapping[RowKind, pl.DataFrame], numbers: Mapping[RowKind, pl.DataFrame]
+) -> list[pl.DataFrame]:
+    """(origin, derived, relation) of every link that the columns tell, by the numbers of both rows.
+
+    Tables have the `number` of each row, `numbers` that of each `id`.
+    """
     by_role = pl.col("role").replace_strict(_ROLES, default=_PARENT, return_dtype=pl.Int8)
-    return pl.concat(
-        [
-            _link(trajectories, "parent_trajectory_id", "trajectory", "trajectory", by_role),
-            _link(trajectories, "memory_entry_ids", "memory_entry", "trajectory", 3),
-            _link(entries, "source_trajectory_id", "trajectory", "memory_entry", 4),
-            _link(entries, "parent_entry_ids", "memory_entry", "memory_entry", 5),
-            _link(dataset, "trajectory_id", "trajectory", "sft_row", 6),
-        ]
-    )
+    told: Mapping[RowKind, list[pl.LazyFrame]] = {
+        "trajectory": [
+            _told(tables["trajectory"], "parent_trajectory_id", by_role),
+            _told(tables["memory_entry"], "source_trajectory_id", 4),
+            _told(tables["sft_row"], "trajectory_id", 6),
+        ],
+        "memory_entry": [
+            _told(tables["trajectory"], "memory_entry_ids", 3),
+            _told(tables["memory_entry"], "parent_entry_ids", 5),
+        ],
+    }
+    return [
+        pl.concat(links)
+        .join(numbers[origin].lazy(), on="id", maintain_order="left")
+        .select(pl.col("number").alias("origin"), "derived", "relation")
+        .collect()
+        for origin, links in told.items()
+    ]
 
 
-def _link(
-    table: pl.DataFrame, column: str, origin: RowKind, derived: RowKind, relation: int | pl.Expr
-) -> pl.DataFrame:
-    named = table.select(
-        origin=pl.col(column),
-        derived=pl.col(table.columns[0]),
+def _told(table: pl.DataFrame, column: str, relation: int | pl.Expr) -> pl.LazyFrame:
+    """`id` of the origin, number of the row `derived` from it, and `relation`, for what one column names."""
+    named = table.lazy().select(
+        id=pl.col(column),
+        derived=pl.col("number"),
         relation=relation if isinstance(relation, pl.Expr) else pl.lit(relation, pl.Int8),
     )
-    if isinstance(named.schema["origin"], pl.List):
-        named = named.explode("origin")
-    kinds = pl.Enum(_KINDS)
-    return named.drop_nulls("origin").with_columns(
-        origin_kind=pl.lit(origin, kinds), derived_kind=pl.lit(derived, kinds)
-    )
+    if isinstance(table.schema[column], pl.List):
+        named = named.filter(pl.col("id").list.len() > 0).explode("id")
+    return named.drop_nulls("id")

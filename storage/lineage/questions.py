@@ -64,9 +64,10 @@ def rows_using_memory(rows: LineageRows, identifier: str) -> pl.DataFrame:
     trajectories = rows.scan("trajectory", [*columns, "parent_trajectory_id", "memory_entry_ids"])
     saw = trajectories.filter(pl.col("memory_entry_ids").list.contains(entry_id)).collect()
     followed = trajectories.filter(
-        pl.col("parent_trajectory_id").is_in(saw["trajectory_id"].implode()),
-        ~pl.col("memory_entry_ids").list.contains(entry_id),
+        pl.col("parent_trajectory_id").is_in(saw["trajectory_id"].implode())
     ).collect()
+    # Few rows are left here; within the scan the second column would be read of all.
+    followed = followed.filter(~pl.col("memory_entry_ids").list.contains(entry_id))
     entries = (
         rows.scan("memory_entry", ["entry_id", "iteration", "parent_entry_ids"])
         .filter(pl.col("parent_entry_ids").list.contains(entry_id))

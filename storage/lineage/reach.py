@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 from storage.artifacts import ArtifactStore
 from storage.lineage.artifacts import HERE, ArtifactGraph, Step, reachable
-from storage.lineage.links import RowLinks, RowStep
+from storage.lineage.links import LINK_COLUMNS, RowLinks, RowStep
 from storage.lineage.rows import Kind, LineageRows, RowKind, identify
+from storage.manifest import Manifest
 from storage.runs import Run
 
 _ROW_FACTS: dict[RowKind, tuple[str, ...]] = {
@@ -58,7 +59,7 @@ def upstream(store: ArtifactStore, run: Run | None, identifier: str, depth: int 
     Raises InputError when nothing, or more than one thing, has this id.
     """
     manifests = reachable(store, [entry.artifact_id for entry in run.stages()]) if run else list(store.list())
-    rows, graph = LineageRows(store, manifests), ArtifactGraph(manifests)
+    rows, graph = _read(store, manifests), ArtifactGraph(manifests)
     kind, found = identify(rows, identifier)
     if kind == "artifact":
         steps = graph.ancestors({found: HERE}, depth)
@@ -80,7 +81,7 @@ def downstream(store: ArtifactStore, run: Run | None, identifier: str, depth: in
     made from those policies. Arguments and errors are those of `upstream`.
     """
     manifests = list(store.list())
-    rows, graph = LineageRows(store, manifests), ArtifactGraph(manifests)
+    rows, graph = _read(store, manifests), ArtifactGraph(manifests)
     own = None if run is None else _artifacts_of(run, graph)
     kind, found = identify(rows, identifier, within=own)
     if kind == "artifact":
@@ -100,6 +101,13 @@ def downstream(store: ArtifactStore, run: Run | None, identifier: str, depth: in
     things = [*_rows(described, links[1:]), *_artifacts(graph, steps)]
     trained = [policy for policy in starts if policy in steps]
     return Reach(kind, found, "downstream", _nearest_first(things), tuple(trained))
+
+
+def _read(store: ArtifactStore, manifests: Sequence[Manifest]) -> LineageRows:
+    rows = LineageRows(store, manifests)
+    for kind, facts in _ROW_FACTS.items():
+        rows.read(kind, list(dict.fromkeys([*LINK_COLUMNS[kind], *facts])))
+    return rows
 
 
 def _artifacts_of(run: Run, graph: ArtifactGraph) -> set[str]:
@@ -138,7 +146,7 @@ def _artifacts(graph: ArtifactGraph, steps: Mapping[str, Step], start: str = "")
         if artifact_id == start:
             continue
         manifest = graph.manifests.get(artifact_id)
-        facts = {} if manifest is None else manifest.model_dump(include=_ARTIFACT_FACTS)
+        facts = {} if manifest is None else {name: getattr(manifest, name) for name in _ARTIFACT_FACTS}
         found.append(Reached("artifact", artifact_id, step.depth, step.relation, step.via, facts))
     return found
 
@@ -147,4 +155,4 @@ def _nearest_first(things: Sequence[Reached]) -> tuple[Reached, ...]:
     return tuple(sorted(things, key=lambda thing: thing.depth))
 
 
-_ARTIFACT_FACTS = {"stage", "iteration", "run", "policy_version", "metrics"}
+_ARTIFACT_FACTS = ("stage", "iteration", "run", "policy_version", "metrics")

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import numpy as np
 import polars as pl
 
 from storage.artifacts import ArtifactStore
@@ -42,6 +43,7 @@ class LineageRows:
         self._store = store
         self._manifests = {manifest.artifact_id: manifest for manifest in manifests}
         self._whole: dict[RowKind, pl.LazyFrame] = {}
+        self._in_memory: dict[RowKind, pl.DataFrame] = {}
 
     def scan(
         self, kind: RowKind, columns: Sequence[str], artifact_ids: Sequence[str] | None = None
@@ -53,24 +55,56 @@ class LineageRows:
             self._whole[kind] = self._scan(kind, list(self._manifests))
         return self._whole[kind].select(*columns, "artifact_id")
 
+    def read(self, kind: RowKind, columns: Sequence[str]) -> pl.DataFrame:
+        """Like `scan`, in memory: columns stay there, and no file is read for one that was read before.
+
+        Opening a file costs more than a column of its rows, so ask at once for what is needed soon.
+        """
+        if kind not in self._in_memory:
+            self._in_memory[kind] = pl.DataFrame({"artifact_id": self._holder_of_each_row(kind)})
+        held = self._in_memory[kind]
+        absent = [name for name in columns if name not in held.columns]
+        if absent:
+            found = self.scan(kind, absent).drop("artifact_id").collect()
+            # The order of the rows is that of the artifacts, whichever columns are read. A column in as many
+            # pieces as there are files would be copied by each that uses it.
+            held = held.hstack(found.rechunk())
+            self._in_memory[kind] = held
+        return held.select(*columns, "artifact_id")
+
     def _scan(self, kind: RowKind, artifact_ids: Sequence[str]) -> pl.LazyFrame:
         table, _ = _TABLES[kind]
         holders = {
-            str(path): artifact_id for artifact_id in artifact_ids for path in self._files(artifact_id, table)
+            str(path): artifact_id
+            for artifact_id in artifact_ids
+            for path, _ in self._files(artifact_id, table)
         }
         frame = scan_files([Path(path) for path in holders], table, path_column="artifact_id")
         return frame.with_columns(pl.col("artifact_id").replace(holders))
 
+    def _holder_of_each_row(self, kind: RowKind) -> pl.Series:
+        table, _ = _TABLES[kind]
+        files = [
+            (artifact_id, rows)
+            for artifact_id in self._manifests
+            for _, rows in self._files(artifact_id, table)
+        ]
+        places = np.repeat(np.arange(len(files)), np.array([rows for _, rows in files], dtype=np.int64))
+        return pl.Series([artifact_id for artifact_id, _ in files], dtype=pl.String).gather(places)
+
     def of_ids(self, kind: RowKind, ids: Sequence[str], columns: Sequence[str]) -> pl.DataFrame:
         """Rows with these ids: `id`, the columns, and `artifact_id`, once for each artifact that holds it."""
         _, id_column = _TABLES[kind]
-        frame = self.scan(kind, [id_column, *columns]).filter(pl.col(id_column).is_in(ids)).collect()
-        return frame.rename({id_column: "id"})
+        wanted = pl.col(id_column).is_in(pl.Series(ids, dtype=pl.String).implode())
+        return self.read(kind, [id_column, *columns]).filter(wanted).rename({id_column: "id"})
 
-    def _files(self, artifact_id: str, table: TableFormat) -> list[Path]:
-        """An artifact's files of one format."""
-        names = [entry.path for entry in self._manifests[artifact_id].files if entry.table == table.name]
-        return [self._store.open(artifact_id).rows_path(name) for name in names]
+    def _files(self, artifact_id: str, table: TableFormat) -> list[tuple[Path, int]]:
+        """An artifact's files of one format, and how many rows each has."""
+        entries = [entry for entry in self._manifests[artifact_id].files if entry.table == table.name]
+        if not entries:
+            return []
+        artifact = self._store.open_found(self._manifests[artifact_id])
+        return [(artifact.rows_path(entry.path), entry.rows or 0) for entry in entries]
 
     def matches(
         self, prefix: str, kinds: Sequence[Kind] = KINDS, within: Collection[str] | None = None
@@ -84,16 +118,10 @@ class LineageRows:
         for kind, (_, column) in _TABLES.items():
             if kind not in kinds:
                 continue
-            ids = self.scan(kind, [column])
+            found = self.read(kind, [column]).filter(pl.col(column).str.starts_with(prefix))
             if within is not None:
-                ids = ids.filter(pl.col("artifact_id").is_in(list(within)))
-            for row_id in (
-                ids.filter(pl.col(column).str.starts_with(prefix))
-                .select(column)
-                .unique()
-                .collect()[column]
-                .sort()
-            ):
+                found = found.filter(pl.col("artifact_id").is_in(list(within)))
+            for row_id in found[column].unique().sort():
                 yield kind, row_id
 
     def row(self, kind: Kind, identifier: str, near: str | None = None) -> dict[str, Any] | None:
@@ -106,13 +134,18 @@ class LineageRows:
             return None if manifest is None else manifest.model_dump()
         table, column = _TABLES[kind]
         columns = [name for name in table.schema.names if name not in _TOKENS]
-        for artifact_ids in ([near] if near in self._manifests else [], None):
-            frame = (
-                self.scan(kind, columns, artifact_ids).filter(pl.col(column) == identifier).head(1).collect()
-            )
-            if frame.height:
-                return frame.row(0, named=True)
+        for artifact_id in self._holders(kind, identifier, near):
+            frame = self.scan(kind, columns, [artifact_id]).filter(pl.col(column) == identifier).head(1)
+            for row in frame.collect().iter_rows(named=True):
+                return row
         return None
+
+    def _holders(self, kind: RowKind, row_id: str, near: str | None) -> Iterator[str]:
+        """Artifacts in which a row may lie; whether it is in `near` is not known yet."""
+        if near is not None and near in self._manifests:
+            yield near
+        _, column = _TABLES[kind]
+        yield from self.read(kind, [column]).filter(pl.col(column) == row_id)["artifact_id"].head(1)
 
 
 def identify(

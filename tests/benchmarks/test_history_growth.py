@@ -32,6 +32,8 @@ def test_a_small_history_is_whole_and_is_answered(growth: ModuleType, tmp_path: 
     # Each of an iteration's ten entries is seen by one reflection of the next: that and the second attempt
     # after it, both repeated in the evaluation, and the memory entry that came of it.
     assert growth.ask("rows_using_memory", str(tmp_path))["answer"] == 5
+    # A task of the first iteration is in every policy since, two of each iteration.
+    assert growth.ask("policies_trained_on", str(tmp_path))["answer"] == 2 * ITERATIONS
     around = growth.bookkeeping(str(tmp_path))
     assert around["entries"] == 1 + 7 * ITERATIONS
     assert 0 < around["bookkeeping"] < 60

@@ -9,8 +9,8 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from command_line.run_state import latest_checkpoint
 from erl_pipeline.pipeline.checkpoints import load_checkpoint
+from erl_pipeline.pipeline.run_state import latest_checkpoint
 from storage.artifacts import ArtifactStore
 from storage.runs import RunStore
 from tests.command_line.conftest import FinishedRun

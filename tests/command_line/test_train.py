@@ -4,6 +4,10 @@ import shutil
 import time
 from pathlib import Path
 
+import pytest
+
+import command_line.train
+import flows.iteration_table
 from storage.runs import RunStore
 from tests.command_line.conftest import FinishedRun
 from tests.command_line.invoke import SMALL, invoke
@@ -55,6 +59,21 @@ def test_a_finished_run_is_not_trained_again(finished: FinishedRun) -> None:
     assert [row["iteration"] for row in again.json["rows"]] == [0, 1, 2]
 
 
+def test_of_a_long_run_the_newest_iterations_are_shown_and_the_report_is_left_to_its_command(
+    finished: FinishedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command_line.train, "REPORTED_ITERATIONS", 1)
+    monkeypatch.setattr(flows.iteration_table, "MOST_ROWS", 1)
+    words = ("train", finished.config, "--store", finished.store)
+    output = invoke(*words).output
+    assert [line.split()[:1] for line in output.splitlines()[3:6]] == [["2"], [], ["The"]]
+    assert "The newest 1 iterations; `status` shows all." in output
+    assert "Report:" not in output
+    assert f"  erl-pipeline report small --store {finished.store}\n" in output
+    result = invoke(*words, "--json").json
+    assert (result["report"], [row["iteration"] for row in result["rows"]]) == (None, [2])
+
+
 def test_other_settings_for_a_run_that_exists_are_refused(finished: FinishedRun) -> None:
     result = invoke("train", finished.config, "--store", finished.store, "--set", "rollouts.group_size=2")
     assert result.status == 2
@@ -93,13 +112,28 @@ def test_a_run_that_is_being_worked_on_is_refused(finished: FinishedRun) -> None
 def test_a_damaged_artifact_is_named_and_made_again(finished: FinishedRun, tmp_path: Path) -> None:
     store = tmp_path / "store"
     shutil.copytree(finished.store, store)
-    victim = next(store.glob("artifacts/build_distillation/*/sft.parquet"))
-    whole = victim.read_bytes()
-    victim.write_bytes(whole[:-1])
-    result = invoke("train", finished.config, "--store", store, "--no-prefect")
+    old, new = (
+        store / "artifacts/build_distillation" / entry.artifact_id / "sft.parquet"
+        for entry in RunStore(str(store)).open("small").stages()
+        if entry.stage == "build_distillation"
+    )
+    whole = {victim: victim.read_bytes() for victim in (old, new)}
+    for victim in whole:
+        victim.write_bytes(whole[victim][:-1])
+    words = ("train", finished.config, "--store", store, "--no-prefect")
+    result = invoke(*words)
     assert result.status == 0
-    assert "sft.parquet" in result.errors
-    assert victim.read_bytes() == whole
+    assert str(new) in result.errors
+    assert new.read_bytes() == whole[new]
+
+    # Of earlier iterations nothing is read; a check looks at them all.
+    again = invoke(*words)
+    assert "Run small is finished" in again.errors
+    assert str(old) not in again.errors
+    checked = invoke(*words, "--check")
+    assert checked.status == 0
+    assert str(old) in checked.errors
+    assert old.read_bytes() == whole[old]
 
 
 def test_a_bad_configuration_starts_nothing(tmp_path: Path) -> None:

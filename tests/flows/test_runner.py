@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -169,3 +171,21 @@ def test_a_flow_that_was_asked_to_stop_is_cancelled_and_says_so(api: str) -> Non
         call_as_flow("test", "stopped", stopped, {"a": 1})
     (run,) = [run for run in runs_of_flow(api, "test") if run["name"] == "stopped"]
     assert run["state_type"] == "CANCELLED"
+
+
+def test_a_run_that_goes_on_shows_its_earlier_iterations_without_doing_them_as_flows(
+    api: str, config: RunConfig, trained: Trained, tmp_path: Path
+) -> None:
+    before = {run["id"] for run in runs_of_flow(api, "iteration")}
+    store = tmp_path / "store"
+    shutil.copytree(trained.directly, store)
+    with open_context(config, str(store), Silent(), threading.Event()) as context:
+        train_with_prefect(context, 3, tmp_path / "prefect.log")
+    (iteration,) = [run for run in runs_of_flow(api, "iteration") if run["id"] not in before]
+    assert iteration["name"] == "Small_flow 3"
+    tables = ask(
+        api, "artifacts", artifacts={"key": {"any_": ["small-flow-iterations"]}}, sort="CREATED_DESC"
+    )
+    rows = json.loads(tables[0]["data"])
+    assert [row["iter"] for row in rows] == ["0", "1", "2", "3"]
+    assert all(row["RL loss"] for row in rows[1:])

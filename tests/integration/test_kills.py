@@ -16,6 +16,7 @@ import pytest
 from storage.artifacts import ArtifactStore
 from storage.runs import RunStore
 from storage.verification import verify_run
+from tests.erl_pipeline.metrics.events import scalars
 from tests.integration.killing import SMALL, random_moment, train_to_the_end, train_until, where_it_died
 from tests.integration.runs import artifact_hashes, trajectory_ids
 
@@ -32,6 +33,7 @@ def test_a_run_killed_at_random_instants_ends_with_the_bytes_of_an_undisturbed_o
     train_to_the_end(config, tmp_path / "first")  # the first start imports everything
     whole = train_to_the_end(config, undisturbed)
     hashes, ids = artifact_hashes(undisturbed), sorted(trajectory_ids(undisturbed))
+    numbers = scalars(undisturbed / "runs" / "small" / "tensorboard")
     assert len(set(ids)) == len(ids) > 0
 
     chance = random.Random(SEED)
@@ -51,6 +53,9 @@ def test_a_run_killed_at_random_instants_ends_with_the_bytes_of_an_undisturbed_o
         assert report.problems == []
         assert report.memory_entries > 0
         assert list((store / "staging").iterdir()) == []
+        recorded = scalars(store / "runs" / "small" / "tensorboard")
+        assert recorded.keys() == numbers.keys()
+        assert {len(values) for values in recorded.values()} == {1}
         shutil.rmtree(store)
     print(f"\nseed {SEED}: killed {died.total()} times in {stores} runs of {whole:.1f} s")
     for place, times in sorted(died.items()):

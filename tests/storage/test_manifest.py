@@ -47,6 +47,12 @@ def test_the_seal_covers_every_number() -> None:
     assert changed.content_sha256() != sealed.manifest_sha256
 
 
+def test_a_number_that_is_not_finite_is_named_and_not_sealed() -> None:
+    diverged = a_manifest().model_copy(update={"metrics": {"loss": float("nan")}})
+    with pytest.raises(ValueError, match=r"\$\.metrics\.loss: nan"):
+        diverged.sealed()
+
+
 def test_unknown_fields_are_refused() -> None:
     with pytest.raises(ValidationError):
         Manifest.model_validate({**a_manifest().model_dump(), "colour": "red"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import lancedb
 import pytest
 
 from storage.artifacts import ArtifactStore
@@ -97,3 +98,17 @@ def test_many_versions_are_put_together_only_when_it_is_worth_it(
     data = folder / "reflections.lance" / "data"
     assert len(list(data.iterdir())) == 1 + 30 + 1
     assert [memory.at(versions[place]).count() for place in (0, 15, 30)] == [100, 115, 130]
+
+
+def test_a_table_of_an_earlier_layout_is_made_anew(
+    store: ArtifactStore, embedder: Embedder, commit_memory: Commit, entry: Entry, folder: Path
+) -> None:
+    version = commit_memory([entry(1), entry(2)])
+    ReflectionMemory(store.uri, "run", store, embedder).at(version)
+    table = lancedb.connect(folder).open_table("reflections")
+    table.drop_columns(["index_key", "gain_step"])
+    table.tags.update(version, table.version)
+    seal = folder.with_name("run.seal.jsonl")
+    seal.write_text(seal.read_text().replace('"layout":2,', ""))
+    view = ReflectionMemory(store.uri, "run", store, embedder).at(version)
+    assert [len(hits) for hits in view.search(["a lake"], 5, minimum_gain=0.3)] == [2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import lancedb
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -136,7 +137,75 @@ def test_a_large_memory_has_indexes_and_exact_search_does_not_depend_on_them(
     narrowed = large.search(queries[:2], 5, exact=False, first_iteration=3, last_iteration=3)
     assert {hit.entry.iteration for hits in narrowed for hit in hits} == {3}
 
+    monkeypatch.setattr("storage.memory_search.PROBES", 1)
+    rare = large.search(queries[:1], 5, exact=False, first_iteration=3, last_iteration=3, minimum_gain=1.0)
+    assert len(rare[0]) == 5
+    assert large.search(queries[:1], 5, exact=False, minimum_gain=1.5) == [[]]
+
     by_word = large.search(["word3"], 200, mode="text")[0]
     assert {int(hit.entry.entry_id[2:]) % 10 for hit in by_word} == {3}
     assert len(by_word) == 100
     assert len(small.search(["word3"], 200, mode="text")[0]) == 50
+
+
+def test_entries_of_another_type_are_found_where_nothing_near_the_query_has_it(
+    monkeypatch: pytest.MonkeyPatch, store: ArtifactStore, entry: Entry
+) -> None:
+    """2000 entries in 44 partitions, of which eight types have five or six each. A search that looks into
+    ten finds nearly all of another type, and those of two entries that are alone of theirs."""
+    monkeypatch.setattr("storage.memory_index.INDEXED_ROWS", 600)
+    monkeypatch.setattr("storage.memory_search.TYPED_PROBES", 10)
+    vectors = unit_vectors(2000)
+    types = np.argmax(vectors @ vectors[:8].T, axis=1)
+    names = [f"type {number}" for number in types]
+    names[77] = names[1077] = "rare"
+    recipe = Recipe("index_memory", 2, {}, {}, 0)
+    entries = [entry(number, task_type=name) for number, name in enumerate(names)]
+    with store.create(recipe, run="run", iteration=1) as staging:
+        write_embedded(staging.path / "entries.parquet", entries, vectors, "made")
+        staging.commit()
+    memory = ReflectionMemory(store.uri, "run", store, Vectors(vectors))  # type: ignore[arg-type]
+    view = memory.at(recipe.artifact_id)
+
+    recalls = []
+    for number in range(0, 2000, 40):
+        other = f"type {(types[number] + 3) % 8}"
+        true, mine = (
+            {hit.entry.entry_id for hit in view.search([str(number)], 5, task_type=other, exact=exact)[0]}
+            for exact in (True, False)
+        )
+        recalls.append(len(true & mine) / 5)
+    assert np.mean(recalls) >= 0.93
+    rare = view.search(["3"], 5, task_type="rare", exact=False)[0]
+    assert {hit.entry.entry_id for hit in rare} == {"m-077", "m-1077"}
+    assert rare == view.search(["3"], 5, task_type="rare")[0]
+
+
+def test_an_index_that_was_added_to_often_is_learnt_again(
+    monkeypatch: pytest.MonkeyPatch, store: ArtifactStore, entry: Entry
+) -> None:
+    """After 700 entries at once, seven versions of 10, each more than a hundredth, are each added to the
+    indexes."""
+    monkeypatch.setattr("storage.memory_index.INDEXED_ROWS", 600)
+    vectors = unit_vectors(770)
+    memory = ReflectionMemory(store.uri, "run", store, Vectors(vectors))  # type: ignore[arg-type]
+    parts, learnt_from, version, start = [], set(), None, 0
+    for count in (700, *[10] * 7):
+        recipe = Recipe("index_memory", 2, {"start": start}, {"memory": version} if version else {}, 0)
+        entries = [entry(number) for number in range(start, start + count)]
+        with store.create(recipe, run="run", iteration=1) as staging:
+            write_embedded(staging.path / "entries.parquet", entries, vectors[start : start + count], "made")
+            version = staging.commit().manifest.artifact_id
+        start += count
+        memory.at(version)
+        table = lancedb.connect(f"{store.uri}/memory/run").open_table("reflections")
+        [name] = [index.name for index in table.list_indices() if index.name.startswith("vector-of-")]
+        statistics = table.index_stats(name)
+        assert statistics.num_unindexed_rows == 0
+        parts.append(statistics.num_indices)
+        learnt_from.add(name)
+    assert max(parts) <= 4
+    assert "vector-of-700" in learnt_from
+    assert len(learnt_from) > 1
+    found = memory.at(str(version)).search(["765"], 1, exact=False)[0]
+    assert [hit.entry.entry_id for hit in found] == ["m-765"]

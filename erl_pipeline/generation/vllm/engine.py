@@ -116,7 +116,7 @@ class VllmEngine:
         try:
             handovers = self.run(self._serve(policy))
         except ServerFailure as failure:
-            log = "" if self._server is None else f"\n{self._server.log_tail()}"
+            log = "" if self._server is None else f"\n{self._server.last_words()}"
             raise EngineError(
                 f"policy {policy_version} could not be handed over: {failure}{log}"
             ) from failure

@@ -198,7 +198,7 @@ class Fleet:
 
     def _describe(self, problem: str) -> str:
         logs = [
-            f"last log lines of {m.client.url}:\n{m.server.log_tail()}" for m in self._members if m.server
+            f"{member.client.url}:\n{member.server.last_words()}" for member in self._members if member.server
         ]
         return "\n".join([f"vLLM: {problem}", *self._failures, *logs])
 

@@ -16,11 +16,10 @@ from contextlib import closing, suppress
 from pathlib import Path
 from types import TracebackType
 
+from erl_pipeline.generation.vllm.server_log import last_lines, reasons
 from storage.errors import EngineError
 
 MODEL_NAME = "policy"
-_LOG_TAIL_LINES = 30
-_LOG_TAIL_BYTES = 32768
 _POLL_SECONDS = 0.25
 
 OnProgress = Callable[[float, str], None]
@@ -68,6 +67,7 @@ class ManagedServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._changing = threading.Lock()
         self._stopped = False
+        self._log_begin = 0
 
     def __enter__(self) -> ManagedServer:
         self.start()
@@ -121,14 +121,10 @@ class ManagedServer:
         process = self._process
         return process is not None and process.poll() is None
 
-    def log_tail(self) -> str:
-        """The last lines of the log."""
-        if not self._log_file.exists():
-            return "(no log)"
-        with self._log_file.open("rb") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
-            lines = log.read().decode("utf-8", errors="replace").splitlines()
-        return "\n".join(lines[-_LOG_TAIL_LINES:])
+    def last_words(self) -> str:
+        """What its processes gave as reasons since its last start, and the last lines of its log."""
+        told = [f"  {reason}" for reason in reasons(self._log_file, self._log_begin)]
+        return "\n".join([*told, f"last log lines, of {self._log_file}:", last_lines(self._log_file)])
 
     def _start_process(self) -> subprocess.Popen[bytes]:
         supervisor = Path(__file__).with_name("supervise.py")
@@ -142,6 +138,7 @@ class ManagedServer:
             **self._environment,
         }
         with self._log_file.open("ab") as log:
+            self._log_begin = log.tell()
             return subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -187,20 +184,18 @@ class ManagedServer:
         while True:
             elapsed = time.monotonic() - started
             if process.poll() is not None:
-                raise EngineError(
-                    f"the vLLM server ended before it was ready; see {self._log_file}\n{self.log_tail()}"
-                )
+                raise EngineError(f"the vLLM server ended before it was ready\n{self.last_words()}")
             # With the key, so that a stranger's server on this port is not taken for ours.
             if self._answers():
                 return
             if elapsed > self._startup_seconds:
                 raise EngineError(
-                    f"the vLLM server was not ready within {self._startup_seconds:g} s (startup_seconds); "
-                    f"see {self._log_file}\n{self.log_tail()}"
+                    f"the vLLM server was not ready within {self._startup_seconds:g} s (startup_seconds)\n"
+                    f"{self.last_words()}"
                 )
             if self._on_progress is not None and elapsed - reported >= 1.0:
                 reported = elapsed
-                self._on_progress(elapsed, self.log_tail().rpartition("\n")[2])
+                self._on_progress(elapsed, last_lines(self._log_file).rpartition("\n")[2])
             time.sleep(_POLL_SECONDS)
 
     def _answers(self) -> bool:

@@ -11,16 +11,31 @@ def rows(*values: tuple[str, str, str, float, bool]) -> pl.DataFrame:
     return pl.DataFrame(values, schema=columns, orient="row")
 
 
+def evaluation(
+    greedy: dict[str, bool],
+    sampled: dict[str, list[bool]] | None = None,
+    second: dict[str, bool] | None = None,
+) -> pl.LazyFrame:
+    """Success of each task's greedy attempt, of its sampled ones, and of a second attempt if it made one."""
+    found = [(task, f"greedy {task}", "first_attempt", 0.0, success) for task, success in greedy.items()]
+    for task, success in (second or {}).items():
+        found += [(task, f"greedy {task}", "reflection", 0.0, True)]
+        found += [(task, f"greedy {task}", "second_attempt", 0.0, success)]
+    for task, successes in (sampled or {}).items():
+        found += [
+            (task, f"sample {number} of {task}", "first_attempt", 1.0, success)
+            for number, success in enumerate(successes)
+        ]
+    return rows(*found).lazy()
+
+
 def test_greedy_and_sampled_attempts_are_scored_apart() -> None:
-    evaluation = rows(
-        ("lake-1", "e1", "first_attempt", 0.0, True),
-        ("lake-2", "e2", "first_attempt", 0.0, False),
-        ("lake-1", "e3", "first_attempt", 1.0, True),
-        ("lake-1", "e4", "first_attempt", 1.0, False),
-        ("lake-2", "e5", "first_attempt", 1.0, False),
-        ("lake-2", "e6", "first_attempt", 1.0, False),
+    scores = score_evaluation(
+        evaluation(
+            greedy={"lake-1": True, "lake-2": False},
+            sampled={"lake-1": [True, False], "lake-2": [False, False]},
+        )
     )
-    scores = score_evaluation(evaluation.lazy())
     assert scores.greedy is not None
     assert scores.sampled is not None
     assert (scores.greedy.value, scores.greedy.tasks) == (0.5, 2)
@@ -30,16 +45,12 @@ def test_greedy_and_sampled_attempts_are_scored_apart() -> None:
 
 
 def test_a_second_attempt_counts_for_success_with_reflection_alone() -> None:
-    evaluation = rows(
-        ("lake-1", "e1", "first_attempt", 0.0, False),
-        ("lake-1", "e1", "reflection", 0.0, True),
-        ("lake-1", "e1", "second_attempt", 0.0, True),
-        ("lake-2", "e2", "first_attempt", 0.0, True),
-        ("lake-3", "e3", "first_attempt", 0.0, False),
-        ("lake-3", "e3", "reflection", 0.0, True),
-        ("lake-3", "e3", "second_attempt", 0.0, False),
+    scores = score_evaluation(
+        evaluation(
+            greedy={"lake-1": False, "lake-2": True, "lake-3": False},
+            second={"lake-1": True, "lake-3": False},
+        )
     )
-    scores = score_evaluation(evaluation.lazy())
     assert scores.greedy is not None
     assert scores.with_reflection is not None
     assert scores.greedy.value == pytest.approx(1 / 3)

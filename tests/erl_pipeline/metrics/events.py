@@ -7,19 +7,29 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from tensorboardX.proto.event_pb2 import Event
+from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 
 def scalars(folder: Path) -> dict[tuple[str, int], list[float]]:
-    """The values under each tag and step, in the order in which they were written."""
+    """The values under each tag and step, in the order in which they were written, as TensorBoard shows them:
+    a START event that is not the first takes away what was read before of its step and later ones."""
     found: dict[tuple[str, int], list[float]] = {}
+    begun = False
     for file in sorted(folder.glob("events.*")):
         content, place = file.read_bytes(), 0
         while place < len(content):
+            if len(content) - place < 16:
+                break  # cut short by a kill
             (length,) = struct.unpack_from("<Q", content, place)
+            if len(content) - place < 16 + length:
+                break
             # Eight bytes of length and four of its checksum, the event, four of its checksum.
             event = Event.FromString(content[place + 12 : place + 12 + length])
             place += 16 + length
+            if event.session_log.status == SessionLog.START:
+                if begun:
+                    found = {at: values for at, values in found.items() if at[1] < event.step}
+                begun = True
             for value in event.summary.value:
                 found.setdefault((value.tag, event.step), []).append(value.simple_value)
     return found

@@ -6,48 +6,27 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from erl_pipeline.training.sequences import TrainingSequence
+from tests.random_models import random_gpt2, random_llama
 
 VOCABULARY = 31
 
 
 def gpt2() -> PreTrainedModel:
     """Learned positions, a head of its own, and dropout that training must not use."""
-    config = GPT2Config(
-        vocab_size=VOCABULARY,
-        n_positions=64,
-        n_embd=32,
-        n_layer=2,
-        n_head=2,
-        resid_pdrop=0.5,
-        tie_word_embeddings=False,
-        bos_token_id=1,
-        eos_token_id=2,
-    )
-    return GPT2LMHeadModel(config)
+    return random_gpt2(VOCABULARY, hidden=32, positions=64, resid_pdrop=0.5, bos_token_id=1, eos_token_id=2)
 
 
 def llama() -> PreTrainedModel:
     """Rotary positions, grouped key-value heads, tied embeddings."""
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=64,
-        tie_word_embeddings=True,
-    )
-    return LlamaForCausalLM(config)
+    return random_llama(VOCABULARY, hidden=32, intermediate=48, heads=4, key_value_heads=2, positions=64)
 
 
 @pytest.fixture(params=[gpt2, llama])
 def model(request: pytest.FixtureRequest) -> PreTrainedModel:
-    torch.manual_seed(0)
-    model = request.param().eval()
+    model: PreTrainedModel = request.param()
     with torch.no_grad():
         for weight in model.parameters():
             weight.mul_(4)  # attention that is far from uniform shows masks that are wrong
@@ -57,12 +36,7 @@ def model(request: pytest.FixtureRequest) -> PreTrainedModel:
 @pytest.fixture
 def make_model() -> Callable[[], PreTrainedModel]:
     """The same random Llama at every call."""
-
-    def make() -> PreTrainedModel:
-        torch.manual_seed(0)
-        return llama().eval()
-
-    return make
+    return llama
 
 
 @pytest.fixture

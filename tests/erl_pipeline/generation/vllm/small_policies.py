@@ -6,51 +6,38 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from erl_pipeline.config.generation import VllmEngineConfig
+from tests.random_models import random_gpt2, random_llama
 
 VOCABULARY = 44
 """As many as the tokenizer of `tests/erl_pipeline/episodes/script.py` has."""
 CONTEXT = 128
 END = 2
-# One process less and no second import of everything: the server starts in a third of the time.
 SMALL_SERVER = {
     "OMP_NUM_THREADS": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_WORKER_MULTIPROC_METHOD": "fork",
 }
 ENGINE = VllmEngineConfig(
     dtype="float32",
     enforce_eager=True,
     max_in_flight=32,
-    arguments=("--distributed-executor-backend=uni",),
     environment=SMALL_SERVER,
     request_seconds=120.0,
 )
-_TOKENS = {"vocab_size": VOCABULARY, "bos_token_id": None, "eos_token_id": END}
+_TOKENS = {"bos_token_id": None, "eos_token_id": END}
 
 
 def untied_gpt2() -> PreTrainedModel:
     """A GPT-2 whose output head is its own."""
-    torch.manual_seed(0)
-    sizes = {"n_positions": CONTEXT, "n_embd": 64, "n_layer": 2, "n_head": 2}
-    return GPT2LMHeadModel(GPT2Config(tie_word_embeddings=False, **_TOKENS, **sizes)).eval()
+    return random_gpt2(VOCABULARY, positions=CONTEXT, **_TOKENS)
 
 
-def tied_llama(layers: int = 2) -> PreTrainedModel:
-    """A Llama whose output head is its embedding matrix."""
-    torch.manual_seed(0)
-    sizes = {
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": layers,
-        "num_attention_heads": 2,
-    }
-    return LlamaForCausalLM(
-        LlamaConfig(tie_word_embeddings=True, max_position_embeddings=CONTEXT, **_TOKENS, **sizes)
-    ).eval()
+def tied_llama(layers: int = 2, width: int = 128) -> PreTrainedModel:
+    """A Llama whose output head is its embedding matrix; `width` is that of its feed-forward layers."""
+    return random_llama(VOCABULARY, layers=layers, intermediate=width, positions=CONTEXT, **_TOKENS)
 
 
 def save(model: PreTrainedModel, folder: Path) -> Path:

@@ -4,11 +4,12 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 from transformers import PreTrainedModel
 
@@ -122,13 +123,37 @@ def test_a_killed_server_loses_no_episode_and_doubles_none(
     engine: VllmEngine, model: PreTrainedModel
 ) -> None:
     """The server is killed when the first of 24 episodes is over; it restarts and the others go on."""
+    rows = run_shard(engine, lambda: os.kill(engine_process(engine), signal.SIGKILL))
+    assert_sampled_from(model, rows)
+
+
+def test_a_server_out_of_memory_loses_no_episode_and_one_that_stays_so_stops_the_run(tmp_path: Path) -> None:
+    """Its worker gets no more memory when the first episode is over; a step over many tokens needs some."""
+    # Half a megabyte a token in the first layer: more than the worker has left over from earlier steps.
+    model = tied_llama(layers=1, width=131072)
+    config = ENGINE.model_copy(update={"arguments": ("--max-num-batched-tokens=256",), "max_failures": 1})
+    with VllmEngine(config, tmp_path / "vllm", frozenset({END}), environment={}) as engine:
+        engine.serve(save(model, tmp_path / "checkpoint"), "policy-1", make_probe(model))
+        starved = worker_process(engine)
+        rows = run_shard(engine, lambda: no_more_memory(starved))
+        assert_sampled_from(model, rows)
+        assert worker_process(engine) != starved
+        with pytest.raises(EngineError) as stopped:
+            run_shard(engine, lambda: no_more_memory(worker_process(engine)))
+    assert "more than 1 failures (max_failures)" in str(stopped.value)
+    assert "can't allocate memory" in str(stopped.value)
+    assert "last log lines" in str(stopped.value)
+
+
+def run_shard(engine: VllmEngine, strike: Callable[[], None]) -> list[Trajectory]:
+    """The rows of 24 episodes, 8 at a time, of which each comes out once; `strike` follows on the first."""
     tokenizer = build_tokenizer(ENVIRONMENT, CONTEXT)
     ended: list[str] = []
 
-    def kill_server_once(rows: list[Trajectory]) -> None:
+    def strike_once(rows: list[Trajectory]) -> None:
         ended.append(rows[0].episode_id)
         if len(ended) == 1:
-            os.kill(engine_process(engine), signal.SIGKILL)
+            strike()
 
     def episode(sample: int) -> EpisodeSteps:
         environment = open_environment(ENVIRONMENT, TASK)
@@ -141,7 +166,7 @@ def test_a_killed_server_loses_no_episode_and_doubles_none(
         [partial(episode, sample) for sample in range(24)],
         engine,
         lambda wanted: [],
-        kill_server_once,
+        strike_once,
         lambda count: None,
         max_in_flight=8,
         stop=threading.Event(),
@@ -150,7 +175,11 @@ def test_a_killed_server_loses_no_episode_and_doubles_none(
     assert [rows[0].sample_index for rows in results] == list(range(24))
     assert sorted(ended) == sorted(rows[0].episode_id for rows in results)
     assert len(set(ended)) == 24
-    for row in itertools.chain.from_iterable(results):
+    return list(itertools.chain.from_iterable(results))
+
+
+def assert_sampled_from(model: PreTrainedModel, rows: list[Trajectory]) -> None:
+    for row in rows:
         expected = logprobs_of(model, row.prompt_token_ids, row.response_token_ids)
         masked = [logprob * mask for logprob, mask in zip(expected, row.response_mask, strict=True)]
         assert row.behaviour_logprobs == pytest.approx(masked, abs=1e-4)
@@ -259,12 +288,24 @@ def test_a_stop_ends_the_wait_for_a_starting_server(tmp_path: Path, model: PreTr
 
 
 def engine_process(engine: VllmEngine) -> int:
-    """The process that computes, a grandchild of this one: found by its parents, killed without warning."""
+    """The process that plans the steps, found by its parents; with it goes the one that computes."""
     server = engine._server
     assert server is not None
     assert server._process is not None
     (api_server,) = children(server._process.pid)
     return next(pid for pid in children(api_server) if "EngineCor" in Path(f"/proc/{pid}/comm").read_text())
+
+
+def worker_process(engine: VllmEngine) -> psutil.Process:
+    """The process that holds the weights and computes, a child of the one above."""
+    below = psutil.Process(engine_process(engine)).children()
+    return next(process for process in below if process.name() == "VLLM::Worker")
+
+
+def no_more_memory(worker: psutil.Process) -> None:
+    """Let the process have 8 MB more than now, so that small things go on and large ones fail."""
+    most = worker.memory_info().vms + 8_000_000
+    worker.rlimit(psutil.RLIMIT_AS, (most, most))
 
 
 def children(pid: int) -> list[int]:

@@ -72,6 +72,23 @@ def test_an_interpreter_without_vllm_is_told_by_the_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.vllm
+def test_too_little_memory_to_start_is_told_first(tmp_path: Path) -> None:
+    server = ManagedServer(
+        save(untied_gpt2(), tmp_path / "checkpoint"),
+        tmp_path / "server.log",
+        environment={**SMALL_SERVER, "VLLM_CPU_KVCACHE_SPACE": "1000000"},  # GiB
+    )
+    with pytest.raises(EngineError) as failure, server:
+        pass
+    assert not server.running
+    first, reason, *tail = str(failure.value).splitlines()
+    assert first == "the vLLM server ended before it was ready"
+    assert "Available memory" in reason
+    assert "less than requested memory for kv (1000000.0 GiB)" in reason
+    assert tail[0] == f"last log lines, of {tmp_path / 'server.log'}:"
+
+
+@pytest.mark.vllm
 def test_a_deadline_ends_a_start(tmp_path: Path) -> None:
     seen: list[float] = []
     server = ManagedServer(

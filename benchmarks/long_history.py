@@ -1,0 +1,231 @@
+"""A long run, written with the store's own writers and layout; nothing of it is generated or trained.
+
+Seven artifacts an iteration: rollouts, their list, memory, two checkpoints, a distillation set, an
+evaluation. The tokens and texts are arbitrary; ids, links, rewards and sizes are those of a run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from storage.artifacts import ArtifactStore
+from storage.memory_entries import MEMORY
+from storage.parquet import write_rows
+from storage.recipe import Recipe, digest
+from storage.runs import Run, RunStore
+from storage.sft import SFT
+from storage.trajectories import TRAJECTORIES
+
+RUN = "history"
+TASKS, TASKS_APART = 4096, 61
+FIRST_TASK = f"task-{TASKS_APART:05d}"
+"""A task of the first iteration, however few rows that has."""
+MEMORY_ENTRIES, SFT_ROWS, EVALUATION_ROWS = 40, 40, 64
+PROMPT_TOKENS, RESPONSE_TOKENS = 48, 16
+VECTOR = 384
+
+
+def build(store_uri: str, iterations: int, rows: int) -> None:
+    """Write a history, unless it is there."""
+    runs = RunStore(store_uri)
+    if RUN in runs.list():
+        return
+    history = History(ArtifactStore(store_uri), runs.create(RUN, {"rows": rows}), rows, 0)
+    started = time.perf_counter()
+    for iteration in range(1, iterations + 1):
+        history.write(iteration)
+        if iteration % 100 == 0:
+            print(f"{iteration} iterations written, {time.perf_counter() - started:.0f} s", flush=True)
+
+
+class History:
+    """Writes iterations as training would, one after the other."""
+
+    def __init__(self, store: ArtifactStore, run: Run, rows: int, start: int) -> None:
+        self.store = store
+        self.run = run
+        self.rows = rows
+        self.random = np.random.default_rng(start)
+        self.checkpoint = self._commit("bootstrap", None, {}, self._weights)
+        self.memory = ""
+        self.entries: list[str] = []
+
+    def write(self, iteration: int) -> None:
+        """One iteration of seven artifacts."""
+        policy, memory = self.checkpoint, self.memory
+        inputs = {"checkpoint": policy} | ({"memory": memory} if memory else {})
+        recipe = self._recipe("rollout_shard", iteration, inputs)
+        rows = list(self._trajectories(recipe.artifact_id, iteration, policy, memory))
+        shard = self._commit(
+            "rollout_shard",
+            iteration,
+            inputs,
+            lambda folder: write_rows(folder / "trajectories.parquet", rows, TRAJECTORIES),
+            policy,
+            memory,
+        )
+        rollouts = self._commit(
+            "generate_rollouts", iteration, {"shard-0000": shard}, _nothing, policy, memory
+        )
+        reflections = [row for row in rows if row["role"] == "reflection"][:MEMORY_ENTRIES]
+        inputs = {"rollouts": rollouts} | ({"memory": memory} if memory else {})
+        version = self._recipe("index_memory", iteration, inputs).artifact_id
+        entries = [self._entry(row, version) for row in reflections]
+        self.memory = self._commit(
+            "index_memory",
+            iteration,
+            inputs,
+            lambda folder: write_rows(folder / "entries.parquet", entries, MEMORY),
+            None,
+            version,
+        )
+        self.entries = [entry["entry_id"] for entry in entries]
+        updated = self._policy("update_policy", iteration, {"checkpoint": policy, "rollouts": rollouts})
+        seconds = [row for row in rows if row["role"] == "second_attempt"][:SFT_ROWS]
+        dataset = self._commit(
+            "build_distillation",
+            iteration,
+            {"rollouts": rollouts},
+            lambda folder: write_rows(folder / "sft.parquet", map(self._sft_row, seconds), SFT),
+        )
+        self.checkpoint = self._policy("fine_tune", iteration, {"checkpoint": updated, "dataset": dataset})
+        inputs = {"checkpoint": self.checkpoint}
+        # An evaluation repeats rows of the rollouts, under ids of their own and as held-out tasks.
+        scored = self._recipe("evaluate", iteration, inputs).artifact_id
+        attempts = [
+            {**row, "trajectory_id": digest([scored, number]), "task_id": f"held-out-{number:05d}"}
+            for number, row in enumerate(rows[:EVALUATION_ROWS])
+        ]
+        self._commit(
+            "evaluate",
+            iteration,
+            inputs,
+            lambda folder: write_rows(folder / "evaluation.parquet", attempts, TRAJECTORIES),
+            self.checkpoint,
+        )
+
+    def _trajectories(self, shard: str, iteration: int, policy: str, memory: str) -> Iterator[dict[str, Any]]:
+        """Half first attempts; every second is reflected on and followed by a second attempt."""
+        tokens = self.random.integers(0, 1000, (self.rows, PROMPT_TOKENS + RESPONSE_TOKENS)).astype(np.int32)
+        logprobs = -self.random.exponential(0.7, (self.rows, RESPONSE_TOKENS)).astype(np.float32)
+        rewards = self.random.integers(0, 2, self.rows).tolist()
+        roles = ("first_attempt", "first_attempt", "reflection", "second_attempt")
+        first = reflection = ""
+        for number in range(self.rows):
+            role = roles[number % 4]
+            identifier = digest([shard, number])
+            saw = (
+                [self.entries[number // 4 % len(self.entries)]]
+                if role == "reflection" and self.entries
+                else []
+            )
+            parent = {"reflection": first, "second_attempt": reflection}.get(role)
+            task = f"task-{(iteration * TASKS_APART + number // 4) % TASKS:05d}"
+            yield {
+                "trajectory_id": identifier,
+                "episode_id": digest([shard, "episode", number // 4]),
+                "parent_trajectory_id": parent,
+                "iteration": iteration,
+                "task_id": task,
+                "task_type": "lake-4x4",
+                "environment": "frozen_lake",
+                "role": role,
+                "attempt_index": number % 2,
+                "revision_index": 0,
+                "sample_index": number % 4,
+                "group_id": f"{iteration}/{task}/{role}/0",
+                "subgroup": None,
+                "prompt_token_ids": tokens[number, :PROMPT_TOKENS],
+                "response_token_ids": tokens[number, PROMPT_TOKENS:],
+                "response_mask": np.ones(RESPONSE_TOKENS, dtype=np.int8),
+                "behaviour_logprobs": logprobs[number],
+                "temperature": 1.0,
+                "policy_version": policy,
+                "tokenizer_digest": "words",
+                "reward": float(rewards[number]),
+                "success": bool(rewards[number]),
+                "finish_reason": "stop",
+                "truncated": False,
+                "feedback": "fell" if not rewards[number] else "",
+                "messages": f'[{{"role": "user", "content": "{task}"}}]',
+                "reflection": f"go {number % 7}" if role == "reflection" else None,
+                "memory_version": memory if role == "reflection" else "",
+                "memory_entry_ids": saw,
+                "seed": number,
+                "environment_seed": 0,
+                "task_payload": "{}",
+            }
+            first = identifier if role == "first_attempt" else first
+            reflection = identifier if role == "reflection" else reflection
+
+    def _entry(self, row: dict[str, Any], version: str) -> dict[str, Any]:
+        given = {
+            "entry_id": f"m-{row['trajectory_id']}",
+            "kind": "reflection",
+            "text": row["reflection"],
+            "task_text": row["task_id"],
+            "key_text": row["task_id"],
+            "vector": self.random.standard_normal(VECTOR).astype(np.float32),
+            "embedding_model": "arbitrary",
+            "reward_before": 0.0,
+            "reward_after": 1.0,
+            "source_trajectory_id": row["trajectory_id"],
+            "status": "active",
+            "parent_entry_ids": row["memory_entry_ids"],
+            "memory_version": version,
+        }
+        return {name: given.get(name, row.get(name)) for name in MEMORY.schema.names}
+
+    @staticmethod
+    def _sft_row(row: dict[str, Any]) -> dict[str, Any]:
+        given = {
+            "sft_row_id": f"s-{row['trajectory_id']}",
+            "prompt": [{"role": "user", "content": row["task_id"]}],
+            "completion": [{"role": "assistant", "content": "go"}],
+            "input_token_ids": np.concatenate([row["prompt_token_ids"], row["response_token_ids"]]),
+            "loss_mask": [0] * PROMPT_TOKENS + [1] * RESPONSE_TOKENS,
+            "reflection_trajectory_id": row["parent_trajectory_id"],
+            "first_trajectory_id": row["trajectory_id"],
+            "weight": 1.0,
+        }
+        return {name: given.get(name, row.get(name)) for name in SFT.schema.names}
+
+    def _policy(self, stage: str, iteration: int, inputs: dict[str, str]) -> str:
+        version = self._recipe(stage, iteration, inputs).artifact_id
+        return self._commit(stage, iteration, inputs, self._weights, version)
+
+    def _weights(self, folder: Path) -> None:
+        (folder / "model.safetensors").write_bytes(self.random.bytes(4096))
+
+    def _recipe(self, stage: str, iteration: int | None, inputs: dict[str, str]) -> Recipe:
+        return Recipe(stage, 1, {"iteration": iteration}, inputs, 0)
+
+    def _commit(
+        self,
+        stage: str,
+        iteration: int | None,
+        inputs: dict[str, str],
+        write: Callable[[Path], object],
+        policy: str | None = None,
+        memory: str | None = None,
+    ) -> str:
+        recipe = self._recipe(stage, iteration, inputs)
+        with self.store.create(recipe, run=self.run.name, iteration=iteration) as staging:
+            write(staging.path)
+            staging.commit(
+                counters={"generated_tokens": 1},
+                metrics={"greedy_success": 0.5, "greedy_success_low": 0.4, "greedy_success_high": 0.6},
+                policy_version=policy,
+                memory_version=memory or None,
+            )
+        self.run.record(iteration, stage, recipe.artifact_id, reused=False, seconds=0.1)
+        return recipe.artifact_id
+
+
+def _nothing(folder: Path) -> None:
+    return

@@ -1,0 +1,31 @@
+"""What the commands of `erl-pipeline lineage` have in common: arguments, and lists that are cut short."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+import typer
+
+from command_line.output import print_line, print_table
+
+Identifier = Annotated[
+    str, typer.Argument(metavar="ID", help="Artifact, trajectory, SFT row or memory entry, or its beginning.")
+]
+OneRun = Annotated[
+    str | None, typer.Option("--run", metavar="RUN", help="Look at this run only, not at the whole store.")
+]
+Limit = Annotated[int, typer.Option("--limit", min=1, help="Lines to print; --json has all.")]
+
+DEFAULT_LIMIT = 40
+SHORT = 12
+"""Characters of an artifact's id that tell it apart on the screen."""
+
+
+def print_first(
+    rows: Sequence[Mapping[str, str]], total: int, left: Sequence[str], rest: str = "more"
+) -> None:
+    """The first rows of `total` as a table, and how to get the others."""
+    print_table(rows, left=left)
+    if total > len(rows):
+        print_line(f"{total - len(rows):,} {rest}: --limit {total}, or --json for all.")

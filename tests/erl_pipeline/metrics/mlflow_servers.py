@@ -1,0 +1,74 @@
+"""MLflow's tracking server as a process, and the runs that MLflow has."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+from mlflow import MlflowClient
+from mlflow.entities import Run
+
+
+@contextmanager
+def tracking_server(folder: Path) -> Iterator[str]:
+    """The address of an `mlflow server` on the loopback interface, which keeps its runs in the folder."""
+    folder.mkdir(exist_ok=True)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    command = [sys.executable, "-m", "mlflow", "server", "--workers=1", "--host=127.0.0.1", f"--port={port}"]
+    with (folder / "log").open("ab") as log:
+        server = subprocess.Popen(
+            [*command, f"--backend-store-uri=sqlite:///{folder / 'mlflow.db'}"],
+            cwd=folder,
+            env={
+                **os.environ,
+                "MLFLOW_DISABLE_TELEMETRY": "true",
+                "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # of large language models' judges
+            },
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    address = f"http://127.0.0.1:{port}"
+    try:
+        while not _answers(address):
+            assert server.poll() is None, (folder / "log").read_text()
+            time.sleep(0.2)
+        yield address
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+
+def _answers(address: str) -> bool:
+    try:
+        return httpx.get(f"{address}/health", trust_env=False).is_success
+    except httpx.TransportError:
+        return False
+
+
+def recorded_runs(uri: str, experiment: str = "erl-pipeline") -> list[Run]:
+    """The runs that MLflow has, the oldest first."""
+    client = MlflowClient(tracking_uri=uri)
+    found = client.get_experiment_by_name(experiment)
+    assert found is not None
+    return list(client.search_runs([found.experiment_id], order_by=["attributes.start_time"]))
+
+
+def recorded_scalars(uri: str, run: Run) -> dict[tuple[str, int], list[float]]:
+    """The values under each name and step."""
+    client = MlflowClient(tracking_uri=uri)
+    values: dict[tuple[str, int], list[float]] = {}
+    for name in run.data.metrics:
+        for point in client.get_metric_history(run.info.run_id, name):
+            values.setdefault((name, point.step), []).append(point.value)
+    return values

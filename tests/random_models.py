@@ -1,0 +1,56 @@
+"""Language models of a few thousand random weights, of the two architectures that the tests are about."""
+
+from __future__ import annotations
+
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+
+def random_llama(
+    vocabulary: int,
+    *,
+    hidden: int = 64,
+    intermediate: int = 128,
+    layers: int = 2,
+    heads: int = 2,
+    key_value_heads: int | None = None,
+    positions: int = 128,
+    **settings: int | None,
+) -> PreTrainedModel:
+    """Rotary positions and tied embeddings; the same weights at every call. `settings` are LlamaConfig's."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=key_value_heads,
+        max_position_embeddings=positions,
+        tie_word_embeddings=True,
+        **settings,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+def random_gpt2(
+    vocabulary: int,
+    *,
+    hidden: int = 64,
+    layers: int = 2,
+    heads: int = 2,
+    positions: int = 128,
+    **settings: float | None,
+) -> PreTrainedModel:
+    """Learned positions, a head of its own; the same weights at every call. `settings` are GPT2Config's."""
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=vocabulary,
+        n_embd=hidden,
+        n_layer=layers,
+        n_head=heads,
+        n_positions=positions,
+        tie_word_embeddings=False,
+        **settings,
+    )
+    return GPT2LMHeadModel(config).eval()
