@@ -7,13 +7,12 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
-from types import FrameType
 from typing import TypeVar
+
+from erl_pipeline.pipeline.signals import call_beside_signals
 
 T = TypeVar("T")
 
-_LOOK_SECONDS = 0.2
 SHOW_CURSOR = "\x1b[?25h"
 
 
@@ -33,15 +32,14 @@ class Stop:
 def call_interruptibly(work: Callable[[], T], stop: Stop, tell: Callable[[str], None]) -> T:
     """Call `work` in a thread of its own while this one, the main thread, waits for signals.
 
-    Signal handlers run in the main thread, so nothing is ever torn apart in the middle of a commit: the
-    first SIGINT or SIGTERM only sets `stop`, and `work` ends when it next looks. A second one ends the
+    The first SIGINT or SIGTERM only sets `stop`, and `work` ends when it next looks. A second one ends the
     process at once.
 
     Args:
         tell: shows the user one line.
     """
 
-    def handle(number: int, _frame: FrameType | None) -> None:
+    def handle(number: int) -> None:
         if stop.event.is_set():
             if sys.stderr.isatty():
                 os.write(2, SHOW_CURSOR.encode())
@@ -50,15 +48,4 @@ def call_interruptibly(work: Callable[[], T], stop: Stop, tell: Callable[[str], 
         stop.event.set()
         tell("Stopping after the commit in flight; once more to stop at once.")
 
-    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="work") as pool:
-            future = pool.submit(work)
-            # The kernel may give the signal to any thread; Python then calls the handler when this one next
-            # runs, so it must not sleep for longer than a person would wait.
-            while not wait([future], timeout=_LOOK_SECONDS).done:
-                continue
-            return future.result()
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+    return call_beside_signals(work, handle)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextvars
 import logging
 import os
-import signal
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
 
 from prefect.client.schemas.objects import State
@@ -22,6 +18,7 @@ from prefect.states import Cancelled, Completed, Failed
 
 from erl_pipeline.config.load import load_config
 from erl_pipeline.pipeline.run_state import completed_iterations, last_stage, run_config
+from erl_pipeline.pipeline.signals import call_beside_signals
 from flows.worker_link import (
     LINK_VARIABLE,
     FlowEnded,
@@ -41,7 +38,6 @@ if TYPE_CHECKING:
 Overlap = Literal["skip", "wait"]
 SKIPPED = "Skipped"
 
-_LOOK_SECONDS = 0.2
 _BUSY_SECONDS = 2.0
 
 Logger = logging.Logger | logging.LoggerAdapter[Any]
@@ -115,8 +111,9 @@ def conclude(
 ) -> State[None]:
     """Call `work` with a stop event that signals set, and tell the worker how the flow run ended."""
     logger = get_run_logger()
+    stop = threading.Event()
 
-    def told(stop: threading.Event) -> State[None]:
+    def told() -> State[None]:
         outcome = "failed"
         with link_to_worker(os.environ.get(LINK_VARIABLE)) as link:
             link.send(FlowStarted(request.flow, request.run))
@@ -131,7 +128,7 @@ def conclude(
         return state
 
     with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
-        state = _stoppable(told)
+        state = call_beside_signals(told, lambda _number: stop.set())
     logger.info("%s", state.message)
     return state
 
@@ -170,22 +167,3 @@ def listener_for(run: Run, config: RunConfig, logger: Logger, link: WorkerLink) 
             logger.warning("%s", message)
 
     return Reporter()
-
-
-def _stoppable(work: Callable[[threading.Event], State[None]]) -> State[None]:
-    """Call `work` in a thread of its own, so that a signal never interrupts a commit: it sets the event."""
-    stop = threading.Event()
-
-    def handle(_number: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="work") as pool:
-            future = pool.submit(contextvars.copy_context().run, work, stop)
-            while not wait([future], timeout=_LOOK_SECONDS).done:
-                continue
-            return future.result()
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

@@ -1,7 +1,8 @@
-"""The append-only ledger of a run: one JSON line for each artifact that a stage gave it."""
+"""The append-only ledger of a run: a JSON line, with a digest, for each artifact that a stage gave it."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import threading
@@ -18,6 +19,7 @@ PART_LINES = 256
 """Lines that a part of a ledger in an object store holds before the next is begun."""
 
 _TAIL_BYTES = 4096
+_DIGEST = b',"sha256":"'
 
 
 class LedgerEntry(BaseModel):
@@ -49,7 +51,7 @@ class Ledger:
 
     def append(self, entry: LedgerEntry) -> None:
         """Add a line; it is on disk when this returns. Raises StoreError when it cannot be written."""
-        line = (entry.model_dump_json() + "\n").encode("utf-8")
+        line = _line(entry)
         with self._append_lock, store_errors("write", self._path):
             if self._root.local:
                 _append_line(Path(self._path), line)
@@ -57,17 +59,18 @@ class Ledger:
                 self._append_to_last_part(line)
 
     def read(self) -> list[LedgerEntry]:
-        """All whole lines, oldest first. Raises StoreError, naming the line, for one that is not an entry."""
+        """All whole lines, oldest first. Raises StoreError, naming it, for a line that was not written so."""
         entries = []
         for part in [self._path] if self._root.local else self._parts():
-            for number, line in enumerate(self._whole_lines(part).splitlines(), start=1):
-                try:
-                    entries.append(LedgerEntry.model_validate_json(line))
-                except ValidationError as error:
+            for number, line in enumerate(self._whole_lines(part).split(b"\n")[:-1], start=1):
+                entry = _entry(line)
+                if entry is None:
                     raise StoreError(
-                        f"{part}, line {number} is not a ledger entry ({error.error_count()} errors). "
-                        "Remove the line: `train --check` finds artifacts by recipe and records them again."
-                    ) from error
+                        f"{part}, line {number} is not a ledger entry as it was written. Put the file back "
+                        "from a copy, or remove the line: `train --check` then finds its artifact and "
+                        "records it again. What somebody asked for by hand must be asked for again."
+                    )
+                entries.append(entry)
         return entries
 
     def _append_to_last_part(self, line: bytes) -> None:
@@ -91,6 +94,26 @@ class Ledger:
     def _whole_lines(self, path: str) -> bytes:
         content = read_bytes(self._root, path) or b""
         return content[: content.rfind(b"\n") + 1]
+
+
+def _line(entry: LedgerEntry) -> bytes:
+    content = entry.model_dump_json().encode("utf-8")
+    return content[:-1] + _DIGEST + _digest(content) + b'"}\n'
+
+
+def _entry(line: bytes) -> LedgerEntry | None:
+    """The entry of a line; None where the line is not as it was written."""
+    content, _, end = line.rpartition(_DIGEST)
+    if end != _digest(content + b"}") + b'"}':
+        return None
+    try:
+        return LedgerEntry.model_validate_json(content + b"}")
+    except ValidationError:
+        return None
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.sha256(content).hexdigest()[:16].encode()
 
 
 def _append_line(path: Path, line: bytes) -> None:

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from storage.errors import StoreError
 from storage.filesystem import open_root, read_bytes, write_new
+from storage.records import read_record, record_bytes
 
 
 class _Record(BaseModel):
@@ -61,7 +62,7 @@ _ORIGIN: TypeAdapter[BranchOrigin | OfflineOrigin] = TypeAdapter(Origin)
 def read_origin(store_uri: str, run_name: str) -> BranchOrigin | OfflineOrigin | None:
     """What a run was begun from; None for a run that began by itself.
 
-    Raises StoreError for a file that says nothing this program knows.
+    Raises StoreError for a file that was changed, or that says nothing this program knows.
     """
     root = open_root(store_uri)
     path = root.join("runs", run_name, "origin.json")
@@ -69,7 +70,7 @@ def read_origin(store_uri: str, run_name: str) -> BranchOrigin | OfflineOrigin |
     if content is None:
         return None
     try:
-        return _ORIGIN.validate_json(content)
+        return _ORIGIN.validate_python(read_record(content, path))
     except ValidationError as error:
         raise StoreError(f"{path} is not the origin of a run ({error.error_count()} errors).") from error
 
@@ -81,6 +82,6 @@ def write_origin(store_uri: str, run_name: str, origin: BranchOrigin | OfflineOr
     """
     root = open_root(store_uri)
     path = root.join("runs", run_name, "origin.json")
-    content = (origin.model_dump_json(indent=1) + "\n").encode("utf-8")
+    content = record_bytes(origin.model_dump(mode="json"))
     if not write_new(root, path, content) and read_origin(store_uri, run_name) != origin:
         raise StoreError(f"run {run_name} has another origin already: see {path}.")

@@ -15,11 +15,12 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from storage.errors import InputError, StoreError
+from storage.errors import InputError
 from storage.filesystem import StoreRoot, list_names, open_root, read_bytes, write_new
 from storage.lease import LEASE_SECONDS, Lease
 from storage.ledger import Ledger, LedgerEntry
 from storage.locks import lock_run
+from storage.records import read_record, record_bytes
 
 _LEDGER = re.compile(r"ledger(-\d{8})?\.jsonl")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -125,26 +126,23 @@ class RunStore:
         """
         if not _NAME.fullmatch(name):
             raise InputError(f"{name!r} is no name of a run: use up to 64 letters, digits, '.', '_' and '-'.")
-        content = json.dumps(
-            {"name": name, "config": dict(config)}, indent=1, ensure_ascii=False, allow_nan=False
-        )
-        if not write_new(self._root, self._path(name), (content + "\n").encode("utf-8")):
+        content = record_bytes({"name": name, "config": dict(config)})
+        if not write_new(self._root, self._path(name), content):
             raise InputError(f"run {name} exists already in store {self._root.uri}.")
         return self.open(name)
 
     def open(self, name: str) -> Run:
-        """An existing run. Raises InputError, with the runs there are, for an unknown name."""
+        """An existing run.
+
+        Raises InputError, with the runs there are, for an unknown name, StoreError for a damaged run.json.
+        """
         content = read_bytes(self._root, self._path(name))
         if content is None:
             known = self.list()
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"Did you mean {close[0]}?" if close else f"Its runs: {', '.join(known) or 'none'}."
             raise InputError(f"no run {name} in store {self._root.uri}. {hint}")
-        try:
-            config = json.loads(content)["config"]
-        except (ValueError, KeyError) as error:
-            raise StoreError(f"{self._path(name)} cannot be read: {error}") from error
-        return Run(self._root, name, config)
+        return Run(self._root, name, read_record(content, self._path(name))["config"])
 
     def list(self) -> list[str]:
         """Names of all runs, sorted."""

@@ -14,6 +14,7 @@ from storage.integrity import Problems
 from storage.lineage.rows import LineageRows, RowKind
 from storage.manifest import Manifest
 from storage.memory_index import EMPTY_MEMORY, MemoryIndex, index_folder
+from storage.origin import read_origin
 from storage.releases import ReleasedFile
 from storage.runs import Run
 
@@ -40,8 +41,10 @@ class VerificationReport:
 def verify_run(store: ArtifactStore, run: Run) -> VerificationReport:
     """Hash every artifact that the run's ledger reaches, count rows, and follow every link between rows.
 
-    Links are followed only where all files are whole. Changes nothing.
+    Links are followed only where all files are whole. Changes nothing. Raises StoreError where the run's own
+    records, from which the rest is found, are damaged.
     """
+    read_origin(store.uri, run.name)
     manifests, problems = _reachable(store, run)
     released = _released(store, manifests)
     for manifest in manifests:

@@ -13,6 +13,7 @@ import pytest
 from command_line.memory_outcomes import judge, score_difference, verdict_lines
 from erl_pipeline.evaluation.statistics import success_rate
 from storage.memory_use import Comparison, Outcomes
+from storage.records import record_bytes
 from tests.command_line.invoke import SMALL, invoke
 
 REMEMBERING = SMALL.replace("iterations: 2", "iterations: 3").replace(
@@ -165,8 +166,7 @@ def test_a_run_keeps_its_memory_small(tmp_path: Path) -> None:
 def test_a_run_without_memory_says_so(copied: Path) -> None:
     path = copied / "runs" / "small" / "run.json"
     run = json.loads(path.read_text())
-    run["config"]["memory"] = None
-    path.write_text(json.dumps(run))
+    path.write_bytes(record_bytes({"name": "small", "config": {**run["config"], "memory": None}}))
     for words in (["stats", "small"], ["search", "small", "x"], ["list", "small"]):
         result = invoke("memory", *words, "--store", copied)
         assert (result.status, "memory: off" in result.errors) == (2, True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,19 @@ def test_a_flipped_bit_is_found_in_every_file_of_a_run(tmp_path: Path) -> None:
             ArtifactStore(str(store)).open(artifact_id)
         _flip(path, bit)
     assert verify_run(ArtifactStore(str(store)), run).problems == []
+
+    for path in (store / "runs" / "small" / "run.json", store / "runs" / "small" / "ledger.jsonl"):
+        # A last line without its newline is what a kill leaves.
+        bit = chance.randrange(8 * (path.stat().st_size - 1))
+        _flip(path, bit)
+        told = subprocess.run(
+            [sys.executable, "-m", "command_line.main", "lineage", "verify", "small", "--store", store],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (told.returncode, path.name in told.stderr) == (2, True), f"seed {SEED}, bit {bit} of {path}"
+        _flip(path, bit)
 
 
 @pytest.mark.slow

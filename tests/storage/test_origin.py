@@ -4,6 +4,7 @@ import pytest
 
 from storage.errors import StoreError
 from storage.origin import BranchOrigin, OfflineOrigin, read_origin, write_origin
+from storage.records import record_bytes
 
 BRANCH = BranchOrigin(run="first", iteration=3, stage="update_policy")
 
@@ -36,6 +37,6 @@ def test_another_origin_is_refused_and_the_first_stays(tmp_path: Path) -> None:
 def test_a_file_that_is_no_origin_is_named(tmp_path: Path) -> None:
     path = tmp_path / "runs" / "second" / "origin.json"
     path.parent.mkdir(parents=True)
-    path.write_text('{"type": "elsewhere"}')
+    path.write_bytes(record_bytes({"type": "elsewhere"}))
     with pytest.raises(StoreError, match=r"origin\.json is not the origin of a run"):
         read_origin(str(tmp_path), "second")

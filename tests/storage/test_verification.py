@@ -11,7 +11,9 @@ import pytest
 
 from storage.artifacts import ArtifactStore
 from storage.embedding import Embedder
+from storage.errors import StoreError
 from storage.memory import MemoryEntry, ReflectionMemory, write_delta
+from storage.origin import BranchOrigin, write_origin
 from storage.recipe import Recipe
 from storage.trajectories import Trajectory, write_trajectories
 from storage.verification import verify_run
@@ -32,6 +34,16 @@ def test_a_whole_run_has_no_problems_and_its_rows_are_counted(tiny_run: Any, emb
     assert report.problems == []
     assert (report.artifacts, report.files) == (5, 4)
     assert (report.trajectories, report.memory_entries, report.sft_rows) == (3, 1, 1)
+
+
+def test_a_damaged_record_of_what_a_run_was_begun_from_is_found(tiny_run: Any) -> None:
+    origin = BranchOrigin(run="first", iteration=2, stage="update_policy")
+    write_origin(tiny_run.store.uri, "run", origin)
+    assert verify_run(tiny_run.store, tiny_run.run).problems == []
+    path = Path(tiny_run.store.uri) / "runs" / "run" / "origin.json"
+    path.write_text(path.read_text().replace("update_policy", "update_polici"))
+    with pytest.raises(StoreError, match=r"origin\.json was changed after it was written"):
+        verify_run(tiny_run.store, tiny_run.run)
 
 
 def test_the_table_of_the_memory_may_be_absent_but_not_different(tiny_run: Any, embedder: Embedder) -> None:
