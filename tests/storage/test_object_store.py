@@ -171,7 +171,7 @@ def test_a_run_is_refused_to_a_second_machine_until_the_first_has_been_silent_fo
         holder.wait()
         with pytest.raises(RunBusy, match=named), run.lock(4.0):
             pass
-        time.sleep(6)
+        time.sleep(6)  # the lease of the dead runs out
         with run.lock(4.0):
             run.record(1, "evaluate", "b", reused=False, seconds=0.0)
     assert [entry.artifact_id for entry in RunStore(uri).open("run").recorded()] == ["a", "b"]
@@ -183,7 +183,7 @@ def test_a_machine_that_slept_through_its_lease_is_told_and_overwrites_nothing(
     run = RunStore(uri).create("run", {})
     with hold(uri, tmp_path / "other", 2.0) as holder:
         holder.send_signal(signal.SIGSTOP)
-        time.sleep(4)
+        time.sleep(4)  # longer than a lease: nobody renews it
         with run.lock(2.0):
             run.record(2, "evaluate", "b", reused=False, seconds=0.0)
             holder.send_signal(signal.SIGCONT)
