@@ -35,11 +35,11 @@ from erl_pipeline.evaluation.comparison import (
 )
 from erl_pipeline.evaluation.curves import across_seeds
 from erl_pipeline.evaluation.history import CurvePoint, learning_curve, read_history
-from erl_pipeline.report.charts import Chart, Series, chart_svg
-from storage.artifacts import ArtifactStore
+from erl_pipeline.views.report.charts import Chart, Series, chart_svg
+from storage.artifacts.manifest import code_version, package_versions
+from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError, PipelineError
-from storage.manifest import code_version, package_versions
-from storage.runs import RunStore
+from storage.runs.run import RunStore
 
 METHODS = ("erl", "rlvr", "rlvr-distillation", "erl-no-reflection", "erl-no-memory", "erl-no-distillation")
 CHARTS = {

@@ -24,10 +24,10 @@ from measurements import SMOLLM2, Column, Figures
 from requests_to_server import generate_one
 
 from erl_pipeline.config.generation import VllmEngineConfig
-from erl_pipeline.generation.vllm.engine import VllmEngine, server_arguments
-from erl_pipeline.generation.vllm.probe import make_probe
-from erl_pipeline.generation.vllm.server import ManagedServer
-from erl_pipeline.generation.vllm.serving_copy import write_serving_copy
+from erl_pipeline.engines.vllm.engine import VllmEngine, server_arguments
+from erl_pipeline.engines.vllm.probe import make_probe
+from erl_pipeline.engines.vllm.server import ManagedServer
+from erl_pipeline.engines.vllm.serving_copy import write_serving_copy
 from erl_pipeline.policies.pretrained import LoadedPolicy, load_policy, save_policy
 
 HANDOVER, RESTART = "hand-over with proof", "server restart"

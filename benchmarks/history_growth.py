@@ -37,13 +37,13 @@ from measurements import (
     write_section,
 )
 
-from storage.artifacts import ArtifactStore
+from storage.artifacts.recipe import Recipe
+from storage.artifacts.store import ArtifactStore
 from storage.lineage import ArtifactGraph, downstream
 from storage.lineage.questions import policies_trained_on, rows_using_memory
 from storage.lineage.rows import LineageRows
-from storage.recipe import Recipe
-from storage.runs import Run, RunStore
-from storage.trajectories import scan_trajectories
+from storage.runs.run import Run, RunStore
+from storage.tables.trajectories import scan_trajectories
 
 NAME = "history_growth"
 BOOKKEEPING_STAGES = (

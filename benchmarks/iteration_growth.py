@@ -47,7 +47,7 @@ from erl_pipeline.pipeline.context import open_context
 from erl_pipeline.pipeline.outcome import Silent, StageOutcome
 from erl_pipeline.pipeline.run_state import completed_iterations
 from erl_pipeline.pipeline.train import train
-from storage.runs import RunStore
+from storage.runs.run import RunStore
 
 NAME = "iteration_growth"
 RUN = "growth"

@@ -108,11 +108,11 @@ def settings(arguments: argparse.Namespace) -> list[str]:
 def measure_ours(arguments: argparse.Namespace) -> Figures:
     """The second iteration of a run, in this process."""
     from erl_pipeline.config.load import load_config
-    from erl_pipeline.pipeline.bootstrap import bootstrap
     from erl_pipeline.pipeline.context import open_context
     from erl_pipeline.pipeline.iteration import IterationState, run_iteration
     from erl_pipeline.pipeline.outcome import DirectRunner, Silent, StageOutcome
-    from erl_pipeline.pipeline.tasks import prepare_tasks
+    from erl_pipeline.stages.bootstrap import bootstrap
+    from erl_pipeline.stages.prepare_tasks import prepare_tasks
 
     class Clock(Silent):
         """Seconds of each stage."""
@@ -158,7 +158,7 @@ def prompts_of_the_run(arguments: argparse.Namespace) -> list[Any]:
     """The chat prompts of our first two iterations."""
     from erl_pipeline.config.load import load_config
     from erl_pipeline.environments.catalog import open_environment, prompt_format, training_tasks
-    from erl_pipeline.pipeline.tasks import draw_tasks
+    from erl_pipeline.stages.prepare_tasks import draw_tasks
 
     config = load_config(CONFIG, settings(arguments))
     prompts = prompt_format(config.environment)

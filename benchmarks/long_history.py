@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from storage.artifacts import ArtifactStore
-from storage.memory_entries import MEMORY
-from storage.parquet import write_rows
-from storage.recipe import Recipe, digest
-from storage.runs import Run, RunStore
-from storage.sft import SFT
-from storage.trajectories import TRAJECTORIES
+from storage.artifacts.recipe import Recipe, digest
+from storage.artifacts.store import ArtifactStore
+from storage.memory.entries import MEMORY
+from storage.runs.run import Run, RunStore
+from storage.tables.parquet import write_rows
+from storage.tables.sft import SFT
+from storage.tables.trajectories import TRAJECTORIES
 
 RUN = "history"
 TASKS, TASKS_APART = 4096, 61

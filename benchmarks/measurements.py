@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
-from storage.manifest import code_version
+from storage.artifacts.manifest import code_version
 
 SMOLLM2 = Path("models/SmolLM2-135M-Instruct")
 RESULTS = Path(__file__).with_name("results")

@@ -36,13 +36,19 @@ import numpy as np
 import numpy.typing as npt
 from measurements import write_section
 
-from storage.artifacts import ArtifactStore
-from storage.memory import EMPTY_MEMORY, MemoryEntry, MemoryHit, MemoryView, ReflectionMemory
-from storage.memory_chain import ENTRIES_FILE, PARENT_INPUT
-from storage.memory_entries import write_embedded
-from storage.memory_history import INDEX_STAGE, latest_version, memory_versions
-from storage.recipe import Recipe
-from storage.runs import Run, RunStore
+from storage.artifacts.recipe import Recipe
+from storage.artifacts.store import ArtifactStore
+from storage.memory.chain import ENTRIES_FILE, PARENT_INPUT
+from storage.memory.entries import write_embedded
+from storage.memory.history import INDEX_STAGE, latest_version, memory_versions
+from storage.memory.reflection_memory import (
+    EMPTY_MEMORY,
+    MemoryEntry,
+    MemoryHit,
+    MemoryView,
+    ReflectionMemory,
+)
+from storage.runs.run import Run, RunStore
 
 STAGES = ("generate", "build", "search", "add")
 NAME = "growth"

@@ -16,12 +16,12 @@ import threading
 from batches import LENGTHS
 
 from erl_pipeline.config.load import load_config
-from erl_pipeline.pipeline.bootstrap import bootstrap
 from erl_pipeline.pipeline.context import open_context
 from erl_pipeline.pipeline.outcome import Silent
-from erl_pipeline.pipeline.rollouts import generate_rollouts, plan_shards, rollout_shard, trajectory_files
-from erl_pipeline.pipeline.tasks import prepare_tasks
-from storage.trajectories import Trajectory, read_trajectories
+from erl_pipeline.stages.bootstrap import bootstrap
+from erl_pipeline.stages.prepare_tasks import prepare_tasks
+from erl_pipeline.stages.rollouts import generate_rollouts, plan_shards, rollout_shard, trajectory_files
+from storage.tables.trajectories import Trajectory, read_trajectories
 
 
 def main() -> None:

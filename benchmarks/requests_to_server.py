@@ -8,7 +8,7 @@ from urllib.error import HTTPError
 from urllib.request import ProxyHandler, Request, build_opener
 
 if TYPE_CHECKING:
-    from erl_pipeline.generation.vllm.server import ManagedServer
+    from erl_pipeline.engines.vllm.server import ManagedServer
 
 
 def post(url: str, path: str, key: str, body: dict[str, Any] | None = None) -> bytes:

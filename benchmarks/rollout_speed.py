@@ -33,8 +33,8 @@ from requests_to_server import reset_prefix_cache
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
-    from erl_pipeline.generation.vllm.server import ManagedServer
-    from storage.trajectories import Trajectory
+    from erl_pipeline.engines.vllm.server import ManagedServer
+    from storage.tables.trajectories import Trajectory
 
 PIPELINE = "erl-pipeline"
 BARE = {"bare": True, "bare, no logprobs": False}
@@ -106,13 +106,13 @@ def compare(policy: str, arguments: argparse.Namespace) -> dict[str, list[Figure
 def start(path: str, overrides: list[str], folder: Path, open_: ExitStack) -> tuple[ManagedServer, RunConfig]:
     """Commit tasks and checkpoint, start a server with it, and the configuration that uses that server."""
     from erl_pipeline.config.load import load_config
-    from erl_pipeline.generation.vllm.engine import server_arguments
-    from erl_pipeline.generation.vllm.server import ManagedServer
-    from erl_pipeline.generation.vllm.serving_copy import write_serving_copy
-    from erl_pipeline.pipeline.bootstrap import MODEL, bootstrap
+    from erl_pipeline.engines.vllm.engine import server_arguments
+    from erl_pipeline.engines.vllm.server import ManagedServer
+    from erl_pipeline.engines.vllm.serving_copy import write_serving_copy
     from erl_pipeline.pipeline.context import open_context
     from erl_pipeline.pipeline.outcome import Silent
-    from erl_pipeline.pipeline.tasks import prepare_tasks
+    from erl_pipeline.stages.bootstrap import MODEL, bootstrap
+    from erl_pipeline.stages.prepare_tasks import prepare_tasks
 
     config = load_config(path, overrides)
     with open_context(config, str(folder / "store"), Silent(), threading.Event()) as context:
@@ -137,7 +137,7 @@ def run_pipeline(
     task: dict[str, Any], server: ManagedServer, folder: Path, profile: Path | None
 ) -> tuple[Figures, list[list[Any]]]:
     """One run of the stage in a process of its own, and the requests that it made."""
-    from storage.trajectories import read_trajectories
+    from storage.tables.trajectories import read_trajectories
 
     file = folder / "figures.json"
     task["rows"] = str(folder / "rows.txt")
@@ -151,12 +151,12 @@ def run_pipeline(
 def measure_pipeline(task: dict[str, Any], profile: Path | None) -> Figures:
     """The stage `rollout_shard` of one iteration, in this process, on a server that runs already."""
     from erl_pipeline.config.run import RunConfig
-    from erl_pipeline.pipeline.bootstrap import bootstrap
     from erl_pipeline.pipeline.context import open_context
     from erl_pipeline.pipeline.outcome import Silent
-    from erl_pipeline.pipeline.rollouts import TRAJECTORIES, plan_shards, rollout_shard
-    from erl_pipeline.pipeline.tasks import prepare_tasks
-    from storage.trajectories import read_trajectories
+    from erl_pipeline.stages.bootstrap import bootstrap
+    from erl_pipeline.stages.prepare_tasks import prepare_tasks
+    from erl_pipeline.stages.rollouts import TRAJECTORIES, plan_shards, rollout_shard
+    from storage.tables.trajectories import read_trajectories
 
     config = RunConfig.model_validate(task["config"])
     with open_context(config, task["store"], Silent(), threading.Event()) as context:

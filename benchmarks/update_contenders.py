@@ -24,10 +24,10 @@ def measure_ours(
     from erl_pipeline.config.objective import ObjectiveConfig
     from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
     from erl_pipeline.policies.pretrained import load_policy
-    from erl_pipeline.training.optimizer import PolicyOptimizer
-    from erl_pipeline.training.reinforcement import update_policy
-    from erl_pipeline.training.sequences import TrainingSequence
-    from erl_pipeline.training.supervised import fine_tune
+    from erl_pipeline.trainers.local.optimizer import PolicyOptimizer
+    from erl_pipeline.trainers.local.reinforcement import update_policy
+    from erl_pipeline.trainers.local.sequences import TrainingSequence
+    from erl_pipeline.trainers.local.supervised import fine_tune
 
     model = load_policy(model_folder, dtype="bfloat16").model
     optimizer = PolicyOptimizer(model, OptimizerConfig(learning_rate=LEARNING_RATE))

@@ -22,9 +22,9 @@ from erl_pipeline.config.run import RunConfig
 from erl_pipeline.policies.adapters import add_fresh_adapter
 from erl_pipeline.policies.pretrained import load_policy
 from erl_pipeline.sizing.estimate import estimate_memory, model_size
-from erl_pipeline.training.optimizer import PolicyOptimizer
-from erl_pipeline.training.reinforcement import update_policy
-from erl_pipeline.training.sequences import TrainingSequence
+from erl_pipeline.trainers.local.optimizer import PolicyOptimizer
+from erl_pipeline.trainers.local.reinforcement import update_policy
+from erl_pipeline.trainers.local.sequences import TrainingSequence
 
 PROMPT_TOKENS, GROUP = 512, 8
 

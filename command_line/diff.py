@@ -29,9 +29,9 @@ def diff(run_a: RunA, run_b: RunB, store: Store = DEFAULT_STORE, json: Json = Fa
     from erl_pipeline.config.differences import settings_differences
     from erl_pipeline.evaluation.history import read_history
     from erl_pipeline.evaluation.run_difference import result_differences, stage_differences
-    from storage.artifacts import ArtifactStore
-    from storage.origin import OfflineOrigin, read_origin
-    from storage.runs import RunStore
+    from storage.artifacts.store import ArtifactStore
+    from storage.runs.origin import OfflineOrigin, read_origin
+    from storage.runs.run import RunStore
 
     artifacts, runs = ArtifactStore(store), RunStore(store)
     opened = [runs.open(name) for name in (run_a, run_b)]

@@ -13,8 +13,8 @@ from command_line.output import print_json, print_line
 if TYPE_CHECKING:
     from erl_pipeline.pipeline.context import RunContext
     from erl_pipeline.pipeline.outcome import StageOutcome
-    from storage.artifacts import ArtifactStore
-    from storage.runs import Run
+    from storage.artifacts.store import ArtifactStore
+    from storage.runs.run import Run
 
 Tasks = Annotated[
     str,
@@ -47,8 +47,8 @@ def evaluate(
     from command_line.foreground import work_on_run
     from erl_pipeline.environments.catalog import held_out_tasks, tasks_from_file
     from erl_pipeline.pipeline.run_state import run_config
-    from storage.artifacts import ArtifactStore
-    from storage.runs import RunStore
+    from storage.artifacts.store import ArtifactStore
+    from storage.runs.run import RunStore
 
     opened = RunStore(store).open(run)
     config = run_config(opened)
@@ -59,7 +59,7 @@ def evaluate(
         chosen = tasks_from_file(config.environment, config.seed, Path(tasks))
 
     def work(context: RunContext) -> StageOutcome:
-        from erl_pipeline.pipeline.evaluation import EVALUATE_ON_REQUEST, evaluate_tasks
+        from erl_pipeline.stages.evaluate import EVALUATE_ON_REQUEST, evaluate_tasks
 
         evaluation = config.evaluation.model_copy(update={"samples_per_task": samples})
         context.config = config.model_copy(update={"evaluation": evaluation})

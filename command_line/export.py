@@ -39,11 +39,11 @@ def export(
     """Write a checkpoint as a plain folder with safetensors, configuration and tokenizer."""
     from transformers.utils import logging as transformers_logging
 
-    from erl_pipeline.pipeline.export import export_checkpoint
     from erl_pipeline.pipeline.run_state import latest_checkpoint, run_config
-    from storage.artifacts import ArtifactStore
+    from erl_pipeline.policies.export import export_checkpoint
+    from storage.artifacts.store import ArtifactStore
     from storage.errors import InputError
-    from storage.runs import RunStore
+    from storage.runs.run import RunStore
 
     opened = RunStore(store).open(run)
     found = latest_checkpoint(opened.stages(), iteration)

@@ -55,7 +55,7 @@ def in_foreground(
     """
     from rich.console import Console
 
-    from erl_pipeline.generation.engine import Interrupted
+    from erl_pipeline.engines.interface import Interrupted
 
     stop = Stop()
     display = ProgressDisplay(iterations, Console(stderr=True, highlight=False))

@@ -13,8 +13,8 @@ from command_line.output import print_json, print_line, print_table
 from command_line.program import command
 
 if TYPE_CHECKING:
-    from storage.collection import CollectionPlan
-    from storage.retention import Kept, PlannedRelease, RetentionRule
+    from storage.upkeep.collection import CollectionPlan
+    from storage.upkeep.retention import Kept, PlannedRelease, RetentionRule
 
 Delete = Annotated[bool, typer.Option("--delete", help="Do it. Without this, only show what would be done.")]
 MinimumAge = Annotated[
@@ -59,9 +59,9 @@ def gc(
     """Remove what no run reaches, and what killed processes left; show what that would be unless --delete."""
     from datetime import timedelta
 
-    from storage.collection import collect, plan_collection
     from storage.errors import InputError
-    from storage.retention import parse_rule, plan_retention, retain
+    from storage.upkeep.collection import collect, plan_collection
+    from storage.upkeep.retention import parse_rule, plan_retention, retain
 
     given: Mapping[Kept, str | None] = {
         "checkpoints": retain_checkpoints,
@@ -88,7 +88,7 @@ def _print(
     min_age: float,
     delete: bool,
 ) -> None:
-    from storage.collection import committed_bytes
+    from storage.upkeep.collection import committed_bytes
 
     runs = "1 run reaches" if plan.runs == 1 else f"{plan.runs} runs reach"
     print_line(f"Store {store}: {runs} {plan.reached} artifacts of {_size_text(plan.reached_bytes)}.")

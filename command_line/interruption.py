@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from erl_pipeline.pipeline.signals import call_beside_signals
+from flows.signals import call_beside_signals
 
 T = TypeVar("T")
 

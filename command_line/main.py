@@ -10,20 +10,20 @@ import typer
 from command_line import (
     config,
     diff,
-    doctor,
     evaluate,
     export,
     gc,
     importing,
-    lineage,
-    memory,
-    replay,
     report,
     schedule,
     serve,
     status,
     train,
 )
+from command_line.doctor.command import doctor
+from command_line.lineage.command import app as lineage
+from command_line.memory.command import app as memory
+from command_line.replay.command import replay
 from storage.errors import PipelineError
 
 app = typer.Typer(
@@ -38,16 +38,16 @@ app.command("status")(status.status)
 app.command("evaluate")(evaluate.evaluate)
 app.command("report")(report.report)
 app.command("export")(export.export)
-app.command("replay")(replay.replay)
+app.command("replay")(replay)
 app.command("diff")(diff.diff)
 app.command("serve")(serve.serve)
 app.command("gc")(gc.gc)
-app.command("doctor")(doctor.doctor)
+app.command("doctor")(doctor)
 app.add_typer(importing.app, name="import")
 app.add_typer(config.app, name="config")
 app.add_typer(schedule.app, name="schedule")
-app.add_typer(memory.app, name="memory")
-app.add_typer(lineage.app, name="lineage")
+app.add_typer(memory, name="memory")
+app.add_typer(lineage, name="lineage")
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.text import Text
 
 from erl_pipeline.pipeline.outcome import StageOutcome
-from flows.iteration_table import iteration_row
+from erl_pipeline.views.iteration_table import iteration_row
 
 _SHOWN_NUMBERS = {
     "success_first": "1st attempt {:.2f}",

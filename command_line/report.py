@@ -23,9 +23,9 @@ def report(
     """Write the report of a run: curves, whole episodes, settings and lineage on one page."""
     from command_line.run_state import run_folder
     from erl_pipeline.pipeline.run_state import run_config
-    from erl_pipeline.report.page import write_report
-    from storage.artifacts import ArtifactStore
-    from storage.runs import RunStore
+    from erl_pipeline.views.report.page import write_report
+    from storage.artifacts.store import ArtifactStore
+    from storage.runs.run import RunStore
 
     opened = RunStore(store).open(run)
     run_config(opened)  # a run without a configuration has no report

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.pipeline.run_state import run_config, whole_iterations
-from storage.artifacts import ArtifactStore
+from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError, StoreError
 from storage.filesystem import open_root
-from storage.runs import Run, RunStore, config_differences, latest_entries
+from storage.runs.run import Run, RunStore, config_differences, latest_entries
 
 
 def run_folder(store_uri: str, run_name: str) -> Path:

@@ -233,7 +233,7 @@ def _find_or_begin(run: str, store: str, config: Path | None) -> None:
     from erl_pipeline.config.load import load_config
     from erl_pipeline.pipeline.run_state import run_config
     from storage.errors import ConfigError
-    from storage.runs import RunStore, config_differences
+    from storage.runs.run import RunStore, config_differences
 
     runs = RunStore(store)
     if config is None:

@@ -12,10 +12,10 @@ def status(run: RunName, store: Store = DEFAULT_STORE, json: Json = False) -> No
     """Show how far a run is, iteration by iteration."""
     from erl_pipeline.evaluation.history import read_history
     from erl_pipeline.pipeline.run_state import completed_iterations, run_config
-    from flows.iteration_table import LEGEND, history_rows, row_cells
-    from storage.artifacts import ArtifactStore
-    from storage.origin import read_origin
-    from storage.runs import RunStore
+    from erl_pipeline.views.iteration_table import LEGEND, history_rows, row_cells
+    from storage.artifacts.store import ArtifactStore
+    from storage.runs.origin import read_origin
+    from storage.runs.run import RunStore
 
     opened = RunStore(store).open(run)
     config = run_config(opened)

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.pipeline.context import RunContext
     from erl_pipeline.pipeline.train import TrainingSummary
-    from storage.artifacts import ArtifactStore
-    from storage.runs import Run
+    from storage.artifacts.store import ArtifactStore
+    from storage.runs.run import Run
 
 REPORTED_ITERATIONS = 100
 """A longer run does not get its report with each start, since that reads all there is; `report` writes it."""
@@ -56,7 +56,7 @@ def train(
     """
     from command_line.run_state import find_finished_run
     from erl_pipeline.config.load import load_config
-    from storage.runs import RunStore
+    from storage.runs.run import RunStore
 
     naming = [] if name is None else [f"name={json_format.dumps(name)}"]
     resolved = load_config(config, [*(settings or []), *naming])
@@ -93,7 +93,7 @@ def _work(config: RunConfig, store: str, target: int, no_prefect: bool, check: b
 
 def _kept(config: RunConfig, store: str) -> str:
     from erl_pipeline.pipeline.run_state import completed_iterations
-    from storage.runs import RunStore
+    from storage.runs.run import RunStore
 
     entries = RunStore(store).open(config.name).stages()
     return (
@@ -106,8 +106,8 @@ def _conclude(run: Run, store: str, target: int, worked: bool, json: bool) -> No
     """Print the newest iterations, write the report of a run that is not long, and name the commands to try
     next."""
     from erl_pipeline.pipeline.run_state import latest_checkpoint
-    from flows.iteration_table import LEGEND, MOST_ROWS, row_cells, stored_rows
-    from storage.artifacts import ArtifactStore
+    from erl_pipeline.views.iteration_table import LEGEND, MOST_ROWS, row_cells, stored_rows
+    from storage.artifacts.store import ArtifactStore
 
     artifacts = ArtifactStore(store)
     entries = run.stages()
@@ -156,7 +156,7 @@ def _report(artifacts: ArtifactStore, run: Run, worked: bool) -> Path:
 
     report = run_folder(artifacts.uri, run.name) / "report.html"
     if worked or not report.exists():
-        from erl_pipeline.report.page import write_report
+        from erl_pipeline.views.report.page import write_report
 
         write_report(artifacts, run, report)
     return report

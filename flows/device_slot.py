@@ -14,7 +14,7 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.objects import ConcurrencyLeaseHolder
 from prefect.exceptions import PrefectHTTPStatusError
 
-from erl_pipeline.generation.engine import Interrupted
+from erl_pipeline.engines.interface import Interrupted
 from storage.errors import ConfigError
 
 LEASE_SECONDS = 60.0

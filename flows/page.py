@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
-from flows.iteration_table import MOST_ROWS, IterationRow, row_cells
+from erl_pipeline.views.iteration_table import MOST_ROWS, IterationRow, row_cells
 
 
 def artifact_key(run: str, kind: str) -> str:

@@ -13,10 +13,10 @@ from prefect.exceptions import CancelledRun
 from prefect.states import Cancelled
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from erl_pipeline.generation.engine import Interrupted
+from erl_pipeline.engines.interface import Interrupted
 from erl_pipeline.pipeline.context import RunContext
 from erl_pipeline.pipeline.outcome import StageOutcome
-from flows.iteration_table import MOST_ROWS, IterationRow, iteration_row, stored_rows
+from erl_pipeline.views.iteration_table import MOST_ROWS, IterationRow, iteration_row, stored_rows
 from flows.page import publish_iterations, publish_summary
 from storage.errors import EngineError, StoreError
 

@@ -117,8 +117,8 @@ def _evaluated(context: RunContext, iteration: int) -> bool:
 
 def _evaluate(context: RunContext, tasks: int | None, samples: int) -> str:
     from erl_pipeline.environments.catalog import held_out_tasks
-    from erl_pipeline.pipeline.evaluation import EVALUATE_ON_REQUEST, evaluate_tasks
     from erl_pipeline.pipeline.run_state import latest_checkpoint
+    from erl_pipeline.stages.evaluate import EVALUATE_ON_REQUEST, evaluate_tasks
     from flows.runner import PrefectRunner
 
     config = context.config
@@ -145,9 +145,9 @@ def _evaluate(context: RunContext, tasks: int | None, samples: int) -> str:
 
 
 def _maintain(request: ScheduledRun, garbage_days: float | None, tell: Callable[[str], None]) -> State[None]:
-    from storage.artifacts import ArtifactStore
-    from storage.runs import RunStore
-    from storage.verification import verify_run
+    from storage.artifacts.store import ArtifactStore
+    from storage.runs.run import RunStore
+    from storage.upkeep.verification import verify_run
 
     report = verify_run(ArtifactStore(request.store), RunStore(request.store).open(request.run))
     for problem in report.problems:
@@ -163,7 +163,7 @@ def _maintain(request: ScheduledRun, garbage_days: float | None, tell: Callable[
 
 
 def _collect(store: str, days: float) -> str:
-    from storage.collection import collect
+    from storage.upkeep.collection import collect
 
     try:
         removed = collect(store, timedelta(days=days))

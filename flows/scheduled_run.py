@@ -18,7 +18,7 @@ from prefect.states import Cancelled, Completed, Failed
 
 from erl_pipeline.config.load import load_config
 from erl_pipeline.pipeline.run_state import completed_iterations, last_stage, run_config
-from erl_pipeline.pipeline.signals import call_beside_signals
+from flows.signals import call_beside_signals
 from flows.worker_link import (
     LINK_VARIABLE,
     FlowEnded,
@@ -28,7 +28,7 @@ from flows.worker_link import (
     link_to_worker,
 )
 from storage.errors import InputError, PipelineError, RunBusy
-from storage.runs import Run, RunStore
+from storage.runs.run import Run, RunStore
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
@@ -67,7 +67,7 @@ def work_on_run(request: ScheduledRun, work: Callable[[RunContext], str]) -> Sta
     `Skipped` where another process has the run and the request says so, cancelled after SIGINT or SIGTERM.
     `work` gives the message of the completed state.
     """
-    from erl_pipeline.generation.engine import Interrupted
+    from erl_pipeline.engines.interface import Interrupted
 
     flow_run_id = flow_run.get_id()
     assert flow_run_id is not None

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from storage.artifacts import ArtifactStore
-from storage.memory_entries import MEMORY
-from storage.parquet import write_rows
-from storage.recipe import Recipe
-from storage.runs import Run, RunStore
-from storage.sft import SFT
-from storage.trajectories import TRAJECTORIES
+from storage.artifacts.recipe import Recipe
+from storage.artifacts.store import ArtifactStore
+from storage.memory.entries import MEMORY
+from storage.runs.run import Run, RunStore
+from storage.tables.parquet import write_rows
+from storage.tables.sft import SFT
+from storage.tables.trajectories import TRAJECTORIES
 
 DIMENSIONS = 2
 

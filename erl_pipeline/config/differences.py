@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from erl_pipeline.config.run import RunConfig
-from storage.runs import config_differences
+from storage.runs.run import config_differences
 
 
 def changed_settings(old: RunConfig, new: RunConfig) -> list[str]:

@@ -7,9 +7,9 @@ from pathlib import Path
 from erl_pipeline.config.environment import EnvironmentConfig
 from erl_pipeline.environments.base import Task, TextEnvironment
 from erl_pipeline.environments.frozen_lake import environment, tasks
-from erl_pipeline.prompts.base import PromptFormat
-from erl_pipeline.prompts.chat import ChatPrompts
-from erl_pipeline.prompts.compact import CompactPrompts
+from erl_pipeline.environments.frozen_lake.tiny.prompts import CompactPrompts
+from erl_pipeline.episodes.chat_prompts import ChatPrompts
+from erl_pipeline.episodes.prompts import PromptFormat
 
 
 def training_tasks(config: EnvironmentConfig, seed: int) -> list[Task]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from erl_pipeline.engines.interface import GenerationEngine
 from erl_pipeline.episodes.requests import Answer, EpisodeSteps, Phase, ReflectionsWanted, TurnWanted, Wanted
-from erl_pipeline.generation.engine import GenerationEngine
-from storage.memory import MemoryHit
-from storage.trajectories import Trajectory
+from storage.memory.reflection_memory import MemoryHit
+from storage.tables.trajectories import Trajectory
 
 Retrieve = Callable[[Sequence[ReflectionsWanted]], list[list[MemoryHit]]]
 

@@ -7,11 +7,11 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
+from erl_pipeline.engines.interface import Generation, GenerationRequest, Interrupted
 from erl_pipeline.episodes.batched_driver import Retrieve
 from erl_pipeline.episodes.requests import Answer, EpisodeSteps, ReflectionsWanted
-from erl_pipeline.generation.engine import Generation, GenerationRequest, Interrupted
-from storage.memory import MemoryHit
-from storage.trajectories import Trajectory
+from storage.memory.reflection_memory import MemoryHit
+from storage.tables.trajectories import Trajectory
 
 _STOP_POLL_SECONDS = 0.2
 Result = TypeVar("Result")

@@ -7,8 +7,8 @@ from functools import cached_property, lru_cache
 
 from transformers import PreTrainedTokenizerBase
 
-from erl_pipeline.generation.engine import Generation
-from erl_pipeline.prompts.base import Message
+from erl_pipeline.engines.interface import Generation
+from erl_pipeline.episodes.prompts import Message
 
 _ASSISTANT_TURN = "@@assistant-turn@@"
 

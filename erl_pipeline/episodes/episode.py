@@ -11,8 +11,10 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
+from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.environments.base import AttemptReport, Task, TextEnvironment
 from erl_pipeline.episodes.dialogue import ChatTokenizer, Dialogue
+from erl_pipeline.episodes.prompts import Message, PromptFormat
 from erl_pipeline.episodes.requests import Answer, EpisodeSteps, Phase, ReflectionsWanted, TurnWanted, Wanted
 from erl_pipeline.episodes.rows import (
     Attempt,
@@ -22,10 +24,8 @@ from erl_pipeline.episodes.rows import (
     attempt_row,
     reflection_row,
 )
-from erl_pipeline.generation.engine import Generation, GenerationRequest
-from erl_pipeline.prompts.base import Message, PromptFormat
 from storage.errors import InputError
-from storage.memory import MemoryHit
+from storage.memory.reflection_memory import MemoryHit
 
 _NO_ROOM = "The conversation reached the end of the policy's context before the attempt was over."
 

@@ -6,9 +6,9 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from enum import IntEnum
 
-from erl_pipeline.generation.engine import Generation, GenerationRequest
-from storage.memory import MemoryHit
-from storage.trajectories import Trajectory
+from erl_pipeline.engines.interface import Generation, GenerationRequest
+from storage.memory.reflection_memory import MemoryHit
+from storage.tables.trajectories import Trajectory
 
 
 class Phase(IntEnum):

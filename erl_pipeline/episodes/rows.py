@@ -10,10 +10,10 @@ from typing import Literal
 
 from erl_pipeline.environments.base import AttemptReport, Task
 from erl_pipeline.episodes.dialogue import Dialogue
-from erl_pipeline.prompts.base import Message
-from storage.memory import MemoryHit
-from storage.recipe import derive_seed
-from storage.trajectories import Trajectory, trajectory_id
+from erl_pipeline.episodes.prompts import Message
+from storage.artifacts.recipe import derive_seed
+from storage.memory.reflection_memory import MemoryHit
+from storage.tables.trajectories import Trajectory, trajectory_id
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from storage.artifacts import ArtifactStore
+from storage.artifacts.manifest import Manifest
+from storage.artifacts.store import ArtifactStore
 from storage.errors import StoreError
-from storage.manifest import Manifest
-from storage.runs import Run
+from storage.runs.run import Run
 
 EVALUATIONS = frozenset({"evaluate", "evaluate_on_request"})
 """Stages that train nothing. The second holds evaluations on tasks that are not the run's own."""

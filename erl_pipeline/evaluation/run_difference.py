@@ -15,8 +15,8 @@ from erl_pipeline.evaluation.history import (
 )
 from erl_pipeline.evaluation.scores import SCORED_COLUMNS, greedy_outcomes
 from erl_pipeline.evaluation.statistics import PairedDifference, paired_difference
-from storage.artifacts import ArtifactStore
-from storage.trajectories import scan_trajectories
+from storage.artifacts.store import ArtifactStore
+from storage.tables.trajectories import scan_trajectories
 
 _ATTEMPTS = "evaluation.parquet"
 

@@ -12,19 +12,19 @@ from typing import Any, Literal, TypeVar
 import torch
 
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.pipeline.bootstrap import bootstrap
 from erl_pipeline.pipeline.context import RunContext
-from erl_pipeline.pipeline.evaluation import evaluate
 from erl_pipeline.pipeline.iteration import run_iteration, stage_rank
 from erl_pipeline.pipeline.outcome import ProgressListener, StageOutcome
 from erl_pipeline.pipeline.stored_run import PREPARATIONS, StoredRun, stored_outcome
-from erl_pipeline.pipeline.tasks import prepare_tasks
 from erl_pipeline.policies.pretrained import LoadedPolicy
-from storage.artifacts import Artifact, ArtifactStore
+from erl_pipeline.stages.bootstrap import bootstrap
+from erl_pipeline.stages.evaluate import evaluate
+from erl_pipeline.stages.prepare_tasks import prepare_tasks
+from storage.artifacts.manifest import Manifest, package_versions
+from storage.artifacts.staging import StagingFolder, remove_abandoned
+from storage.artifacts.store import Artifact, ArtifactStore
 from storage.errors import DamagedArtifact
-from storage.ledger import LedgerEntry
-from storage.manifest import Manifest, package_versions
-from storage.staging import StagingFolder, remove_abandoned
+from storage.runs.ledger import LedgerEntry
 
 T = TypeVar("T")
 

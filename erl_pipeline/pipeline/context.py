@@ -13,24 +13,24 @@ import torch
 
 from erl_pipeline.config.generation import OPERATIONAL_SETTINGS, VllmEngineConfig
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.generation.engine import Interrupted
-from erl_pipeline.generation.vllm.adapters import AdapterShape, ServedAdapter, score_base
-from erl_pipeline.generation.vllm.engine import VllmEngine
-from erl_pipeline.generation.vllm.probe import make_probe
-from erl_pipeline.pipeline.checkpoints import checkpoint_parts, load_checkpoint, lora_config
+from erl_pipeline.engines.interface import Interrupted
+from erl_pipeline.engines.vllm.adapters import AdapterShape, ServedAdapter, score_base
+from erl_pipeline.engines.vllm.engine import VllmEngine
+from erl_pipeline.engines.vllm.probe import make_probe
 from erl_pipeline.pipeline.outcome import ProgressListener, StageOutcome
 from erl_pipeline.policies.adapters import adapted_modules
+from erl_pipeline.policies.checkpoints import checkpoint_parts, load_checkpoint, lora_config
 from erl_pipeline.policies.hardware import release_cached_memory
 from erl_pipeline.policies.pretrained import LoadedPolicy
-from storage.artifacts import ArtifactStore
-from storage.embedding import Embedder
+from storage.artifacts.recipe import Recipe
+from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError
 from storage.filesystem import disk_errors, open_root
-from storage.ledger import LedgerEntry
-from storage.memory import ReflectionMemory
-from storage.memory_history import FORGET_STAGE
-from storage.recipe import Recipe
-from storage.runs import Run, RunStore, config_differences, latest_entries
+from storage.memory.embedding import Embedder
+from storage.memory.history import FORGET_STAGE
+from storage.memory.reflection_memory import ReflectionMemory
+from storage.runs.ledger import LedgerEntry
+from storage.runs.run import Run, RunStore, config_differences, latest_entries
 
 _VLLM_STARTS = "the vLLM server to start"
 _MAY_CHANGE = {"iterations", "metrics", "threads"}

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from erl_pipeline.pipeline.context import RunContext
-from erl_pipeline.pipeline.distillation import build_distillation
-from erl_pipeline.pipeline.evaluation import evaluate
-from erl_pipeline.pipeline.fine_tuning import fine_tune
-from erl_pipeline.pipeline.memory import index_memory
 from erl_pipeline.pipeline.outcome import StageRunner
-from erl_pipeline.pipeline.rollouts import generate_rollouts, plan_shards, rollout_shard
-from erl_pipeline.pipeline.update import update_policy
-from storage.memory_history import FORGET_STAGE, INDEX_STAGE
+from erl_pipeline.stages.build_distillation import build_distillation
+from erl_pipeline.stages.evaluate import evaluate
+from erl_pipeline.stages.fine_tune import fine_tune
+from erl_pipeline.stages.index_memory import index_memory
+from erl_pipeline.stages.rollouts import generate_rollouts, plan_shards, rollout_shard
+from erl_pipeline.stages.update_policy import update_policy
+from storage.memory.history import FORGET_STAGE, INDEX_STAGE
 
 STAGES = (
     "generate_rollouts",

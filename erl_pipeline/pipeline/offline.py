@@ -7,22 +7,22 @@ from functools import partial
 
 from erl_pipeline.config.objective import DecoupledCorrection
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.pipeline.bootstrap import bootstrap
 from erl_pipeline.pipeline.context import RunContext
-from erl_pipeline.pipeline.distillation import build_distillation
-from erl_pipeline.pipeline.evaluation import evaluate
-from erl_pipeline.pipeline.fine_tuning import fine_tune
 from erl_pipeline.pipeline.iteration import IterationState
 from erl_pipeline.pipeline.outcome import DirectRunner, StageRunner
 from erl_pipeline.pipeline.resumption import go_over, newest_whole_iteration
 from erl_pipeline.pipeline.run_state import latest_checkpoint
-from erl_pipeline.pipeline.staleness import measure_staleness
 from erl_pipeline.pipeline.stored_run import PREPARATIONS, StoredRun
-from erl_pipeline.pipeline.tasks import prepare_tasks
-from erl_pipeline.pipeline.update import update_policy
+from erl_pipeline.stages.bootstrap import bootstrap
+from erl_pipeline.stages.build_distillation import build_distillation
+from erl_pipeline.stages.evaluate import evaluate
+from erl_pipeline.stages.fine_tune import fine_tune
+from erl_pipeline.stages.measure_staleness import measure_staleness
+from erl_pipeline.stages.prepare_tasks import prepare_tasks
+from erl_pipeline.stages.update_policy import update_policy
 from storage.errors import ConfigError, InputError
-from storage.origin import OfflineOrigin
-from storage.runs import RunStore
+from storage.runs.origin import OfflineOrigin
+from storage.runs.run import RunStore
 
 
 def require_correction(config: RunConfig) -> None:

@@ -8,17 +8,17 @@ from typing import Any, TypeVar
 
 from erl_pipeline.config.differences import changed_settings
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.pipeline.bootstrap import bootstrap
 from erl_pipeline.pipeline.context import RunContext
 from erl_pipeline.pipeline.iteration import run_iteration, stage_rank
 from erl_pipeline.pipeline.outcome import Silent, StageOutcome
 from erl_pipeline.pipeline.stored_run import PREPARATIONS, StoredRun, stored_outcome
-from erl_pipeline.pipeline.tasks import prepare_tasks
-from storage.artifacts import Artifact, ArtifactStore, Staging
+from erl_pipeline.stages.bootstrap import bootstrap
+from erl_pipeline.stages.prepare_tasks import prepare_tasks
+from storage.artifacts.manifest import Manifest
+from storage.artifacts.recipe import Recipe
+from storage.artifacts.store import Artifact, ArtifactStore, Staging
 from storage.errors import ConfigError
-from storage.manifest import Manifest
-from storage.recipe import Recipe
-from storage.runs import config_differences
+from storage.runs.run import config_differences
 
 T = TypeVar("T")
 Place = tuple[str, str]

@@ -9,9 +9,9 @@ from pydantic import ValidationError
 from erl_pipeline.config.explain import explain
 from erl_pipeline.config.run import RunConfig
 from storage.errors import ConfigError, InputError
-from storage.foreign_rows import IMPORTED
-from storage.ledger import LedgerEntry
-from storage.runs import Run
+from storage.runs.ledger import LedgerEntry
+from storage.runs.run import Run
+from storage.tables.trajectory_import import IMPORTED
 
 CHECKPOINT_STAGES = ("bootstrap", "update_policy", "fine_tune")
 

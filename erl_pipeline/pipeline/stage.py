@@ -9,9 +9,9 @@ from pathlib import Path
 
 from erl_pipeline.pipeline.context import RunContext
 from erl_pipeline.pipeline.outcome import StageOutcome
+from storage.artifacts.manifest import Guarantee, Manifest
+from storage.artifacts.recipe import Recipe
 from storage.errors import DamagedArtifact
-from storage.manifest import Guarantee, Manifest
-from storage.recipe import Recipe
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from erl_pipeline.pipeline.iteration import STAGES, IterationState, stage_rank
 from erl_pipeline.pipeline.outcome import StageOutcome
-from storage.artifacts import ArtifactStore
+from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError, StoreError
-from storage.ledger import LedgerEntry
-from storage.memory_history import FORGET_STAGE, INDEX_STAGE, REQUEST_STAGE
-from storage.runs import Run
+from storage.memory.history import FORGET_STAGE, INDEX_STAGE, REQUEST_STAGE
+from storage.runs.ledger import LedgerEntry
+from storage.runs.run import Run
 
 PREPARATIONS = ("prepare_tasks", "bootstrap")
 """Stages before the first iteration, beside the evaluation of the first checkpoint."""

@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from erl_pipeline.metrics.recording import recorded_metrics
-from erl_pipeline.pipeline.bootstrap import bootstrap
 from erl_pipeline.pipeline.branching import begin_branch
 from erl_pipeline.pipeline.context import RunContext
-from erl_pipeline.pipeline.evaluation import evaluate
 from erl_pipeline.pipeline.iteration import IterationState, run_iteration
 from erl_pipeline.pipeline.offline import train_offline
 from erl_pipeline.pipeline.outcome import DirectRunner, StageRunner
 from erl_pipeline.pipeline.resumption import go_over, newest_whole_iteration
 from erl_pipeline.pipeline.stored_run import StoredRun
-from erl_pipeline.pipeline.tasks import prepare_tasks
-from storage.origin import BranchOrigin, OfflineOrigin, read_origin
+from erl_pipeline.stages.bootstrap import bootstrap
+from erl_pipeline.stages.evaluate import evaluate
+from erl_pipeline.stages.prepare_tasks import prepare_tasks
+from erl_pipeline.views.trackers.recording import recorded_metrics
+from storage.runs.origin import BranchOrigin, OfflineOrigin, read_origin
 
 
 @dataclass(frozen=True)

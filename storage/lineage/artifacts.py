@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from storage.artifacts import ArtifactStore
+from storage.artifacts.manifest import Manifest
+from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
-from storage.manifest import Manifest
-from storage.runs import RunStore
+from storage.runs.run import RunStore
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 import polars as pl
 
+from storage.artifacts.manifest import Manifest
 from storage.errors import InputError
 from storage.lineage.artifacts import HERE, ArtifactGraph
 from storage.lineage.rows import LineageRows, RowKind, identify
-from storage.manifest import Manifest
 
 SAW, FOLLOWED, NAMES, DISTILLED = (
     "saw it",

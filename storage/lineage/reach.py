@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from storage.artifacts import ArtifactStore
+from storage.artifacts.manifest import Manifest
+from storage.artifacts.store import ArtifactStore
 from storage.lineage.artifacts import HERE, ArtifactGraph, Step, reachable
 from storage.lineage.links import LINK_COLUMNS, RowLinks, RowStep
 from storage.lineage.rows import Kind, LineageRows, RowKind, identify
-from storage.manifest import Manifest
-from storage.runs import Run
+from storage.runs.run import Run
 
 _ROW_FACTS: dict[RowKind, tuple[str, ...]] = {
     "trajectory": ("role", "task_id", "iteration", "reward"),

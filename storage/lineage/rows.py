@@ -9,13 +9,13 @@ from typing import Any, Literal, get_args
 import numpy as np
 import polars as pl
 
-from storage.artifacts import ArtifactStore
+from storage.artifacts.manifest import Manifest
+from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
-from storage.manifest import Manifest
-from storage.memory_entries import MEMORY
-from storage.parquet import TableFormat, scan_files
-from storage.sft import SFT
-from storage.trajectories import TRAJECTORIES
+from storage.memory.entries import MEMORY
+from storage.tables.parquet import TableFormat, scan_files
+from storage.tables.sft import SFT
+from storage.tables.trajectories import TRAJECTORIES
 
 Kind = Literal["artifact", "trajectory", "sft_row", "memory_entry"]
 RowKind = Literal["sft_row", "trajectory", "memory_entry"]

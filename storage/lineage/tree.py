@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from storage.artifacts import ArtifactStore
+from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
 from storage.lineage.artifacts import reachable
 from storage.lineage.rows import Kind, LineageRows, identify
-from storage.runs import Run
+from storage.runs.run import Run
 
 
 @dataclass(frozen=True)

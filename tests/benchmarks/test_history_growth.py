@@ -8,9 +8,9 @@ from types import ModuleType
 
 import pytest
 
-from storage.artifacts import ArtifactStore
-from storage.runs import RunStore
-from storage.verification import verify_run
+from storage.artifacts.store import ArtifactStore
+from storage.runs.run import RunStore
+from storage.upkeep.verification import verify_run
 
 ROWS, ITERATIONS = 40, 12
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from erl_pipeline.diagnosis import store
-from erl_pipeline.diagnosis.packages import own_versions
+from command_line.doctor import store
+from command_line.doctor.packages import own_versions
 from tests.command_line.invoke import invoke
 
 
@@ -55,8 +55,8 @@ def test_a_companion_of_another_build_is_found_and_named(tmp_path: Path) -> None
     metadata.parent.mkdir()
     metadata.write_text("Metadata-Version: 2.1\nName: torchvision\nVersion: 0.28.0\n")
     code = (
-        "from erl_pipeline.diagnosis.diagnose import check_transformers; "
-        "from erl_pipeline.diagnosis.packages import check_torch_companions, own_versions; "
+        "from command_line.doctor.diagnose import check_transformers; "
+        "from command_line.doctor.packages import check_torch_companions, own_versions; "
         "print(check_transformers().found); "
         "print(check_torch_companions(own_versions(['torch', 'torchvision'])).verdict)"
     )
@@ -69,7 +69,7 @@ def test_a_companion_of_another_build_is_found_and_named(tmp_path: Path) -> None
 
 def test_vllm_is_not_imported(tmp_path: Path) -> None:
     code = (
-        "import sys; from erl_pipeline.diagnosis.diagnose import diagnose; "
+        "import sys; from command_line.doctor.diagnose import diagnose; "
         f"list(diagnose({str(tmp_path)!r})); print('vllm' in sys.modules, 'prefect' in sys.modules)"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "False False\n"

@@ -9,10 +9,10 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from erl_pipeline.pipeline.checkpoints import load_checkpoint
 from erl_pipeline.pipeline.run_state import latest_checkpoint
-from storage.artifacts import ArtifactStore
-from storage.runs import RunStore
+from erl_pipeline.policies.checkpoints import load_checkpoint
+from storage.artifacts.store import ArtifactStore
+from storage.runs.run import RunStore
 from tests.command_line.conftest import FinishedRun
 from tests.command_line.invoke import invoke
 from tests.erl_pipeline.pipeline.adapted_runs import config, run, save_base

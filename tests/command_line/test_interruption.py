@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from command_line.interruption import Stop, call_interruptibly
-from storage.runs import RunStore
+from storage.runs.run import RunStore
 from tests.command_line.conftest import FinishedRun
 from tests.command_line.invoke import invoke
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.runs import RunStore
+from storage.runs.run import RunStore
 from tests.command_line.conftest import FinishedRun
 from tests.command_line.invoke import SMALL, invoke
 

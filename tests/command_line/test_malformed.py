@@ -21,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from storage.trajectories import TRAJECTORIES, Trajectory, write_trajectories
+from storage.tables.trajectories import TRAJECTORIES, Trajectory, write_trajectories
 from tests.command_line.conftest import FinishedRun
 from tests.command_line.invoke import SMALL, Result, invoke
 

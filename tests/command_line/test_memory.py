@@ -10,10 +10,10 @@ from typing import Any
 import polars as pl
 import pytest
 
-from command_line.memory_outcomes import judge, score_difference, verdict_lines
+from command_line.memory.outcomes import judge, score_difference, verdict_lines
 from erl_pipeline.evaluation.statistics import success_rate
-from storage.memory_use import Comparison, Outcomes
-from storage.records import record_bytes
+from storage.memory.use import Comparison, Outcomes
+from storage.runs.records import record_bytes
 from tests.command_line.invoke import SMALL, invoke
 
 REMEMBERING = SMALL.replace("iterations: 2", "iterations: 3").replace(

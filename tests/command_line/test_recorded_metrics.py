@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from erl_pipeline.evaluation.history import read_history
-from storage.artifacts import ArtifactStore
-from storage.runs import RunStore
+from storage.artifacts.store import ArtifactStore
+from storage.runs.run import RunStore
 from tests.command_line.conftest import FinishedRun
 from tests.command_line.invoke import SMALL, invoke
 from tests.erl_pipeline.metrics.events import scalars, wandb_rows

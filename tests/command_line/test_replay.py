@@ -14,12 +14,12 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
-from storage.artifacts import ArtifactStore
-from storage.embedding import Embedder
-from storage.manifest import Manifest
-from storage.memory import ReflectionMemory
-from storage.memory_history import latest_version
-from storage.runs import RunStore
+from storage.artifacts.manifest import Manifest
+from storage.artifacts.store import ArtifactStore
+from storage.memory.embedding import Embedder
+from storage.memory.history import latest_version
+from storage.memory.reflection_memory import ReflectionMemory
+from storage.runs.run import RunStore
 from tests.command_line.conftest import FinishedRun
 from tests.command_line.invoke import Result, invoke
 from tests.integration.runs import artifact_hashes, start

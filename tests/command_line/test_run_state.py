@@ -5,7 +5,7 @@ from pathlib import Path
 
 from command_line.run_state import find_finished_run
 from erl_pipeline.config.load import load_config
-from storage.runs import RunStore
+from storage.runs.run import RunStore
 from tests.command_line.conftest import FinishedRun
 
 

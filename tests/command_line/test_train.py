@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import command_line.train
-import flows.iteration_table
-from storage.runs import RunStore
+import erl_pipeline.views.iteration_table
+from storage.runs.run import RunStore
 from tests.command_line.conftest import FinishedRun
 from tests.command_line.invoke import SMALL, invoke
 
@@ -63,7 +63,7 @@ def test_of_a_long_run_the_newest_iterations_are_shown_and_the_report_is_left_to
     finished: FinishedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command_line.train, "REPORTED_ITERATIONS", 1)
-    monkeypatch.setattr(flows.iteration_table, "MOST_ROWS", 1)
+    monkeypatch.setattr(erl_pipeline.views.iteration_table, "MOST_ROWS", 1)
     words = ("train", finished.config, "--store", finished.store)
     output = invoke(*words).output
     assert [line.split()[:1] for line in output.splitlines()[3:6]] == [["2"], [], ["The"]]

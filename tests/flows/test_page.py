@@ -7,7 +7,7 @@ import httpx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.iteration_table import IterationRow
+from erl_pipeline.views.iteration_table import IterationRow
 from flows.page import artifact_key, publish_iterations
 from flows.runner import call_as_flow
 

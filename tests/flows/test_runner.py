@@ -15,15 +15,15 @@ import pytest
 
 from erl_pipeline.config.load import load_config
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.generation.engine import Interrupted
+from erl_pipeline.engines.interface import Interrupted
 from erl_pipeline.pipeline.context import RunContext, open_context
 from erl_pipeline.pipeline.outcome import Silent, StageOutcome
 from erl_pipeline.pipeline.train import train
 from flows.runner import PrefectRunner, call_as_flow
 from flows.training import train_with_prefect
-from storage.artifacts import ArtifactStore
+from storage.artifacts.store import ArtifactStore
 from storage.errors import EngineError, InputError
-from storage.runs import RunStore
+from storage.runs.run import RunStore
 from tests.command_line.invoke import SMALL
 
 

@@ -11,7 +11,7 @@ from prefect.client.schemas.objects import State, StateType
 from flows import scheduled
 from flows.scheduled_run import SKIPPED
 from flows.worker import set_device_limit
-from storage.runs import RunStore
+from storage.runs.run import RunStore
 from tests.command_line.invoke import SMALL
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from storage.runs import RunStore
+from storage.runs.run import RunStore
 from tests.command_line.invoke import Result, invoke
 from tests.flows.served import Served, alive, ended, serve, wait_for
 from tests.integration.runs import SMALL

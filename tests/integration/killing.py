@@ -13,7 +13,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from storage.filesystem import list_names, open_root
-from storage.runs import RunStore
+from storage.runs.run import RunStore
 
 MODULES = ["erl_pipeline.pipeline.train", "erl_pipeline.pipeline.context"]
 SMALL = """\

@@ -4,9 +4,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from storage.artifacts import ArtifactStore
-from storage.runs import RunStore
-from storage.trajectories import read_trajectories
+from storage.artifacts.store import ArtifactStore
+from storage.runs.run import RunStore
+from storage.tables.trajectories import read_trajectories
 
 ROOT = Path(__file__).parents[2]
 SMALL = """\

@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 import torch
 
-from erl_pipeline.generation.engine import GenerationRequest
-from erl_pipeline.generation.vllm.adapters import ServedAdapter, prove_adapter, score_base
-from erl_pipeline.generation.vllm.client import ServerFailure, VllmClient
-from erl_pipeline.generation.vllm.engine import VllmEngine
-from erl_pipeline.generation.vllm.handover import Handover, ServedPolicy, hand_over
-from erl_pipeline.generation.vllm.probe import compare, make_probe
-from erl_pipeline.pipeline.checkpoints import checkpoint_parts, load_checkpoint
+from erl_pipeline.engines.interface import GenerationRequest
+from erl_pipeline.engines.vllm.adapters import ServedAdapter, prove_adapter, score_base
+from erl_pipeline.engines.vllm.client import ServerFailure, VllmClient
+from erl_pipeline.engines.vllm.engine import VllmEngine
+from erl_pipeline.engines.vllm.probe import compare, make_probe
+from erl_pipeline.engines.vllm.weight_sync import Handover, ServedPolicy, hand_over
 from erl_pipeline.pipeline.context import RunContext, open_context
 from erl_pipeline.pipeline.outcome import Silent
 from erl_pipeline.pipeline.train import train
 from erl_pipeline.policies.adapters import write_adapter
+from erl_pipeline.policies.checkpoints import checkpoint_parts, load_checkpoint
 from erl_pipeline.policies.pretrained import LoadedPolicy
 from storage.errors import EngineError
-from storage.trajectories import read_trajectories
+from storage.tables.trajectories import read_trajectories
 from tests.erl_pipeline.generation.vllm.small_policies import ENGINE, logprobs_of
 from tests.erl_pipeline.pipeline.adapted_runs import config, save_base
 

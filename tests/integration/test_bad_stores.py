@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.artifacts import ArtifactStore
+from storage.artifacts.store import ArtifactStore
 from tests.integration.killing import SMALL
 from tests.integration.runs import ROOT, artifact_hashes, command, write_config
 from tests.s3_server import s3_server
@@ -81,10 +81,10 @@ def test_a_full_disk_is_told_and_the_run_goes_on_when_there_is_room(tmp_path: Pa
 
 COMMITTER = """
 import sys
-from storage.artifacts import ArtifactStore
+from storage.artifacts.store import ArtifactStore
 from storage.errors import StoreError
-from storage.recipe import Recipe
-from storage.runs import RunStore
+from storage.artifacts.recipe import Recipe
+from storage.runs.run import RunStore
 runs = RunStore(sys.argv[1])
 run = runs.open("run") if "run" in runs.list() else runs.create("run", {})
 with run.lock(lease_seconds=3600):
@@ -130,7 +130,8 @@ def test_a_store_that_fails_every_fifth_operation_keeps_only_whole_artifacts(tmp
         assert done.returncode == 0, done.stderr
         server.fail_every(0)
         reader = (
-            "import sys; from storage.artifacts import ArtifactStore; from storage.runs import RunStore\n"
+            "import sys; from storage.artifacts.store import ArtifactStore\n"
+            "from storage.runs.run import RunStore\n"
             "store, run = ArtifactStore(sys.argv[1]), RunStore(sys.argv[1]).open('run')\n"
             "ids = [entry.artifact_id for entry in run.recorded()]\n"
             "assert len(ids) == len(set(ids)) == len(list(store.list())) == 2, ids\n"
@@ -149,10 +150,10 @@ def test_a_program_that_may_write_no_large_file_is_told_and_leaves_nothing(tmp_p
     """Without any right to mount: the kernel's limit on the size of files stands for the full disk."""
     program = (
         "import resource, signal, sys\n"
-        "from storage.artifacts import ArtifactStore\n"
+        "from storage.artifacts.store import ArtifactStore\n"
         "from storage.errors import StoreError\n"
         "from storage.filesystem import disk_errors\n"
-        "from storage.recipe import Recipe\n"
+        "from storage.artifacts.recipe import Recipe\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "store = ArtifactStore(sys.argv[1])\n"
         "recipe = Recipe('evaluate', 1, {}, {}, 0)\n"

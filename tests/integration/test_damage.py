@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from storage.artifacts import ArtifactStore
+from storage.artifacts.store import ArtifactStore
 from storage.errors import DamagedArtifact
-from storage.runs import RunStore
-from storage.verification import verify_run
+from storage.runs.run import RunStore
+from storage.upkeep.verification import verify_run
 from tests.integration.killing import SMALL, train_to_the_end
 
 SEED = int(os.environ.get("ERL_TEST_SEED", "0"))

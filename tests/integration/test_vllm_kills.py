@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from storage.artifacts import ArtifactStore
-from storage.manifest import Manifest
-from storage.runs import RunStore
+from storage.artifacts.manifest import Manifest
+from storage.artifacts.store import ArtifactStore
+from storage.runs.run import RunStore
 from tests.integration.runs import SMALL, artifact_hashes, command, start_module, trajectory_ids
 
 KILLS = int(os.environ.get("ERL_TEST_KILLS", "10"))

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from storage.artifacts import Artifact, ArtifactStore
-from storage.embedding import Embedder
+from storage.artifacts.recipe import Recipe
+from storage.artifacts.store import Artifact, ArtifactStore
 from storage.filesystem import open_root
-from storage.memory import MemoryEntry, write_delta
-from storage.recipe import Recipe
-from storage.runs import Run, RunStore
-from storage.sft import SftRow, write_sft_rows
-from storage.trajectories import Trajectory, write_trajectories
+from storage.memory.embedding import Embedder
+from storage.memory.reflection_memory import MemoryEntry, write_delta
+from storage.runs.run import Run, RunStore
+from storage.tables.sft import SftRow, write_sft_rows
+from storage.tables.trajectories import Trajectory, write_trajectories
 
 FIRST = Trajectory(
     trajectory_id="first",

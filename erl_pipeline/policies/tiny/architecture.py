@@ -13,7 +13,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 from erl_pipeline.config.environment import FrozenLakeConfig
 from erl_pipeline.config.policy import TinyPolicyConfig
 from erl_pipeline.environments.frozen_lake.compact import STEP_WORDS
-from erl_pipeline.prompts.compact import SLOTS
+from erl_pipeline.environments.frozen_lake.tiny.prompts import SLOTS
 
 _WORDS_PER_TURN = 7  # aim, action, <end>, <user>, outcome, cell, <assistant>
 

@@ -13,8 +13,8 @@ from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast
 from erl_pipeline.config.environment import FrozenLakeConfig
 from erl_pipeline.config.policy import ColdStartConfig, TinyPolicyConfig
 from erl_pipeline.environments.frozen_lake.generation import generate_boards
+from erl_pipeline.environments.frozen_lake.tiny.demonstrations import Demonstration, demonstrate
 from erl_pipeline.policies.tiny.architecture import build_model, context_length
-from erl_pipeline.policies.tiny.demonstrations import Demonstration, demonstrate
 from erl_pipeline.policies.tiny.tokenizer import build_tokenizer
 from storage.errors import ConfigError, TrainingDiverged
 

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 from erl_pipeline.config.environment import FrozenLakeConfig
 from erl_pipeline.environments.frozen_lake.board import DIRECTIONS
 from erl_pipeline.environments.frozen_lake.compact import ENDINGS, OUTCOMES, PADDING, cell_word
-from erl_pipeline.prompts.compact import FIELD_WORDS, UNKNOWN
+from erl_pipeline.environments.frozen_lake.tiny.prompts import FIELD_WORDS, UNKNOWN
 from storage.errors import ConfigError
 
 BOS = "<bos>"

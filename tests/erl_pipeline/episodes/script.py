@@ -5,15 +5,15 @@ from collections.abc import Sequence
 from transformers import PreTrainedTokenizerFast
 
 from erl_pipeline.config.environment import FrozenLakeConfig
+from erl_pipeline.engines.interface import Generation
 from erl_pipeline.environments.base import Task
 from erl_pipeline.environments.catalog import open_environment, prompt_format
 from erl_pipeline.episodes.dialogue import ChatTokenizer
 from erl_pipeline.episodes.episode import EpisodeRules, run_episode
 from erl_pipeline.episodes.requests import ReflectionsWanted, TurnWanted, Wanted
 from erl_pipeline.episodes.rows import Provenance
-from erl_pipeline.generation.engine import Generation
 from erl_pipeline.policies.tiny.tokenizer import build_tokenizer
-from storage.trajectories import Trajectory
+from storage.tables.trajectories import Trajectory
 
 CONTEXT = 128
 # Start in the upper left corner, goal two cells to its right, a hole below the start.

@@ -6,17 +6,17 @@ from typing import Any, TypeVar
 
 import pytest
 
+from erl_pipeline.engines.interface import Generation, GenerationRequest, Interrupted
 from erl_pipeline.environments.catalog import open_environment, prompt_format
 from erl_pipeline.episodes.batched_driver import run_batched
 from erl_pipeline.episodes.concurrent_driver import run_concurrently
 from erl_pipeline.episodes.dialogue import ChatTokenizer
 from erl_pipeline.episodes.episode import run_episode
 from erl_pipeline.episodes.requests import EpisodeSteps, ReflectionsWanted
-from erl_pipeline.generation.engine import Generation, GenerationRequest, Interrupted
 from erl_pipeline.policies.tiny.tokenizer import build_tokenizer
 from storage.errors import EngineError
-from storage.memory import MemoryHit
-from storage.trajectories import Trajectory
+from storage.memory.reflection_memory import MemoryHit
+from storage.tables.trajectories import Trajectory
 from tests.erl_pipeline.episodes.script import CONTEXT, ENVIRONMENT, PROVENANCE, TASK, rules
 
 Result = TypeVar("Result")

@@ -5,8 +5,8 @@ from tokenizers.pre_tokenizers import Split
 from transformers import PreTrainedTokenizerFast
 
 from erl_pipeline.config.environment import FrozenLakeConfig
+from erl_pipeline.engines.interface import Generation
 from erl_pipeline.episodes.dialogue import ChatTokenizer, Dialogue
-from erl_pipeline.generation.engine import Generation
 from erl_pipeline.policies.tiny.tokenizer import build_tokenizer
 
 CHATML = (

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from erl_pipeline.evaluation.history import learning_curve, of_stage, read_history, training_cost
-from storage.artifacts import ArtifactStore
+from storage.artifacts.recipe import Recipe
+from storage.artifacts.store import ArtifactStore
 from storage.errors import StoreError
-from storage.recipe import Recipe
-from storage.runs import Run, RunStore
+from storage.runs.run import Run, RunStore
 
 
 def commit(

@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 from erl_pipeline.evaluation.history import StageRecord
 from erl_pipeline.evaluation.run_difference import StageDifference, stage_differences
-from storage.manifest import Manifest
-from storage.recipe import Recipe
+from storage.artifacts.manifest import Manifest
+from storage.artifacts.recipe import Recipe
 
 
 def record(iteration: int, stage: str, made_from: str, key: str = "") -> StageRecord:

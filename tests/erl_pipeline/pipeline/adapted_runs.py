@@ -12,12 +12,12 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from erl_pipeline.config.policy import ColdStartConfig
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.environments.frozen_lake.generation import generate_boards
+from erl_pipeline.environments.frozen_lake.tiny.demonstrations import demonstrate
 from erl_pipeline.pipeline.context import open_context
 from erl_pipeline.pipeline.outcome import Silent
 from erl_pipeline.pipeline.train import TrainingSummary, train
 from erl_pipeline.policies.tiny.architecture import context_length
 from erl_pipeline.policies.tiny.cold_start import to_batch
-from erl_pipeline.policies.tiny.demonstrations import demonstrate
 from erl_pipeline.policies.tiny.tokenizer import build_tokenizer
 
 STEPS = 80

@@ -9,14 +9,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from erl_pipeline.pipeline.checkpoints import checkpoint_parts, load_checkpoint
 from erl_pipeline.pipeline.train import TrainingSummary
 from erl_pipeline.policies.adapters import SETTINGS, WEIGHTS, without_adapter
+from erl_pipeline.policies.checkpoints import checkpoint_parts, load_checkpoint
 from erl_pipeline.policies.pretrained import load_policy
-from storage.artifacts import ArtifactStore
+from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError
-from storage.runs import RunStore
-from storage.verification import verify_run
+from storage.runs.run import RunStore
+from storage.upkeep.verification import verify_run
 from tests.erl_pipeline.pipeline.adapted_runs import config, run, save_base
 
 MODEL_FILES = {f"model/{WEIGHTS}", f"model/{SETTINGS}", "optimizer.safetensors", "optimizer.json"}

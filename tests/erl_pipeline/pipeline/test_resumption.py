@@ -12,22 +12,22 @@ import pytest
 
 from erl_pipeline.config.load import load_config
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.generation.engine import Interrupted
+from erl_pipeline.engines.interface import Interrupted
 from erl_pipeline.pipeline import distillation
 from erl_pipeline.pipeline.branching import establish_origin
 from erl_pipeline.pipeline.context import open_context
 from erl_pipeline.pipeline.outcome import Silent, StageOutcome
 from erl_pipeline.pipeline.train import train
-from storage.artifacts import ArtifactStore
-from storage.embedding import Embedder
-from storage.manifest import Manifest
-from storage.memory import ReflectionMemory
-from storage.memory_forgetting import forget
-from storage.memory_history import latest_version
-from storage.origin import BranchOrigin, OfflineOrigin
-from storage.recipe import Recipe
-from storage.runs import RunStore
-from storage.verification import verify_run
+from storage.artifacts.manifest import Manifest
+from storage.artifacts.recipe import Recipe
+from storage.artifacts.store import ArtifactStore
+from storage.memory.embedding import Embedder
+from storage.memory.forgetting import forget
+from storage.memory.history import latest_version
+from storage.memory.reflection_memory import ReflectionMemory
+from storage.runs.origin import BranchOrigin, OfflineOrigin
+from storage.runs.run import RunStore
+from storage.upkeep.verification import verify_run
 
 SMALL = """\
 name: small

@@ -18,8 +18,8 @@ from erl_pipeline.pipeline.run_state import (
     whole_iterations,
 )
 from storage.errors import ConfigError, InputError
-from storage.ledger import LedgerEntry
-from storage.runs import RunStore
+from storage.runs.ledger import LedgerEntry
+from storage.runs.run import RunStore
 
 STAGES = ("generate_rollouts", "index_memory", "update_policy", "build_distillation", "fine_tune")
 SMALL = {

@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from storage.artifacts import ArtifactStore
+from storage.artifacts.recipe import Recipe
+from storage.artifacts.store import ArtifactStore
 from storage.lineage.links import RowLinks
 from storage.lineage.rows import LineageRows, RowKind
-from storage.memory_entries import MEMORY
-from storage.parquet import write_rows
-from storage.recipe import Recipe
-from storage.sft import SFT
-from storage.trajectories import TRAJECTORIES
+from storage.memory.entries import MEMORY
+from storage.tables.parquet import write_rows
+from storage.tables.sft import SFT
+from storage.tables.trajectories import TRAJECTORIES
 from tests.histories import entry_row, sft_row, trajectory_row
 
 Row = tuple[RowKind, str]

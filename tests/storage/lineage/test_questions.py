@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
+from storage.artifacts.manifest import code_version
 from storage.errors import InputError
 from storage.lineage import ArtifactGraph
 from storage.lineage.questions import made_by, policies_trained_on, rows_using_memory
 from storage.lineage.rows import LineageRows
-from storage.manifest import code_version
 from tests.histories import History
 
 

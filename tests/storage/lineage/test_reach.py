@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from storage.artifacts.recipe import Recipe
 from storage.errors import InputError
 from storage.lineage import Reach, downstream, runs_by_artifact, upstream
-from storage.recipe import Recipe
 from tests.histories import History, write_history
 
 

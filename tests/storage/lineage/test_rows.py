@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.artifacts import ArtifactStore
+from storage.artifacts.store import ArtifactStore
 from storage.errors import DamagedArtifact, InputError
 from storage.lineage import downstream
 from storage.lineage.rows import LineageRows

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from storage.artifacts import ArtifactStore
+from storage.artifacts.recipe import Recipe
+from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
 from storage.lineage import LineageNode, artifact_ancestors, artifact_descendants, explain
-from storage.recipe import Recipe
 
 
 def outline(node: LineageNode) -> list[Any]:

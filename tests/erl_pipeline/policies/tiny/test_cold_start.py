@@ -8,8 +8,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from erl_pipeline.config.environment import FrozenLakeConfig
 from erl_pipeline.config.policy import ColdStartConfig, TinyPolicyConfig
+from erl_pipeline.environments.frozen_lake.tiny.demonstrations import Demonstration
 from erl_pipeline.policies.tiny.cold_start import cold_start, to_batch
-from erl_pipeline.policies.tiny.demonstrations import Demonstration
 from erl_pipeline.policies.tiny.tokenizer import build_tokenizer
 from storage.errors import ConfigError
 

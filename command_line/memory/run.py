@@ -1,0 +1,87 @@
+"""A run's memory as the memory commands look into it, at one of its versions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import polars as pl
+
+from storage.artifacts.store import ArtifactStore
+from storage.errors import InputError
+from storage.memory.chain import Delta, read_chain, scan_entries, scan_removed
+from storage.memory.embedding import Embedder
+from storage.memory.entries import MemoryEntry
+from storage.memory.history import latest_version, memory_versions
+from storage.memory.reflection_memory import MemoryView, ReflectionMemory
+from storage.memory.removals import Removal
+from storage.runs.run import Run, RunStore
+
+
+@dataclass(frozen=True)
+class RunMemory:
+    """The memory of a run as it was after an iteration. Its Parquet is read, its table only for searches."""
+
+    store: ArtifactStore
+    run: Run
+    embedding_model: str
+    version: str
+    iteration: int
+    """The iteration after which this version came to be; 0 for the empty memory."""
+
+    @cached_property
+    def deltas(self) -> list[Delta]:
+        return read_chain(self.store, self.version)[1]
+
+    def table(self) -> MemoryView:
+        """For searches."""
+        embedder = Embedder(self.embedding_model)
+        return ReflectionMemory(self.store.uri, self.run.name, self.store, embedder).at(self.version)
+
+    def held(self) -> pl.LazyFrame:
+        """The entries of this version."""
+        removed = scan_removed(self.deltas).select("entry_id").unique()
+        return scan_entries(self.deltas).join(removed, on="entry_id", how="anti", maintain_order="left")
+
+    def find(self, identifier: str) -> MemoryEntry:
+        """An entry that the memory holds or held, by its id or the beginning of one.
+
+        Raises InputError for none or several.
+        """
+        if not identifier:
+            raise InputError("Give the id of an entry, or the beginning of one.")
+        rows = scan_entries(self.deltas).drop("vector", "embedding_model")
+        found = rows.filter(pl.col("entry_id").str.starts_with(identifier)).collect()
+        exact = found.filter(pl.col("entry_id") == identifier)
+        found = exact if exact.height else found
+        if found.height == 1:
+            row = found.row(0, named=True)
+            return MemoryEntry(**{**row, "parent_entry_ids": tuple(row["parent_entry_ids"])})
+        if not found.height:
+            raise InputError(
+                f"the memory of run {self.run.name} never held an entry {identifier}; "
+                "`memory list` shows those that it holds."
+            )
+        some = ", ".join(found["entry_id"].head(5))
+        raise InputError(f"{found.height} entries begin with {identifier!r}: {some}. Give more of the id.")
+
+    def removal(self, entry_id: str) -> Removal | None:
+        """How an entry left the memory; None for one that it holds."""
+        rows = scan_removed(self.deltas).filter(pl.col("entry_id") == entry_id).collect()
+        return Removal(**rows.row(0, named=True)) if rows.height else None
+
+
+def open_memory(store_uri: str, run_name: str, iteration: int | None = None) -> RunMemory:
+    """The memory of a run after an iteration, or its newest.
+
+    Raises InputError for an unknown run or one without memory.
+    """
+    run = RunStore(store_uri).open(run_name)
+    settings = run.config.get("memory")
+    if settings is None:
+        raise InputError(f"run {run_name} has no memory: its configuration says memory: off")
+    version = latest_version(run, iteration)
+    made = {each.artifact_id: each.iteration for each in memory_versions(run)}
+    return RunMemory(
+        ArtifactStore(store_uri), run, settings["embedding_model"], version, made.get(version, 0)
+    )

@@ -1,0 +1,114 @@
+"""`erl-pipeline replay`: a branch of a run with other settings, an audit of its bytes, training on what it
+has stored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from command_line.options import DEFAULT_STORE, Json, RunName, Settings, Store
+from storage.errors import InputError
+
+Iteration = Annotated[
+    int | None, typer.Option("--iteration", min=0, metavar="N", help="The iteration to begin in.")
+]
+FromStage = Annotated[
+    str | None, typer.Option("--from", metavar="STAGE", help="The first stage that is computed again.")
+]
+NewName = Annotated[str | None, typer.Option("--as", metavar="NAME", help="Name of the new run.")]
+Iterations = Annotated[
+    str | None,
+    typer.Option(
+        "--iterations",
+        metavar="M|A..B",
+        help="Where to end; default: where the run ended. Offline: the stored iterations to train on.",
+    ),
+]
+Offline = Annotated[bool, typer.Option("--offline", help="Train on stored rollouts, without generation.")]
+Checkpoint = Annotated[
+    str | None,
+    typer.Option(
+        "--checkpoint",
+        metavar="ID|latest|iteration:N",
+        help="Where offline training begins; default: the run's first checkpoint.",
+    ),
+]
+NoEvaluation = Annotated[
+    bool, typer.Option("--no-evaluation", help="Offline: leave out evaluation, which generates attempts.")
+]
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="CONFIG", help="Offline, for imported trajectories: the configuration."),
+]
+Scratch = Annotated[
+    Path | None,
+    typer.Option("--scratch", metavar="FOLDER", help="Where an audit computes; default: the system's."),
+]
+
+
+def replay(
+    run: RunName,
+    iteration: Iteration = None,
+    stage: FromStage = None,
+    settings: Settings = None,
+    name: NewName = None,
+    iterations: Iterations = None,
+    offline: Offline = False,
+    checkpoint: Checkpoint = None,
+    no_evaluation: NoEvaluation = False,
+    config: ConfigOption = None,
+    scratch: Scratch = None,
+    store: Store = DEFAULT_STORE,
+    json: Json = False,
+) -> None:
+    """Compute a run again from a stage of an iteration.
+
+    With --set: as a new run, which shares everything before that stage. Without: to prove that the bytes
+    are those that are stored (exit status 1 when they are not). With --offline: train a new run on the
+    stored rollouts alone.
+    """
+    if offline:
+        if iteration is not None or stage is not None or scratch is not None:
+            raise InputError("--iteration, --from and --scratch have no meaning with --offline")
+        if name is None or iterations is None:
+            raise InputError("--offline needs --iterations A..B and a name for the new run, --as NAME")
+        from command_line.replay.offline import replay_offline
+
+        span = _span(iterations)
+        replay_offline(run, span, name, settings or [], checkpoint, not no_evaluation, config, store, json)
+        return
+    if checkpoint is not None or no_evaluation or config is not None:
+        raise InputError("--checkpoint, --no-evaluation and --config have a meaning only with --offline")
+    if iteration is None or stage is None:
+        raise InputError("say where to begin, with --iteration N and --from STAGE, or use --offline")
+    last = None if iterations is None else _whole(iterations)
+    if not settings:
+        from command_line.replay.audit import replay_audit
+
+        replay_audit(run, iteration, stage, last, name, scratch, store, json)
+        return
+    if name is None:
+        raise InputError("changed settings make a new run: name it with --as NAME")
+    if scratch is not None:
+        raise InputError("--scratch has a meaning only without --set")
+    from command_line.replay.branch import replay_branch
+
+    replay_branch(run, iteration, stage, last, settings, name, store, json)
+
+
+def _whole(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise InputError(f"--iterations {text}: allowed is a whole number; A..B only with --offline")
+    return int(text)
+
+
+def _span(text: str) -> tuple[int, int]:
+    first, dots, last = text.partition("..")
+    if not dots:
+        last = first
+    whole = all(part.isascii() and part.isdecimal() for part in (first, last))
+    if not whole or not 1 <= int(first) <= int(last):
+        raise InputError(f"--iterations {text}: allowed is A..B with 1 <= A <= B, such as 3..7")
+    return int(first), int(last)

@@ -1,0 +1,152 @@
+"""What the kinds of replay have in common: the run they start from, the one they make, and its end."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from command_line.foreground import work_on_run
+from command_line.options import DEFAULT_STORE
+from command_line.output import print_json, print_line, print_table
+from command_line.program import command
+from command_line.run_state import run_folder
+from erl_pipeline.config.run import RunConfig
+from erl_pipeline.evaluation.history import of_stage, read_history
+from erl_pipeline.pipeline.branching import establish_origin
+from erl_pipeline.pipeline.context import RunContext
+from erl_pipeline.pipeline.iteration import STAGES
+from erl_pipeline.pipeline.run_state import latest_checkpoint
+from erl_pipeline.pipeline.stored_run import PREPARATIONS, StoredRun
+from erl_pipeline.pipeline.train import TrainingSummary, train
+from erl_pipeline.views.iteration_table import LEGEND, history_rows, row_cells
+from erl_pipeline.views.report.page import write_report
+from storage.artifacts.store import ArtifactStore
+from storage.errors import InputError
+from storage.runs.origin import BranchOrigin, OfflineOrigin, read_origin
+from storage.runs.run import RunStore
+
+
+def stored_run(run: str, store: str) -> StoredRun:
+    """The run to start from. Raises InputError, with the runs there are, for an unknown name."""
+    return StoredRun(RunStore(store).open(run))
+
+
+def require_stage(iteration: int, stage: str) -> None:
+    """Raise InputError for something that is no stage of an iteration."""
+    allowed = STAGES if iteration else (*PREPARATIONS, "evaluate")
+    if stage not in allowed:
+        where = "an iteration" if iteration else "iteration 0"
+        raise InputError(f"--from {stage}: the stages of {where} are {', '.join(allowed)}")
+
+
+def require_other_name(run: str, name: str) -> None:
+    """Raise InputError when a new run would have the name of the one it starts from."""
+    if run == name:
+        raise InputError(f"--as {name}: stored artifacts are never replaced; give the new run another name")
+
+
+def own_settings(settings: Sequence[str]) -> list[str]:
+    """The user's overrides. Raises InputError for those that are options of this command."""
+    options = {"name": "--as", "iterations": "--iterations"}
+    for setting in settings:
+        option = options.get(setting.partition("=")[0].strip())
+        if option:
+            raise InputError(f"--set {setting}: use {option}")
+    return list(settings)
+
+
+def work_on_new_run(
+    config: RunConfig,
+    store: str,
+    origin: BranchOrigin | OfflineOrigin,
+    last: int,
+    notes: Sequence[str],
+) -> None:
+    """Train the new run, directly, with the progress display of `train`."""
+    for note in notes:
+        print(note, file=sys.stderr)
+
+    def work(context: RunContext) -> TrainingSummary:
+        establish_origin(store, context.run, origin)
+        return train(context, last)
+
+    kept = f"Stopped. What was committed is kept; continue with: {command(sys.argv[1:])}"
+    work_on_run(config, store, last, work, lambda: kept)
+
+
+def conclude(name: str, source: str, store: str, last: int, json: bool) -> None:
+    """Print the new run iteration by iteration, write its report, and name the command to try next."""
+    artifacts = ArtifactStore(store)
+    run = RunStore(store).open(name)
+    origin = read_origin(store, name)
+    assert origin is not None
+    history = read_history(artifacts, run)
+    rows = history_rows(history)
+    report = write_report(artifacts, run, run_folder(store, name) / "report.html")
+    checkpoint = latest_checkpoint(run.stages())
+    assert checkpoint is not None
+    reused = Counter("shared" if record.reused else "computed" for record in history)
+    staleness = [
+        {"iteration": record.iteration, **record.manifest.counters, **record.manifest.metrics}
+        for record in of_stage(history, "measure_staleness")
+    ]
+    if json:
+        print_json(
+            {
+                "run": name,
+                "store": store,
+                "origin": origin.model_dump(),
+                "iterations": last,
+                "shared": reused["shared"],
+                "computed": reused["computed"],
+                "checkpoint": checkpoint.artifact_id,
+                "report": str(report),
+                "rows": [asdict(row) for row in rows],
+                "staleness": staleness,
+            }
+        )
+        return
+    print_table([row_cells(row) for row in rows])
+    print_line(LEGEND)
+    if isinstance(origin, OfflineOrigin):
+        print_line(
+            "1st, 2nd, retried, tokens: those of the stored attempts; nothing of them was generated again"
+        )
+        print_line()
+        print_table([_staleness_cells(row) for row in staleness])
+        print_line(_STALENESS_LEGEND)
+    print_line()
+    print_line(
+        f"Run {name}, begun {origin.describe()}: {reused['shared']} artifacts shared, "
+        f"{reused['computed']} computed"
+    )
+    place = [] if store == DEFAULT_STORE else ["--store", store]
+    print_line(f"Report: {report}")
+    print_line("Try next:")
+    print_line("  " + command(["diff", source, name, *place]))
+
+
+_STALENESS_LEGEND = (
+    "age: policy versions between sampler and policy, by lineage; ESS: what the samples are worth, as a\n"
+    "share of samples of the policy's own, with raw and with capped weights; capped: share above the cap;\n"
+    "KL: sampler to policy, nats a token"
+)
+
+
+def _staleness_cells(numbers: dict[str, Any]) -> dict[str, str]:
+    age = numbers.get("age_mean")
+    return {
+        "iter": str(numbers["iteration"]),
+        "rows": f"{numbers['trajectories']:,}",
+        "tokens": f"{numbers['trained_tokens']:,}",
+        "age": "unknown" if age is None else f"{age:.1f}",
+        "oldest": str(numbers.get("age_max", "")),
+        "ESS": f"{numbers['effective_sample_size']:.3f}",
+        "ESS capped": f"{numbers['effective_sample_size_capped']:.3f}",
+        "capped": f"{numbers['capped']:.4f}",
+        "mean weight": f"{numbers['weight_mean']:.3f}",
+        "KL": f"{numbers['behaviour_kl']:.4f}",
+    }

@@ -1,0 +1,210 @@
+"""The embedded engine: a transformers model in this process, with a key-value cache.
+
+A batch of conversations keeps its cache between turns. A cached batch is a tensor of *slots* with a
+mask: rows of different lengths are padded on the left, and the new tokens of a later turn are padded
+on the left again, inside their own block. Holes do no harm, since attention follows the mask and
+positions are given explicitly.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from transformers import DynamicCache, PreTrainedModel
+
+from erl_pipeline.engines.interface import Generation, GenerationRequest, Interrupted
+from erl_pipeline.engines.sampling import draw_tokens, uniform_stream
+
+
+@dataclass
+class _CachedBatch:
+    """Conversations whose keys and values are held.
+
+    `rows` maps a conversation to its row and `lengths[row]` tokens of `token_ids[row]` are in the
+    cache; `slot_mask` is `[rows, slots]`, 1 where a slot holds a token.
+    """
+
+    cache: DynamicCache
+    rows: dict[str, int]
+    token_ids: list[tuple[int, ...]]
+    slot_mask: torch.Tensor
+
+
+class TransformersEngine:
+    """Generates in batches with the model it was given; one call at a time."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        policy_version: str,
+        stop_token_ids: frozenset[int],
+        max_batch_sequences: int,
+        stop: threading.Event | None = None,
+        on_tokens: Callable[[int], None] | None = None,
+    ) -> None:
+        self._model = model.eval()
+        self._policy_version = policy_version
+        self._stop_token_ids = torch.tensor(sorted(stop_token_ids), device=model.device)
+        self._max_batch_sequences = max_batch_sequences
+        self._stop = stop
+        self._on_tokens = on_tokens
+        self._cached: list[_CachedBatch] = []
+
+    @property
+    def policy_version(self) -> str:
+        return self._policy_version
+
+    @torch.inference_mode()
+    def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
+        """Answer the requests, in order.
+
+        Conversations that continue are answered from the caches of the call before; all others are
+        cut into batches of similar length. Raises `Interrupted` when the run was asked to stop.
+        """
+        answers: dict[int, Generation] = {}
+        kept: list[_CachedBatch] = []
+        fresh = set(range(len(requests)))
+        for batch in self._cached:
+            continuing = [i for i in sorted(fresh) if _continues(batch, requests[i])]
+            if continuing:
+                fresh.difference_update(continuing)
+                kept.append(
+                    self._answer(
+                        _select(batch, [requests[i] for i in continuing]), requests, continuing, answers
+                    )
+                )
+        by_length = sorted(fresh, key=lambda i: (len(requests[i].prompt_token_ids), i))
+        for start in range(0, len(by_length), self._max_batch_sequences):
+            chunk = by_length[start : start + self._max_batch_sequences]
+            kept.append(
+                self._answer(self._empty_batch([requests[i] for i in chunk]), requests, chunk, answers)
+            )
+        self._cached = kept
+        return [answers[i] for i in range(len(requests))]
+
+    def _empty_batch(self, requests: Sequence[GenerationRequest]) -> _CachedBatch:
+        return _CachedBatch(
+            cache=DynamicCache(config=self._model.config),
+            rows={request.conversation: row for row, request in enumerate(requests)},
+            token_ids=[()] * len(requests),
+            slot_mask=torch.zeros(len(requests), 0, dtype=torch.long, device=self._model.device),
+        )
+
+    def _answer(
+        self,
+        batch: _CachedBatch,
+        requests: Sequence[GenerationRequest],
+        chosen: Sequence[int],
+        answers: dict[int, Generation],
+    ) -> _CachedBatch:
+        """Prefill what is new, then decode until every row has stopped; fills `answers`."""
+        device = self._model.device
+        mine = [requests[i] for i in chosen]
+        blocks = [
+            request.prompt_token_ids[len(known) :]
+            for request, known in zip(mine, batch.token_ids, strict=True)
+        ]
+        budget = max(request.max_new_tokens for request in mine)
+        uniforms = torch.from_numpy(
+            np.stack([uniform_stream(request.seed, budget) for request in mine])
+        )  # float64
+        temperatures = torch.tensor([request.temperature for request in mine], device=device)
+        limits = torch.tensor([request.max_new_tokens for request in mine], device=device)
+
+        width = max(len(block) for block in blocks)
+        input_ids = torch.zeros(len(mine), width, dtype=torch.long)
+        block_mask = torch.zeros(len(mine), width, dtype=torch.long)
+        for row, block in enumerate(blocks):
+            input_ids[row, width - len(block) :] = torch.tensor(block)
+            block_mask[row, width - len(block) :] = 1
+        input_ids, block_mask = input_ids.to(device), block_mask.to(device)
+        lengths = batch.slot_mask.sum(dim=1)  # [rows], tokens known so far
+        positions = (lengths[:, None] + block_mask.cumsum(dim=1) - 1).clamp_(min=0)
+        slot_mask = torch.cat([batch.slot_mask, block_mask], dim=1)
+
+        running = torch.ones(len(mine), dtype=torch.bool, device=device)
+        drawn, drawn_logprobs, live = [], [], []
+        for step in range(budget):
+            if self._stop is not None and self._stop.is_set():
+                raise Interrupted
+            output = self._model(
+                input_ids=input_ids,
+                attention_mask=slot_mask,
+                position_ids=positions,
+                past_key_values=batch.cache,
+                use_cache=True,
+                logits_to_keep=1,
+            )
+            tokens, logprobs = draw_tokens(output.logits[:, -1], temperatures, uniforms[:, step].to(device))
+            drawn.append(tokens)
+            drawn_logprobs.append(logprobs)
+            live.append(running)
+            running = running & ~torch.isin(tokens, self._stop_token_ids) & (step + 1 < limits)
+            if self._on_tokens is not None:
+                self._on_tokens(int(live[-1].sum()))
+            if not bool(running.any()):
+                break
+            # A row that stopped feeds a masked token, so that the others can go on.
+            input_ids = tokens[:, None]
+            positions = slot_mask.sum(dim=1, keepdim=True)
+            slot_mask = torch.cat([slot_mask, running[:, None].long()], dim=1)
+        return self._collect(
+            batch,
+            mine,
+            chosen,
+            slot_mask,
+            torch.stack(drawn, 1),
+            torch.stack(drawn_logprobs, 1),
+            torch.stack(live, 1),
+            answers,
+        )
+
+    def _collect(
+        self,
+        batch: _CachedBatch,
+        mine: Sequence[GenerationRequest],
+        chosen: Sequence[int],
+        slot_mask: torch.Tensor,
+        drawn: torch.Tensor,
+        logprobs: torch.Tensor,
+        live: torch.Tensor,
+        answers: dict[int, Generation],
+    ) -> _CachedBatch:
+        """Cut each row's tokens where it stopped. `drawn`, `logprobs`, `live`: `[rows, steps]`."""
+        stop_ids = set(self._stop_token_ids.tolist())
+        counts = live.sum(dim=1).tolist()
+        known = slot_mask.sum(dim=1).tolist()
+        for row, (index, request) in enumerate(zip(chosen, mine, strict=True)):
+            tokens = tuple(drawn[row, : counts[row]].tolist())
+            answers[index] = Generation(
+                token_ids=tokens,
+                logprobs=tuple(logprobs[row, : counts[row]].tolist()),
+                finish_reason="stop" if tokens[-1] in stop_ids else "length",
+            )
+            batch.token_ids[row] = (request.prompt_token_ids + tokens)[: known[row]]
+        batch.slot_mask = slot_mask
+        return batch
+
+
+def _continues(batch: _CachedBatch, request: GenerationRequest) -> bool:
+    row = batch.rows.get(request.conversation)
+    if row is None:
+        return False
+    known = batch.token_ids[row]
+    return len(known) < len(request.prompt_token_ids) and request.prompt_token_ids[: len(known)] == known
+
+
+def _select(batch: _CachedBatch, requests: Sequence[GenerationRequest]) -> _CachedBatch:
+    """The rows of these requests, in their order."""
+    old_rows = [batch.rows[request.conversation] for request in requests]
+    if old_rows != list(range(len(batch.token_ids))):
+        index = torch.tensor(old_rows, device=batch.slot_mask.device)
+        batch.cache.batch_select_indices(index)
+        batch.slot_mask = batch.slot_mask[index]
+        batch.token_ids = [batch.token_ids[row] for row in old_rows]
+    batch.rows = {request.conversation: row for row, request in enumerate(requests)}
+    return batch

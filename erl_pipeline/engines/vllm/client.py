@@ -1,0 +1,221 @@
+"""Talking to one vLLM server: token ids in, token ids and their log-probabilities out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import aiohttp
+
+from erl_pipeline.engines.interface import Generation, GenerationRequest
+from storage.errors import EngineError
+
+_NOT_A_NUMBER = "Out of range float values are not JSON compliant"
+"""What Python's `json` says of nan and of infinities, and a server in its answer."""
+
+
+class ServerFailure(Exception):
+    """A server died, hung or answered with an error of its own; another one may answer."""
+
+
+class UndefinedLogprobs(EngineError):
+    """A server's weights give log-probabilities that are no numbers, for which JSON has no form."""
+
+
+class VllmClient:
+    """Requests to one server, as an asynchronous context manager.
+
+    Args:
+        url: such as `http://127.0.0.1:8000`.
+        api_key: sent as bearer token; None sends none.
+        stop_token_ids: generation ends after one of these; nothing else ends it before its limit.
+        request_seconds: deadline of one request, its waiting in the server's queue included.
+    """
+
+    def __init__(
+        self, url: str, api_key: str | None, stop_token_ids: frozenset[int], request_seconds: float
+    ) -> None:
+        self.url = url
+        self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        self._stop_token_ids = sorted(stop_token_ids)
+        self._timeout = aiohttp.ClientTimeout(total=request_seconds)
+        self._session: aiohttp.ClientSession | None = None
+        self.adapter: str | None = None
+        """Name of the LoRA adapter that answers requests; None is the model without one."""
+
+    async def __aenter__(self) -> VllmClient:
+        # The number of requests in flight is limited by who sends them, not by the connection pool.
+        connector = aiohttp.TCPConnector(limit=0)
+        self._session = aiohttp.ClientSession(
+            connector=connector, headers=self._headers, timeout=self._timeout
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._session is not None
+        await self._session.close()
+
+    async def context_length(self) -> int:
+        """Most tokens of prompt and answer together."""
+        models = await self._call("GET", "/v1/models")
+        return int(models["data"][0]["max_model_len"])
+
+    async def generate(
+        self, request: GenerationRequest, policy_version: str, context_length: int
+    ) -> Generation:
+        """Sample one turn.
+
+        An answer that reaches `context_length` ends as `length`; where the prompt alone fills it the
+        answer is empty. Raises `ServerFailure`, also when the weights that sampled are labelled with
+        another version than `policy_version`, and `EngineError` when the server refuses the request.
+        """
+        if len(request.prompt_token_ids) >= context_length:
+            return Generation((), (), "length")
+        body = {
+            "token_ids": request.prompt_token_ids,
+            "sampling_params": {
+                "max_tokens": min(request.max_new_tokens, context_length - len(request.prompt_token_ids)),
+                "temperature": request.temperature,
+                "seed": request.seed,
+                "stop_token_ids": self._stop_token_ids,
+                "ignore_eos": True,
+                "logprobs": 0,
+                "detokenize": False,
+            },
+        }
+        choice = (await self._infer(body))["choices"][0]
+        finish_reason = _finish_reason(choice["finish_reason"])
+        served = {span["version"] for span in choice["weight_versions"]}
+        if served != {policy_version}:
+            raise ServerFailure(f"{self.url} sampled from policy {sorted(served)}, not from {policy_version}")
+        return Generation(
+            token_ids=tuple(choice["token_ids"]),
+            logprobs=tuple(entry["logprob"] for entry in choice["logprobs"]["content"]),
+            finish_reason=finish_reason,
+        )
+
+    async def score(self, token_ids: Sequence[int], *, base: bool = False) -> list[float]:
+        """Log-probabilities in nats, temperature 1, of each token but the first given those before it.
+
+        `base` asks the model without its adapter. Raises `UndefinedLogprobs` when one is no number.
+        """
+        body = {
+            "token_ids": list(token_ids),
+            # Scoring cannot go without sampling; that token is thrown away.
+            "sampling_params": {
+                "max_tokens": 1,
+                "temperature": 0.0,
+                "prompt_logprobs": 0,
+                "detokenize": False,
+            },
+        }
+        positions = (await self._infer(body, base))["prompt_logprobs"]
+        return [
+            float(position[str(token)]["logprob"])
+            for token, position in zip(token_ids[1:], positions[1:], strict=True)
+        ]
+
+    async def draw(self, token_ids: Sequence[int], temperature: float, seed: int) -> tuple[int, float]:
+        """One token drawn after `token_ids`, and the log-probability, in nats, that it is said to have."""
+        body = {
+            "token_ids": list(token_ids),
+            "sampling_params": {
+                "max_tokens": 1,
+                "temperature": temperature,
+                "seed": seed,
+                "logprobs": 0,
+                "detokenize": False,
+            },
+        }
+        choice = (await self._infer(body))["choices"][0]
+        return int(choice["token_ids"][0]), float(choice["logprobs"]["content"][0]["logprob"])
+
+    async def reload_weights(self, checkpoint_folder: Path) -> None:
+        """Read the weights of `checkpoint_folder` in place of those in use; no request may be in flight."""
+        # First all weights become 0, so that one that is not read anew cannot pass for the new one. Layers
+        # that the CPU build has packed escape this; `write_serving_copy` sees to it that all are there.
+        await self._call("POST", "/weight_checker", {"action": "reset"})
+        call = {"method": "reload_weights", "kwargs": {"weights_path": str(checkpoint_folder)}}
+        await self._call("POST", "/collective_rpc", call)
+        await self.reset_prefix_cache()
+
+    async def reset_prefix_cache(self) -> None:
+        """Forget the keys and values of earlier prompts; no request may be in flight."""
+        reset = await self._call("POST", "/reset_prefix_cache")
+        if not reset["success"]:
+            raise ServerFailure(f"{self.url} could not reset its prefix cache; are requests in flight?")
+
+    async def adapters(self) -> list[str]:
+        """Names of the LoRA adapters that are loaded."""
+        models = await self._call("GET", "/v1/models")
+        return [model["id"] for model in models["data"] if model["parent"] is not None]
+
+    async def load_adapter(self, name: str, folder: Path) -> None:
+        """Read a LoRA adapter under a name that none has.
+
+        Raises `EngineError` when the server does not take adapters while it runs.
+        """
+        await self._call("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
+
+    async def unload_adapter(self, name: str) -> None:
+        """Drop a LoRA adapter; no request may use it."""
+        await self._call("POST", "/v1/unload_lora_adapter", {"lora_name": name})
+
+    async def sleep(self, level: Literal[1, 2]) -> None:
+        """Give GPU memory back: the prefix cache, and the weights to host memory (1) or for good (2).
+
+        Requests wait until `wake_up`. After level 2 the weights are undefined until they are read anew.
+        """
+        await self._call("POST", f"/sleep?level={level}")
+
+    async def wake_up(self) -> None:
+        """Take GPU memory again and answer requests."""
+        await self._call("POST", "/wake_up")
+
+    async def sleeping(self) -> bool:
+        """Whether requests wait."""
+        return bool((await self._call("GET", "/is_sleeping"))["is_sleeping"])
+
+    async def label_weights(self, policy_version: str) -> None:
+        """Set the version that every answer names from now on."""
+        await self._call("POST", "/update_weight_version", {"new_version": policy_version})
+
+    async def weights_label(self) -> str:
+        """The version that the answers name; `default` until one was set."""
+        return str((await self._call("GET", "/weight_info"))["weight_version"])
+
+    async def _infer(self, body: dict[str, Any], base: bool = False) -> Any:
+        """The answer of the adapter, unless there is none or `base` is wanted, else of the model."""
+        named = body if base or self.adapter is None else {**body, "model": self.adapter}
+        return await self._call("POST", "/inference/v1/generate", named)
+
+    async def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        assert self._session is not None, "use the client as an asynchronous context manager"
+        try:
+            async with self._session.request(method, self.url + path, json=body) as answer:
+                text = await answer.text()
+                if answer.status >= 500:
+                    raise ServerFailure(f"{self.url}{path} answered {answer.status}: {text[:500]}")
+                if answer.status == 404 and body is not None and "model" in body:
+                    # A server of somebody else that was restarted has lost what it was given.
+                    raise ServerFailure(f"{self.url} has no adapter {body['model']}: {text[:500]}")
+                if answer.status == 400 and _NOT_A_NUMBER in text:
+                    raise UndefinedLogprobs(f"{self.url}{path} computed values that are no numbers")
+                if answer.status >= 400:
+                    raise EngineError(f"{self.url}{path} refused the request ({answer.status}): {text[:500]}")
+                return await answer.json() if answer.content_type == "application/json" else None
+        except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
+            raise ServerFailure(f"{self.url}{path}: {type(error).__name__} {error}") from error
+
+
+def _finish_reason(reported: str) -> Literal["stop", "length"]:
+    if reported == "stop":
+        return "stop"
+    if reported == "length":
+        return "length"
+    # `abort` and `error`: what was sampled before is not a turn.
+    raise ServerFailure(f"generation ended with {reported!r}")

@@ -1,0 +1,149 @@
+"""Giving a server the weights of a new policy, with proof that it samples from them."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from erl_pipeline.engines.vllm.adapters import (
+    ServedAdapter,
+    has_adapter,
+    prove_adapter,
+    put_adapter,
+)
+from erl_pipeline.engines.vllm.client import ServerFailure, UndefinedLogprobs, VllmClient
+from erl_pipeline.engines.vllm.probe import HOT, Difference, Probe, compare, compare_hot, tolerance
+from erl_pipeline.engines.vllm.server import ManagedServer
+from storage.errors import EngineError
+
+Method = Literal["kept", "reload", "load", "restart"]
+"""How a server got a policy: it had it, read all weights or (`load`) an adapter, or was started with it."""
+
+
+@dataclass(frozen=True)
+class ServedPolicy:
+    """What a server is to serve: `folder` from `write_serving_copy`, `dtype` the server's number type.
+
+    Where there is an `adapter`, the server keeps the weights of `folder` and the policy is that adapter.
+    """
+
+    policy_version: str
+    folder: Path
+    probe: Probe
+    dtype: str
+    adapter: ServedAdapter | None = None
+
+
+@dataclass(frozen=True)
+class Handover:
+    """How a server came to serve a policy, and how far it then was from the trainer's model."""
+
+    url: str
+    policy_version: str
+    method: Method
+    seconds: float
+    difference: Difference
+
+
+async def hand_over(client: VllmClient, server: ManagedServer | None, policy: ServedPolicy) -> Handover:
+    """Load the policy into a running server, unless it says it has it, and prove it.
+
+    Where the proof fails, a server of our own (`server`) is restarted with the policy and must prove it
+    again. Raises `EngineError` when the server still serves something else, `ServerFailure` when it fails.
+    """
+    started = time.perf_counter()
+    if await client.sleeping():
+        await client.wake_up()
+    # A server of somebody else may only have been out of reach; reloading it would drop its cache.
+    if await client.weights_label() == policy.policy_version and await _has_adapter(client, policy):
+        difference = await _distance(client, policy.probe)
+        if difference.within(_tolerance(policy)):
+            return await _conclude(client, policy, "kept", difference, started)
+    method: Method = "reload" if policy.adapter is None else "load"
+    try:
+        if policy.adapter is None:
+            await client.reload_weights(policy.folder)
+        await _put_adapter(client, policy)
+        difference = await _distance(client, policy.probe)
+        served = difference.within(_tolerance(policy))
+    except (ServerFailure, EngineError):
+        # Not every engine can: other shapes, layouts that are packed at the start.
+        if server is None:
+            raise
+        served = False
+    if server is not None and not served:
+        await asyncio.to_thread(server.restart, policy.folder)
+        await _put_adapter(client, policy)
+        difference = await _distance(client, policy.probe)
+        method = "restart"
+    return await _conclude(client, policy, method, difference, started)
+
+
+async def prove_restarted(client: VllmClient, policy: ServedPolicy, started: float) -> Handover:
+    """The proof for a server that was started with this policy; `started` is of `time.perf_counter`."""
+    await _put_adapter(client, policy)
+    return await _conclude(client, policy, "restart", await _distance(client, policy.probe), started)
+
+
+async def _has_adapter(client: VllmClient, policy: ServedPolicy) -> bool:
+    return policy.adapter is None or await has_adapter(client, policy.policy_version, policy.adapter)
+
+
+async def _put_adapter(client: VllmClient, policy: ServedPolicy) -> None:
+    if policy.adapter is not None:
+        await put_adapter(client, policy.policy_version, policy.adapter)
+
+
+async def _conclude(
+    client: VllmClient,
+    policy: ServedPolicy,
+    method: Method,
+    difference: Difference,
+    started: float,
+) -> Handover:
+    bound = _tolerance(policy)
+    refused = f"{client.url} does not serve policy {policy.policy_version} after a {method}"
+    if math.isnan(difference.mean):
+        raise EngineError(f"{refused}: its log-probabilities are no numbers")
+    if not difference.within(bound):
+        raise EngineError(
+            f"{refused}: its log-probabilities differ from the trainer's by {difference.mean:.3g} nats on "
+            f"average and {difference.maximum:.3g} at most; allowed are {bound.mean:g} and "
+            f"{bound.maximum:g} (server in {policy.dtype}, trainer in {policy.probe.dtype})"
+        )
+    if policy.adapter is not None:
+        await prove_adapter(client, policy.probe, policy.policy_version, policy.adapter)
+    await _prove_sampling(client, policy)
+    # Last, so that no answer carries the label before the proof.
+    await client.label_weights(policy.policy_version)
+    return Handover(client.url, policy.policy_version, method, time.perf_counter() - started, difference)
+
+
+async def _prove_sampling(client: VllmClient, policy: ServedPolicy) -> None:
+    """Raise `EngineError` unless what the server reports of its own tokens is after temperature, and of the
+    whole distribution."""
+    sequences = policy.probe.token_ids
+    drawn = await asyncio.gather(*(client.draw(ids, HOT, seed) for seed, ids in enumerate(sequences)))
+    difference = compare_hot(policy.probe, drawn)
+    if not difference.within(_tolerance(policy)):
+        raise EngineError(
+            f"{client.url} does not report the distribution that it samples from: at temperature {HOT:g} "
+            f"its log-probabilities differ from the trainer's by {difference.mean:.3g} nats on average. Rows "
+            "with such log-probabilities cannot be trained on: start the server with "
+            "--logprobs-mode processed_logprobs --generation-config vllm"
+        )
+
+
+async def _distance(client: VllmClient, probe: Probe) -> Difference:
+    try:
+        return compare(probe, await asyncio.gather(*(client.score(ids) for ids in probe.token_ids)))
+    except UndefinedLogprobs:
+        return Difference(math.nan, math.nan)
+
+
+def _tolerance(policy: ServedPolicy) -> Difference:
+    return tolerance(policy.probe.dtype, policy.dtype)

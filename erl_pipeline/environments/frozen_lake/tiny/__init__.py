@@ -1,0 +1,1 @@
+"""FrozenLake for the tiny policy: vocabulary, prompts of fixed width, scripted demonstrations."""

@@ -1,0 +1,53 @@
+"""Prompts of fixed width for the tiny policy.
+
+A reflection is four slots, one for each direction (up, right, down, left): the action word that moves
+there, or `?`. First and second attempts differ in the slots alone, so every word keeps its position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from erl_pipeline.environments.base import AttemptReport
+from erl_pipeline.episodes.prompts import Message
+
+UNKNOWN = "?"
+SLOTS = 4
+FIELD_WORDS = ("notes", "trace", "memory", "reflect")
+
+
+class CompactPrompts:
+    """`action_words` are the words that a reflection may put in a slot."""
+
+    def __init__(self, action_words: Sequence[str]) -> None:
+        self._allowed = {UNKNOWN, *action_words}
+
+    def attempt(self, instructions: str, observation: str, notes: Sequence[str]) -> list[Message]:
+        return [_user(f"{observation} notes {_merged(reversed(notes))}")]
+
+    def retry(self, instructions: str, report: AttemptReport) -> list[Message]:
+        """The attempt prompt with empty slots: there is no field that could hold an earlier attempt."""
+        return self.attempt(instructions, report.observation, [])
+
+    def reflection(self, instructions: str, report: AttemptReport, memory: Sequence[str]) -> list[Message]:
+        fields = (
+            f"{report.observation} trace {report.trace} {report.feedback} memory {_merged(memory)} reflect"
+        )
+        return [_user(fields)]
+
+    def read_reflection(self, text: str) -> str | None:
+        """Four slots; None for any other text."""
+        words = text.split()
+        return " ".join(words) if len(words) == SLOTS and self._allowed.issuperset(words) else None
+
+
+def _merged(reflections: Iterable[str]) -> str:
+    """One line of slots; each takes the first reflection that knows it, so the preferred come first."""
+    slots = [UNKNOWN] * SLOTS
+    for reflection in reflections:
+        slots = [new if old == UNKNOWN else old for old, new in zip(slots, reflection.split(), strict=True)]
+    return " ".join(slots)
+
+
+def _user(content: str) -> Message:
+    return {"role": "user", "content": content}

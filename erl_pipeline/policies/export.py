@@ -1,0 +1,65 @@
+"""Taking a checkpoint out of the store, as an ordinary `save_pretrained` folder."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Literal
+
+from erl_pipeline.config.policy import PretrainedPolicyConfig
+from erl_pipeline.config.run import RunConfig
+from erl_pipeline.policies.adapters import merge_adapter, write_adapter
+from erl_pipeline.policies.checkpoints import checkpoint_parts, load_checkpoint
+from erl_pipeline.policies.pretrained import save_policy
+from storage.artifacts.store import ArtifactStore
+from storage.errors import InputError
+
+Exported = Literal["weights", "merged", "adapter"]
+"""What was written: the checkpoint's own weights, base and adapter in one, or the adapter alone."""
+
+
+def export_checkpoint(
+    store: ArtifactStore, config: RunConfig, checkpoint_id: str, output: Path, adapter_only: bool = False
+) -> Exported:
+    """Write a checkpoint of a run with this configuration into the folder `output`, whole or not at all.
+
+    A checkpoint that is an adapter is merged into its base, in the policy's number type, unless
+    `adapter_only` is given. Raises `InputError` when the folder holds something already or cannot be
+    written, or when the adapter is asked for of a checkpoint that has none.
+    """
+    if output.is_file() or (output.is_dir() and any(output.iterdir())):
+        raise InputError(f"--output {output} is there already and not an empty folder; name another one")
+    parts = checkpoint_parts(store, checkpoint_id)
+    if adapter_only and parts.adapter_folder is None:
+        raise InputError(f"--adapter-only: checkpoint {checkpoint_id} has no adapter; it is a whole model")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        # Beside the folder, so that it appears at once when all is there.
+        with tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.parent) as scratch:
+            written = Path(scratch) / "model"
+            exported = _write(store, config, checkpoint_id, written, adapter_only)
+            if output.is_dir():
+                output.rmdir()
+            written.rename(output)
+    except OSError as error:
+        raise InputError(f"--output {output} cannot be written: {error}") from error
+    return exported
+
+
+def _write(
+    store: ArtifactStore, config: RunConfig, checkpoint_id: str, folder: Path, adapter_only: bool
+) -> Exported:
+    parts = checkpoint_parts(store, checkpoint_id)
+    if parts.adapter_folder is None:
+        shutil.copytree(parts.base_folder, folder, copy_function=shutil.copyfile)
+        return "weights"
+    policy = load_checkpoint(store, checkpoint_id, config)
+    if adapter_only:
+        assert isinstance(config.policy, PretrainedPolicyConfig)
+        # Outside the store a base is known by the name that it came from.
+        write_adapter(policy.model, folder, base=config.policy.model)
+        return "adapter"
+    merge_adapter(policy.model)
+    save_policy(policy, folder)
+    return "merged"

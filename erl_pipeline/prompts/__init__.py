@@ -1,1 +1,0 @@
-"""The messages of every role: attempt, reflection, retry."""

@@ -1,0 +1,1 @@
+"""The stages that methods share, one module each."""

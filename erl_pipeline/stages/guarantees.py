@@ -1,0 +1,24 @@
+"""What can be promised about the bytes of a stage that computes with the policy."""
+
+from __future__ import annotations
+
+import torch
+
+from erl_pipeline.config.generation import EngineConfig, VllmEngineConfig
+from storage.artifacts.manifest import Guarantee
+
+
+def training_guarantee(device: torch.device) -> Guarantee:
+    """A GPU adds up gradients in whatever order its threads come."""
+    return "bytes" if device.type == "cpu" else "approximate"
+
+
+def sampling_guarantee(engine: EngineConfig, device: torch.device) -> Guarantee:
+    """Which sequences a server computes together depends on the moment, and with it how logits are rounded.
+
+    One sequence at a time, on a server of our own whose prefix cache is empty at the start, is always
+    computed alike.
+    """
+    if isinstance(engine, VllmEngineConfig) and (engine.servers or engine.max_in_flight > 1):
+        return "approximate"
+    return training_guarantee(device)

@@ -1,0 +1,1 @@
+"""Trainers: what changes the weights of a policy."""

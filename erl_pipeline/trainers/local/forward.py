@@ -1,0 +1,199 @@
+"""Forward and backward passes of a transformers model over microbatches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from erl_pipeline.trainers.local.packing import Microbatch, pack_rows, pack_segments
+from erl_pipeline.trainers.local.segment_attention import SEGMENTS
+from erl_pipeline.trainers.local.sequences import TrainingSequence
+from erl_pipeline.trainers.local.token_logprobs import (
+    HEAD_CHUNK_TOKENS,
+    TokenLoss,
+    backward_through_head,
+    token_logprobs,
+)
+from storage.errors import InputError
+
+
+@dataclass(frozen=True)
+class PassCounts:
+    """Forward and backward passes, and the tokens that went through the model in them."""
+
+    microbatches: int = 0
+    input_tokens: int = 0
+
+    def __add__(self, other: PassCounts) -> PassCounts:
+        return PassCounts(self.microbatches + other.microbatches, self.input_tokens + other.input_tokens)
+
+
+@dataclass(frozen=True)
+class PolicyForward:
+    """A model made ready by `ready_for_training`. `shares_prompts` says which packing its attention takes."""
+
+    model: PreTrainedModel
+    shares_prompts: bool
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    @property
+    def head(self) -> torch.nn.Module:
+        head = self.model.get_output_embeddings()
+        assert head is not None
+        return head
+
+    def pack(self, sequences: Sequence[TrainingSequence], microbatch_tokens: int) -> list[Microbatch]:
+        """Microbatches of at most `microbatch_tokens` input tokens, in a fixed order."""
+        pack = pack_segments if self.shares_prompts else pack_rows
+        return pack(sequences, microbatch_tokens, self.device)
+
+    def hidden(self, microbatch: Microbatch) -> torch.Tensor:
+        """Hidden states `[trained, hidden]` from which the trained tokens are predicted."""
+        # Rows need no mask: their padding stands behind every token that counts.
+        layout = {} if microbatch.segments is None else {"segments": microbatch.segments}
+        output = self.model.base_model(
+            input_ids=microbatch.token_ids, position_ids=microbatch.positions, use_cache=False, **layout
+        )
+        return output.last_hidden_state.flatten(0, 1).index_select(0, microbatch.sources)
+
+    def backward(
+        self,
+        microbatch: Microbatch,
+        temperatures: torch.Tensor,
+        loss: TokenLoss,
+        after_backward: Callable[[], None],
+    ) -> None:
+        """Add the gradients of a loss that is a sum over the microbatch's trained tokens.
+
+        Args:
+            temperatures: `[trained]`.
+            loss, after_backward: as in `backward_through_head`; places count the microbatch's trained tokens.
+        """
+        hidden = self.hidden(microbatch)
+        backward_through_head(self.head, hidden, microbatch.targets, temperatures, loss, after_backward)
+
+    def backward_batch(
+        self,
+        sequences: Sequence[TrainingSequence],
+        temperatures: torch.Tensor,
+        microbatch_tokens: int,
+        loss_of: Callable[[Microbatch], TokenLoss],
+        after_backward: Callable[[], None],
+    ) -> PassCounts:
+        """`backward` of a whole optimizer batch, microbatch by microbatch. `temperatures`: `[trained]`."""
+        microbatches = self.pack(sequences, microbatch_tokens)
+        for microbatch in microbatches:
+            self.backward(microbatch, temperatures[microbatch.tokens], loss_of(microbatch), after_backward)
+        return PassCounts(len(microbatches), sum(microbatch.token_ids.numel() for microbatch in microbatches))
+
+    @torch.no_grad()
+    def logprobs(
+        self, sequences: Sequence[TrainingSequence], temperatures: torch.Tensor, microbatch_tokens: int
+    ) -> torch.Tensor:
+        """Log-probabilities (nats) of all trained tokens, sequence by sequence. Both: `[trained]`."""
+        result = torch.empty_like(temperatures)
+        for microbatch in self.pack(sequences, microbatch_tokens):
+            hidden = self.hidden(microbatch)
+            for states, targets, tokens in zip(
+                hidden.split(HEAD_CHUNK_TOKENS),
+                microbatch.targets.split(HEAD_CHUNK_TOKENS),
+                microbatch.tokens.split(HEAD_CHUNK_TOKENS),
+                strict=True,
+            ):
+                result[tokens], _ = token_logprobs(self.head, states, targets, temperatures[tokens])
+        return result
+
+
+@contextmanager
+def ready_for_training(model: PreTrainedModel, gradient_checkpointing: bool) -> Iterator[PolicyForward]:
+    """Set a model up for training passes and leave it as it was, in evaluation mode.
+
+    Dropout stays off: the policy that is trained must be the one that sampled. Whether its attention
+    takes segments is tried out on a few tokens.
+
+    Raises `InputError` when logits are not simply the output layer of the last hidden state.
+    """
+    attention = model.config._attn_implementation
+    model.eval()
+    try:
+        shares_prompts = _takes_segments(model)
+        if not shares_prompts:
+            model.set_attn_implementation(attention)
+        if gradient_checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+            for block in model.modules():
+                if isinstance(block, GradientCheckpointingLayer):
+                    block.training = True  # only the block itself: its dropout layers stay off
+        yield PolicyForward(model, shares_prompts)
+    finally:
+        if gradient_checkpointing:
+            model.gradient_checkpointing_disable()
+        model.set_attn_implementation(attention)
+        model.eval()
+
+
+@torch.no_grad()
+def _takes_segments(model: PreTrainedModel) -> bool:
+    """Compare segments with rows on two responses that share a prompt and a sequence that shares none.
+
+    Leaves the attention on segments when the answer is true.
+    """
+    sequences = _trial_sequences(model.config.get_text_config().vocab_size)
+    tolerance = 1e-3 if model.dtype == torch.float32 else 5e-2
+    (rows,) = pack_rows(sequences, 10_000, model.device)
+    expected = PolicyForward(model, shares_prompts=False).hidden(rows)
+    _refuse_other_heads(model, rows, expected, tolerance)
+    # A window of attention would be longer than these few tokens, so it must be asked for.
+    if model.config.get_text_config().to_dict().get("sliding_window") is not None:
+        return False
+    model.set_attn_implementation(SEGMENTS)
+    if model.config._attn_implementation != SEGMENTS:
+        return False
+    (stream,) = pack_segments(sequences, 10_000, model.device)
+    actual = PolicyForward(model, shares_prompts=True).hidden(stream)
+    return _close(actual[stream.tokens.argsort()], expected[rows.tokens.argsort()], tolerance)
+
+
+def _refuse_other_heads(
+    model: PreTrainedModel, rows: Microbatch, hidden: torch.Tensor, tolerance: float
+) -> None:
+    head = model.get_output_embeddings()
+    logits = (
+        model(input_ids=rows.token_ids, use_cache=False).logits.flatten(0, 1).index_select(0, rows.sources)
+    )
+    if head is None or not _close(head(hidden), logits, tolerance):
+        raise InputError(
+            f"{type(model).__name__} cannot be trained: its logits are not the output layer applied to the "
+            "last hidden state (they are scaled or capped afterwards). Choose another policy.model."
+        )
+
+
+def _close(actual: torch.Tensor, expected: torch.Tensor, tolerance: float) -> bool:
+    # Not finite passes: that is for the update to report.
+    return not bool((actual - expected).abs().max() > tolerance * expected.abs().max())
+
+
+def _trial_sequences(vocabulary: int) -> list[TrainingSequence]:
+    def ids(first: int, count: int) -> tuple[int, ...]:
+        return tuple((first + 7 * place) % vocabulary for place in range(count))
+
+    return [
+        TrainingSequence(
+            trajectory_id="trial",
+            role="trial",
+            prompt_token_ids=ids(prompt, length),
+            response_token_ids=ids(response, count),
+            response_mask=(1,) * count,
+            behaviour_logprobs=(),
+            advantage=0.0,
+        )
+        for prompt, length, response, count in ((3, 5, 1, 4), (3, 5, 2, 3), (4, 3, 5, 2))
+    ]

@@ -1,0 +1,253 @@
+"""A run's artifacts as OpenLineage events: each stage is a job, each artifact an execution and a dataset."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from openlineage.client.constants import __version__ as client_version
+from openlineage.client.event_v2 import (
+    InputDataset,
+    Job,
+    OutputDataset,
+    Run,
+    RunEvent,
+    RunState,
+)
+from openlineage.client.facet_v2 import (
+    dataset_version_dataset,
+    datasource_dataset,
+    input_statistics_input_dataset,
+    job_type_job,
+    output_statistics_output_dataset,
+    parent_run,
+    processing_engine_run,
+    schema_dataset,
+    source_code_location_job,
+    tags_run,
+)
+from openlineage.client.generated.base import DatasetFacet, JobFacet, RunFacet
+
+from erl_pipeline.views.lineage.facets import (
+    PREFIX,
+    MemoryVersionDatasetFacet,
+    PolicyVersionDatasetFacet,
+    RowCountsDatasetFacet,
+    StageRunFacet,
+)
+from storage.artifacts.manifest import Manifest
+from storage.artifacts.store import ArtifactStore
+from storage.filesystem import open_root
+from storage.lineage import reachable
+from storage.runs.run import Run as TrainingRun
+
+_Statistics = TypeVar("_Statistics")
+_IDS = uuid.uuid5(uuid.NAMESPACE_URL, "urn:erl-pipeline:artifacts")
+
+
+def run_events(store: ArtifactStore, run: TrainingRun, repository: str | None = None) -> Iterator[RunEvent]:
+    """A START and a COMPLETE for each artifact of a run and of what it came from, in the order of time.
+
+    The namespace of jobs and datasets is the store, a job's name is `RUN.STAGE` with the run that made the
+    artifact, a dataset's is `STAGE/ARTIFACT`. Ids follow from artifact ids, so that a consumer that gets the
+    same events twice has each once.
+
+    Args:
+        repository: URL of the code's repository; with it jobs say where their code is.
+
+    Raises StoreError when an artifact is damaged: files with rows are read for their columns.
+    """
+    manifests = reachable(store, [entry.artifact_id for entry in run.stages()])
+    known = {manifest.artifact_id: manifest for manifest in manifests}
+    builder = _Builder(store, known, repository)
+    moments = [
+        (moment, order, manifest, state)
+        for manifest in manifests
+        for order, (moment, state) in enumerate(
+            ((manifest.started_at, RunState.START), (manifest.finished_at, RunState.COMPLETE))
+        )
+    ]
+    for moment, _, manifest, state in sorted(moments, key=lambda event: (event[0], event[1])):
+        yield builder.event(manifest, state, moment)
+
+
+def namespace(store_uri: str) -> str:
+    """The store as a URI: that of an object store, `file:///path` for a folder."""
+    root = open_root(store_uri)
+    return f"file://{root.path}" if root.local else store_uri.rstrip("/")
+
+
+def execution_id(name: str) -> str:
+    """The UUID under which OpenLineage knows the making of an artifact, or a training run by its name."""
+    return str(uuid.uuid5(_IDS, name))
+
+
+class _Builder:
+    """Makes the events of one store."""
+
+    def __init__(self, store: ArtifactStore, known: Mapping[str, Manifest], repository: str | None) -> None:
+        self._store = store
+        self._known = known
+        self._repository = repository
+        self._namespace = namespace(store.uri)
+
+    def event(self, manifest: Manifest, state: RunState, moment: datetime) -> RunEvent:
+        """The beginning or the end of an artifact's making; what it gave is told at the end only."""
+        ended = state is RunState.COMPLETE
+        return RunEvent(
+            eventTime=moment.isoformat(),
+            producer=_producer(manifest),
+            eventType=state,
+            run=Run(execution_id(manifest.artifact_id), facets=self._run_facets(manifest)),
+            job=Job(self._namespace, f"{manifest.run}.{manifest.stage}", facets=self._job_facets(manifest)),
+            inputs=[self._input(self._known[input_id]) for input_id in manifest.inputs.values()],
+            outputs=[self._output(manifest)] if ended else [],
+        )
+
+    def _run_facets(self, manifest: Manifest) -> dict[str, RunFacet]:
+        producer = _producer(manifest)
+        return {
+            "parent": parent_run.ParentRunFacet(
+                run=parent_run.Run(execution_id(f"{self._namespace}/runs/{manifest.run}")),
+                job=parent_run.Job(self._namespace, manifest.run),
+                producer=producer,
+            ),
+            "processing_engine": processing_engine_run.ProcessingEngineRunFacet(
+                version=manifest.packages.get("erl-pipeline", manifest.code_version),
+                name="erl-pipeline",
+                openlineageAdapterVersion=client_version,
+                producer=producer,
+            ),
+            "tags": tags_run.TagsRunFacet(
+                tags=[
+                    tags_run.TagsRunFacetFields("code_version", manifest.code_version, "erl-pipeline"),
+                    *(
+                        tags_run.TagsRunFacetFields(f"package.{name}", version, "erl-pipeline")
+                        for name, version in sorted(manifest.packages.items())
+                    ),
+                ],
+                producer=producer,
+            ),
+            f"{PREFIX}_stage": StageRunFacet(
+                stage=manifest.stage,
+                stageVersion=manifest.stage_version,
+                trainingRun=manifest.run,
+                iteration=manifest.iteration,
+                seed=manifest.seed,
+                codeVersion=manifest.code_version,
+                counters=manifest.counters,
+                metrics=manifest.metrics,
+                producer=producer,
+            ),
+        }
+
+    def _job_facets(self, manifest: Manifest) -> dict[str, JobFacet]:
+        producer = _producer(manifest)
+        facets: dict[str, JobFacet] = {
+            "jobType": job_type_job.JobTypeJobFacet(
+                processingType="BATCH", integration="ERL_PIPELINE", jobType="STAGE", producer=producer
+            )
+        }
+        if self._repository is not None:
+            facets["sourceCodeLocation"] = source_code_location_job.SourceCodeLocationJobFacet(
+                type="git",
+                url=self._repository,
+                repoUrl=self._repository,
+                version=manifest.code_version,
+                producer=producer,
+            )
+        return facets
+
+    def _input(self, manifest: Manifest) -> InputDataset:
+        facet = input_statistics_input_dataset.InputStatisticsInputDatasetFacet
+        return InputDataset(
+            self._namespace,
+            dataset_name(manifest),
+            facets=self._dataset_facets(manifest),
+            inputFacets={"inputStatistics": _statistics(facet, manifest)},
+        )
+
+    def _output(self, manifest: Manifest) -> OutputDataset:
+        facet = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet
+        return OutputDataset(
+            self._namespace,
+            dataset_name(manifest),
+            facets={**self._dataset_facets(manifest), **self._schema(manifest)},
+            outputFacets={"outputStatistics": _statistics(facet, manifest)},
+        )
+
+    def _dataset_facets(self, manifest: Manifest) -> dict[str, DatasetFacet]:
+        producer, artifact_id = _producer(manifest), manifest.artifact_id
+        facets: dict[str, DatasetFacet] = {
+            "dataSource": datasource_dataset.DatasourceDatasetFacet(
+                name=self._namespace,
+                uri=f"{self._namespace}/artifacts/{dataset_name(manifest)}",
+                producer=producer,
+            ),
+            "version": dataset_version_dataset.DatasetVersionDatasetFacet(artifact_id, producer=producer),
+        }
+        tables = _row_counts(manifest)
+        if tables:
+            facets[f"{PREFIX}_rowCounts"] = RowCountsDatasetFacet(tables, producer=producer)
+        if manifest.policy_version is not None:
+            facets[f"{PREFIX}_policyVersion"] = PolicyVersionDatasetFacet(
+                manifest.policy_version, manifest.policy_version == artifact_id, producer=producer
+            )
+        if manifest.memory_version is not None:
+            facets[f"{PREFIX}_memoryVersion"] = MemoryVersionDatasetFacet(
+                manifest.memory_version, manifest.memory_version == artifact_id, producer=producer
+            )
+        return facets
+
+    def _schema(self, manifest: Manifest) -> dict[str, DatasetFacet]:
+        """Columns of an artifact's Parquet file; where it has several, each file with its columns."""
+        names = [entry.path for entry in manifest.files if entry.path.endswith(".parquet")]
+        if not names:
+            return {}
+        artifact = self._store.open_found(manifest)
+        columns = [_columns(pq.read_schema(artifact.rows_path(name))) for name in names]
+        fields = [
+            schema_dataset.SchemaDatasetFacetFields(name, "parquet", fields=of_file)
+            for name, of_file in zip(names, columns, strict=True)
+        ]
+        fields = columns[0] if len(columns) == 1 else fields
+        return {"schema": schema_dataset.SchemaDatasetFacet(fields=fields, producer=_producer(manifest))}
+
+
+def dataset_name(manifest: Manifest) -> str:
+    """How OpenLineage knows an artifact: its stage and id, which are also its path in the store."""
+    return f"{manifest.stage}/{manifest.artifact_id}"
+
+
+def _columns(schema: pa.Schema) -> list[schema_dataset.SchemaDatasetFacetFields]:
+    return [
+        schema_dataset.SchemaDatasetFacetFields(column.name, str(column.type), ordinal_position=position)
+        for position, column in enumerate(schema, start=1)
+    ]
+
+
+def _row_counts(manifest: Manifest) -> dict[str, int]:
+    tables: dict[str, int] = {}
+    for entry in manifest.files:
+        if entry.table is not None:
+            tables[entry.table] = tables.get(entry.table, 0) + (entry.rows or 0)
+    return tables
+
+
+def _statistics(facet: Callable[..., _Statistics], manifest: Manifest) -> _Statistics:
+    """Rows (None where there is no Parquet file), bytes and files of an artifact."""
+    rows = [entry.rows for entry in manifest.files if entry.rows is not None]
+    return facet(
+        rowCount=sum(rows) if rows else None,
+        size=sum(entry.bytes for entry in manifest.files),
+        fileCount=len(manifest.files),
+        producer=_producer(manifest),
+    )
+
+
+def _producer(manifest: Manifest) -> str:
+    return f"urn:erl-pipeline:{manifest.code_version}"

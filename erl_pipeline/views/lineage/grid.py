@@ -1,0 +1,269 @@
+"""The lineage of a run as a grid to be drawn: a row for each iteration, a column for each stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+from storage.artifacts.manifest import Manifest
+from storage.artifacts.store import ArtifactStore
+from storage.errors import InputError
+from storage.lineage import ArtifactGraph, downstream, runs_by_artifact, upstream
+from storage.lineage.artifacts import HERE
+from storage.runs.ledger import LedgerEntry
+from storage.runs.run import Run, RunStore
+
+DEFAULT_ITERATIONS = 6
+MOST_ITERATIONS = 60
+"""More rows than this nobody reads in one picture."""
+
+_SHORT = 8
+_NUMBERS: Mapping[str, tuple[tuple[tuple[str, str], ...], ...]] = {
+    "prepare_tasks": ((("training_tasks", "training tasks"),), (("held_out_tasks", "held-out tasks"),)),
+    "generate_rollouts": ((("episodes", "episodes"),), (("success_first", "1st"), ("success_second", "2nd"))),
+    "index_memory": ((("entries", "entries"), ("entries_added", "new")),),
+    "update_policy": ((("policy_loss", "loss"),), (("optimizer_steps", "optimizer steps"),)),
+    "fine_tune": ((("loss", "loss"),), (("optimizer_steps", "optimizer steps"),)),
+    "evaluate": ((("greedy_success", "held-out success"),),),
+}
+"""Counters and metrics worth a place in a box, line by line, and what they are called there."""
+
+
+@dataclass(frozen=True)
+class Box:
+    """One artifact, or those of one stage in one iteration, such as its shards."""
+
+    row: int
+    column: int
+    stage: str
+    artifact_ids: tuple[str, ...]
+    lines: tuple[str, ...]
+    facts: tuple[tuple[str, str], ...]
+    """What is told of it where there is room: name and value."""
+    is_policy: bool
+    shared_with: tuple[str, ...]
+    """Other runs whose ledgers name it."""
+    chosen: bool
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """An input: the numbers of its box and of the box made with it, and what the input is called there."""
+
+    source: int
+    target: int
+    name: str
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What a drawing shows. Arrows end in the row that they start from, or in the next."""
+
+    title: str
+    caption: str
+    rows: tuple[str, ...]
+    columns: int
+    boxes: tuple[Box, ...]
+    arrows: tuple[Arrow, ...]
+    artifacts: int
+    iterations: tuple[int, ...]
+
+
+def lay_out(
+    store: ArtifactStore,
+    runs: RunStore,
+    run_name: str,
+    iterations: tuple[int, int] | None = None,
+    of: str | None = None,
+) -> Grid:
+    """The grid of a run's artifacts.
+
+    Args:
+        iterations: first and last to show; None for the last `DEFAULT_ITERATIONS`, or with `of` for those
+            around it. What came before the first iteration stands in a row of its own above iteration 1.
+        of: id, or its beginning, of an artifact or row; only what it came from and what it reached is shown.
+
+    Raises InputError for an unknown run or id, for iterations that the run does not have, and for more
+    than `MOST_ITERATIONS`.
+    """
+    run = runs.open(run_name)
+    # An artifact that the ledger names twice stands where it was named first.
+    entries = list({entry.artifact_id: entry for entry in reversed(run.stages())}.values())[::-1]
+    if not entries:
+        raise InputError(f"run {run_name} has no artifact yet; train it first.")
+    chosen: frozenset[str] = frozenset()
+    subject = ""
+    if of is not None:
+        related, chosen = _related(store, run, of)
+        entries = [entry for entry in entries if entry.artifact_id in related]
+        subject = f"{of[:12]}, what it came from and what it reached; "
+    last = max(1, *(entry.iteration or 0 for entry in entries))
+    first_shown, last_shown = iterations or _default_range(entries, chosen, last)
+    if first_shown > last:
+        raise InputError(f"--iteration {first_shown}..{last_shown}: the last one to show is {last}.")
+    last_shown = min(last_shown, last)
+    if last_shown - first_shown >= MOST_ITERATIONS:
+        raise InputError(
+            f"--iteration {first_shown}..{last_shown} are {last_shown - first_shown + 1} iterations; at most "
+            f"{MOST_ITERATIONS} can be read in one drawing."
+        )
+    shown = [
+        entry
+        for entry in entries
+        if first_shown <= (entry.iteration or 0) <= last_shown or (first_shown == 1 and not entry.iteration)
+    ]
+    if not shown:
+        raise InputError(f"--iteration {first_shown}..{last_shown}: there is nothing of {of} in them.")
+    caption = f"{subject}iterations {first_shown} to {last_shown} of {last}"
+    if last_shown - first_shown < last - 1:
+        caption += "; --iteration A..B draws others"
+    return _grid(store, run_name, caption, shown, runs_by_artifact(runs), chosen)
+
+
+def _related(store: ArtifactStore, run: Run, of: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Artifacts that something came from and reached, with itself; and which of them stands for it.
+
+    A row is stood for by the artifacts that hold it. With the rows that it reached come the artifacts that
+    hold them, and what lies between these and the policies that trained on them.
+    """
+    above, below = upstream(store, run, of), downstream(store, run, of)
+    found = {thing.id for thing in [*above.things, *below.things] if thing.kind == "artifact"}
+    if above.kind == "artifact":
+        return frozenset(found | {above.id}), frozenset({above.id})
+    holders = {thing.id for thing in above.things if thing.kind == "artifact" and thing.via == above.id}
+    reached = {thing.facts["artifact_id"] for thing in below.things if thing.kind != "artifact"}
+    graph = ArtifactGraph(store.list())
+    after = graph.descendants(dict.fromkeys(reached, HERE))
+    before = graph.ancestors(dict.fromkeys(below.trained, HERE))
+    return frozenset(found | reached | (after.keys() & before.keys())), frozenset(holders)
+
+
+def _default_range(entries: Sequence[LedgerEntry], chosen: frozenset[str], last: int) -> tuple[int, int]:
+    at = max((entry.iteration or 0 for entry in entries if entry.artifact_id in chosen), default=last)
+    last_shown = min(last, at + DEFAULT_ITERATIONS // 2)
+    return max(1, last_shown - DEFAULT_ITERATIONS + 1), max(1, last_shown)
+
+
+def _grid(
+    store: ArtifactStore,
+    run_name: str,
+    caption: str,
+    shown: Sequence[LedgerEntry],
+    runs_of: Mapping[str, list[str]],
+    chosen: frozenset[str],
+) -> Grid:
+    iterations = sorted({entry.iteration or 0 for entry in shown})
+    columns = _columns(shown)
+    groups: dict[tuple[int, str], list[Manifest]] = {}
+    for entry in shown:
+        manifest = store.find(entry.artifact_id, entry.stage)
+        if manifest is None:
+            raise InputError(f"artifact {entry.artifact_id} of run {run_name} is not in the store.")
+        groups.setdefault((entry.iteration or 0, entry.stage), []).append(manifest)
+    places = {
+        manifest.artifact_id: number
+        for number, manifests in enumerate(groups.values())
+        for manifest in manifests
+    }
+    row_of = [iterations.index(iteration) for iteration, _ in groups]
+    boxes, arrows = [], dict[Arrow, None]()
+    for number, ((_, stage), manifests) in enumerate(groups.items()):
+        far: dict[str, str] = {}
+        for manifest in manifests:
+            for name, input_id in manifest.inputs.items():
+                source = places.get(input_id)
+                if source == number:
+                    continue
+                if source is not None and 0 <= row_of[number] - row_of[source] <= 1:
+                    arrows[Arrow(source, number, name.partition("-")[0])] = None
+                else:
+                    far[name] = input_id
+        own = {run for manifest in manifests for run in runs_of.get(manifest.artifact_id, [])} - {run_name}
+        boxes.append(
+            Box(
+                row=row_of[number],
+                column=columns[stage],
+                stage=stage,
+                artifact_ids=tuple(manifest.artifact_id for manifest in manifests),
+                lines=tuple(_lines(manifests, far)),
+                facts=tuple(_facts(manifests)),
+                is_policy=any(manifest.policy_version == manifest.artifact_id for manifest in manifests),
+                shared_with=tuple(sorted(own)),
+                chosen=any(manifest.artifact_id in chosen for manifest in manifests),
+            )
+        )
+    return Grid(
+        title=f"Lineage of run {run_name}",
+        caption=caption,
+        rows=tuple(f"iteration {iteration}" if iteration else "before" for iteration in iterations),
+        columns=max(columns.values()) + 1,
+        boxes=tuple(boxes),
+        arrows=tuple(arrows),
+        artifacts=len(places),
+        iterations=tuple(iterations),
+    )
+
+
+def _columns(shown: Sequence[LedgerEntry]) -> dict[str, int]:
+    """The column of each stage: in the order in which iterations run them. Stages that come only before the
+    first iteration use the same columns from the left."""
+    repeated = list(dict.fromkeys(entry.stage for entry in shown if entry.iteration))
+    columns = {stage: column for column, stage in enumerate(repeated)}
+    before = list(dict.fromkeys(entry.stage for entry in shown if not entry.iteration))
+    taken = {columns[stage] for stage in before if stage in columns}
+    free = (column for column in count() if column not in taken)
+    return columns | {stage: next(free) for stage in before if stage not in columns}
+
+
+def _lines(manifests: Sequence[Manifest], far: Mapping[str, str]) -> Iterable[str]:
+    first = manifests[0]
+    if len(manifests) == 1:
+        yield first.artifact_id[:12]
+    else:
+        yield f"{len(manifests)} artifacts"
+    for what, versions in (
+        ("policy", {manifest.policy_version for manifest in manifests}),
+        ("memory", {manifest.memory_version for manifest in manifests}),
+    ):
+        others = sorted(version for version in versions if version and version != first.artifact_id)
+        if others:
+            yield f"{what} {', '.join(version[:_SHORT] for version in others[:2])}"
+    rows = sum(entry.rows or 0 for manifest in manifests for entry in manifest.files)
+    if rows:
+        yield f"{rows:,} rows"
+    numbers = {**first.counters, **first.metrics} if len(manifests) == 1 else {}
+    for line in _NUMBERS.get(first.stage, ()):
+        told = [f"{word} {_number(numbers[name])}" for name, word in line if name in numbers]
+        if told:
+            yield ", ".join(told)
+    unnamed = {name: input_id for name, input_id in far.items() if name not in ("checkpoint", "memory")}
+    for name, input_id in list(unnamed.items())[:1]:
+        yield f"{name} {input_id[:_SHORT]}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
+
+
+def _facts(manifests: Sequence[Manifest]) -> Iterable[tuple[str, str]]:
+    first = manifests[0]
+    yield "stage", first.stage
+    yield "made by run", ", ".join(sorted({manifest.run for manifest in manifests}))
+    for manifest in manifests[:20]:
+        yield "artifact", manifest.artifact_id
+    if len(manifests) > 20:
+        yield "artifact", f"and {len(manifests) - 20} more"
+    if len(manifests) == 1:
+        yield "finished", first.finished_at.strftime("%Y-%m-%d %H:%M:%S UTC")
+        if first.policy_version is not None:
+            yield "policy version", first.policy_version
+        if first.memory_version is not None:
+            yield "memory version", first.memory_version
+        for name, input_id in first.inputs.items():
+            yield f"input {name}", input_id
+        for name, value in {**first.counters, **first.metrics}.items():
+            yield name.replace("_", " "), f"{value:,.6g}" if isinstance(value, float) else f"{value:,}"
+    files = [entry for manifest in manifests for entry in manifest.files]
+    yield "files", f"{len(files)}, {sum(entry.bytes for entry in files):,} bytes"
+    yield "code version", ", ".join(sorted({manifest.code_version for manifest in manifests}))

@@ -1,0 +1,196 @@
+"""The report of a run as one HTML file that needs nothing else: no network, no scripts, no other files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from erl_pipeline.evaluation.history import StageRecord, learning_curve, of_stage, read_history
+from erl_pipeline.evaluation.scores import SCORED_COLUMNS, greedy_outcomes
+from erl_pipeline.evaluation.statistics import PairedDifference, paired_difference
+from erl_pipeline.views.report.charts import Chart, chart_svg
+from erl_pipeline.views.report.episodes import EpisodeExample, example_episodes
+from erl_pipeline.views.report.headline import summary_line, tiles, verdict
+from erl_pipeline.views.report.learning import held_out_chart, role_rewards, training_charts
+from erl_pipeline.views.report.tables import (
+    artifact_rows,
+    evaluation_table,
+    iteration_table,
+    stage_table,
+    version_rows,
+)
+from storage.artifacts.store import ArtifactStore
+from storage.errors import StoreError
+from storage.memory.entries import scan_deltas
+from storage.runs.origin import BranchOrigin, OfflineOrigin, read_origin
+from storage.runs.run import Run
+from storage.tables.trajectories import scan_trajectories
+
+_ENTRIES = "entries.parquet"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart ready for the page; `svg` is the only text that is not escaped."""
+
+    title: str
+    note: str
+    legend: Sequence[str]
+    svg: Markup
+
+
+@dataclass(frozen=True)
+class EpisodeGroup:
+    """The episodes shown of one iteration."""
+
+    iteration: int
+    episodes: Sequence[EpisodeExample]
+
+
+def write_report(store: ArtifactStore, run: Run, output: Path) -> Path:
+    """Write the report of a run in whatever state it is; returns `output`.
+
+    Raises:
+        StoreError: an artifact that the ledger names is missing or damaged, or `output` cannot be written.
+    """
+    page = render_report(store, run)
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"the report cannot be written to {output}: {error.strerror}") from error
+    return output
+
+
+def render_report(store: ArtifactStore, run: Run) -> str:
+    """The report as HTML text."""
+    history = read_history(store, run)
+    evaluations = of_stage(history, "evaluate")
+    rollouts = of_stage(history, "generate_rollouts")
+    shards = [path for record in rollouts for path in _shard_files(store, record)]
+    rewards = role_rewards(scan_trajectories(shards)) if shards else {}
+    opening = held_out_chart(history)
+    templates = Environment(
+        loader=PackageLoader("erl_pipeline.views.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return templates.get_template("report.html.j2").render(
+        name=run.name,
+        summary=summary_line(run.config, history),
+        verdict=verdict(learning_curve(history), _change(store, evaluations)),
+        opening_figure=_figure(opening) if opening else None,
+        tiles=tiles(history),
+        figures=[_figure(chart) for chart in training_charts(history, rewards)],
+        evaluations=evaluation_table(history),
+        iterations=iteration_table(history),
+        stages=stage_table(history),
+        episode_groups=_episode_groups(store, rollouts, of_stage(history, "index_memory")),
+        settings=yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True),
+        artifacts=artifact_rows(history),
+        versions=version_rows(history),
+        commands=_commands(run, history, read_origin(store.uri, run.name)),
+    )
+
+
+def _shard_files(store: ArtifactStore, rollouts: StageRecord) -> list[Path]:
+    """The trajectory files of an iteration's rollouts, verified, in the order of the shards.
+
+    Of those that retention has released they hold rewards and ids, and no texts.
+    """
+    shards = rollouts.manifest.inputs
+    return [store.open(shards[name]).rows_path("trajectories.parquet") for name in sorted(shards)]
+
+
+def _has_texts(store: ArtifactStore, rollouts: StageRecord) -> bool:
+    return not any(store.open(shard).releases.files for shard in rollouts.manifest.inputs.values())
+
+
+def _change(store: ArtifactStore, evaluations: Sequence[StageRecord]) -> PairedDifference | None:
+    """The first evaluation against the last, task by task."""
+    if len(evaluations) < 2:
+        return None
+    before, after = (
+        greedy_outcomes(
+            scan_trajectories([store.open(record.manifest.artifact_id).path("evaluation.parquet")])
+            .select(SCORED_COLUMNS)
+            .collect()
+        )
+        for record in (evaluations[0], evaluations[-1])
+    )
+    return paired_difference(before, after)
+
+
+def _figure(chart: Chart) -> Figure:
+    return Figure(chart.title, chart.note, [one.label for one in chart.series], Markup(chart_svg(chart)))
+
+
+def _episode_groups(
+    store: ArtifactStore, rollouts: Sequence[StageRecord], memory: Sequence[StageRecord]
+) -> list[EpisodeGroup]:
+    """Examples from the first, the middle and the last iteration of those whose texts are there."""
+    rollouts = [record for record in rollouts if _has_texts(store, record)]
+    if not rollouts:
+        return []
+    seen = [record.manifest.memory_version for record in rollouts]
+    texts = _memory_texts(store, {*seen, *(record.manifest.artifact_id for record in memory)})
+    chosen = sorted({0, (len(rollouts) - 1) // 2, len(rollouts) - 1})
+    return [
+        EpisodeGroup(
+            record.iteration, example_episodes(scan_trajectories(_shard_files(store, record)), texts)
+        )
+        for record in (rollouts[index] for index in chosen)
+    ]
+
+
+def _memory_texts(store: ArtifactStore, versions: Set[str | None]) -> dict[str, str]:
+    """The reflections by entry id in these memory versions and those before them; vectors are not read.
+
+    Rollouts that were taken from another run saw versions that this run did not make.
+    """
+    waiting, known = list(versions), set[str]()
+    files = []
+    while waiting:
+        version = waiting.pop()
+        manifest = store.find(version) if version and version not in known else None
+        if manifest is not None:
+            known.add(manifest.artifact_id)
+            waiting.append(manifest.inputs.get("memory"))
+            if any(entry.path == _ENTRIES for entry in manifest.files):
+                files.append(store.open(manifest.artifact_id).path(_ENTRIES))
+    if not files:
+        return {}
+    return dict(scan_deltas(files).select("entry_id", "text").collect().iter_rows())
+
+
+def _commands(
+    run: Run, history: Sequence[StageRecord], origin: BranchOrigin | OfflineOrigin | None
+) -> list[str]:
+    """Shell lines that make the run again; the code is named where all artifacts are of one clean commit.
+
+    A run that was begun from another is not made by `train`: what is shown compares the two.
+    """
+    if origin is not None:
+        return [
+            f"# begun {origin.describe()}, in the same store, with the settings above",
+            f"erl-pipeline diff {origin.run} {run.name}",
+            f"erl-pipeline lineage verify {run.name}",
+        ]
+    versions = {record.manifest.code_version for record in history}
+    commit = versions.pop() if len(versions) == 1 else ""
+    done = max((record.iteration for record in history), default=0)
+    longer = f" --iterations {done}" if done > run.config["iterations"] else ""
+    return [
+        *([f"git checkout {commit}"] if re.fullmatch("[0-9a-f]{40}", commit) else []),
+        f"# the settings above, saved as {run.name}.yaml",
+        f"erl-pipeline train {run.name}.yaml --store another-store{longer}",
+        f"erl-pipeline lineage verify {run.name} --store another-store",
+    ]

@@ -1,0 +1,102 @@
+"""One writer's record of a run: brought up to the ledger at the start, then stage by stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from erl_pipeline.views.trackers.writer import LastingWriter, Mark, MetricsWriter
+from storage.artifacts.recipe import digest
+from storage.artifacts.store import ArtifactStore
+from storage.errors import DamagedArtifact
+from storage.memory.history import FORGET_STAGE
+from storage.runs.ledger import LedgerEntry
+
+_LEFT_OUT = frozenset({"rollout_shard", "evaluate_on_request"})
+"""Shards are summed up by `generate_rollouts`; evaluations on request are no part of the training."""
+
+_Artifact = tuple[str, str]  # stage and artifact id
+
+
+class RunRecord:
+    """What a writer holds of a run, artifact by artifact, each once.
+
+    A writer that begins empty gets all that the ledger has. One that lasts gets what came after its mark,
+    however long the run is, and everything where the mark is not of what the ledger says.
+    """
+
+    def __init__(self, writer: MetricsWriter, store: ArtifactStore, entries: Iterable[LedgerEntry]) -> None:
+        self._writer = writer
+        self._store = store
+        self._written: dict[int, dict[_Artifact, None]] = {}
+        self._digests: list[str] = []
+        for entry in entries:
+            if entry.stage not in _LEFT_OUT:
+                found = self._written.setdefault(entry.iteration or 0, {})
+                found[entry.stage, entry.artifact_id] = None
+        self._marked = -1
+        if isinstance(writer, LastingWriter):
+            mark = writer.mark()
+            if mark is not None and self._digest(mark.iteration) == mark.digest:
+                self._marked = mark.iteration
+            writer.supersede(self._marked + 1)
+        self._write_again(self._marked + 1)
+
+    def add(self, iteration: int, stage: str, artifact_id: str) -> None:
+        """Record an artifact, unless it stands there; what it takes the place of no longer counts."""
+        artifact = (stage, artifact_id)
+        written = self._written.get(iteration, {})
+        if stage in _LEFT_OUT or artifact in written:
+            return
+        replaced = {other for other in written if other[0] == stage != FORGET_STAGE}
+        later = any(other > iteration for other in self._written)
+        self._written[iteration] = {other: None for other in written if other not in replaced} | {
+            artifact: None
+        }
+        if isinstance(self._writer, LastingWriter) and (replaced or later):
+            if replaced:
+                # What follows from it comes by, one after the other, or is made good by the next start.
+                self._written = {at: found for at, found in self._written.items() if at <= iteration}
+            self._set_mark(iteration - 1, lower=True)
+            self._writer.supersede(iteration)
+            self._write_again(iteration)
+        else:
+            self._write(iteration, artifact)
+            self._flush()
+
+    def _write_again(self, first: int) -> None:
+        """Write what the run has from an iteration on."""
+        for iteration in sorted(at for at in self._written if at >= first):
+            for artifact in list(self._written[iteration]):
+                self._write(iteration, artifact)
+        self._flush()
+
+    def _write(self, iteration: int, artifact: _Artifact) -> None:
+        """Write an artifact's numbers; one that is not whole will be made again, and is written then."""
+        stage, artifact_id = artifact
+        try:
+            manifest = self._store.find(artifact_id, stage)
+        except DamagedArtifact:
+            manifest = None
+        if manifest is None:
+            del self._written[iteration][artifact]
+        else:
+            self._writer.write(iteration, manifest)
+
+    def _flush(self) -> None:
+        self._writer.flush()
+        self._set_mark(max(self._written, default=0) - 1)
+
+    def _set_mark(self, iteration: int, lower: bool = False) -> None:
+        """Mark the iterations before the one at work, whose numbers may not all be there yet."""
+        if isinstance(self._writer, LastingWriter) and (iteration > self._marked or lower):
+            self._writer.set_mark(Mark(iteration, self._digest(iteration)))
+            self._marked = iteration
+        if lower:
+            del self._digests[max(0, iteration + 1) :]
+
+    def _digest(self, through: int) -> str:
+        """Over all artifacts through an iteration; each iteration's rests on the one before."""
+        for iteration in range(len(self._digests), through + 1):
+            before = self._digests[-1] if self._digests else ""
+            self._digests.append(digest([before, sorted(self._written.get(iteration, {}))]))
+        return self._digests[through] if through >= 0 else ""

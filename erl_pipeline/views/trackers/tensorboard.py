@@ -1,0 +1,107 @@
+"""A run's numbers as TensorBoard reads them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.proto.summary_pb2 import Summary
+
+from erl_pipeline.views.trackers.writer import Mark, stage_numbers
+from storage.artifacts.manifest import Manifest
+from storage.filesystem import open_root, replace_file, store_errors
+
+_MARK = TypeAdapter(Mark)
+_NUMBERED = re.compile(r"events\.(\d{6,})\.out\.tfevents\..*")
+
+
+class TensorBoardWriter:
+    """Event files in `tensorboard` under a run's folder, one for each start, in the order of their names.
+
+    `tensorboard --logdir store/runs` shows all runs of a store. What a later start writes again stands once:
+    a `START` event tells TensorBoard from which step on older events no longer count. `mark.json`, beside
+    the files, says how far they go.
+
+    tensorboardX's own `SummaryWriter` writes in a thread and would wait for it for ever where the disk is
+    full; here the caller gets the error.
+
+    Every method raises StoreError when the files cannot be written.
+    """
+
+    def __init__(self, run_folder: Path) -> None:
+        self._folder = run_folder / "tensorboard"
+        self._events: EventsWriter | None = None
+
+    def mark(self) -> Mark | None:
+        """How far the files go. A mark that cannot be read is none, and everything is written anew."""
+        path = self._folder / "mark.json"
+        with store_errors("read", path):
+            if not path.is_file():
+                return None
+            content = path.read_bytes()
+        try:
+            return _MARK.validate_json(content)
+        except ValidationError:
+            return None
+
+    def set_mark(self, mark: Mark) -> None:
+        """Remember how far the files go; what was flushed is on disk before the mark is."""
+        path = self._folder / "mark.json"
+        with store_errors("write", path):
+            if self._events is not None:
+                descriptor = os.open(self._events._file_name, os.O_RDONLY)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+            replace_file(open_root(str(self._folder)), str(path), _MARK.dump_json(mark))
+
+    def supersede(self, iteration: int) -> None:
+        """Let events of this step and later ones not count; at 0, remove all files there are."""
+        with store_errors("write", self._folder):
+            if iteration == 0:
+                self.close()
+                if self._folder.exists():
+                    shutil.rmtree(self._folder)
+            begun = SessionLog(status=SessionLog.START)
+            self._open().write_event(Event(wall_time=time.time(), step=iteration, session_log=begun))
+
+    def write(self, iteration: int, manifest: Manifest) -> None:
+        """Add scalars with the time at which the artifact was finished: written again, they are the same."""
+        values = [
+            Summary.Value(tag=name, simple_value=value) for name, value in stage_numbers(manifest).items()
+        ]
+        event = Event(
+            wall_time=manifest.finished_at.timestamp(), step=iteration, summary=Summary(value=values)
+        )
+        with store_errors("write", self._folder):
+            self._open().write_event(event)
+
+    def flush(self) -> None:
+        """Have all where a TensorBoard that is open finds it."""
+        with store_errors("write", self._folder):
+            if self._events is not None:
+                self._events.flush()
+
+    def close(self) -> None:
+        """Write what is left and close the file."""
+        with store_errors("write", self._folder):
+            if self._events is not None:
+                events, self._events = self._events, None
+                events.close()
+
+    def _open(self) -> EventsWriter:
+        if self._events is None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            # TensorBoard reads the files in the order of their names; times alone could be equal, or of
+            # clocks that differ.
+            found = [_NUMBERED.fullmatch(path.name) for path in self._folder.iterdir()]
+            number = max((int(match[1]) for match in found if match), default=0) + 1
+            self._events = EventsWriter(str(self._folder / f"events.{number:06d}"))
+        return self._events

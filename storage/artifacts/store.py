@@ -1,0 +1,194 @@
+"""The artifact store: immutable stage outputs, found by recipe, committed whole or not at all.
+
+Nothing without a manifest exists. Where things lie says `storage.artifacts.layout`, how they are written
+`storage.artifacts.committing`. Retention may take files away later; `released.json` then says which (see
+`storage.artifacts.pruned`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from storage.artifacts.artifact import Artifact
+from storage.artifacts.committing import Staging, put_in_place
+from storage.artifacts.downloads import forget_download, local_copy
+from storage.artifacts.integrity import Problems, file_problems, parse_manifest, relative_files, row_problems
+from storage.artifacts.layout import ArtifactPlaces
+from storage.artifacts.manifest import MANIFEST, Manifest
+from storage.artifacts.pruned import RELEASED, ReleaseRecord, parse_releases, present_files
+from storage.artifacts.recipe import Recipe
+from storage.artifacts.removal import delete, release_files, set_aside
+from storage.artifacts.staging import remove_abandoned
+from storage.errors import DamagedArtifact, InputError
+from storage.filesystem import open_root, read_bytes
+
+__all__ = ["Artifact", "ArtifactStore", "Staging"]
+
+
+class ArtifactStore:
+    """The artifacts of one store.
+
+    Args:
+        uri: a folder, or a `file://`, `s3://`, `gs://` or `memory://` URI.
+        threads: the CPU thread count that bytes depend on, for the manifests.
+    """
+
+    def __init__(self, uri: str, threads: int | None = None) -> None:
+        self.uri = uri
+        self.threads = threads
+        self._places = ArtifactPlaces(open_root(uri))
+        self._verified: dict[str, Artifact] = {}
+        self._stage_of: dict[str, str] = {}
+
+    @property
+    def staging_folder(self) -> Path:
+        """Where this store's artifacts are written before they are committed; on this machine."""
+        return self._places.staging
+
+    def create(self, recipe: Recipe, *, run: str, iteration: int | None) -> Staging:
+        """Begin an artifact; use as `with store.create(...) as staging`.
+
+        Raises StoreError when the store cannot be written.
+        """
+        remove_abandoned(self.staging_folder)
+        return Staging(self.staging_folder, self.publish, recipe, run, iteration, self.threads)
+
+    def find(self, artifact_id: str, stage: str | None = None) -> Manifest | None:
+        """The manifest of a committed artifact, its files unverified; None when there is none.
+
+        Raises DamagedArtifact when the manifest itself is unreadable or changed.
+        """
+        for candidate in [stage] if stage else self._likely_stages(artifact_id):
+            where = self._places.of(candidate, artifact_id, MANIFEST)
+            content = read_bytes(self._places.root, where)
+            if content is not None:
+                self._stage_of[artifact_id] = candidate
+                return parse_manifest(content, artifact_id, where)
+        return None
+
+    def resolve(self, prefix: str) -> str:
+        """The id of the one artifact whose id begins with `prefix`. Raises InputError for none or several."""
+        ids = {artifact_id for stage in self._places.stages() for artifact_id in self._places.ids(stage)}
+        found = sorted(artifact_id for artifact_id in ids if artifact_id.startswith(prefix))
+        if len(found) == 1:
+            return found[0]
+        if not found:
+            raise InputError(f"no artifact {prefix} in store {self.uri}.")
+        some = ", ".join(found[:5])
+        raise InputError(f"{len(found)} artifacts begin with {prefix!r}: {some}. Give more of the id.")
+
+    def list(self, stage: str | None = None) -> Iterator[Manifest]:
+        """Manifests of all committed artifacts, by stage and id."""
+        for name in [stage] if stage else self._places.stages():
+            for artifact_id in self._places.ids(name):
+                manifest = self.find(artifact_id, name)
+                if manifest is not None:
+                    yield manifest
+
+    def open(self, artifact_id: str) -> Artifact:
+        """A committed artifact, ready to be read. Its files are hashed once for each store object.
+
+        Raises:
+            InputError: there is no such artifact.
+            DamagedArtifact: a file is missing or does not hold the bytes that the manifest names.
+        """
+        if artifact_id in self._verified:
+            return self._verified[artifact_id]
+        return self.open_found(self._manifest(artifact_id))
+
+    def open_found(self, manifest: Manifest) -> Artifact:
+        """Like `open`, for an artifact whose manifest this store gave already; it is not read again."""
+        artifact_id = manifest.artifact_id
+        if artifact_id in self._verified:
+            return self._verified[artifact_id]
+        releases = self.releases(manifest)
+        present = present_files(manifest, releases)
+        folder = local_copy(self._places, manifest, present)
+        problems = file_problems(present, folder)
+        if problems:
+            found = "; ".join(problems)
+            raise DamagedArtifact(f"artifact {artifact_id} ({manifest.stage}) is damaged: {found}.")
+        self._verified[artifact_id] = Artifact(manifest, folder, releases)
+        return self._verified[artifact_id]
+
+    def releases(self, manifest: Manifest) -> ReleaseRecord:
+        """What retention has taken from an artifact. Raises DamagedArtifact when the record was changed."""
+        where = self._places.of(manifest.stage, manifest.artifact_id, RELEASED)
+        return parse_releases(read_bytes(self._places.root, where), manifest.artifact_id, where)
+
+    def release(self, artifact_id: str, names: Sequence[str], reason: str) -> ReleaseRecord:
+        """Take files away from an artifact and write down that it was done; lineage keeps what it asks for.
+
+        The caller must hold `locks.lock_collection`.
+
+        Raises InputError for a name that the artifact does not have, DamagedArtifact for a damaged artifact.
+        """
+        artifact = self.open(artifact_id)
+        self._verified.pop(artifact_id)
+        return release_files(self._places, artifact, names, reason)
+
+    def remove(self, manifest: Manifest) -> None:
+        """Delete an artifact, as a whole.
+
+        The caller must know that nothing needs it, and hold `locks.lock_collection`.
+        """
+        self._verified.pop(manifest.artifact_id, None)
+        delete(self._places, manifest)
+
+    def verify(self, artifact_id: str) -> Problems:
+        """What is wrong with an artifact, [] when it is whole.
+
+        Hashes all files again, counts Parquet rows, looks for strange files and for missing inputs.
+        Raises InputError when there is no such artifact.
+        """
+        try:
+            manifest = self._manifest(artifact_id)
+            releases = self.releases(manifest)
+        except DamagedArtifact as damage:
+            return [str(damage)]
+        present = present_files(manifest, releases)
+        forget_download(self._places, artifact_id)
+        folder = local_copy(self._places, manifest, present)
+        problems = file_problems(present, folder)
+        if not problems:
+            problems += row_problems(present, folder)
+        known = {MANIFEST, RELEASED, *(entry.path for entry in [*manifest.files, *present])}
+        strange = [name for name in relative_files(folder) if name not in known]
+        problems += [f"{folder / name} is not in the manifest" for name in strange]
+        for name, input_id in sorted(manifest.inputs.items()):
+            # A damaged input is a fault of its own, not of what was made from it.
+            with suppress(DamagedArtifact):
+                if self.find(input_id) is None:
+                    problems.append(f"input {name} ({input_id}) is not in the store")
+        return problems
+
+    def discard_damaged(self, artifact_id: str) -> None:
+        """Move an artifact to `STORE/damaged/`, so that it can be made again.
+
+        Raises InputError when there is no such artifact.
+        """
+        set_aside(self._places, artifact_id)
+        self._verified.pop(artifact_id, None)
+
+    def publish(self, manifest: Manifest, folder: Path) -> Artifact:
+        """Make a written folder the artifact of its manifest; the first writer of an id wins.
+
+        For `Staging.commit`; the folder is moved away or left to be discarded.
+        """
+        kept = put_in_place(self._places, manifest, folder)
+        if kept is not None:
+            self._verified[manifest.artifact_id] = Artifact(manifest, kept)
+        return self.open(manifest.artifact_id)
+
+    def _manifest(self, artifact_id: str) -> Manifest:
+        manifest = self.find(artifact_id)
+        if manifest is None:
+            raise InputError(f"no artifact {artifact_id} in store {self.uri}.")
+        return manifest
+
+    def _likely_stages(self, artifact_id: str) -> Iterator[str]:
+        if artifact_id in self._stage_of:
+            yield self._stage_of[artifact_id]
+        yield from self._places.stages()

@@ -1,0 +1,123 @@
+"""Forgetting: an entry leaves all later versions of a memory, and the record of it and of why stays.
+
+A request is an artifact whose recipe holds the entry and the reason. It belongs to the iteration that had
+begun when it was made, and takes effect in a memory version of its own, right after that of the iteration.
+So nothing that a run has already made is made again, and all that comes later is made without the entry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage.artifacts.recipe import Recipe
+from storage.artifacts.store import ArtifactStore
+from storage.errors import InputError
+from storage.memory.chain import (
+    EMPTY_MEMORY,
+    PARENT_INPUT,
+    REMOVALS_FILE,
+    read_chain,
+    scan_entries,
+    scan_removed,
+)
+from storage.memory.history import FORGET_STAGE, INDEX_STAGE, REQUEST_STAGE, latest_version
+from storage.memory.removals import Removal, write_removals
+from storage.runs.run import Run
+
+
+@dataclass(frozen=True)
+class Forgotten:
+    """An entry was forgotten.
+
+    `memory_version` no longer holds it; None while the iteration that has begun is not indexed yet: then
+    it takes effect after `iteration`.
+    """
+
+    entry_id: str
+    reason: str
+    iteration: int
+    request_id: str
+    memory_version: str | None
+
+
+def forget(store: ArtifactStore, run: Run, entry_id: str, reason: str) -> Forgotten:
+    """Remove an entry from all future versions of a run's memory.
+
+    Raises InputError when the memory does not hold the entry or no reason is given, RunBusy while the run
+    is being worked on.
+    """
+    if not reason.strip():
+        raise InputError("give the reason, in a few words: it is kept for those who ask later.")
+    with run.lock():
+        version = latest_version(run)
+        require_held(store, version, entry_id)
+        begun = max((entry.iteration or 0 for entry in run.stages()), default=0)
+        asked = [entry for entry in run.stages() if entry.stage == REQUEST_STAGE]
+        for earlier in asked:
+            manifest = store.find(earlier.artifact_id, REQUEST_STAGE)
+            if manifest is not None and manifest.config["entry_id"] == entry_id:
+                raise InputError(
+                    f"entry {entry_id} is forgotten already and leaves the memory after iteration "
+                    f"{earlier.iteration}: {manifest.config['reason']}"
+                )
+        request = request_recipe(version, entry_id, reason)
+        key = f"{len(asked):04d}"
+        with store.create(request, run=run.name, iteration=begun) as staging:
+            staging.commit(memory_version=version)
+        run.record(begun, REQUEST_STAGE, request.artifact_id, key=key, reused=False, seconds=0.0)
+        indexed = any((entry.stage, entry.iteration) == (INDEX_STAGE, begun) for entry in run.stages())
+        removal = forget_recipe(version, request.artifact_id) if indexed else None
+        if removal is not None:
+            with store.create(removal, run=run.name, iteration=begun) as staging:
+                removed = write_forgotten(store, staging.path, removal)
+                staging.commit(counters={"entries_forgotten": removed}, memory_version=removal.artifact_id)
+            run.record(begun, FORGET_STAGE, removal.artifact_id, key=key, reused=False, seconds=0.0)
+    return Forgotten(
+        entry_id, reason, begun, request.artifact_id, None if removal is None else removal.artifact_id
+    )
+
+
+def request_recipe(version: str, entry_id: str, reason: str) -> Recipe:
+    """The recipe of the request to forget an entry, made when `version` was the newest memory."""
+    return Recipe(REQUEST_STAGE, 1, {"entry_id": entry_id, "reason": reason}, {PARENT_INPUT: version}, 0)
+
+
+def forget_recipe(parent: str, request_id: str) -> Recipe:
+    """The recipe of the memory version that fulfils a request."""
+    return Recipe(FORGET_STAGE, 1, {}, {PARENT_INPUT: parent, "request": request_id}, 0)
+
+
+def write_forgotten(store: ArtifactStore, folder: Path, recipe: Recipe) -> int:
+    """Write the files of a `forget_recipe`; how many entries leave (0 where it is gone by other means)."""
+    version = recipe.artifact_id
+    request = store.open(recipe.inputs["request"]).manifest
+    entry_id, reason = str(request.config["entry_id"]), str(request.config["reason"])
+    state = _state(store, recipe.inputs[PARENT_INPUT], entry_id)
+    removals = [Removal(entry_id, "forgotten", reason, version)] if state == "held" else []
+    return write_removals(folder / REMOVALS_FILE, removals)
+
+
+def require_held(store: ArtifactStore, version: str, entry_id: str) -> None:
+    """Raise InputError, saying what became of it, when a memory version does not hold an entry."""
+    state = _state(store, version, entry_id)
+    if state == "unknown":
+        raise InputError(
+            f"the memory never held an entry {entry_id}; `memory list` shows those that it holds."
+        )
+    if isinstance(state, Removal):
+        into = f" with {state.merged_into}" if state.merged_into else ""
+        detail = f" ({state.detail})" if state.detail else ""
+        raise InputError(f"entry {entry_id} is not in the memory any more: {state.reason}{into}{detail}.")
+
+
+def _state(store: ArtifactStore, version: str, entry_id: str) -> Removal | str:
+    """`held`, `unknown`, or the removal of an entry."""
+    import polars as pl
+
+    _, deltas = read_chain(store, version if version != EMPTY_MEMORY else EMPTY_MEMORY)
+    gone = scan_removed(deltas).filter(pl.col("entry_id") == entry_id).collect()
+    if gone.height:
+        return Removal(**gone.row(0, named=True))
+    known = scan_entries(deltas).filter(pl.col("entry_id") == entry_id).select("entry_id").collect()
+    return "held" if known.height else "unknown"

@@ -1,0 +1,244 @@
+"""The LanceDB table of a run's memory: a materialised index of committed deltas, always makeable again.
+
+In the table each memory version is a tag. Memories of `INDEXED_ROWS` entries and more get indexes for
+people's questions; exact search does not use them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from storage.artifacts.store import ArtifactStore
+from storage.filesystem import open_root, store_errors
+from storage.memory.chain import EMPTY_MEMORY, Delta, read_chain, read_delta_of, remaining, without
+from storage.memory.checksums import Seal, SealedVersion
+from storage.memory.entries import MEMORY_SCHEMA, entries_digest
+from storage.memory.index_columns import INDEX_KEY, index_columns, with_index_columns
+from storage.memory.search_indexes import INDEXED_ROWS, keep_indexes, quote
+
+if TYPE_CHECKING:
+    from lancedb.db import DBConnection
+    from lancedb.table import Table
+
+__all__ = ["EMPTY_MEMORY", "MemoryIndex", "index_folder"]
+
+_TABLE = "reflections"
+_MAX_FRAGMENTS, _FRAGMENTS_AT_MOST, _FRAGMENT_ROWS = 16, 256, 5000
+_DELETED_AT_ONCE = 1000
+_BATCH_ROWS = 4096
+_CACHE_BYTES = 768 * 2**20
+# What LanceDB raises for files that are gone, cut short or not its own.
+_UNREADABLE = (RuntimeError, ValueError)
+# Cleaning up raises an error once an old version is tagged, and every version here is.
+_KEEP_VERSIONS = timedelta(days=100 * 365)
+
+
+def index_folder(store_uri: str, run_name: str) -> Path:
+    """Where a run's table lies: in the store, or, of an object store, on this machine."""
+    return open_root(store_uri).scratch / "memory" / run_name
+
+
+class MemoryIndex:
+    """The table in `folder`. It is compared with the artifacts before its first use, and mended where a
+    kill, a deletion or another run's artifacts left it behind."""
+
+    def __init__(self, folder: Path, artifacts: ArtifactStore) -> None:
+        self._folder = folder
+        self._artifacts = artifacts
+        self._seal = Seal(folder)
+        self._one_thread = threading.Lock()
+
+    def open(self, version: str) -> Table | None:
+        """The table as it is at a memory version; None while the memory has no entries.
+
+        Raises InputError for an unknown version, DamagedArtifact when a delta of its chain is damaged,
+        StoreError when the table cannot be written.
+        """
+        if version == EMPTY_MEMORY:
+            return None
+        read_delta_of(self._artifacts, version)
+        with self._one_thread:
+            self._seal.load()
+            if not self._is_sealed(version):
+                with self._one_process():
+                    self._seal.load()
+                    if not self._is_sealed(version) and not self._bring_up_to(version):
+                        return None
+            return self._pinned(version) if self._seal.versions[version].rows else None
+
+    def holds(self, version: str) -> bool:
+        """Whether the table has exactly the entries of a version, each once; changes nothing."""
+        _, deltas = read_chain(self._artifacts, version)
+        return not any(batch.num_rows for batch in remaining(deltas)) or self._holds(deltas)
+
+    def _is_sealed(self, version: str) -> bool:
+        """Whether a version was checked, and its tag still names the table's version that was."""
+        known = self._seal.versions.get(version)
+        return known is not None and self._tag(version) == known.table_version
+
+    def _bring_up_to(self, version: str) -> bool:
+        """Make the table hold a version; False where that has no entries and there is no table."""
+        base, deltas = read_chain(self._artifacts, version, until=self._is_sealed)
+        if base != EMPTY_MEMORY:
+            with suppress(*_UNREADABLE):
+                self._seal.add(self._extend(deltas, base, self._seal.versions[base].rows))
+                return True
+            _, deltas = read_chain(self._artifacts, version)
+        if not any(batch.num_rows for delta in deltas for batch in delta.batches()):
+            return False
+        if not self._holds(deltas):
+            self._repair(deltas)
+        table = self._pinned(version)
+        self._seal.add({version: SealedVersion(table_version=table.version, rows=table.count_rows())})
+        return True
+
+    def _holds(self, deltas: Sequence[Delta]) -> bool:
+        """Whether the table has the rows of a whole chain, by their digest."""
+        if self._tag(deltas[-1].version) is None:
+            return False
+        try:
+            table = self._pinned(deltas[-1].version)
+            if INDEX_KEY not in table.schema.names:  # made by an earlier version of this module
+                return False
+            held = entries_digest(_stored(table))
+        except _UNREADABLE:
+            return False
+        return held == entries_digest(remaining(deltas))
+
+    def _repair(self, deltas: Sequence[Delta]) -> None:
+        """Add what the table lacks; where that does not make it whole, make it anew."""
+        with suppress(*_UNREADABLE):
+            done = next(
+                (n for n in range(len(deltas), 0, -1) if self._tag(deltas[n - 1].version) is not None), 0
+            )
+            base = deltas[done - 1].version if done else EMPTY_MEMORY
+            if done < len(deltas) and self._tag(base) is not None:
+                self._extend(deltas[done:], base, None)
+                if self._holds(deltas):
+                    return
+        self._seal.drop()
+        self._create(deltas)
+        self._extend(deltas, EMPTY_MEMORY, 0)
+
+    def _extend(self, deltas: Sequence[Delta], base: str, rows: int | None) -> dict[str, SealedVersion]:
+        """Add deltas after the tagged version `base`, which has `rows` entries, and tag each.
+
+        With the last one the table's files and indexes are put in order.
+
+        Raises RuntimeError when the table then has another number of entries than it should.
+        """
+        table = self._connection.open_table(_TABLE)
+        at = self._tag(base)
+        if table.version != at:
+            table.checkout(at)
+            table.restore()
+        rows = table.count_rows() if rows is None else rows
+        added: dict[str, SealedVersion] = {}
+        for delta in deltas:
+            rows += _change(table, delta)
+            if delta is deltas[-1]:
+                _maintain(table)
+            if self._tag(delta.version) is not None:  # of a branch that was left
+                table.tags.delete(delta.version)
+            table.tags.create(delta.version, table.version)
+            added[delta.version] = SealedVersion(table_version=table.version, rows=rows)
+        if table.count_rows() != rows:
+            raise RuntimeError(f"the table has {table.count_rows()} entries and should have {rows}")
+        return added
+
+    def _create(self, deltas: Sequence[Delta]) -> None:
+        connection = self._connection
+        connection.drop_table(_TABLE, ignore_missing=True)
+        first = next(batch for delta in deltas for batch in delta.batches() if batch.num_rows)
+        dimension = len(first.column("vector")[0])
+        vector = pa.list_(pa.float32(), dimension)
+        position = MEMORY_SCHEMA.get_field_index("vector")
+        schema = MEMORY_SCHEMA.set(position, pa.field("vector", vector, nullable=False))
+        table = connection.create_table(_TABLE, schema=pa.schema([*schema, *index_columns(dimension)]))
+        table.tags.create(EMPTY_MEMORY, table.version)
+
+    def _pinned(self, version: str) -> Table:
+        table = self._connection.open_table(_TABLE)
+        table.checkout(version)
+        return table
+
+    def _tag(self, version: str) -> int | None:
+        """The table's version that is tagged as a memory version; None where there is no such tag."""
+        if not (self._folder / f"{_TABLE}.lance").is_dir():
+            return None
+        try:
+            return int(self._connection.open_table(_TABLE).tags.get_version(version))
+        except _UNREADABLE:
+            return None
+
+    @cached_property
+    def _connection(self) -> DBConnection:
+        import lancedb
+
+        # By default the caches may grow to 7 GB.
+        session = lancedb.Session(index_cache_size_bytes=_CACHE_BYTES, metadata_cache_size_bytes=_CACHE_BYTES)
+        return lancedb.connect(self._folder, session=session)
+
+    @contextmanager
+    def _one_process(self) -> Iterator[None]:
+        path = self._folder.with_name(self._folder.name + ".lock")
+        with store_errors("write the memory index", path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("ab") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                yield
+
+
+def _change(table: Table, delta: Delta) -> int:
+    """Bring one delta into the table; by how many entries it grew."""
+    removed = {removal.entry_id for removal in delta.removals()}
+    batches = [batch for batch in (without(each, removed) for each in delta.batches()) if batch.num_rows]
+    brought = (
+        {entry_id for each in delta.batches() for entry_id in each.column("entry_id").to_pylist()}
+        if removed
+        else set()
+    )
+    grown = 0
+    # One commit for all: what a kill leaves of several would not have a tag, but would slow every search.
+    if batches:
+        rows = pa.Table.from_batches(batches)
+        table.add(with_index_columns(rows).cast(table.schema))
+        grown += rows.num_rows
+    gone = sorted(removed - brought)
+    for start in range(0, len(gone), _DELETED_AT_ONCE):
+        before = table.count_rows()
+        quoted = ", ".join(quote(entry_id) for entry_id in gone[start : start + _DELETED_AT_ONCE])
+        table.delete(f"entry_id IN ({quoted})")
+        grown -= before - table.count_rows()
+    return grown
+
+
+def _stored(table: Table) -> Iterator[pa.RecordBatch]:
+    """All rows of a table, batch by batch."""
+    rows = table.search().select(MEMORY_SCHEMA.names).limit(max(1, table.count_rows()))
+    yield from rows.to_batches(_BATCH_ROWS)
+
+
+def _maintain(table: Table) -> None:
+    """Compact a table of many small files, and keep the indexes of a large one up to its size.
+
+    Files are put together only when there is enough new to put, so that a run's many small versions cost
+    as much each in a long history as in a short one.
+    """
+    fragments = table.stats()["fragment_stats"]
+    rows, largest = table.count_rows(), fragments["lengths"]["max"]
+    count = fragments["num_fragments"]
+    worth_it = count > _FRAGMENTS_AT_MOST or rows - largest >= largest / 4
+    if count > _MAX_FRAGMENTS and rows < count * _FRAGMENT_ROWS and worth_it:
+        table.optimize(cleanup_older_than=_KEEP_VERSIONS)
+    if rows >= INDEXED_ROWS:
+        keep_indexes(table, rows)

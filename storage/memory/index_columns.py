@@ -1,0 +1,113 @@
+"""Columns that the table of a memory has beside those of its entries, for its indexes to work on.
+
+- `index_key` is what the vector index is made of: the entry's vector, then 32 numbers for its task type and
+  32 for its environment. A vector index puts what is near into one partition and looks into the partitions
+  nearest to a query. By its vector alone, an entry that a filter asks for can lie in any of them, so that a
+  search for another task type than that of everything near the query has to look through most of the table.
+  With the codes, entries of one type lie together, and a query that has the code of the type it asks for
+  begins there. A query without codes is as near to all types as to each.
+- `entry` is the whole entry as JSON. LanceDB reads every column by itself, and ten rows of one with few
+  different values in as much time as thousands of them.
+- `gain` is what the entry was worth, and `gain_step` the same in steps of 1/64: the index of few different
+  values answers a range of it faster than the one of `gain` does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import fields
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.memory.entries import MemoryEntry
+
+INDEX_KEY = "index_key"
+ENTRY = "entry"
+GAIN = "gain"
+GAIN_STEP = "gain_step"
+
+_ENTRY_COLUMNS = [field.name for field in fields(MemoryEntry)]
+_CODE_LENGTH = 32
+_NO_CODE = np.zeros(_CODE_LENGTH, np.float32)
+_STEPS = 64
+_FIRST_STEP, _LAST_STEP = -2 * _STEPS, 2 * _STEPS - 1
+"""Of gains from -2 to 2; gains beyond are in these as well."""
+
+
+def index_columns(dimension: int) -> list[pa.Field]:
+    """The columns' types, for vectors of `dimension` numbers."""
+    return [
+        pa.field(GAIN, pa.float32()),
+        pa.field(GAIN_STEP, pa.int32()),
+        pa.field(ENTRY, pa.string()),
+        # Half precision: it chooses candidates, which are then compared by their exact vectors.
+        pa.field(INDEX_KEY, pa.list_(pa.float16(), dimension + 2 * _CODE_LENGTH)),
+    ]
+
+
+def with_index_columns(rows: pa.Table) -> pa.Table:
+    """Entries with the columns that follow from theirs."""
+    vectors = rows.column("vector").combine_chunks().flatten().to_numpy().reshape(rows.num_rows, -1)
+    # Every entry has two codes, so that all keys are of one length and none is nearer for the lack of one.
+    codes = [
+        np.stack([_code(name or "") for name in rows.column(column).to_pylist()])
+        for column in ("task_type", "environment")
+    ]
+    keys = np.concatenate([vectors, *codes], axis=1).astype(np.float16)
+    gain = pc.subtract(rows.column("reward_after"), rows.column("reward_before"))
+    steps = _steps(gain.to_numpy())
+    encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+    entries = map(encode, rows.select(_ENTRY_COLUMNS).to_pylist())
+    values = [gain, pa.array(steps), pa.array(entries, pa.string())]
+    fields = index_columns(vectors.shape[1])
+    values.append(pa.FixedSizeListArray.from_arrays(pa.array(keys.ravel()), keys.shape[1]))
+    for field, column in zip(fields, values, strict=True):
+        rows = rows.append_column(field, column)
+    return rows
+
+
+def read_entry(text: str) -> MemoryEntry:
+    """An entry from its `entry`."""
+    return entry_of(json.loads(text))
+
+
+def entry_of(row: dict[str, Any]) -> MemoryEntry:
+    """An entry from its columns."""
+    return MemoryEntry(**{**row, "parent_entry_ids": tuple(row["parent_entry_ids"])})
+
+
+def index_key_of(
+    query: npt.NDArray[np.float32], task_type: str | None, environment: str | None
+) -> npt.NDArray[np.float16]:
+    """What to look for in `index_key`: entries like `query`, of one type or environment or of any."""
+    codes = [_NO_CODE if name is None else _code(name) for name in (task_type, environment)]
+    return np.concatenate([query, *codes]).astype(np.float16)
+
+
+def gain_condition(minimum: float) -> str:
+    """`gain >= minimum` in LanceDB's SQL, by the steps as far as they go."""
+    least = float(np.float32(minimum))
+    step = int(_steps(np.array([least], np.float32))[0])
+    if step == _LAST_STEP:
+        return f"gain >= {least!r}"
+    if least == step / _STEPS and step != _FIRST_STEP:
+        return f"gain_step >= {step}"
+    return f"(gain_step > {step} OR (gain >= {least!r} AND gain < {(step + 1) / _STEPS!r}))"
+
+
+def _steps(gain: npt.NDArray[np.float32]) -> npt.NDArray[np.int32]:
+    return np.clip(np.floor(gain * _STEPS), _FIRST_STEP, _LAST_STEP).astype(np.int32)
+
+
+@lru_cache(maxsize=4096)
+def _code(name: str) -> npt.NDArray[np.float32]:
+    """A direction of unit length for a name. Those of two names are almost at right angles."""
+    digest = np.frombuffer(hashlib.sha256(name.encode("utf-8")).digest(), np.uint8)
+    signs = np.unpackbits(digest)[:_CODE_LENGTH] * 2.0 - 1.0
+    return (signs / np.sqrt(_CODE_LENGTH)).astype(np.float32)

@@ -1,0 +1,207 @@
+"""Ways to search one version of a memory's table: exactly, by the vector index, by words, and by both."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from storage.memory.index_columns import ENTRY, INDEX_KEY, gain_condition, index_key_of, read_entry
+from storage.memory.search_indexes import (
+    PROBES,
+    REFINED,
+    TEXT_COLUMNS,
+    TYPED_PROBES,
+    has_text_index,
+    index_texts,
+    quote,
+    vector_index,
+)
+
+if TYPE_CHECKING:
+    from lancedb.query import LanceVectorQueryBuilder
+    from lancedb.table import Table
+
+    from storage.memory.entries import MemoryEntry
+
+SearchMode = Literal["vector", "text", "hybrid"]
+Ranked = list[tuple[str, float]]
+"""(entry id, score), the best first, equals by entry id."""
+
+_SCORE_DECIMALS = 6
+_FIRST_CANDIDATES = 32
+_FUSED_CANDIDATES = 100
+_RANK_OFFSET = 60
+
+
+@dataclass(frozen=True)
+class MemoryFilter:
+    """Which entries are looked at; None does not restrict."""
+
+    task_type: str | None = None
+    environment: str | None = None
+    minimum_gain: float | None = None
+    """The least `reward_after - reward_before`."""
+    first_iteration: int | None = None
+    last_iteration: int | None = None
+    only_active: bool = True
+    """False where all are known to be active: a condition that leaves all of them costs time."""
+
+    def condition(self) -> str:
+        """The same in LanceDB's SQL; empty where nothing restricts."""
+        parts = ["status = 'active'"] if self.only_active else []
+        if self.task_type is not None:
+            parts.append(f"task_type = {quote(self.task_type)}")
+        if self.environment is not None:
+            parts.append(f"environment = {quote(self.environment)}")
+        if self.minimum_gain is not None:
+            parts.append(gain_condition(self.minimum_gain))
+        if self.first_iteration is not None:
+            parts.append(f"iteration >= {self.first_iteration}")
+        if self.last_iteration is not None:
+            parts.append(f"iteration <= {self.last_iteration}")
+        return " AND ".join(parts)
+
+
+def exact_search(table: Table, queries: npt.NDArray[np.float32], top_k: int, condition: str) -> list[Ranked]:
+    """The nearest entries of each query by cosine similarity, among all that meet the condition."""
+    nearest: dict[int, Ranked] = {}
+    open_queries, limit = list(range(len(queries))), max(_FIRST_CANDIDATES, 2 * top_k)
+    while open_queries:
+        found = _candidates(table, queries[open_queries], limit, condition)
+        for query, candidates in zip(open_queries, found, strict=True):
+            ranked = _best_first(candidates)
+            # A tie that reaches the last candidate may go on beyond it; then look further, since which of
+            # equal entries LanceDB returns depends on how its files happen to lie.
+            if len(ranked) < limit or ranked[-1][1] < ranked[top_k - 1][1]:
+                nearest[query] = ranked[:top_k]
+        open_queries = [query for query in open_queries if query not in nearest]
+        limit *= 4
+    return [nearest[query] for query in range(len(queries))]
+
+
+def indexed_search(
+    table: Table, queries: npt.NDArray[np.float32], top_k: int, chosen: MemoryFilter
+) -> list[Ranked]:
+    """Like `exact_search`, by the table's vector index: much faster, but an entry may be missed.
+
+    Scores are exact. Where the table has no vector index the search is exact.
+    """
+    if vector_index(table) is None:
+        return exact_search(table, queries, top_k, chosen.condition())
+    found = [indexed_entries(table, query, top_k, chosen) for query in queries]
+    return [[(entry.entry_id, score) for entry, score in entries] for entries in found]
+
+
+def indexed_entries(
+    table: Table, query: npt.NDArray[np.float32], top_k: int, chosen: MemoryFilter
+) -> list[tuple[MemoryEntry, float]]:
+    """Entries and their similarity, as `indexed_search` finds them.
+
+    One call answers all, which halves the time of a search that has its entries fetched afterwards.
+    """
+    key = index_key_of(query, chosen.task_type, chosen.environment)
+    search = table.search(key, vector_column_name=INDEX_KEY).distance_type("cosine")
+    search = search.nprobes(PROBES if chosen.task_type is None else TYPED_PROBES)
+    search = search.refine_factor(max(5, -(-REFINED // top_k)))
+    found = _matching(search, chosen.condition(), top_k)
+    if found.num_rows < top_k:  # few meet the condition, and those may lie where was not looked
+        search = table.search(query, vector_column_name="vector").distance_type("cosine")
+        found = _matching(search.bypass_vector_index(), chosen.condition(), top_k)
+    vectors = found.column("vector").combine_chunks().flatten().to_numpy().reshape(-1, len(query))
+    scores = vectors @ query / (np.linalg.norm(vectors, axis=1) * np.linalg.norm(query))
+    entries = map(read_entry, found.column(ENTRY).to_pylist())
+    rounded = (round(float(score), _SCORE_DECIMALS) for score in scores)
+    return sorted(zip(entries, rounded, strict=True), key=lambda hit: (-hit[1], hit[0].entry_id))
+
+
+def text_search(table: Table, texts: Sequence[str], top_k: int, condition: str) -> list[Ranked]:
+    """The entries whose reflection or situation has most of a text's words, by BM25."""
+    from lancedb.query import MultiMatchQuery
+
+    searched = table if has_text_index(table) else _with_text_index(table)
+    found = []
+    for text in texts:
+        search = searched.search(MultiMatchQuery(text, list(TEXT_COLUMNS)), query_type="fts")
+        if condition:
+            search = search.where(condition, prefilter=True)
+        rows = search.select(["entry_id", "_score"]).limit(max(_FIRST_CANDIDATES, 2 * top_k)).to_arrow()
+        scores = [round(score, _SCORE_DECIMALS) for score in rows.column("_score").to_pylist()]
+        found.append(_best_first(list(zip(rows.column("entry_id").to_pylist(), scores, strict=True)))[:top_k])
+    return found
+
+
+def fuse(rankings: Sequence[Ranked], top_k: int) -> Ranked:
+    """Reciprocal rank fusion (Cormack, Clarke and Büttcher 2009): score = sum of 1 / (60 + rank)."""
+    scores: dict[str, float] = defaultdict(float)
+    for ranking in rankings:
+        for rank, (entry_id, _) in enumerate(ranking, start=1):
+            scores[entry_id] += 1.0 / (_RANK_OFFSET + rank)
+    return _best_first([(entry_id, round(score, _SCORE_DECIMALS)) for entry_id, score in scores.items()])[
+        :top_k
+    ]
+
+
+def hybrid_search(
+    table: Table,
+    texts: Sequence[str],
+    queries: npt.NDArray[np.float32],
+    top_k: int,
+    chosen: MemoryFilter,
+    exact: bool,
+) -> list[Ranked]:
+    """Search by vector and by words, fused by rank."""
+    depth = max(_FUSED_CANDIDATES, top_k)
+    if exact:
+        by_vector = exact_search(table, queries, depth, chosen.condition())
+    else:
+        by_vector = indexed_search(table, queries, depth, chosen)
+    by_text = text_search(table, texts, depth, chosen.condition())
+    return [fuse(rankings, top_k) for rankings in zip(by_vector, by_text, strict=True)]
+
+
+def _candidates(table: Table, queries: npt.NDArray[np.float32], limit: int, condition: str) -> list[Ranked]:
+    search = table.search(list(queries), vector_column_name="vector").distance_type("cosine")
+    search = search.bypass_vector_index()
+    rows = search.where(condition, prefilter=True).select(["entry_id", "_distance"]).limit(limit).to_arrow()
+    # LanceDB numbers the queries only where there are several.
+    numbers = rows.column("query_index").to_pylist() if len(queries) > 1 else [0] * rows.num_rows
+    found: list[Ranked] = [[] for _ in queries]
+    for number, candidate in zip(numbers, _similarities(rows), strict=True):
+        found[number].append(candidate)
+    return found
+
+
+def _matching(search: LanceVectorQueryBuilder, condition: str, limit: int) -> pa.Table:
+    if condition:
+        search = search.where(condition, prefilter=True)
+    return search.select([ENTRY, "vector", "_distance"]).limit(limit).to_arrow()
+
+
+def _similarities(rows: pa.Table) -> Ranked:
+    similarities = map(_similarity, rows.column("_distance").to_pylist())
+    return list(zip(rows.column("entry_id").to_pylist(), similarities, strict=True))
+
+
+def _similarity(distance: float) -> float:
+    return round(1.0 - distance, _SCORE_DECIMALS)
+
+
+def _best_first(found: Ranked) -> Ranked:
+    return sorted(found, key=lambda hit: (-hit[1], hit[0]))
+
+
+def _with_text_index(table: Table) -> Table:
+    """A copy in this process that full text can be searched in; for memories below `INDEXED_ROWS`."""
+    import lancedb
+
+    columns = [name for name in table.schema.names if name not in ("vector", INDEX_KEY, ENTRY)]
+    rows = table.search().select(columns).limit(max(1, table.count_rows())).to_arrow()
+    copy = lancedb.connect("memory://").create_table("reflections", rows)
+    index_texts(copy)
+    return copy

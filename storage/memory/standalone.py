@@ -1,0 +1,182 @@
+"""A reflection memory by itself, without policy or run, for any program that learns from what it tried."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from storage.artifacts.recipe import Recipe, digest
+from storage.artifacts.store import ArtifactStore
+from storage.errors import InputError
+from storage.memory.chain import (
+    EMPTY_MEMORY,
+    ENTRIES_FILE,
+    PARENT_INPUT,
+    REMOVALS_FILE,
+    read_chain,
+    scan_entries,
+    scan_removed,
+)
+from storage.memory.embedding import DEFAULT_MODEL, Embedder
+from storage.memory.entries import MemoryEntry, write_delta
+from storage.memory.forgetting import forget
+from storage.memory.history import INDEX_STAGE, MemoryVersion, latest_version, memory_versions
+from storage.memory.reflection_memory import MemoryHit, MemoryView, ReflectionMemory
+from storage.memory.removals import write_removals
+from storage.memory.search import SearchMode
+from storage.memory.selection import MemoryLimits, keep_small
+from storage.runs.run import Run, RunStore
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """Something worth remembering, and the situation in which it should come to mind."""
+
+    text: str
+    situation: str
+    """What it is found by: the similarity of a query to this text."""
+    task_type: str = ""
+    environment: str | None = None
+    reward_before: float = 0.0
+    """How well it went without the lesson."""
+    reward_after: float = 1.0
+    """How well it went with it."""
+
+    @property
+    def entry_id(self) -> str:
+        """Follows from what the lesson says, so that the same one is never stored twice."""
+        return "m-" + digest([self.text, self.situation, self.task_type])
+
+
+class StandaloneMemory(ReflectionMemory):
+    """A memory that is added to by hand; made by `ReflectionMemory.open`.
+
+    It lies in the store as a run of its own that only has memory versions, so that `erl-pipeline memory`
+    and `erl-pipeline lineage verify` can look into it, and garbage collection leaves it alone. The
+    iteration of an entry is the number of the `add` that brought it.
+    """
+
+    def __init__(
+        self,
+        store_uri: str,
+        name: str,
+        embedding_model: str = DEFAULT_MODEL,
+        limits: MemoryLimits | None = None,
+    ) -> None:
+        runs = RunStore(store_uri)
+        settings = {"memory": {"embedding_model": embedding_model}}
+        self._run: Run = runs.open(name) if name in runs.list() else runs.create(name, settings)
+        if self._run.config != settings:
+            raise InputError(
+                f"{name} in store {store_uri} is a training run or has another embedding model than "
+                f"{embedding_model}. Give this memory another name, or its own model."
+            )
+        self._store = ArtifactStore(store_uri)
+        self._limits = limits or MemoryLimits()
+        super().__init__(store_uri, name, self._store, Embedder(embedding_model))
+
+    def add(self, lessons: Sequence[Lesson]) -> str:
+        """Store lessons and return the new memory version. One that was added before changes nothing, even
+        if it was merged or evicted since; where none is new, the version stays as it is.
+
+        Raises InputError for a lesson that was forgotten, RunBusy while another process adds.
+        """
+        with self._run.lock():
+            parent = latest_version(self._run)
+            wanted = {lesson.entry_id: lesson for lesson in lessons}
+            known = self._known(parent, list(wanted))
+            new = [lesson for entry_id, lesson in wanted.items() if entry_id not in known]
+            if not new:
+                return parent
+            number = len([each for each in memory_versions(self._run) if each.stage == INDEX_STAGE]) + 1
+            content = [
+                [each.entry_id, each.environment, each.reward_before, each.reward_after] for each in new
+            ]
+            limits = self._limits
+            recipe = Recipe(
+                INDEX_STAGE,
+                2,
+                {
+                    "lessons": digest(content),
+                    "embedding_model": self.embedder.embedding_model,
+                    "limits": [limits.merge_similarity, limits.max_entries, limits.evict],
+                    "iteration": number,
+                },
+                {} if parent == EMPTY_MEMORY else {PARENT_INPUT: parent},
+                0,
+            )
+            entries = [_entry(lesson, number, recipe.artifact_id) for lesson in new]
+            self._commit(recipe, number, entries, self.at(parent))
+            return recipe.artifact_id
+
+    def search(
+        self,
+        text: str,
+        top_k: int = 5,
+        *,
+        task_type: str | None = None,
+        minimum_gain: float | None = None,
+        mode: SearchMode = "vector",
+    ) -> list[MemoryHit]:
+        """The `top_k` best entries of the newest version; see `MemoryView.search`."""
+        return self.at(latest_version(self._run)).search([text], top_k, task_type, minimum_gain, mode=mode)[0]
+
+    def forget(self, entry_id: str, reason: str) -> str:
+        """Remove an entry from all future versions, keeping the record of why; returns the new version.
+
+        Raises InputError when the memory does not hold it.
+        """
+        forgotten = forget(self._store, self._run, entry_id, reason)
+        assert forgotten.memory_version is not None
+        return forgotten.memory_version
+
+    def versions(self) -> list[MemoryVersion]:
+        """All versions, the oldest first; each can be looked into by `at(version.artifact_id)`."""
+        return memory_versions(self._run)
+
+    def _known(self, version: str, entry_ids: Sequence[str]) -> set[str]:
+        """Those entries that the memory has or had. Raises InputError for one that was forgotten."""
+        _, deltas = read_chain(self._store, version)
+        chosen = pl.col("entry_id").is_in(entry_ids)
+        removed = scan_removed(deltas).filter(chosen & (pl.col("reason") == "forgotten")).collect()
+        if removed.height:
+            entry_id, reason = removed.select("entry_id", "detail").row(0)
+            raise InputError(f"lesson {entry_id} was forgotten and is not taken again: {reason}")
+        return set(scan_entries(deltas).filter(chosen).select("entry_id").collect()["entry_id"])
+
+    def _commit(
+        self, recipe: Recipe, number: int, entries: Sequence[MemoryEntry], before: MemoryView
+    ) -> None:
+        version = recipe.artifact_id
+        with self._store.create(recipe, run=self._run.name, iteration=number) as staging:
+            write_delta(staging.path / ENTRIES_FILE, entries, self.embedder)
+            removals = keep_small(before, entries, self._limits, self.embedder, version)
+            if removals:
+                write_removals(staging.path / REMOVALS_FILE, removals)
+            staging.commit(
+                counters={"entries": before.count() + len(entries) - len(removals)}, memory_version=version
+            )
+        self._run.record(number, INDEX_STAGE, version, reused=False, seconds=0.0)
+
+
+def _entry(lesson: Lesson, number: int, version: str) -> MemoryEntry:
+    return MemoryEntry(
+        entry_id=lesson.entry_id,
+        kind="lesson",
+        text=lesson.text,
+        task_type=lesson.task_type,
+        task_text=lesson.situation,
+        feedback="",
+        key_text=lesson.situation,
+        reward_before=lesson.reward_before,
+        reward_after=lesson.reward_after,
+        source_trajectory_id=None,
+        iteration=number,
+        policy_version="",
+        status="active",
+        parent_entry_ids=(),
+        memory_version=version,
+        environment=lesson.environment,
+    )

@@ -1,0 +1,1 @@
+"""Runs of a store: settings, ledger, lock and origin."""

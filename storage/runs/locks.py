@@ -1,0 +1,133 @@
+"""Locks: one process for each run, and no run at work while files are deleted.
+
+In a local store these are the kernel's locks on files, gone with the process that held them. In an object
+store each is kept by such a lock among the processes of one machine, and by a lease among machines.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from storage.errors import RunBusy
+from storage.filesystem import StoreRoot, store_errors
+from storage.runs.lease import LEASE_SECONDS, Lease, LeaseState, hold_lease, lease_state
+
+_COLLECTION = "collection"
+
+
+@contextmanager
+def lock_run(root: StoreRoot, name: str, lease_seconds: float = LEASE_SECONDS) -> Iterator[Lease | None]:
+    """Hold a run for this process; gives its lease in an object store, None in a local one.
+
+    Raises RunBusy, naming process and host, when another has it or files of the store are being deleted.
+    """
+
+    def busy(holder: str) -> str:
+        return (
+            f"run {name} is being worked on by {holder}. "
+            "Wait for it, stop it, or start another run with another name."
+        )
+
+    with (
+        _file_lock(root.scratch / "runs" / name / "lock", fcntl.LOCK_EX, busy),
+        _file_lock(_collection_file(root), fcntl.LOCK_SH, _collecting),
+    ):
+        if root.local:
+            yield None
+            return
+        with hold_lease(root, run_lease(root, name), _leased(busy), lease_seconds) as lease:
+            # Only now: whoever deletes takes its lease first and looks at the runs' leases afterwards.
+            collection = lease_state(root, _collection_lease(root), lease_seconds)
+            if collection.held:
+                raise RunBusy(_leased(_collecting)(collection))
+            yield lease
+
+
+@contextmanager
+def lock_collection(root: StoreRoot, runs: list[str], lease_seconds: float = LEASE_SECONDS) -> Iterator[None]:
+    """Keep all runs of the store from being worked on, while files are deleted.
+
+    Raises RunBusy when a run is worked on, or when another process deletes files.
+    """
+
+    def busy(holder: str) -> str:
+        return (
+            f"files can be deleted only while no run of this store is worked on, and {holder} is at work. "
+            "Try again when it has ended."
+        )
+
+    with _file_lock(_collection_file(root), fcntl.LOCK_EX, busy):
+        if root.local:
+            yield
+            return
+        with hold_lease(root, _collection_lease(root), _leased(_collecting), lease_seconds):
+            for run in runs:
+                state = lease_state(root, run_lease(root, run), lease_seconds)
+                if state.held:
+                    raise RunBusy(
+                        f"files can be deleted only while no run is worked on, and {state.holder} works on "
+                        f"run {run}. If that machine is gone, the run is free in {state.seconds_left:.0f} s."
+                    )
+            yield
+
+
+def run_lease(root: StoreRoot, name: str) -> str:
+    """The folder of a run's lease."""
+    return root.join("runs", name, "lease")
+
+
+def _collection_lease(root: StoreRoot) -> str:
+    return root.join(_COLLECTION, "lease")
+
+
+def _collection_file(root: StoreRoot) -> Path:
+    return root.scratch / f"{_COLLECTION}.lock"
+
+
+def _collecting(holder: str) -> str:
+    return f"files of this store are being deleted by {holder}. Try again when it has ended."
+
+
+def _leased(busy: Callable[[str], str]) -> Callable[[LeaseState], str]:
+    def message(state: LeaseState) -> str:
+        return f"{busy(state.holder)} If that machine is gone, it is free in {state.seconds_left:.0f} s."
+
+    return message
+
+
+@contextmanager
+def _file_lock(path: Path, kind: int, busy: Callable[[str], str]) -> Iterator[None]:
+    with store_errors("lock", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunBusy(busy(_holder(path))) from None
+        # Of several with a shared lock the last one is named.
+        with store_errors("lock", path):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, _me(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _me() -> bytes:
+    return json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode()
+
+
+def _holder(path: Path) -> str:
+    """Who wrote the lock file; between locking and writing there is a moment in which nobody did."""
+    try:
+        holder = json.loads(path.read_text())
+        return f"process {holder['pid']} on {holder['host']}"
+    except (ValueError, KeyError):
+        return "another process"

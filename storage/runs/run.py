@@ -1,0 +1,171 @@
+"""Runs of a store: their settings, their ledger of stages, and the lock that keeps them to one process.
+
+Layout: `STORE/runs/<name>/{run.json, ledger.jsonl, lock}`. In an object store `lease/` stands for the lock,
+and every lease has a ledger of its own, `ledger-<number of the lease>.jsonl`: a machine that was taken for
+dead and writes once more then overwrites nothing of its successor's.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from storage.errors import InputError
+from storage.filesystem import StoreRoot, list_names, open_root, read_bytes, write_new
+from storage.runs.lease import LEASE_SECONDS, Lease
+from storage.runs.ledger import Ledger, LedgerEntry
+from storage.runs.locks import lock_run
+from storage.runs.records import read_record, record_bytes
+
+_LEDGER = re.compile(r"ledger(-\d{8})?\.jsonl")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class Run:
+    """One run in a store."""
+
+    def __init__(self, root: StoreRoot, name: str, config: Mapping[str, Any]) -> None:
+        self.name = name
+        self.config: dict[str, Any] = dict(config)
+        """The resolved configuration that the run was created with."""
+        self._root = root
+        self._lease: Lease | None = None
+        self._ledgers: dict[str, Ledger] = {}
+
+    def record(
+        self,
+        iteration: int | None,
+        stage: str,
+        artifact_id: str,
+        *,
+        key: str = "",
+        reused: bool,
+        seconds: float,
+    ) -> None:
+        """Write down that a stage has given an artifact; it is on disk when this returns.
+
+        `key` tells apart several artifacts of one stage in one iteration. `seconds` is wall time.
+
+        Raises RunBusy when another machine has taken the run over.
+        """
+        lease = self._lease
+        if lease is not None:
+            lease.require()
+        self._ledger("ledger.jsonl" if lease is None else f"ledger-{lease.number:08d}.jsonl").append(
+            LedgerEntry(
+                iteration=iteration,
+                stage=stage,
+                key=key,
+                artifact_id=artifact_id,
+                reused=reused,
+                seconds=seconds,
+                recorded_at=datetime.now(UTC),
+            )
+        )
+
+    def stages(self) -> list[LedgerEntry]:
+        """The latest entry of each (iteration, stage, key), in the order they were first recorded."""
+        return latest_entries(self.recorded())
+
+    def recorded(self) -> list[LedgerEntry]:
+        """Every entry there is, the oldest first."""
+        if self._root.local:
+            return self._ledger("ledger.jsonl").read()
+        names = list_names(self._root, self._root.join("runs", self.name))
+        # `ledger.jsonl` is written without a lease, and is read first. Ledgers read their own further parts.
+        found = sorted(
+            (name for name in names if _LEDGER.fullmatch(name)), key=lambda name: (len(name), name)
+        )
+        return [entry for name in found for entry in self._ledger(name).read()]
+
+    def _ledger(self, name: str) -> Ledger:
+        if name not in self._ledgers:
+            self._ledgers[name] = Ledger(self._root, self._root.join("runs", self.name, name))
+        return self._ledgers[name]
+
+    @contextmanager
+    def lock(self, lease_seconds: float = LEASE_SECONDS) -> Iterator[None]:
+        """Hold the run for this process; it is free again when the process ends, however it ends.
+
+        In an object store that holds among machines too: one that dies without a word loses the run
+        `lease_seconds` after its last sign of life.
+
+        Raises RunBusy, naming process and host, when another has it.
+        """
+        with lock_run(self._root, self.name, lease_seconds) as lease:
+            self._lease = lease
+            try:
+                yield
+            finally:
+                self._lease = None
+
+
+def latest_entries(recorded: Iterable[LedgerEntry]) -> list[LedgerEntry]:
+    """The latest line of each (iteration, stage, key) in a ledger, in the order they were first recorded."""
+    latest: dict[tuple[int | None, str, str], LedgerEntry] = {}
+    for entry in recorded:
+        latest[entry.iteration, entry.stage, entry.key] = entry
+    return list(latest.values())
+
+
+class RunStore:
+    """The runs of one store."""
+
+    def __init__(self, store_uri: str) -> None:
+        self._root = open_root(store_uri)
+
+    def create(self, name: str, config: Mapping[str, Any]) -> Run:
+        """Begin a run with its resolved configuration (JSON types).
+
+        Raises InputError for a bad name or one that is taken, StoreError when the store cannot be written.
+        """
+        if not _NAME.fullmatch(name):
+            raise InputError(f"{name!r} is no name of a run: use up to 64 letters, digits, '.', '_' and '-'.")
+        content = record_bytes({"name": name, "config": dict(config)})
+        if not write_new(self._root, self._path(name), content):
+            raise InputError(f"run {name} exists already in store {self._root.uri}.")
+        return self.open(name)
+
+    def open(self, name: str) -> Run:
+        """An existing run.
+
+        Raises InputError, with the runs there are, for an unknown name, StoreError for a damaged run.json.
+        """
+        content = read_bytes(self._root, self._path(name))
+        if content is None:
+            known = self.list()
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"Did you mean {close[0]}?" if close else f"Its runs: {', '.join(known) or 'none'}."
+            raise InputError(f"no run {name} in store {self._root.uri}. {hint}")
+        return Run(self._root, name, read_record(content, self._path(name))["config"])
+
+    def list(self) -> list[str]:
+        """Names of all runs, sorted."""
+        names = list_names(self._root, self._root.join("runs"))
+        return [name for name in names if self._root.fs.exists(self._path(name))]
+
+    def _path(self, name: str) -> str:
+        return self._root.join("runs", name, "run.json")
+
+
+def config_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Settings that differ, one `dotted.key: old -> new` for each."""
+    before, after = dict(_flatten(old)), dict(_flatten(new))
+    return [
+        f"{key}: {before.get(key, 'absent')} -> {after.get(key, 'absent')}"
+        for key in dict.fromkeys([*before, *after])
+        if key not in before or key not in after or before[key] != after[key]
+    ]
+
+
+def _flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,1 @@
+"""Parquet tables with a schema: trajectories and supervised rows."""

@@ -1,0 +1,111 @@
+"""The distillation dataset: supervised rows in Parquet that `datasets` loads and TRL's SFTTrainer takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from storage.tables.parquet import TableFormat, read_rows, scan_files, write_rows
+
+SCHEMA_VERSION = 1
+_MESSAGES = pa.list_(pa.struct([pa.field("role", pa.string()), pa.field("content", pa.string())]))
+SFT_SCHEMA = pa.schema(
+    [
+        pa.field("sft_row_id", pa.string(), nullable=False),
+        pa.field("prompt", _MESSAGES, nullable=False),
+        pa.field("completion", _MESSAGES, nullable=False),
+        pa.field("input_token_ids", pa.list_(pa.int32()), nullable=False),
+        pa.field("loss_mask", pa.list_(pa.int8()), nullable=False),
+        pa.field("trajectory_id", pa.string(), nullable=False),
+        pa.field("reflection_trajectory_id", pa.string()),
+        pa.field("first_trajectory_id", pa.string(), nullable=False),
+        pa.field("memory_entry_ids", pa.list_(pa.string()), nullable=False),
+        pa.field("task_id", pa.string(), nullable=False),
+        pa.field("task_type", pa.string(), nullable=False),
+        pa.field("episode_id", pa.string(), nullable=False),
+        pa.field("iteration", pa.int32(), nullable=False),
+        pa.field("policy_version", pa.string(), nullable=False),
+        pa.field("weight", pa.float32(), nullable=False),
+    ]
+)
+SFT = TableFormat(
+    name="sft",
+    version=SCHEMA_VERSION,
+    schema=SFT_SCHEMA,
+    dictionary=("task_id", "task_type", "policy_version", "memory_entry_ids.list.element"),
+)
+
+
+@dataclass(frozen=True)
+class SftRow:
+    """One supervised sequence, in TRL's conversational prompt/completion format and as tokens.
+
+    `prompt` holds the messages up to the first assistant turn, `completion` the rest.
+    `loss_mask` is 1 on the tokens that are trained; it has one value for each of `input_token_ids`.
+    """
+
+    sft_row_id: str
+    prompt: tuple[Mapping[str, str], ...]
+    completion: tuple[Mapping[str, str], ...]
+    input_token_ids: tuple[int, ...]
+    loss_mask: tuple[int, ...]
+    trajectory_id: str
+    """The attempt that succeeded."""
+    reflection_trajectory_id: str | None
+    """The reflection that led to it."""
+    first_trajectory_id: str
+    """The first attempt of the same episode."""
+    memory_entry_ids: tuple[str, ...]
+    """Memory entries that the reflection saw."""
+    task_id: str
+    task_type: str
+    episode_id: str
+    iteration: int
+    policy_version: str
+    """Artifact id of the checkpoint that sampled the attempt."""
+    weight: float
+
+    def validate(self) -> None:
+        """Raise ValueError, naming the row, when its columns contradict each other."""
+        if len(self.loss_mask) != len(self.input_token_ids):
+            raise ValueError(
+                f"SFT row {self.sft_row_id} has {len(self.input_token_ids)} tokens and "
+                f"{len(self.loss_mask)} loss_mask values; they must be as many"
+            )
+        if any(value not in (0, 1) for value in self.loss_mask):
+            raise ValueError(f"SFT row {self.sft_row_id} has a loss_mask value that is neither 0 nor 1")
+        if not self.completion or self.completion[0]["role"] != "assistant":
+            raise ValueError(
+                f"SFT row {self.sft_row_id} has a completion that does not begin with the assistant"
+            )
+        if any(message["role"] == "assistant" for message in self.prompt):
+            raise ValueError(f"SFT row {self.sft_row_id} has an assistant message in its prompt")
+
+
+def write_sft_rows(path: Path, rows: Iterable[SftRow]) -> int:
+    """Write a Parquet file and return its number of rows. Equal rows give equal bytes.
+
+    Raises ValueError for a row that `SftRow.validate` refuses.
+    """
+    return write_rows(path, _validated(rows), SFT)
+
+
+def read_sft_rows(paths: Sequence[Path]) -> list[SftRow]:
+    """All rows of files, in order. Raises StoreError for a file in another format."""
+    return [SftRow(**row) for row in read_rows(paths, SFT)]
+
+
+def scan_sft_rows(paths: Sequence[Path]) -> pl.LazyFrame:
+    """A lazy frame over exactly these files."""
+    return scan_files(paths, SFT)
+
+
+def _validated(rows: Iterable[SftRow]) -> Iterator[Mapping[str, Any]]:
+    for row in rows:
+        row.validate()
+        yield vars(row)

@@ -1,0 +1,193 @@
+"""Trajectories: one row for each token sequence that can be trained on, in Parquet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import polars as pl
+import pyarrow as pa
+
+from storage.artifacts.recipe import digest
+from storage.tables.parquet import TableFormat, read_rows, scan_files, write_rows
+
+Role = Literal["first_attempt", "reflection", "second_attempt", "distilled", "replay", "guided"]
+
+SCHEMA_VERSION = 1
+TRAJECTORY_SCHEMA = pa.schema(
+    [
+        pa.field("trajectory_id", pa.string(), nullable=False),
+        pa.field("episode_id", pa.string(), nullable=False),
+        pa.field("parent_trajectory_id", pa.string()),
+        pa.field("iteration", pa.int32(), nullable=False),
+        pa.field("task_id", pa.string(), nullable=False),
+        pa.field("task_type", pa.string(), nullable=False),
+        pa.field("environment", pa.string(), nullable=False),
+        pa.field("role", pa.string(), nullable=False),
+        pa.field("attempt_index", pa.int32(), nullable=False),
+        pa.field("revision_index", pa.int32(), nullable=False),
+        pa.field("sample_index", pa.int32(), nullable=False),
+        pa.field("group_id", pa.string(), nullable=False),
+        pa.field("subgroup", pa.string()),
+        pa.field("prompt_token_ids", pa.list_(pa.int32()), nullable=False),
+        pa.field("response_token_ids", pa.list_(pa.int32()), nullable=False),
+        pa.field("response_mask", pa.list_(pa.int8()), nullable=False),
+        pa.field("behaviour_logprobs", pa.list_(pa.float32()), nullable=False),
+        pa.field("temperature", pa.float32(), nullable=False),
+        pa.field("policy_version", pa.string(), nullable=False),
+        pa.field("tokenizer_digest", pa.string(), nullable=False),
+        pa.field("reward", pa.float32(), nullable=False),
+        pa.field("success", pa.bool_(), nullable=False),
+        pa.field("finish_reason", pa.string(), nullable=False),
+        pa.field("truncated", pa.bool_(), nullable=False),
+        pa.field("feedback", pa.string(), nullable=False),
+        pa.field("messages", pa.string(), nullable=False),
+        pa.field("reflection", pa.string()),
+        pa.field("memory_version", pa.string(), nullable=False),
+        pa.field("memory_entry_ids", pa.list_(pa.string()), nullable=False),
+        pa.field("seed", pa.int64(), nullable=False),
+        pa.field("environment_seed", pa.int64(), nullable=False),
+        pa.field("task_payload", pa.string(), nullable=False),
+    ]
+)
+TRAJECTORIES = TableFormat(
+    name="trajectories",
+    version=SCHEMA_VERSION,
+    schema=TRAJECTORY_SCHEMA,
+    dictionary=(
+        "episode_id",
+        "task_id",
+        "task_type",
+        "environment",
+        "role",
+        "group_id",
+        "subgroup",
+        "policy_version",
+        "tokenizer_digest",
+        "finish_reason",
+        "feedback",
+        "reflection",
+        "memory_version",
+        "memory_entry_ids.list.element",
+        "task_payload",
+    ),
+    float_lists=("behaviour_logprobs.list.element",),
+)
+
+LOGPROB_TOLERANCE = 1e-4
+"""How far above 0 rounding may bring a log-probability."""
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """One trainable token sequence: a prompt and what was sampled after it.
+
+    Floats are stored in 32 bits. `response_*` and `behaviour_logprobs` have one value for each response
+    token.
+    """
+
+    trajectory_id: str
+    episode_id: str
+    """The task's whole chain of attempts that this is a part of."""
+    parent_trajectory_id: str | None
+    """What led to this: the reflection of a second attempt, the failed attempt of a reflection."""
+    iteration: int
+    task_id: str
+    task_type: str
+    environment: str
+    role: Role
+    attempt_index: int
+    """Which try at the task, from 0."""
+    revision_index: int
+    """Which round of reflection and retry, from 0 for the first attempt."""
+    sample_index: int
+    """Which of the episodes of the same task."""
+    group_id: str
+    """Trajectories whose rewards are compared to give advantages share it."""
+    subgroup: str | None
+    prompt_token_ids: tuple[int, ...]
+    response_token_ids: tuple[int, ...]
+    """All turns; environment and tool tokens between them included."""
+    response_mask: tuple[int, ...]
+    """1 on tokens that the policy sampled, 0 on environment and tool tokens."""
+    behaviour_logprobs: tuple[float, ...]
+    """Log-probability in nats under the behaviour policy, after temperature; 0 where the mask is 0."""
+    temperature: float
+    policy_version: str
+    """Artifact id of the checkpoint that sampled it."""
+    tokenizer_digest: str
+    reward: float
+    success: bool
+    finish_reason: str
+    truncated: bool
+    feedback: str
+    """What the environment said of the attempt; for a reflection, of the attempt it reflects on."""
+    messages: str
+    """For people: JSON list of `{"role", "content"}`."""
+    reflection: str | None
+    """The reflection's text as it is used; None for other roles and ill-formed reflections."""
+    memory_version: str
+    """The memory that was searched; empty where none was."""
+    memory_entry_ids: tuple[str, ...]
+    """Entries that stood in the prompt, the best first."""
+    seed: int
+    environment_seed: int
+    task_payload: str
+    """JSON of the task, so that a trajectory can be shown without its environment."""
+
+    def validate(self) -> None:
+        """Raise ValueError, naming the trajectory, when its columns contradict each other."""
+        length = len(self.response_token_ids)
+        if len(self.response_mask) != length or len(self.behaviour_logprobs) != length:
+            raise self._wrong(
+                f"has {length} response tokens, {len(self.response_mask)} mask values and "
+                f"{len(self.behaviour_logprobs)} log-probabilities; they must be as many"
+            )
+        if any(value not in (0, 1) for value in self.response_mask):
+            raise self._wrong("has a response_mask value that is neither 0 nor 1")
+        for token, logprob in zip(self.response_token_ids, self.behaviour_logprobs, strict=True):
+            if not (math.isfinite(logprob) and logprob <= LOGPROB_TOLERANCE):
+                raise self._wrong(
+                    f"has log-probability {logprob} for token {token}; it must be finite and at most 0"
+                )
+        if any(token < 0 for token in (*self.prompt_token_ids, *self.response_token_ids)):
+            raise self._wrong("has a negative token id")
+        if self.role not in get_args(Role):
+            raise self._wrong(f"has role {self.role!r}; allowed: {', '.join(get_args(Role))}")
+        if not math.isfinite(self.reward):
+            raise self._wrong(f"has reward {self.reward}; it must be finite")
+
+    def _wrong(self, what: str) -> ValueError:
+        return ValueError(f"trajectory {self.trajectory_id} {what}")
+
+
+def trajectory_id(*parts: str | int) -> str:
+    """The id of a trajectory or episode, from what it is: artifact id, task, sample, role, revision."""
+    return digest(parts)
+
+
+def write_trajectories(path: Path, rows: Iterable[Trajectory]) -> int:
+    """Write a Parquet file and return its number of rows. Equal rows give equal bytes.
+
+    Raises ValueError for a row that `Trajectory.validate` refuses.
+    """
+    return write_rows(path, _validated(rows), TRAJECTORIES)
+
+
+def read_trajectories(paths: Sequence[Path]) -> list[Trajectory]:
+    """All trajectories of files, in order. Raises StoreError for a file in another format."""
+    return [Trajectory(**row) for row in read_rows(paths, TRAJECTORIES)]
+
+
+def scan_trajectories(paths: Sequence[Path]) -> pl.LazyFrame:
+    """A lazy frame over exactly these files; only the columns and row groups asked for are read."""
+    return scan_files(paths, TRAJECTORIES)
+
+
+def _validated(rows: Iterable[Trajectory]) -> Iterator[Mapping[str, Any]]:
+    for row in rows:
+        row.validate()
+        yield vars(row)

@@ -1,0 +1,1 @@
+"""Looking after a store: verification, retention and garbage collection."""

@@ -1,0 +1,146 @@
+"""Retention: old artifacts lose their big files by a stated rule; manifests, ids and lineage stay."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from storage.artifacts.manifest import Manifest
+from storage.artifacts.pruned import present_files
+from storage.artifacts.store import ArtifactStore
+from storage.errors import InputError
+from storage.filesystem import open_root
+from storage.runs.locks import lock_collection
+from storage.runs.run import Run, RunStore
+
+Kept = Literal["checkpoints", "optimizer", "trajectories"]
+"""What a rule is about: weights, optimizer states, or the rows of rollouts."""
+
+_RULE = re.compile(r"(\d{1,9})|(\d{1,9}),every:(\d{1,9})|every:(\d{1,9})")
+_FILES: Mapping[Kept, tuple[frozenset[str], str]] = {
+    "checkpoints": (frozenset({"update_policy", "fine_tune"}), "model/*.safetensors"),
+    "optimizer": (frozenset({"update_policy", "fine_tune"}), "optimizer.safetensors"),
+    "trajectories": (frozenset({"rollout_shard"}), "*.parquet"),
+}
+"""Stages and files, by name. The checkpoint that a run began with is never released: adapters need it."""
+
+
+@dataclass(frozen=True)
+class RetentionRule:
+    """Which iterations keep their files: the `last` few, and those that `every` divides."""
+
+    text: str
+    last: int
+    every: int | None = None
+
+    def kept(self, iterations: Iterable[int]) -> set[int]:
+        """Those of a run's iterations that keep their files; the last one always does."""
+        ordered = sorted(set(iterations))
+        kept = set(ordered[-self.last :])
+        return kept | {number for number in ordered if self.every and number % self.every == 0}
+
+
+def parse_rule(text: str) -> RetentionRule:
+    """`N`, `every:K` or `N,every:K`. Raises InputError for anything else."""
+    found = _RULE.fullmatch(text.strip())
+    numbers = [int(number) if number else None for number in found.groups()] if found else [0]
+    if 0 in numbers:
+        raise InputError(
+            f"{text!r} is no rule of retention: give a number of last iterations to keep, at least 1, "
+            "or every:K, or both as in 3,every:10."
+        )
+    last, both, every, every_alone = numbers
+    return RetentionRule(text.strip(), last or both or 1, every or every_alone)
+
+
+@dataclass(frozen=True)
+class PlannedRelease:
+    """Files of one artifact to be released, and by what rule."""
+
+    manifest: Manifest
+    kind: Kept
+    files: tuple[str, ...]
+    bytes: int
+    reason: str
+
+
+def plan_retention(
+    store_uri: str, rules: Mapping[Kept, RetentionRule], run_name: str | None = None
+) -> list[PlannedRelease]:
+    """What the rules would release; changes nothing.
+
+    A file goes only where no run keeps it: an artifact that runs share stays as long as one of them needs it.
+
+    Args:
+        run_name: the only run whose artifacts may lose files; None for all runs of the store.
+
+    Raises InputError for an unknown run.
+    """
+    runs, store = RunStore(store_uri), ArtifactStore(store_uri)
+    if run_name is not None:
+        runs.open(run_name)
+    opened = [runs.open(name) for name in runs.list()]
+    planned: list[PlannedRelease] = []
+    for kind, rule in rules.items():
+        stages, pattern = _FILES[kind]
+        offered: set[str] = set()
+        kept: set[str] = set()
+        for run in opened:
+            places = _places(run, stages)
+            last = rule.kept(places) if run_name in (None, run.name) else set(places)
+            for iteration, artifact_ids in places.items():
+                (kept if iteration in last else offered).update(artifact_ids)
+        for artifact_id in sorted(offered - kept):
+            planned += _release_of(store, artifact_id, kind, pattern, rule)
+    return planned
+
+
+def retain(
+    store_uri: str, rules: Mapping[Kept, RetentionRule], run_name: str | None = None
+) -> list[PlannedRelease]:
+    """Release what `plan_retention` finds; gives what was released.
+
+    Raises RunBusy when a run of the store is being worked on.
+    """
+    root, store = open_root(store_uri), ArtifactStore(store_uri)
+    with lock_collection(root, RunStore(store_uri).list()):
+        planned = plan_retention(store_uri, rules, run_name)
+        for release in planned:
+            store.release(release.manifest.artifact_id, release.files, release.reason)
+    return planned
+
+
+def _places(run: Run, stages: frozenset[str]) -> dict[int, list[str]]:
+    """Iteration -> ids of the run's artifacts of these stages."""
+    places: dict[int, list[str]] = {}
+    for entry in run.stages():
+        if entry.stage in stages and entry.iteration:
+            places.setdefault(entry.iteration, []).append(entry.artifact_id)
+    return places
+
+
+def _release_of(
+    store: ArtifactStore, artifact_id: str, kind: Kept, pattern: str, rule: RetentionRule
+) -> Sequence[PlannedRelease]:
+    manifest = store.find(artifact_id)
+    if manifest is None:
+        return []
+    present = [
+        entry
+        for entry in present_files(manifest, store.releases(manifest))
+        if fnmatchcase(entry.path, pattern) and entry in manifest.files
+    ]
+    if not present:
+        return []
+    return [
+        PlannedRelease(
+            manifest=manifest,
+            kind=kind,
+            files=tuple(entry.path for entry in present),
+            bytes=sum(entry.bytes for entry in present),
+            reason=f"the rule --retain-{kind} {rule.text}",
+        )
+    ]

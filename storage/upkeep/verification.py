@@ -1,0 +1,191 @@
+"""Checking a whole run: files against manifests, rows against rows, the memory's table against artifacts."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from storage.artifacts.integrity import Problems
+from storage.artifacts.manifest import Manifest
+from storage.artifacts.pruned import ReleasedFile
+from storage.artifacts.store import ArtifactStore
+from storage.errors import DamagedArtifact
+from storage.lineage.rows import LineageRows, RowKind
+from storage.memory.index import EMPTY_MEMORY, MemoryIndex, index_folder
+from storage.runs.origin import read_origin
+from storage.runs.run import Run
+from storage.tables.trajectory_import import IMPORT_STAGE
+
+_EXAMPLES = 5
+
+
+@dataclass(frozen=True)
+class VerificationReport:
+    """What was checked, and what is wrong with it; `problems` is empty when all is well."""
+
+    run: str
+    artifacts: int
+    files: int
+    bytes: int
+    trajectories: int
+    memory_entries: int
+    sft_rows: int
+    released_files: int = 0
+    """Files that retention has taken; the other counts are of what was committed."""
+    released_bytes: int = 0
+    problems: Problems = field(default_factory=list)
+
+
+def verify_run(store: ArtifactStore, run: Run) -> VerificationReport:
+    """Hash every artifact that the run's ledger reaches, count rows, and follow every link between rows.
+
+    Links are followed only where all files are whole. Changes nothing. Raises StoreError where the run's own
+    records, from which the rest is found, are damaged.
+    """
+    read_origin(store.uri, run.name)
+    manifests, problems = _reachable(store, run)
+    released = _released(store, manifests)
+    for manifest in manifests:
+        found = store.verify(manifest.artifact_id)
+        problems += [f"artifact {manifest.artifact_id} ({manifest.stage}): {problem}" for problem in found]
+    rows = LineageRows(store, manifests)
+    if not problems:
+        imported = [manifest.artifact_id for manifest in manifests if manifest.stage == IMPORT_STAGE]
+        problems += _link_problems(store, rows, imported) + _memory_problems(store, run, manifests)
+    files = [entry for manifest in manifests for entry in manifest.files]
+
+    def rows_of(table: str) -> int:
+        return sum(entry.rows or 0 for entry in files if entry.table == table)
+
+    return VerificationReport(
+        run=run.name,
+        artifacts=len(manifests),
+        files=len(files),
+        bytes=sum(entry.bytes for entry in files),
+        trajectories=rows_of("trajectories"),
+        memory_entries=rows_of("memory"),
+        sft_rows=rows_of("sft"),
+        released_files=len(released),
+        released_bytes=sum(file.bytes for file in released),
+        problems=problems,
+    )
+
+
+def _released(store: ArtifactStore, manifests: list[Manifest]) -> list[ReleasedFile]:
+    files: list[ReleasedFile] = []
+    for manifest in manifests:
+        # A damaged record is named with the other problems of its artifact.
+        with suppress(DamagedArtifact):
+            files += store.releases(manifest).files
+    return files
+
+
+def _reachable(store: ArtifactStore, run: Run) -> tuple[list[Manifest], Problems]:
+    """Like `lineage.reachable`, but what is missing or damaged is a problem and not an error."""
+    found: dict[str, Manifest] = {}
+    problems: dict[str, str] = {}
+    waiting = [
+        (entry.artifact_id, f"the ledger (iteration {entry.iteration}, {entry.stage})")
+        for entry in run.stages()
+    ]
+    while waiting:
+        artifact_id, named_by = waiting.pop(0)
+        if artifact_id in found or artifact_id in problems:
+            continue
+        try:
+            manifest = store.find(artifact_id)
+        except DamagedArtifact as damage:
+            problems[artifact_id] = str(damage)
+            continue
+        if manifest is None:
+            problems[artifact_id] = f"artifact {artifact_id}, named by {named_by}, is not in the store"
+            continue
+        found[artifact_id] = manifest
+        waiting += [(input_id, f"artifact {artifact_id}") for input_id in manifest.inputs.values()]
+    return list(found.values()), list(problems.values())
+
+
+def _link_problems(store: ArtifactStore, rows: LineageRows, imported: list[str]) -> Problems:
+    """`imported` are artifacts whose rows may name policies and memory entries of another store."""
+    trajectories = rows.scan("trajectory", _LINKS["trajectory"]).collect()
+    foreign = pl.col("artifact_id").is_in(imported)
+    foreign_ids = trajectories.filter(foreign)["trajectory_id"]
+    own = trajectories.filter(~foreign)
+    entries = rows.scan("memory_entry", _LINKS["memory_entry"]).collect()
+    dataset = rows.scan("sft_row", _LINKS["sft_row"]).collect()
+    own_dataset = dataset.filter(~pl.col("trajectory_id").is_in(foreign_ids.implode()))
+    known, known_entries = trajectories["trajectory_id"], entries["entry_id"]
+    return [
+        *_repeated(trajectories["trajectory_id"]),
+        *_repeated(entries["entry_id"]),
+        *_repeated(dataset["sft_row_id"]),
+        *_dangling(trajectories, "parent_trajectory_id", known),
+        *_dangling(own, "memory_entry_ids", known_entries),
+        *_dangling(own, "policy_version", _committed(store, own["policy_version"])),
+        *_dangling(own, "memory_version", _committed(store, own["memory_version"])),
+        *_dangling(entries, "source_trajectory_id", known),
+        *_dangling(entries, "parent_entry_ids", known_entries),
+        *_dangling(entries, "policy_version", _committed(store, entries["policy_version"])),
+        *_dangling(dataset, "trajectory_id", known),
+        *_dangling(dataset, "reflection_trajectory_id", known),
+        *_dangling(dataset, "first_trajectory_id", known),
+        *_dangling(own_dataset, "memory_entry_ids", known_entries),
+        *_dangling(own_dataset, "policy_version", _committed(store, own_dataset["policy_version"])),
+    ]
+
+
+_LINKS: dict[RowKind, list[str]] = {
+    "trajectory": [
+        "trajectory_id",
+        "parent_trajectory_id",
+        "memory_entry_ids",
+        "policy_version",
+        "memory_version",
+    ],
+    "memory_entry": ["entry_id", "source_trajectory_id", "parent_entry_ids", "policy_version"],
+    "sft_row": [
+        "sft_row_id",
+        "trajectory_id",
+        "reflection_trajectory_id",
+        "first_trajectory_id",
+        "memory_entry_ids",
+        "policy_version",
+    ],
+}
+
+
+def _memory_problems(store: ArtifactStore, run: Run, manifests: list[Manifest]) -> Problems:
+    """The table is made from the artifacts when it is needed, so it may be absent, but never different."""
+    folder = index_folder(store.uri, run.name)
+    memories = {m.artifact_id for m in manifests if any(entry.table == "memory" for entry in m.files)}
+    versions = [entry.artifact_id for entry in run.stages() if entry.artifact_id in memories]
+    if not versions or not folder.exists() or MemoryIndex(folder, store).holds(versions[-1]):
+        return []
+    return [f"the memory's table in {folder} is not what its artifacts say; delete it and it is made again"]
+
+
+def _committed(store: ArtifactStore, versions: pl.Series) -> pl.Series:
+    """Those versions that are artifacts, or say that there was none."""
+    none = ("", EMPTY_MEMORY)
+    found = [version for version in versions.unique() if version in none or store.find(version) is not None]
+    return pl.Series(found, dtype=pl.String)
+
+
+def _repeated(ids: pl.Series) -> Problems:
+    repeated = ids.filter(ids.is_duplicated()).unique().sort()
+    return [f"{ids.name} {value} appears more than once" for value in repeated.head(_EXAMPLES)]
+
+
+def _dangling(frame: pl.DataFrame, link: str, known: pl.Series) -> Problems:
+    """Rows, known by their first column, whose column `link` names an id that is not in `known`."""
+    row_id = frame.columns[0]
+    links = frame.select(row=pl.col(row_id), link=pl.col(link))
+    if isinstance(frame.schema[link], pl.List):
+        links = links.explode("link")
+    lost = links.filter(pl.col("link").is_not_null() & ~pl.col("link").is_in(known.implode()))
+    return [
+        f"{row_id} {row} names {link} {missing}, which does not exist"
+        for row, missing in lost.head(_EXAMPLES).rows()
+    ]

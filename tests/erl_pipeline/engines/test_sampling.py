@@ -1,0 +1,52 @@
+import math
+
+import pytest
+import torch
+
+from erl_pipeline.engines.sampling import draw_tokens, uniform_stream
+
+QUARTER_HALF_QUARTER = torch.log(torch.tensor([[0.25, 0.5, 0.25]]))
+
+
+@pytest.mark.parametrize(
+    ("uniform", "token"), [(0.0, 0), (0.24, 0), (0.26, 1), (0.74, 1), (0.76, 2), (0.999999, 2)]
+)
+def test_a_uniform_picks_the_token_whose_share_it_falls_into(uniform: float, token: int) -> None:
+    drawn, logprobs = draw_tokens(
+        QUARTER_HALF_QUARTER, torch.ones(1), torch.tensor([uniform], dtype=torch.float64)
+    )
+
+    assert drawn.tolist() == [token]
+    assert logprobs.item() == pytest.approx(math.log([0.25, 0.5, 0.25][token]), abs=1e-6)
+
+
+def test_log_probabilities_are_those_after_temperature() -> None:
+    # Temperature 0.5 squares the shares: 1/16, 4/16, 1/16, so 1/6, 4/6, 1/6.
+    drawn, logprobs = draw_tokens(
+        QUARTER_HALF_QUARTER, torch.tensor([0.5]), torch.tensor([0.5], dtype=torch.float64)
+    )
+
+    assert drawn.tolist() == [1]
+    assert logprobs.item() == pytest.approx(math.log(4 / 6), abs=1e-6)
+
+
+def test_temperature_zero_takes_the_most_probable_token_and_its_plain_log_probability() -> None:
+    drawn, logprobs = draw_tokens(
+        QUARTER_HALF_QUARTER, torch.zeros(1), torch.tensor([0.99], dtype=torch.float64)
+    )
+
+    assert drawn.tolist() == [1]
+    assert logprobs.item() == pytest.approx(math.log(0.5), abs=1e-6)
+
+
+def test_a_token_without_probability_is_never_drawn() -> None:
+    logits = torch.tensor([[-math.inf, 0.0, -math.inf]])
+
+    for uniform in (0.0, 0.5, 1.0 - 2**-53):
+        drawn, _ = draw_tokens(logits, torch.ones(1), torch.tensor([uniform], dtype=torch.float64))
+        assert drawn.tolist() == [1]
+
+
+def test_a_stream_depends_on_its_seed_alone_and_its_beginning_not_on_its_length() -> None:
+    assert uniform_stream(7, 3).tolist() == uniform_stream(7, 10)[:3].tolist()
+    assert uniform_stream(7, 3).tolist() != uniform_stream(8, 3).tolist()

@@ -1,0 +1,108 @@
+import random
+import threading
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+from erl_pipeline.engines.embedded import TransformersEngine
+from erl_pipeline.engines.interface import Generation, GenerationRequest, Interrupted
+
+END = 3
+VOCABULARY = 40
+
+
+def gpt2() -> PreTrainedModel:
+    torch.manual_seed(0)
+    ids = {"bos_token_id": None, "eos_token_id": END}
+    return GPT2LMHeadModel(
+        GPT2Config(vocab_size=VOCABULARY, n_positions=128, n_embd=32, n_layer=2, n_head=1, **ids)
+    )
+
+
+def llama() -> PreTrainedModel:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=VOCABULARY, **sizes))
+
+
+def engine(model: PreTrainedModel, stop: threading.Event | None = None) -> TransformersEngine:
+    return TransformersEngine(model, "policy", frozenset({END}), max_batch_sequences=3, stop=stop)
+
+
+def some_requests(count: int) -> list[GenerationRequest]:
+    stream = random.Random(1)
+    return [
+        GenerationRequest(
+            prompt_token_ids=tuple(stream.randrange(4, VOCABULARY) for _ in range(stream.randrange(3, 12))),
+            max_new_tokens=stream.randrange(1, 6),
+            temperature=0.0 if index == 2 else 1.0,
+            seed=index,
+            conversation=str(index),
+        )
+        for index in range(count)
+    ]
+
+
+def next_turn(request: GenerationRequest, answer: Generation) -> GenerationRequest:
+    observation = tuple(range(10, 10 + 1 + request.seed % 3))
+    longer = request.prompt_token_ids + answer.token_ids + observation
+    return replace(request, prompt_token_ids=longer, seed=request.seed + 100)
+
+
+@pytest.mark.parametrize("make_model", [gpt2, llama])
+def test_cached_batches_answer_as_if_each_request_were_alone_and_new(make_model) -> None:  # type: ignore[no-untyped-def]
+    model = make_model()
+    batched = engine(model)
+    requests = some_requests(8)
+    for _ in range(3):
+        answers = batched.generate(requests)
+        for request, answer in zip(requests, answers, strict=True):
+            [alone] = engine(model).generate([request])
+            assert answer.token_ids == alone.token_ids
+            assert answer.logprobs == pytest.approx(alone.logprobs, abs=1e-5)
+        # Some conversations end, so that rows of the cache are left behind.
+        requests = [next_turn(r, a) for r, a in zip(requests, answers, strict=True) if r.seed % 4 != 1]
+
+
+def test_log_probabilities_are_those_of_a_plain_forward_pass() -> None:
+    model = gpt2()
+    request = some_requests(1)[0]
+    [answer] = engine(model).generate([request])
+
+    with torch.no_grad():
+        logits = model(torch.tensor([request.prompt_token_ids + answer.token_ids])).logits[0]
+    expected = torch.log_softmax(logits, dim=-1)
+    start = len(request.prompt_token_ids)
+    for offset, (token, logprob) in enumerate(zip(answer.token_ids, answer.logprobs, strict=True)):
+        assert logprob == pytest.approx(expected[start - 1 + offset, token].item(), abs=1e-5)
+
+
+def test_an_answer_ends_with_the_end_token_or_at_its_limit() -> None:
+    answers = engine(gpt2()).generate(
+        [replace(r, max_new_tokens=60, seed=s) for s, r in enumerate(some_requests(12))]
+    )
+
+    assert {answer.finish_reason for answer in answers} == {"stop", "length"}
+    for answer in answers:
+        assert END not in answer.token_ids[:-1]
+        assert (answer.finish_reason == "stop") == (answer.token_ids[-1] == END)
+        assert answer.finish_reason == "stop" or len(answer.token_ids) == 60
+
+
+def test_a_conversation_that_does_not_extend_what_is_cached_starts_anew() -> None:
+    model = gpt2()
+    first = some_requests(1)[0]
+    changed = replace(first, prompt_token_ids=(9, *first.prompt_token_ids[1:], 11, 12, 13, 14, 15))
+    used = engine(model)
+    used.generate([first])
+
+    assert used.generate([changed])[0].token_ids == engine(model).generate([changed])[0].token_ids
+
+
+def test_a_stopped_run_interrupts_generation() -> None:
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(Interrupted):
+        engine(gpt2(), stop).generate(some_requests(1))

@@ -1,0 +1,312 @@
+import asyncio
+import itertools
+import os
+import random
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+from transformers import PreTrainedModel
+
+from erl_pipeline.engines.interface import GenerationRequest, Interrupted
+from erl_pipeline.engines.vllm.client import VllmClient
+from erl_pipeline.engines.vllm.engine import VllmEngine
+from erl_pipeline.engines.vllm.probe import compare, make_probe
+from erl_pipeline.engines.vllm.weight_sync import Handover, ServedPolicy, hand_over
+from erl_pipeline.environments.catalog import open_environment, prompt_format
+from erl_pipeline.episodes.concurrent_driver import run_concurrently
+from erl_pipeline.episodes.dialogue import ChatTokenizer
+from erl_pipeline.episodes.episode import run_episode
+from erl_pipeline.episodes.requests import EpisodeSteps
+from erl_pipeline.policies.tiny.tokenizer import build_tokenizer
+from storage.errors import EngineError
+from storage.tables.trajectories import Trajectory
+from tests.erl_pipeline.episodes.script import ENVIRONMENT, PROVENANCE, TASK, rules
+from tests.erl_pipeline.generation.vllm.small_policies import (
+    CONTEXT,
+    END,
+    ENGINE,
+    VOCABULARY,
+    logprobs_of,
+    save,
+    tied_llama,
+    train_a_little,
+)
+
+pytestmark = pytest.mark.vllm
+
+
+@pytest.fixture(scope="module")
+def model() -> PreTrainedModel:
+    """The policy that is served: tied embeddings, and far from a random model's even distribution."""
+    model = tied_llama()
+    train_a_little(model)
+    return model
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory, model: PreTrainedModel) -> Iterator[VllmEngine]:
+    folder: Path = tmp_path_factory.mktemp("engine")
+    with VllmEngine(ENGINE, folder / "vllm", frozenset({END}), environment={}) as engine:
+        (handover,) = engine.serve(save(model, folder / "checkpoint"), "policy-1", make_probe(model))
+        assert handover.method == "restart"
+        assert handover.difference.maximum < 1e-4
+        yield engine
+
+
+def request(seed: int, **changes: object) -> GenerationRequest:
+    stream = random.Random(seed)
+    prompt = tuple(stream.randrange(4, VOCABULARY) for _ in range(stream.randrange(3, 12)))
+    return replace(GenerationRequest(prompt, 12, 1.0, seed, str(seed)), **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+def test_log_probabilities_are_the_trainers_after_temperature(
+    engine: VllmEngine, model: PreTrainedModel, temperature: float
+) -> None:
+    requests = [request(seed, temperature=temperature) for seed in range(8)]
+    for asked, answer in zip(requests, engine.generate(requests), strict=True):
+        expected = logprobs_of(model, asked.prompt_token_ids, answer.token_ids, temperature)
+        assert answer.logprobs == pytest.approx(expected, abs=1e-4)
+
+
+def test_temperature_zero_takes_the_most_probable_token(engine: VllmEngine, model: PreTrainedModel) -> None:
+    asked = request(1, temperature=0.0, max_new_tokens=1)
+    (answer,) = engine.generate([asked])
+    every = [logprobs_of(model, asked.prompt_token_ids, [token])[0] for token in range(VOCABULARY)]
+    assert answer.token_ids == (every.index(max(every)),)
+    assert answer.logprobs == pytest.approx([max(every)], abs=1e-4)
+
+
+def test_a_seed_gives_the_same_tokens_and_another_seed_others(engine: VllmEngine) -> None:
+    first, again, other = engine.generate([request(5), request(5), replace(request(5), seed=6)])
+    assert first.token_ids == again.token_ids
+    assert first.token_ids != other.token_ids
+
+
+def test_an_end_token_stops_and_is_part_of_the_answer(engine: VllmEngine) -> None:
+    answers = engine.generate([request(seed, max_new_tokens=100) for seed in range(30)])
+    stopped = [answer for answer in answers if answer.finish_reason == "stop"]
+    assert stopped
+    assert all(answer.token_ids.index(END) == len(answer.token_ids) - 1 for answer in stopped)
+    assert all(END not in answer.token_ids for answer in answers if answer.finish_reason == "length")
+    assert all(len(answer.logprobs) == len(answer.token_ids) for answer in answers)
+
+
+def test_a_full_context_truncates_the_answer(engine: VllmEngine) -> None:
+    nearly_full = request(0, prompt_token_ids=(5,) * (CONTEXT - 2))
+    full = request(0, prompt_token_ids=(5,) * CONTEXT)
+    nearly, none = engine.generate([nearly_full, full])
+    assert len(nearly.token_ids) <= 2
+    assert (none.token_ids, none.logprobs, none.finish_reason) == ((), (), "length")
+
+
+def test_more_prompt_tokens_at_once_than_one_step_takes(engine: VllmEngine, model: PreTrainedModel) -> None:
+    """32 prompts of 100 tokens; one step of the server takes 2048."""
+    requests = [request(seed, prompt_token_ids=(4 + seed,) * 100) for seed in range(32)]
+    for asked, answer in zip(requests, engine.generate(requests), strict=True):
+        expected = logprobs_of(model, asked.prompt_token_ids, answer.token_ids)
+        assert answer.logprobs == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_token_outside_the_vocabulary_is_refused(engine: VllmEngine) -> None:
+    with pytest.raises(EngineError, match="token id 44, but policy policy-1 has 44 tokens"):
+        engine.generate([request(0, prompt_token_ids=(5, VOCABULARY))])
+
+
+def test_a_killed_server_loses_no_episode_and_doubles_none(
+    engine: VllmEngine, model: PreTrainedModel
+) -> None:
+    """The server is killed when the first of 24 episodes is over; it restarts and the others go on."""
+    rows = run_shard(engine, lambda: os.kill(engine_process(engine), signal.SIGKILL))
+    assert_sampled_from(model, rows)
+
+
+def test_a_server_out_of_memory_loses_no_episode_and_one_that_stays_so_stops_the_run(tmp_path: Path) -> None:
+    """Its worker gets no more memory when the first episode is over; a step over many tokens needs some."""
+    # Half a megabyte a token in the first layer: more than the worker has left over from earlier steps.
+    model = tied_llama(layers=1, width=131072)
+    config = ENGINE.model_copy(update={"arguments": ("--max-num-batched-tokens=256",), "max_failures": 1})
+    with VllmEngine(config, tmp_path / "vllm", frozenset({END}), environment={}) as engine:
+        engine.serve(save(model, tmp_path / "checkpoint"), "policy-1", make_probe(model))
+        starved = worker_process(engine)
+        rows = run_shard(engine, lambda: no_more_memory(starved))
+        assert_sampled_from(model, rows)
+        assert worker_process(engine) != starved
+        with pytest.raises(EngineError) as stopped:
+            run_shard(engine, lambda: no_more_memory(worker_process(engine)))
+    assert "more than 1 failures (max_failures)" in str(stopped.value)
+    assert "can't allocate memory" in str(stopped.value)
+    assert "last log lines" in str(stopped.value)
+
+
+def run_shard(engine: VllmEngine, strike: Callable[[], None]) -> list[Trajectory]:
+    """The rows of 24 episodes, 8 at a time, of which each comes out once; `strike` follows on the first."""
+    tokenizer = build_tokenizer(ENVIRONMENT, CONTEXT)
+    ended: list[str] = []
+
+    def strike_once(rows: list[Trajectory]) -> None:
+        ended.append(rows[0].episode_id)
+        if len(ended) == 1:
+            strike()
+
+    def episode(sample: int) -> EpisodeSteps:
+        environment = open_environment(ENVIRONMENT, TASK)
+        prompts, chat = prompt_format(ENVIRONMENT), ChatTokenizer(tokenizer)
+        return run_episode(
+            TASK, sample, environment, prompts, chat, rules(tokenizer, retries=False), PROVENANCE
+        )
+
+    results = run_concurrently(
+        [partial(episode, sample) for sample in range(24)],
+        engine,
+        lambda wanted: [],
+        strike_once,
+        lambda count: None,
+        max_in_flight=8,
+        stop=threading.Event(),
+    )
+
+    assert [rows[0].sample_index for rows in results] == list(range(24))
+    assert sorted(ended) == sorted(rows[0].episode_id for rows in results)
+    assert len(set(ended)) == 24
+    return list(itertools.chain.from_iterable(results))
+
+
+def assert_sampled_from(model: PreTrainedModel, rows: list[Trajectory]) -> None:
+    for row in rows:
+        expected = logprobs_of(model, row.prompt_token_ids, row.response_token_ids)
+        masked = [logprob * mask for logprob, mask in zip(expected, row.response_mask, strict=True)]
+        assert row.behaviour_logprobs == pytest.approx(masked, abs=1e-4)
+
+
+def test_a_hanging_server_is_started_anew_and_loses_no_sequence(
+    tmp_path: Path, model: PreTrainedModel
+) -> None:
+    """It lives and answers nothing: only the deadline of a request tells."""
+    config = ENGINE.model_copy(update={"request_seconds": 10.0})
+    with VllmEngine(config, tmp_path / "vllm", frozenset({END}), environment={}) as engine:
+        engine.serve(save(model, tmp_path / "checkpoint"), "policy", make_probe(model))
+        hanging = engine_process(engine)
+        os.kill(hanging, signal.SIGSTOP)
+        requests = [request(seed) for seed in range(6)]
+        for asked, answer in zip(requests, engine.generate(requests), strict=True):
+            expected = logprobs_of(model, asked.prompt_token_ids, answer.token_ids)
+            assert answer.logprobs == pytest.approx(expected, abs=1e-4)
+        assert engine_process(engine) != hanging
+
+
+def test_tied_weights_reach_the_running_server(engine: VllmEngine, tmp_path: Path) -> None:
+    model = tied_llama()
+    old = make_probe(model)
+    engine.serve(save(model, tmp_path / "old"), "old", old)
+    train_a_little(model)
+    changed = [logprobs_of(model, ids[:1], ids[1:]) for ids in old.token_ids]
+    assert compare(old, changed).mean > 0.1
+
+    (handover,) = engine.serve(save(model, tmp_path / "new"), "new", make_probe(model))
+
+    assert handover.method == "reload"
+    assert handover.difference.maximum < 1e-4
+    asked = request(1)
+    (answer,) = engine.generate([asked])
+    assert answer.logprobs == pytest.approx(
+        logprobs_of(model, asked.prompt_token_ids, answer.token_ids), abs=1e-4
+    )
+
+
+def test_a_stale_head_is_noticed_and_a_restart_sets_it_right(engine: VllmEngine, tmp_path: Path) -> None:
+    """The checkpoint as it is has no head of its own: read by a running server, it leaves the old head."""
+    model = tied_llama()
+    checkpoint = save(model, tmp_path / "tied")
+    policy = ServedPolicy("tied", checkpoint, make_probe(model), "float32")
+    server = engine._server
+    assert server is not None
+
+    async def exchange() -> Handover:
+        async with VllmClient(server.url, server.api_key, frozenset({END}), 120.0) as client:
+            return await hand_over(client, server, policy)
+
+    handover = asyncio.run(exchange())
+    assert handover.method == "restart"
+    assert handover.difference.maximum < 1e-4
+
+
+def test_weights_that_cannot_be_read_by_a_running_server_make_it_start_anew(
+    engine: VllmEngine, tmp_path: Path
+) -> None:
+    deeper = tied_llama(layers=3)
+    (handover,) = engine.serve(save(deeper, tmp_path / "deeper"), "deeper", make_probe(deeper))
+    assert handover.method == "restart"
+    assert handover.difference.maximum < 1e-4
+
+
+def test_a_server_of_one_stage_ends_when_the_trainer_works(tmp_path: Path, model: PreTrainedModel) -> None:
+    config = ENGINE.model_copy(update={"lifecycle": "per_stage"})
+    checkpoint = save(model, tmp_path / "checkpoint")
+    with VllmEngine(config, tmp_path / "vllm", frozenset({END}), environment={}) as engine:
+        engine.serve(checkpoint, "policy", make_probe(model))
+        server = engine._server
+        assert server is not None
+        (first,) = engine.generate([request(3)])
+        engine.rest()
+        assert not server.running
+        with pytest.raises(EngineError, match="serves no policy"):
+            engine.generate([request(3)])
+        (handover,) = engine.serve(checkpoint, "policy", make_probe(model))
+        assert handover.method == "restart"
+        (again,) = engine.generate([request(3)])
+        assert again.token_ids == first.token_ids
+    assert not server.running
+
+
+def test_a_sleep_that_the_build_does_not_have_is_refused_at_the_start(
+    tmp_path: Path, model: PreTrainedModel
+) -> None:
+    config = ENGINE.model_copy(update={"sleep": True})
+    with (
+        VllmEngine(config, tmp_path / "vllm", frozenset({END}), environment={}) as engine,
+        pytest.raises(EngineError, match="Sleep mode is not supported on current platform"),
+    ):
+        engine.serve(save(model, tmp_path / "checkpoint"), "policy", make_probe(model))
+
+
+def test_a_stop_ends_the_wait_for_a_starting_server(tmp_path: Path, model: PreTrainedModel) -> None:
+    stop = threading.Event()
+    engine = VllmEngine(
+        ENGINE, tmp_path / "vllm", frozenset({END}), {}, stop, lambda seconds, line: stop.set()
+    )
+    with engine, pytest.raises(Interrupted):
+        engine.serve(save(model, tmp_path / "checkpoint"), "policy", make_probe(model))
+    assert engine._server is not None
+    assert not engine._server.running
+
+
+def engine_process(engine: VllmEngine) -> int:
+    """The process that plans the steps, found by its parents; with it goes the one that computes."""
+    server = engine._server
+    assert server is not None
+    assert server._process is not None
+    (api_server,) = children(server._process.pid)
+    return next(pid for pid in children(api_server) if "EngineCor" in Path(f"/proc/{pid}/comm").read_text())
+
+
+def worker_process(engine: VllmEngine) -> psutil.Process:
+    """The process that holds the weights and computes, a child of the one above."""
+    below = psutil.Process(engine_process(engine)).children()
+    return next(process for process in below if process.name() == "VLLM::Worker")
+
+
+def no_more_memory(worker: psutil.Process) -> None:
+    """Let the process have 8 MB more than now, so that small things go on and large ones fail."""
+    most = worker.memory_info().vms + 8_000_000
+    worker.rlimit(psutil.RLIMIT_AS, (most, most))
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

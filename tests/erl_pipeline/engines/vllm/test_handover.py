@@ -1,0 +1,176 @@
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import PreTrainedModel
+
+from erl_pipeline.engines.interface import GenerationRequest
+from erl_pipeline.engines.vllm.client import ServerFailure, VllmClient
+from erl_pipeline.engines.vllm.engine import VllmEngine, server_arguments
+from erl_pipeline.engines.vllm.probe import compare, make_probe
+from erl_pipeline.engines.vllm.server import ManagedServer
+from erl_pipeline.engines.vllm.serving_copy import write_serving_copy
+from erl_pipeline.engines.vllm.weight_sync import ServedPolicy, hand_over
+from storage.errors import EngineError
+from tests.erl_pipeline.generation.vllm.small_policies import (
+    CONTEXT,
+    END,
+    ENGINE,
+    SMALL_SERVER,
+    logprobs_of,
+    save,
+    train_a_little,
+    untied_gpt2,
+)
+
+pytestmark = pytest.mark.vllm
+Result = TypeVar("Result")
+
+
+def with_client(server: ManagedServer, work: Callable[[VllmClient], Awaitable[Result]]) -> Result:
+    async def run() -> Result:
+        async with VllmClient(server.url, server.api_key, frozenset({END}), request_seconds=120.0) as client:
+            return await work(client)
+
+    return asyncio.run(run())
+
+
+def policy(model: PreTrainedModel, version: str, folder: Path) -> ServedPolicy:
+    checkpoint = save(model, folder / f"checkpoint-{version}")
+    return ServedPolicy(
+        version, write_serving_copy(checkpoint, folder / f"copy-{version}"), make_probe(model), "float32"
+    )
+
+
+def test_untied_weights_reach_a_running_server(gpt2_server: ManagedServer, tmp_path: Path) -> None:
+    model = untied_gpt2()
+    old = policy(model, "untrained", tmp_path)
+    train_a_little(model)
+    new = policy(model, "trained", tmp_path)
+
+    async def exchange(client: VllmClient) -> None:
+        assert (await hand_over(client, None, old)).difference.maximum < 1e-4
+        # Long enough to fill a block of the prefix cache with keys and values of the old policy.
+        request = GenerationRequest((7, 8, 9, 10) * 20, 4, 1.0, 0, "conversation")
+        await client.generate(request, "untrained", CONTEXT)
+
+        handover = await hand_over(client, None, new)
+
+        assert handover.method == "reload"
+        assert handover.difference.maximum < 1e-4
+        after = [await client.score(ids) for ids in old.probe.token_ids]
+        assert compare(old.probe, after).mean > 0.1
+        answer = await client.generate(request, "trained", CONTEXT)
+        expected = logprobs_of(model, request.prompt_token_ids, answer.token_ids)
+        assert answer.logprobs == pytest.approx(expected, abs=1e-4)
+        with pytest.raises(ServerFailure, match=r"sampled from policy \['trained'\], not from untrained"):
+            await client.generate(request, "untrained", CONTEXT)
+
+    with_client(gpt2_server, exchange)
+
+
+def test_another_policy_than_the_trainers_is_not_served(gpt2_server: ManagedServer, tmp_path: Path) -> None:
+    model = untied_gpt2()
+    right = policy(model, "right", tmp_path)
+    train_a_little(model)
+    wrong = replace(right, policy_version="wrong", probe=make_probe(model))
+    with pytest.raises(EngineError, match="does not serve policy wrong after a reload"):
+        with_client(gpt2_server, lambda client: hand_over(client, None, wrong))
+
+
+def test_weights_that_are_no_numbers_are_not_served(gpt2_server: ManagedServer, tmp_path: Path) -> None:
+    model = untied_gpt2()
+    sound = make_probe(model)
+    with torch.no_grad():
+        model.lm_head.weight[5] = float("nan")
+    broken = replace(policy(model, "broken", tmp_path), probe=sound)
+    with pytest.raises(EngineError, match=r"does not serve policy broken .* are no numbers"):
+        with_client(gpt2_server, lambda client: hand_over(client, None, broken))
+
+
+def test_a_weight_that_was_not_read_is_noticed_though_it_had_not_changed(
+    gpt2_server: ManagedServer, tmp_path: Path
+) -> None:
+    complete = policy(untied_gpt2(), "complete", tmp_path)
+    lacking = tmp_path / "lacking"
+    shutil.copytree(complete.folder, lacking)
+    weights = load_file(lacking / "model.safetensors")
+    del weights["transformer.ln_f.weight"]
+    save_file(weights, lacking / "model.safetensors")
+
+    async def exchange(client: VllmClient) -> None:
+        await hand_over(client, None, complete)
+        with pytest.raises(EngineError, match="does not serve policy lacking"):
+            await hand_over(client, None, replace(complete, policy_version="lacking", folder=lacking))
+
+    with_client(gpt2_server, exchange)
+
+
+def test_a_sleeping_server_answers_nothing_and_a_hand_over_wakes_it(
+    gpt2_server: ManagedServer, tmp_path: Path
+) -> None:
+    """The CPU build frees no memory, but it keeps requests waiting as a GPU does."""
+    model = untied_gpt2()
+    old = policy(model, "before-sleep", tmp_path)
+    train_a_little(model)
+    new = policy(model, "after-sleep", tmp_path)
+    request = GenerationRequest((7, 8, 9), 4, 1.0, 0, "conversation")
+
+    async def exchange(client: VllmClient) -> None:
+        await hand_over(client, None, old)
+        await client.sleep(2)
+        assert await client.sleeping()
+        waiting = asyncio.create_task(client.generate(request, "after-sleep", CONTEXT))
+        await asyncio.sleep(1.0)
+        assert not waiting.done()
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+        handover = await hand_over(client, None, new)
+
+        assert handover.difference.maximum < 1e-4
+        assert not await client.sleeping()
+        answer = await client.generate(request, "after-sleep", CONTEXT)
+        assert answer.logprobs == pytest.approx(logprobs_of(model, (7, 8, 9), answer.token_ids), abs=1e-4)
+
+    with_client(gpt2_server, exchange)
+
+
+def test_a_server_that_reports_another_distribution_than_it_samples_from_is_refused(tmp_path: Path) -> None:
+    model = untied_gpt2()
+    train_a_little(model)
+    arguments = [*server_arguments(ENGINE), "--logprobs-mode=raw_logprobs"]
+    served = policy(model, "policy", tmp_path)
+    with (
+        ManagedServer(
+            served.folder, tmp_path / "server.log", arguments=arguments, environment=SMALL_SERVER
+        ) as server,
+        pytest.raises(EngineError, match=r"does not report the distribution .* processed_logprobs"),
+    ):
+        with_client(server, lambda client: hand_over(client, server, served))
+
+
+def test_an_engine_serves_one_policy_after_another(gpt2_server: ManagedServer, tmp_path: Path) -> None:
+    """The server is somebody else's here; its key stands in an environment variable."""
+    address = {"url": gpt2_server.url, "api_key_variable": "SERVER_KEY"}
+    config = ENGINE.model_validate({**ENGINE.model_dump(), "servers": [address]})
+    model = untied_gpt2()
+    request = GenerationRequest((7, 8, 9), 8, 1.0, 0, "conversation")
+    with VllmEngine(
+        config, tmp_path / "engine", frozenset({END}), {"SERVER_KEY": gpt2_server.api_key}
+    ) as engine:
+        with pytest.raises(EngineError, match="serves no policy"):
+            engine.generate([request])
+        for version in ("policy-1", "policy-2"):
+            engine.serve(save(model, tmp_path / version), version, make_probe(model))
+            assert engine.policy_version == version
+            (answer,) = engine.generate([request])
+            assert answer.logprobs == pytest.approx(logprobs_of(model, (7, 8, 9), answer.token_ids), abs=1e-4)
+            train_a_little(model)
+    assert gpt2_server.running

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from transformers import CohereConfig, CohereForCausalLM, MistralConfig, MistralForCausalLM, PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from erl_pipeline.trainers.local.forward import PolicyForward, ready_for_training
+from erl_pipeline.trainers.local.sequences import TrainingSequence
+from storage.errors import InputError
+
+TEMPERATURE = 1.3
+
+
+def one_by_one(model: PreTrainedModel, sequences: Sequence[TrainingSequence]) -> torch.Tensor:
+    """Log-probabilities `[trained]` from a plain pass over each sequence alone."""
+    logprobs = []
+    for row in sequences:
+        token_ids = torch.tensor([row.prompt_token_ids + row.response_token_ids])
+        log_softmax = (model(token_ids).logits[0] / TEMPERATURE).log_softmax(-1)
+        first = len(row.prompt_token_ids) - 1
+        logprobs += [
+            log_softmax[first + offset, row.response_token_ids[offset]] for offset in row.trained_offsets
+        ]
+    return torch.stack(logprobs)
+
+
+@pytest.mark.parametrize("gradient_checkpointing", [False, True])
+@pytest.mark.parametrize("shares_prompts", [True, False])
+@pytest.mark.parametrize("microbatch_tokens", [1000, 20])
+def test_packed_passes_equal_passes_one_by_one(
+    model: PreTrainedModel,
+    sequences: list[TrainingSequence],
+    gradient_checkpointing: bool,
+    shares_prompts: bool,
+    microbatch_tokens: int,
+) -> None:
+    expected = one_by_one(model, sequences)
+    temperatures = torch.full_like(expected, TEMPERATURE)
+    weights = torch.randn(len(expected), generator=torch.Generator().manual_seed(1))
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    expected_gradients = torch.autograd.grad(weights @ expected, parameters)
+    attention = model.config._attn_implementation
+
+    with ready_for_training(model, gradient_checkpointing) as forward:
+        assert forward.shares_prompts
+        if not shares_prompts:
+            model.set_attn_implementation(attention)
+            forward = PolicyForward(model, shares_prompts=False)
+        logprobs = forward.logprobs(sequences, temperatures, microbatch_tokens)
+        for microbatch in forward.pack(sequences, microbatch_tokens):
+            share = weights[microbatch.tokens]
+            forward.backward(
+                microbatch,
+                temperatures[microbatch.tokens],
+                lambda chunk, _, place, share=share: share[place] @ chunk,  # type: ignore[misc]
+                after_backward=lambda: None,
+            )
+
+    torch.testing.assert_close(logprobs, expected.detach(), atol=1e-5, rtol=0)
+    for name, parameter, wanted in zip(names, parameters, expected_gradients, strict=True):
+        assert parameter.grad is not None
+        error = float((parameter.grad - wanted).abs().max() / wanted.abs().max())
+        assert error < 1e-5, name
+
+
+def test_gradient_checkpointing_runs_each_block_twice_and_is_switched_off_again(
+    model: PreTrainedModel, sequences: list[TrainingSequence]
+) -> None:
+    calls = []
+    blocks = [block for block in model.modules() if isinstance(block, GradientCheckpointingLayer)]
+    for block in blocks:
+        block.register_forward_pre_hook(lambda *_: calls.append(1))
+    counts = []
+    for gradient_checkpointing in (True, False):
+        with ready_for_training(model, gradient_checkpointing) as forward:
+            calls.clear()
+            (microbatch,) = forward.pack(sequences, 1000)
+            forward.hidden(microbatch).sum().backward()
+            counts.append(len(calls))
+    assert counts == [2 * len(blocks), len(blocks)]
+
+
+def test_the_model_is_left_as_it_was(model: PreTrainedModel) -> None:
+    attention = model.config._attn_implementation
+    with ready_for_training(model, gradient_checkpointing=True):
+        assert model.config._attn_implementation == "segments"
+    assert model.config._attn_implementation == attention
+    assert not any(module.training for module in model.modules())
+
+
+SIZES = {
+    "vocab_size": 31,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+
+def test_windowed_attention_gets_padded_rows(sequences: list[TrainingSequence]) -> None:
+    model = MistralForCausalLM(MistralConfig(**SIZES, sliding_window=8)).eval()
+    expected = one_by_one(model, sequences).detach()
+    with ready_for_training(model, gradient_checkpointing=False) as forward:
+        assert not forward.shares_prompts
+        logprobs = forward.logprobs(sequences, torch.full_like(expected, TEMPERATURE), 1000)
+    torch.testing.assert_close(logprobs, expected, atol=1e-5, rtol=0)
+
+
+def test_a_model_that_scales_its_logits_is_refused() -> None:
+    model = CohereForCausalLM(CohereConfig(**SIZES, logit_scale=0.5)).eval()
+    with (
+        pytest.raises(InputError, match="CohereForCausalLM cannot be trained"),
+        ready_for_training(model, gradient_checkpointing=False),
+    ):
+        pass

@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig
+from erl_pipeline.config.optimizer import OptimizerConfig, UpdateConfig
+from erl_pipeline.trainers.local.forward import ready_for_training
+from erl_pipeline.trainers.local.metrics import UpdateMetrics
+from erl_pipeline.trainers.local.optimizer import PolicyOptimizer
+from erl_pipeline.trainers.local.reinforcement import update_policy
+from erl_pipeline.trainers.local.sequences import TrainingSequence
+from storage.errors import TrainingDiverged
+
+MakeModel = Callable[[], PreTrainedModel]
+
+
+def update(
+    model: PreTrainedModel,
+    sequences: Sequence[TrainingSequence],
+    objective: ObjectiveConfig | None = None,
+    config: UpdateConfig | None = None,
+    *,
+    learning_rate: float = 1e-3,
+    reference: PreTrainedModel | None = None,
+) -> UpdateMetrics:
+    optimizer = PolicyOptimizer(model, OptimizerConfig(learning_rate=learning_rate))
+    return update_policy(
+        model,
+        sequences,
+        objective or ObjectiveConfig(),
+        config or UpdateConfig(),
+        optimizer,
+        reference_model=reference,
+        seed=0,
+    )
+
+
+def sampled_by(model: PreTrainedModel, sequences: Sequence[TrainingSequence]) -> list[TrainingSequence]:
+    """The sequences with the model's own log-probabilities as those of the sampler."""
+    result = []
+    for row in sequences:
+        with ready_for_training(model, gradient_checkpointing=False) as forward:
+            count = len(row.trained_offsets)
+            logprobs = iter(forward.logprobs([row], torch.full((count,), row.temperature), 1000).tolist())
+        behaviour = tuple(next(logprobs) if bit else 0.0 for bit in row.response_mask)
+        result.append(replace(row, behaviour_logprobs=behaviour))
+    return result
+
+
+def weights(model: PreTrainedModel) -> torch.Tensor:
+    return torch.cat([weight.detach().flatten() for weight in model.parameters()])
+
+
+def test_a_rewarded_response_becomes_likely(make_model: MakeModel) -> None:
+    model = make_model()
+    prompt = (3, 1, 4)
+    good = TrainingSequence("good", "first_attempt", prompt, (7, 8, 9), (1, 1, 1), (0.0,) * 3, 1.0)
+    bad = TrainingSequence("bad", "first_attempt", prompt, (4, 5, 6), (1, 1, 1), (0.0,) * 3, -1.0)
+    optimizer = PolicyOptimizer(model, OptimizerConfig(learning_rate=1e-2))
+    probabilities = []
+    for _ in range(20):
+        rows = sampled_by(model, [good, bad])
+        probabilities.append([math.exp(sum(row.behaviour_logprobs)) for row in rows])
+        update_policy(model, rows, ObjectiveConfig(), UpdateConfig(), optimizer, seed=0)
+    (good_before, _), (good_after, bad_after) = probabilities[0], probabilities[-1]
+    assert good_before < 1e-3
+    assert good_after > 100 * good_before
+    assert bad_after < good_after / 100
+
+
+@pytest.mark.parametrize("normalization", ["token_mean", "sequence_mean", "sequence_sum"])
+def test_microbatches_do_not_change_the_step(
+    make_model: MakeModel, sequences: list[TrainingSequence], normalization: str
+) -> None:
+    objective = ObjectiveConfig.model_validate(
+        {"loss_normalization": normalization, "entropy_coefficient": 0.01}
+    )
+    models = [make_model(), make_model()]
+    start = weights(models[0])
+    numbers = [
+        update(
+            model,
+            sampled_by(model, sequences),
+            objective,
+            UpdateConfig(microbatch_tokens=budget),
+            learning_rate=1.0,
+        )
+        for model, budget in zip(models, (1000, 12), strict=True)
+    ]
+    assert (numbers[0].microbatches, numbers[1].microbatches) == (1, 4)
+    assert numbers[0].grad_norm == pytest.approx(numbers[1].grad_norm, rel=1e-5)
+    assert numbers[0].policy_loss == pytest.approx(numbers[1].policy_loss, rel=1e-5)
+    # AdamW's first step is the sign of the gradient: it may differ only where the gradient is rounding error.
+    same = (weights(models[0]) - weights(models[1])).abs() < 1e-3
+    assert float(same.float().mean()) > 0.99
+    assert float((weights(models[0]) - start).abs().median()) == pytest.approx(1.0, abs=0.01)
+
+
+def test_on_the_samplers_own_policy_ratio_is_one_and_mismatch_none(
+    make_model: MakeModel, sequences: list[TrainingSequence]
+) -> None:
+    model = make_model()
+    metrics = update(model, sampled_by(model, sequences))
+    assert metrics.ratio_mean == pytest.approx(1.0, abs=1e-5)
+    assert metrics.mismatch_max == pytest.approx(0.0, abs=1e-5)
+    assert metrics.clip_fraction == 0.0
+    # The loss is minus the mean advantage over tokens: 3 * 1 - 0.5 + 3 * 0.3 - 2 + 3 * 0.5 + 3 * 2 - 9 * 0.7.
+    assert metrics.policy_loss == pytest.approx(-2.6 / 24, abs=1e-5)
+    assert metrics.entropy == pytest.approx(math.log(31), abs=0.1)
+
+
+def test_counters(make_model: MakeModel, sequences: list[TrainingSequence]) -> None:
+    silent = replace(sequences[0], response_mask=(0, 0, 0))
+    draw = replace(sequences[0], advantage=0.0)
+    metrics = update(make_model(), [*sequences, silent, draw], config=UpdateConfig(epochs=2))
+    assert metrics.counters() == {
+        "optimizer_steps": 2,
+        "microbatches": 2,
+        "sequences": 7,
+        "dropped_zero_advantage": 1,
+        "dropped_untrained": 1,
+        "trained_tokens": 48,
+        "sequence_tokens": 2 * (8 + 6 + 11 + 6 + 5 + 11 + 11),
+        "input_tokens": 2 * (5 + 2 + 0 + 4 + 2 + 2 + 2 + 10 + 10),
+        "shares_prompts": 1,
+    }
+    assert metrics.metrics()["tokens_per_second"] == pytest.approx(metrics.sequence_tokens / metrics.seconds)
+
+
+def test_no_advantage_no_step(make_model: MakeModel, sequences: list[TrainingSequence]) -> None:
+    model = make_model()
+    start = weights(model)
+    decoupled = ObjectiveConfig(correction=DecoupledCorrection(type="decoupled"))
+    for objective in (ObjectiveConfig(), decoupled):
+        rows = [replace(row, advantage=0.0) for row in sequences]
+        metrics = update(model, rows, objective, UpdateConfig(epochs=2))
+        assert metrics.optimizer_steps == 0
+        assert metrics.dropped_zero_advantage == 7
+    assert torch.equal(weights(model), start)
+
+
+def test_kl_pulls_to_the_reference_where_there_is_no_advantage(
+    make_model: MakeModel, sequences: list[TrainingSequence]
+) -> None:
+    model, reference = make_model(), make_model()
+    with torch.no_grad():
+        for weight in reference.parameters():
+            weight.mul_(3)
+    rows = sampled_by(model, [replace(row, advantage=0.0) for row in sequences])
+    objective = ObjectiveConfig(kl_coefficient=1.0, kl_estimator="k2")
+    divergences = [update(model, rows, objective, reference=reference).kl_loss for _ in range(4)]
+    assert divergences == sorted(divergences, reverse=True)
+    assert divergences[-1] < 0.9 * divergences[0]
+
+
+def test_minibatches_make_steps_of_whole_prompts(
+    make_model: MakeModel, sequences: list[TrainingSequence]
+) -> None:
+    metrics = update(make_model(), sequences, config=UpdateConfig(epochs=2, minibatches=3))
+    assert metrics.optimizer_steps == 6
+    # Four prompts are at most four steps, and each of them stands once in the input.
+    metrics = update(make_model(), sequences, config=UpdateConfig(minibatches=9))
+    assert metrics.optimizer_steps == 4
+    assert metrics.input_tokens == 37
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_decoupled_ratio_starts_at_one_whatever_the_sampler_said(
+    make_model: MakeModel, sequences: list[TrainingSequence], level: str
+) -> None:
+    correction = DecoupledCorrection.model_validate({"type": "decoupled", "level": level, "cap": 1.5})
+    rows = [
+        replace(row, behaviour_logprobs=tuple(value - 0.7 for value in row.behaviour_logprobs))
+        for row in sampled_by(make_model(), sequences)
+    ]
+    metrics = update(make_model(), rows, ObjectiveConfig(correction=correction))
+    assert metrics.ratio_mean == pytest.approx(1.0, abs=1e-6)
+    assert metrics.mismatch_mean == pytest.approx(0.7, abs=1e-5)
+    assert (metrics.importance_mean, metrics.importance_capped) == (1.5, 1.0)  # exp(0.7) is 2.01
+    two_steps = update(make_model(), rows, ObjectiveConfig(correction=correction), UpdateConfig(epochs=2))
+    assert two_steps.ratio_mean != 1.0
+    assert two_steps.importance_mean == 1.5
+
+
+def test_the_same_seed_gives_the_same_bits(make_model: MakeModel, sequences: list[TrainingSequence]) -> None:
+    models = [make_model(), make_model()]
+    for model in models:
+        update(model, sequences, config=UpdateConfig(epochs=2, minibatches=2))
+    assert torch.equal(weights(models[0]), weights(models[1]))
+
+
+def test_divergence_leaves_the_weights_alone(
+    make_model: MakeModel, sequences: list[TrainingSequence]
+) -> None:
+    model = make_model()
+    start = weights(model)
+    broken = replace(sequences[0], behaviour_logprobs=(math.nan,) * 3)
+    with pytest.raises(TrainingDiverged, match=r"step 1: policy_loss nan.*trajectory-0"):
+        update(model, [broken, *sequences[1:]])
+    assert torch.equal(weights(model), start)
+
+
+def test_missing_inputs_are_programming_errors(
+    make_model: MakeModel, sequences: list[TrainingSequence]
+) -> None:
+    with pytest.raises(ValueError, match="trajectory-0 has no log-probabilities"):
+        update(make_model(), [replace(sequences[0], behaviour_logprobs=())])
+    with pytest.raises(ValueError, match="no reference model"):
+        update(make_model(), sequences, ObjectiveConfig(kl_coefficient=0.1))

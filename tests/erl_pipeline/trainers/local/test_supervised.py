@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig
+from erl_pipeline.trainers.local.metrics import FineTuneMetrics
+from erl_pipeline.trainers.local.optimizer import PolicyOptimizer
+from erl_pipeline.trainers.local.sequences import TrainingSequence
+from erl_pipeline.trainers.local.supervised import fine_tune
+from storage.errors import TrainingDiverged
+
+MakeModel = Callable[[], PreTrainedModel]
+
+
+def tune(model: PreTrainedModel, rows: list[TrainingSequence], config: FineTuneConfig) -> FineTuneMetrics:
+    optimizer = PolicyOptimizer(model, OptimizerConfig(learning_rate=1e-3))
+    return fine_tune(model, rows, config, optimizer, seed=0)
+
+
+def test_the_first_loss_is_the_mean_cross_entropy_of_the_trained_tokens(
+    make_model: MakeModel, sequences: list[TrainingSequence]
+) -> None:
+    model = make_model()
+    losses: list[torch.Tensor] = []
+    for row in sequences:
+        log_softmax = (
+            model(torch.tensor([row.prompt_token_ids + row.response_token_ids])).logits[0].log_softmax(-1)
+        )
+        first = len(row.prompt_token_ids) - 1
+        losses += [
+            -log_softmax[first + offset, row.response_token_ids[offset]] for offset in row.trained_offsets
+        ]
+    expected = float(torch.stack(losses).mean().detach())
+    metrics = tune(model, sequences, FineTuneConfig(steps=3, microbatch_tokens=15))
+    assert metrics.first_loss == pytest.approx(expected, rel=1e-5)
+    assert expected == pytest.approx(math.log(31), abs=0.1)
+    assert metrics.last_loss < metrics.loss < metrics.first_loss
+    assert (metrics.optimizer_steps, metrics.rows, metrics.trained_tokens) == (3, 7, 3 * 24)
+
+
+def test_weights_scale_the_loss_of_their_rows(
+    make_model: MakeModel, sequences: list[TrainingSequence]
+) -> None:
+    once = FineTuneConfig(steps=1)
+    halved = [replace(row, weight=0.5) for row in sequences]
+    whole = tune(make_model(), sequences, once).loss
+    assert tune(make_model(), halved, once).loss == pytest.approx(whole / 2, rel=1e-5)
+
+
+def test_batches_deal_out_all_rows_before_any_comes_again(
+    make_model: MakeModel, sequences: list[TrainingSequence]
+) -> None:
+    # Responses of 1 to 6 tokens: two steps of three rows train 21 tokens only if no row comes twice.
+    rows = [
+        replace(sequences[0], response_token_ids=(7,) * n, response_mask=(1,) * n, behaviour_logprobs=())
+        for n in range(1, 7)
+    ]
+    metrics = tune(make_model(), rows, FineTuneConfig(steps=2, batch_rows=3))
+    assert metrics.optimizer_steps == 2
+    assert metrics.trained_tokens == 21
+
+
+def test_nothing_to_train_leaves_the_model_alone(
+    make_model: MakeModel, sequences: list[TrainingSequence]
+) -> None:
+    model, untouched = make_model(), make_model()
+    silent = [replace(sequences[0], response_mask=(0, 0, 0))]
+    for rows in ([], silent):
+        metrics = tune(model, rows, FineTuneConfig())
+        assert (metrics.optimizer_steps, metrics.rows, metrics.loss) == (0, 0, 0.0)
+    assert metrics.dropped_untrained == 1
+    for weight, expected in zip(model.parameters(), untouched.parameters(), strict=True):
+        assert torch.equal(weight, expected)
+
+
+def test_divergence_is_reported(make_model: MakeModel, sequences: list[TrainingSequence]) -> None:
+    model = make_model()
+    with torch.no_grad():
+        next(model.parameters())[7] = math.nan
+    with pytest.raises(TrainingDiverged, match="step 1: loss nan"):
+        tune(model, sequences, FineTuneConfig())

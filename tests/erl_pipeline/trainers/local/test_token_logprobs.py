@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from erl_pipeline.trainers.local import token_logprobs as module
+from erl_pipeline.trainers.local.token_logprobs import backward_through_head, token_logprobs
+
+
+def test_logprob_and_entropy_after_temperature() -> None:
+    # Logits 0 and log 9 at temperature 2 are odds of 1 to 3.
+    head = torch.nn.Identity()
+    logits = torch.tensor([[0.0, math.log(9.0)]])
+    logprobs, entropies = token_logprobs(head, logits, torch.tensor([0]), torch.tensor([2.0]))
+    assert logprobs.item() == pytest.approx(math.log(0.25))
+    assert entropies.item() == pytest.approx(-0.25 * math.log(0.25) - 0.75 * math.log(0.75))
+
+
+def test_gradients_are_those_of_the_softmax() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(5, 7, generator=generator, requires_grad=True)
+    targets, temperatures = torch.tensor([0, 6, 3, 3, 1]), torch.tensor([1.0, 0.5, 2.0, 1.0, 1.0])
+    scales = torch.randn(2, 5, generator=generator)
+    log_softmax = (logits / temperatures[:, None]).log_softmax(-1)
+    loss = scales[0] @ log_softmax[range(5), targets] - scales[1] @ (log_softmax.exp() * log_softmax).sum(-1)
+    (expected,) = torch.autograd.grad(loss, logits)
+
+    logprobs, entropies = token_logprobs(torch.nn.Identity(), logits, targets, temperatures)
+    (actual,) = torch.autograd.grad(scales[0] @ logprobs + scales[1] @ entropies, logits)
+    torch.testing.assert_close(actual, expected)
+
+
+def test_chunks_give_the_gradients_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(10, 4, generator=generator)
+    targets, temperatures = torch.arange(10) % 6, torch.ones(10)
+    weights = torch.randn(10, generator=generator)
+    body, head = torch.nn.Linear(4, 4), torch.nn.Linear(4, 6, bias=False)
+    logprobs, _ = token_logprobs(head, body(inputs), targets, temperatures)
+    expected = torch.autograd.grad(weights @ logprobs, [body.weight, head.weight])
+
+    monkeypatch.setattr(module, "HEAD_CHUNK_TOKENS", 3)
+    places: list[slice] = []
+
+    def loss(logprobs: torch.Tensor, entropies: torch.Tensor, place: slice) -> torch.Tensor:
+        places.append(place)
+        return weights[place] @ logprobs
+
+    backward_through_head(head, body(inputs), targets, temperatures, loss, after_backward=lambda: None)
+    assert places == [slice(0, 3), slice(3, 6), slice(6, 9), slice(9, 10)]
+    torch.testing.assert_close(body.weight.grad, expected[0])
+    torch.testing.assert_close(head.weight.grad, expected[1])

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from erl_pipeline.views.report.episodes import Turn, example_episodes
+from storage.tables.trajectories import scan_trajectories, write_trajectories
+
+
+@pytest.fixture
+def scan(tmp_path: Path) -> Any:
+    """Writes trajectories and scans them."""
+
+    def write_and_scan(rows: list[Any]) -> pl.LazyFrame:
+        write_trajectories(tmp_path / "trajectories.parquet", rows)
+        return scan_trajectories([tmp_path / "trajectories.parquet"])
+
+    return write_and_scan
+
+
+def test_the_first_episode_of_each_kind_is_chosen(make_attempt: Any, make_retried: Any, scan: Any) -> None:
+    rows = [
+        *make_retried("lake-2", 0, True, 1),
+        *make_retried("lake-1", 1, True, 1),
+        *make_retried("lake-1", 0, False, 1),
+        make_attempt("lake-3", 0, "first_attempt", True, 1),
+        make_attempt("lake-4", 0, "first_attempt", False, 1),
+    ]
+    examples = example_episodes(scan(rows), {})
+    assert [(example.kind, example.task_id, example.sample_index) for example in examples] == [
+        ("Solved at a second attempt", "lake-1", 1),
+        ("Failed, also at the second attempt", "lake-1", 0),
+        ("Solved at the first attempt", "lake-3", 0),
+    ]
+
+
+def test_failures_are_shown_where_nothing_was_tried_again(make_attempt: Any, scan: Any) -> None:
+    examples = example_episodes(scan([make_attempt("lake-4", 0, "first_attempt", False, 1)]), {})
+    assert [example.kind for example in examples] == ["Failed, and not tried again"]
+
+
+def test_an_episode_reads_in_the_order_it_happened(make_retried: Any, scan: Any) -> None:
+    rows = make_retried("lake-1", 0, True, 1, memory=("entry-7",))
+    (example,) = example_episodes(
+        scan(list(reversed(rows))), {"entry-7": "Look first.", "entry-8": "Unseen."}
+    )
+    first, reflection, second = example.steps
+    assert [step.title for step in example.steps] == ["First attempt", "Reflection", "Second attempt"]
+    assert [step.outcome for step in example.steps] == ["failed", "", "solved"]
+    assert first.turns == [Turn("down a", "")]
+    assert first.feedback == "You fell into a hole."
+    assert reflection.memory == ["Look first."]
+    assert reflection.reflection == "Say <b>b</b> to go down."
+    assert second.prompt == "the second_attempt prompt"
+
+
+def test_turns_pair_words_with_answers(make_attempt: Any, scan: Any) -> None:
+    messages = [
+        {"role": "system", "content": "rules"},
+        {"role": "user", "content": "board"},
+        {"role": "assistant", "content": "down a"},
+        {"role": "user", "content": "down c4"},
+        {"role": "assistant", "content": "right b"},
+    ]
+    row = make_attempt("lake-1", 0, "first_attempt", True, 1, messages=json.dumps(messages))
+    (example,) = example_episodes(scan([row]), {})
+    assert example.steps[0].prompt == "rules\n\nboard"
+    assert example.steps[0].turns == [Turn("down a", "down c4"), Turn("right b", "")]
+    assert not example.steps[0].wordy
+
+
+def test_an_ill_formed_reflection_is_shown_as_it_was_said(
+    make_attempt: Any, make_retried: Any, scan: Any
+) -> None:
+    first, _, _ = make_retried("lake-1", 0, False, 1)
+    ill_formed = make_attempt("lake-1", 0, "reflection", False, 1, parent=first, finish_reason="ill_formed")
+    rows = [first, ill_formed, make_attempt("lake-2", 0, "first_attempt", True, 1)]
+    failed = example_episodes(scan(rows), {})[-1]
+    assert [step.title for step in failed.steps] == ["First attempt", "Reflection, ill-formed and not used"]
+    assert failed.steps[1].reflection == "down a"
+
+
+def test_the_task_is_drawn_from_its_payload(make_attempt: Any, scan: Any) -> None:
+    (example,) = example_episodes(scan([make_attempt("lake-1", 0, "first_attempt", True, 1)]), {})
+    assert example.task.board == ["SFF", "FHF", "FFG"]
+    assert example.task.facts == [("max steps", "6"), ("actions", "a up, b down")]
+
+
+def test_long_turns_are_laid_out_below_each_other(make_attempt: Any, scan: Any) -> None:
+    messages = [
+        {"role": "user", "content": "board"},
+        {"role": "assistant", "content": "I go down, since " * 5},
+    ]
+    row = make_attempt("lake-1", 0, "first_attempt", True, 1, messages=json.dumps(messages))
+    (example,) = example_episodes(scan([row]), {})
+    assert example.steps[0].wordy

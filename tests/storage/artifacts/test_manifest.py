@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from storage.artifacts.manifest import FileEntry, Manifest, checkout_version, machine, package_versions
+
+
+def a_manifest() -> Manifest:
+    return Manifest(
+        artifact_id="id",
+        stage="evaluate",
+        stage_version=1,
+        run="run",
+        iteration=None,
+        inputs={"checkpoint": "abc"},
+        config={"rate": 1e-05, "names": ["a"]},
+        seed=2**62,
+        code_version="1",
+        packages={"torch": "2"},
+        environment={"threads": 2},
+        started_at=datetime(2026, 1, 2, 3, 4, 5, 600, tzinfo=UTC),
+        finished_at=datetime(2026, 1, 2, 3, 4, 6, tzinfo=UTC),
+        policy_version=None,
+        memory_version=None,
+        guarantee="bytes",
+        counters={"tokens": 3, "seconds": 1.0},
+        metrics={"loss": 0.1, "best": 1},
+        files=[FileEntry(path="a", sha256="00", bytes=1)],
+    )
+
+
+def test_a_sealed_manifest_survives_its_file() -> None:
+    sealed = a_manifest().sealed()
+    read = Manifest.model_validate_json(sealed.model_dump_json(indent=1))
+    assert read == sealed
+    assert read.content_sha256() == sealed.manifest_sha256
+
+
+def test_the_seal_covers_every_number() -> None:
+    sealed = a_manifest().sealed()
+    changed = sealed.model_copy(update={"metrics": {"loss": 0.2, "best": 1}})
+    assert changed.content_sha256() != sealed.manifest_sha256
+
+
+def test_a_number_that_is_not_finite_is_named_and_not_sealed() -> None:
+    diverged = a_manifest().model_copy(update={"metrics": {"loss": float("nan")}})
+    with pytest.raises(ValueError, match=r"\$\.metrics\.loss: nan"):
+        diverged.sealed()
+
+
+def test_unknown_fields_are_refused() -> None:
+    with pytest.raises(ValidationError):
+        Manifest.model_validate({**a_manifest().model_dump(), "colour": "red"})
+
+
+def test_code_version_is_the_commit_and_whether_it_was_changed(tmp_path: Path) -> None:
+    def git(*arguments: str) -> str:
+        identity = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
+        command = ["git", *identity, "-C", str(tmp_path), *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    assert checkout_version(tmp_path) is None
+    git("init")
+    (tmp_path / "file").write_text("1")
+    git("add", "file")
+    git("commit", "-m", "one")
+    commit = git("rev-parse", "HEAD")
+    assert checkout_version(tmp_path) == commit
+    (tmp_path / "file").write_text("2")
+    assert checkout_version(tmp_path) == f"{commit}-dirty"
+    (tmp_path / "below").mkdir()
+    assert checkout_version(tmp_path / "below") is None
+
+
+def test_environment_names_what_bytes_depend_on() -> None:
+    assert machine(threads=2)["threads"] == 2
+    assert "threads" not in machine(threads=None)
+    assert {"torch", "polars", "pyarrow", "lancedb"} <= set(package_versions())

@@ -1,0 +1,266 @@
+"""Artifacts, runs and leases in a real S3-compatible server; machines are scratch folders."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import s3fs
+
+from storage.artifacts.recipe import Recipe
+from storage.artifacts.store import ArtifactStore
+from storage.errors import DamagedArtifact, RunBusy, StoreError
+from storage.filesystem import open_root, write_new
+from storage.runs.run import RunStore
+from tests.s3_server import s3_server
+
+RECIPE = Recipe("evaluate", 1, {}, {}, 0)
+HOLDER = """
+import sys
+from storage.errors import RunBusy
+from storage.runs.run import RunStore
+run = RunStore(sys.argv[1]).open("run")
+with run.lock(lease_seconds=float(sys.argv[2])):
+    run.record(1, "evaluate", "a", reused=False, seconds=0.0)
+    print("locked", flush=True)
+    sys.stdin.readline()
+    try:
+        run.record(1, "evaluate", "late", reused=False, seconds=0.0)
+    except RunBusy as busy:
+        print(busy, flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    with s3_server(tmp_path_factory.mktemp("s3") / "log") as running:
+        yield running.environment
+
+
+@pytest.fixture
+def uri(server: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+    for name, value in server.items():
+        monkeypatch.setenv(name, value)
+    s3fs.S3FileSystem.clear_instance_cache()
+    yield f"s3://bucket/{tmp_path.name}"
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+@pytest.fixture
+def on_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
+    def move(name: str) -> None:
+        (tmp_path / name).mkdir(exist_ok=True)
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name))
+
+    move("a")
+    return move
+
+
+def hold(uri: str, machine: Path, seconds: float) -> subprocess.Popen[str]:
+    """A process on another machine that has the lock of `run`."""
+    machine.mkdir()
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, uri, str(seconds)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(machine)},
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "locked\n"
+    return holder
+
+
+def commit(store: ArtifactStore, content: str = "content") -> None:
+    with store.create(RECIPE, run="run", iteration=1) as staging:
+        (staging.path / "model").mkdir()
+        (staging.path / "model" / "weights").write_text(content)
+        staging.commit()
+
+
+def test_what_one_machine_commits_another_reads(uri: str, on_machine: Callable[[str], None]) -> None:
+    store = ArtifactStore(uri)
+    assert store.find(RECIPE.artifact_id) is None
+    commit(store)
+    on_machine("b")
+    other = ArtifactStore(uri)
+    assert other.open(RECIPE.artifact_id).path("model/weights").read_text() == "content"
+    assert other.verify(RECIPE.artifact_id) == []
+
+
+def test_files_without_their_manifest_do_not_exist(uri: str, on_machine: Callable[[str], None]) -> None:
+    store, root = ArtifactStore(uri), open_root(uri)
+    commit(store)
+    folder = root.join("artifacts", "evaluate", RECIPE.artifact_id)
+    files = {str(path).rsplit("/", 1)[-1] for path in root.fs.find(folder)}
+    assert files == {"weights", "manifest.json"}
+    root.fs.rm_file(f"{folder}/manifest.json")
+    assert ArtifactStore(uri).find(RECIPE.artifact_id) is None
+
+
+def test_two_machines_that_make_one_artifact_differently_do_not_mix_their_files(
+    uri: str, on_machine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = ArtifactStore(uri), ArtifactStore(uri)
+    with (
+        one.create(RECIPE, run="run", iteration=1) as first,
+        two.create(RECIPE, run="run", iteration=1) as second,
+    ):
+        (first.path / "weights").write_text("one")
+        (second.path / "weights").write_text("two")
+        fs = open_root(uri).fs
+        really_exists = fs.exists
+
+        def exists(path: str) -> bool:
+            """The first commits just after the second has looked for a manifest and found none."""
+            found = bool(really_exists(path))
+            monkeypatch.setattr(fs, "exists", really_exists)
+            first.commit()
+            return found
+
+        monkeypatch.setattr(fs, "exists", exists)
+        assert second.commit().path("weights").read_text() == "one"
+    on_machine("b")
+    assert ArtifactStore(uri).open(RECIPE.artifact_id).path("weights").read_text() == "one"
+    assert ArtifactStore(uri).verify(RECIPE.artifact_id) == []
+
+
+def test_a_flipped_bit_in_the_bucket_is_found_though_the_download_is_whole(
+    uri: str, on_machine: Callable[[str], None]
+) -> None:
+    store, root = ArtifactStore(uri), open_root(uri)
+    commit(store)
+    (weights,) = (path for path in root.fs.find(root.join("artifacts")) if path.endswith("weights"))
+    root.fs.pipe_file(weights, b"bontent")
+    (problem,) = store.verify(RECIPE.artifact_id)
+    assert "weights has SHA-256" in problem
+    on_machine("b")
+    with pytest.raises(DamagedArtifact, match="weights has SHA-256"):
+        ArtifactStore(uri).open(RECIPE.artifact_id)
+
+
+def test_an_object_is_created_once(uri: str) -> None:
+    root = open_root(uri)
+    assert write_new(root, root.join("object"), b"one")
+    assert not write_new(root, root.join("object"), b"two")
+    assert not write_new(root, root.join("object"), b"one")
+    assert write_new(root, root.join("object"), b"one", unique=True)  # the answer to our own write was lost
+    assert root.fs.cat_file(root.join("object")) == b"one"
+
+
+def test_a_run_is_refused_to_a_second_machine_until_the_first_has_been_silent_for_the_lease(
+    uri: str, on_machine: Callable[[str], None], tmp_path: Path
+) -> None:
+    run = RunStore(uri).create("run", {})
+    with hold(uri, tmp_path / "other", 4.0) as holder:
+        named = f"by process {holder.pid} on {socket.gethostname()}.*If that machine is gone, it is free in"
+        with pytest.raises(RunBusy, match=named), run.lock(4.0):
+            pass
+        time.sleep(5)  # longer than a lease: the holder renews it
+        with pytest.raises(RunBusy, match=named), run.lock(4.0):
+            pass
+        holder.kill()
+        holder.wait()
+        with pytest.raises(RunBusy, match=named), run.lock(4.0):
+            pass
+        time.sleep(6)  # the lease of the dead runs out
+        with run.lock(4.0):
+            run.record(1, "evaluate", "b", reused=False, seconds=0.0)
+    assert [entry.artifact_id for entry in RunStore(uri).open("run").recorded()] == ["a", "b"]
+
+
+def test_a_machine_that_slept_through_its_lease_is_told_and_overwrites_nothing(
+    uri: str, on_machine: Callable[[str], None], tmp_path: Path
+) -> None:
+    run = RunStore(uri).create("run", {})
+    with hold(uri, tmp_path / "other", 2.0) as holder:
+        holder.send_signal(signal.SIGSTOP)
+        time.sleep(4)  # longer than a lease: nobody renews it
+        with run.lock(2.0):
+            run.record(2, "evaluate", "b", reused=False, seconds=0.0)
+            holder.send_signal(signal.SIGCONT)
+            told, _ = holder.communicate("\n")
+            assert told.startswith("another machine has taken over")
+            run.record(3, "evaluate", "c", reused=False, seconds=0.0)
+    assert [entry.artifact_id for entry in RunStore(uri).open("run").recorded()] == ["a", "b", "c"]
+
+
+def test_after_a_clean_end_and_after_a_kill_on_the_same_machine_a_run_is_free_at_once(
+    uri: str, on_machine: Callable[[str], None], tmp_path: Path
+) -> None:
+    run = RunStore(uri).create("run", {})
+    with hold(uri, tmp_path / "other", 60.0) as holder:
+        holder.communicate("\n")
+    with run.lock():
+        pass
+    with hold(uri, tmp_path / "third", 60.0) as holder:
+        holder.kill()
+    on_machine("third")
+    with run.lock():
+        pass
+
+
+def test_nothing_is_collected_while_another_machine_works(
+    uri: str, on_machine: Callable[[str], None], tmp_path: Path
+) -> None:
+    from datetime import timedelta
+
+    from storage.upkeep.collection import collect
+
+    run = RunStore(uri).create("run", {})
+    commit(ArtifactStore(uri))
+    with hold(uri, tmp_path / "other", 60.0) as holder:
+        with pytest.raises(RunBusy, match=f"process {holder.pid} on .* works on run run"):
+            collect(uri, timedelta(0))
+        holder.communicate("\n")
+    plan = collect(uri, timedelta(0))
+    assert [manifest.artifact_id for manifest in plan.unreached] == [RECIPE.artifact_id]
+    root = open_root(uri)
+    assert root.fs.find(root.join("artifacts")) == []
+    with run.lock():
+        pass
+
+
+def test_uploads_of_dead_machines_are_collected(uri: str, on_machine: Callable[[str], None]) -> None:
+    from datetime import timedelta
+
+    from storage.upkeep.collection import collect
+
+    root, run = open_root(uri), RunStore(uri).create("run", {})
+    commit(ArtifactStore(uri))
+    run.record(1, "evaluate", RECIPE.artifact_id, reused=False, seconds=0.0)
+    folder = root.join("artifacts", "evaluate")
+    root.fs.pipe_file(f"{folder}/{'0' * 32}/1234/weights", b"no manifest")
+    root.fs.pipe_file(f"{folder}/{RECIPE.artifact_id}/1234/weights", b"lost the race")
+    assert collect(uri, timedelta(hours=1)).leftovers == ()
+    time.sleep(1.1)  # the store's times are whole seconds
+    found = {(item.kind, item.bytes) for item in collect(uri, timedelta(0)).leftovers}
+    assert found == {("without a manifest", 11), ("without a manifest", 13)}
+    assert ArtifactStore(uri).verify(RECIPE.artifact_id) == []
+    assert not root.fs.exists(f"{folder}/{'0' * 32}")
+
+
+def test_a_store_that_overwrites_what_was_to_be_created_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, on_machine: Callable[[str], None]
+) -> None:
+    with s3_server(tmp_path / "log", conditions=False) as careless:
+        for name, value in careless.environment.items():
+            monkeypatch.setenv(name, value)
+        s3fs.S3FileSystem.clear_instance_cache()
+        run = RunStore("s3://bucket/store").create("run", {})
+        with pytest.raises(StoreError, match="ignores If-None-Match"), run.lock():
+            pass
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+def test_a_bucket_that_does_not_exist_is_named(uri: str) -> None:
+    with pytest.raises(StoreError, match="create the folder or bucket"):
+        RunStore("s3://no-such-bucket/store").create("run", {})

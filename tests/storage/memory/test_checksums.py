@@ -1,0 +1,114 @@
+"""The table of a memory is compared with its artifacts once; afterwards its files are, by their digests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import lancedb
+import pytest
+
+from storage.artifacts.store import ArtifactStore
+from storage.memory.checksums import Seal
+from storage.memory.embedding import Embedder
+from storage.memory.index import MemoryIndex
+from storage.memory.reflection_memory import MemoryEntry, ReflectionMemory
+
+Entry = Callable[..., MemoryEntry]
+Commit = Callable[..., str]
+
+
+@pytest.fixture
+def folder(store: ArtifactStore) -> Path:
+    return Path(store.uri) / "memory" / "run"
+
+
+def count_comparisons(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A list that grows whenever all rows are compared."""
+    compared: list[str] = []
+    holds = MemoryIndex._holds
+
+    def counting(self: MemoryIndex, deltas: list) -> bool:  # type: ignore[type-arg]
+        compared.append(deltas[-1].version)
+        return holds(self, deltas)
+
+    monkeypatch.setattr(MemoryIndex, "_holds", counting)
+    return compared
+
+
+def test_rows_are_compared_once_and_a_new_version_adds_to_what_is_known(
+    store: ArtifactStore,
+    embedder: Embedder,
+    commit_memory: Commit,
+    entry: Entry,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared = count_comparisons(monkeypatch)
+    first = commit_memory([entry(1)])
+    memory = ReflectionMemory(store.uri, "run", store, embedder)
+    memory.at(first)
+    assert set(compared) == {first}
+    compared.clear()
+    second = commit_memory([entry(2)], parent=first)
+    assert memory.at(second).count() == 2
+    again = ReflectionMemory(store.uri, "run", store, embedder)
+    assert [again.at(version).count() for version in (first, second)] == [1, 2]
+    assert compared == []
+
+
+def test_a_flipped_bit_in_the_table_is_found_and_mended(
+    store: ArtifactStore, embedder: Embedder, commit_memory: Commit, entry: Entry, folder: Path
+) -> None:
+    version = commit_memory([entry(1), entry(2)])
+    digest = ReflectionMemory(store.uri, "run", store, embedder).at(version).digest()
+    [data] = (folder / "reflections.lance" / "data").iterdir()
+    content = bytearray(data.read_bytes())
+    content[len(content) // 3] ^= 4
+    data.write_bytes(content)
+    seal = Seal(folder)
+    seal.load()
+    assert seal.versions == {}
+    assert ReflectionMemory(store.uri, "run", store, embedder).at(version).digest() == digest
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}\n", b'{"versions": {'])
+def test_a_damaged_seal_is_no_seal(
+    damage: bytes, store: ArtifactStore, embedder: Embedder, commit_memory: Commit, entry: Entry, folder: Path
+) -> None:
+    version = commit_memory([entry(1)])
+    ReflectionMemory(store.uri, "run", store, embedder).at(version)
+    path = folder.with_name("run.seal.jsonl")
+    path.write_bytes(path.read_bytes()[:40] + damage)
+    assert ReflectionMemory(store.uri, "run", store, embedder).at(version).count() == 1
+    seal = Seal(folder)
+    seal.load()
+    assert list(seal.versions) == [version]
+
+
+def test_many_versions_are_put_together_only_when_it_is_worth_it(
+    store: ArtifactStore, embedder: Embedder, commit_memory: Commit, entry: Entry, folder: Path
+) -> None:
+    """100 entries in one file and then 30 of one each: the 25th makes a quarter of 100, and all become one
+    file more; the five after that stay by themselves."""
+    versions = [commit_memory([entry(number) for number in range(100)])]
+    memory = ReflectionMemory(store.uri, "run", store, embedder)
+    for number in range(100, 130):
+        versions.append(commit_memory([entry(number)], parent=versions[-1]))
+        memory.at(versions[-1])
+    data = folder / "reflections.lance" / "data"
+    assert len(list(data.iterdir())) == 1 + 30 + 1
+    assert [memory.at(versions[place]).count() for place in (0, 15, 30)] == [100, 115, 130]
+
+
+def test_a_table_of_an_earlier_layout_is_made_anew(
+    store: ArtifactStore, embedder: Embedder, commit_memory: Commit, entry: Entry, folder: Path
+) -> None:
+    version = commit_memory([entry(1), entry(2)])
+    ReflectionMemory(store.uri, "run", store, embedder).at(version)
+    table = lancedb.connect(folder).open_table("reflections")
+    table.drop_columns(["index_key", "gain_step"])
+    table.tags.update(version, table.version)
+    seal = folder.with_name("run.seal.jsonl")
+    seal.write_text(seal.read_text().replace('"layout":2,', ""))
+    view = ReflectionMemory(store.uri, "run", store, embedder).at(version)
+    assert [len(hits) for hits in view.search(["a lake"], 5, minimum_gain=0.3)] == [2]

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from storage.memory.embedding import Embedder
+from storage.memory.entries import (
+    MEMORY_SCHEMA,
+    MemoryEntry,
+    entries_digest,
+    read_delta,
+    scan_deltas,
+    write_delta,
+)
+
+Entry = Callable[..., MemoryEntry]
+
+
+def test_the_schema_has_the_entry_its_vector_and_its_model() -> None:
+    names = {field.name for field in fields(MemoryEntry)}
+    assert set(MEMORY_SCHEMA.names) == names | {"vector", "embedding_model"}
+
+
+def test_a_delta_holds_the_embedding_of_the_key(entry: Entry, embedder: Embedder, tmp_path: Path) -> None:
+    entries = [entry(1, "a lake", parent_entry_ids=("m-000",)), entry(2, "a box")]
+    assert write_delta(tmp_path / "one.parquet", entries, embedder) == 2
+    rows = read_delta(tmp_path / "one.parquet").to_pylist()
+    assert rows[0]["parent_entry_ids"] == ["m-000"]
+    assert rows[1]["embedding_model"] == embedder.embedding_model
+    assert np.array_equal(np.float32(rows[1]["vector"]), embedder.embed(["a box"])[0])
+    write_delta(tmp_path / "two.parquet", entries, embedder)
+    assert (tmp_path / "one.parquet").read_bytes() == (tmp_path / "two.parquet").read_bytes()
+    scan = scan_deltas([tmp_path / "one.parquet"]).select("entry_id")
+    assert scan.collect()["entry_id"].to_list() == ["m-001", "m-002"]
+
+
+def test_two_entries_with_one_id_are_refused(entry: Entry, embedder: Embedder, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="more than once: m-001"):
+        write_delta(tmp_path / "one.parquet", [entry(1), entry(2), entry(1)], embedder)
+
+
+def test_the_digest_is_of_rows_not_of_their_order(entry: Entry, embedder: Embedder, tmp_path: Path) -> None:
+    def digest(*entries: MemoryEntry) -> str:
+        write_delta(tmp_path / "rows.parquet", entries, embedder)
+        return entries_digest(read_delta(tmp_path / "rows.parquet"))
+
+    assert digest(entry(1), entry(2)) == digest(entry(2), entry(1))
+    assert digest(entry(1), entry(2)) != digest(entry(1), entry(2, text="another"))
+    assert digest(entry(1), entry(2)) != digest(entry(1), entry(2, key_text="another"))
+    assert entries_digest(MEMORY_SCHEMA.empty_table()) != digest(entry(1))
+    both = digest(entry(1), entry(2))
+    whole = read_delta(tmp_path / "rows.parquet")
+    assert isinstance(whole, pa.Table)
+    [batch] = whole.to_batches()
+    assert entries_digest([batch.slice(1, 1), batch.slice(0, 0), batch.slice(0, 1)]) == both
+
+
+def test_a_file_of_the_first_schema_is_read_without_environment(
+    entry: Entry, embedder: Embedder, tmp_path: Path
+) -> None:
+    write_delta(tmp_path / "new.parquet", [entry(1, environment="lake")], embedder)
+    whole = pq.read_table(tmp_path / "new.parquet")
+    metadata = {**whole.schema.metadata, b"schema_version": b"1"}
+    pq.write_table(
+        whole.drop_columns("environment").replace_schema_metadata(metadata), tmp_path / "old.parquet"
+    )
+    assert read_delta(tmp_path / "new.parquet").column("environment").to_pylist() == ["lake"]
+    old = read_delta(tmp_path / "old.parquet")
+    assert (old.schema.names, old.column("environment").to_pylist()) == (MEMORY_SCHEMA.names, [None])
+    assert scan_deltas([tmp_path / "old.parquet"]).collect()["environment"].to_list() == [None]

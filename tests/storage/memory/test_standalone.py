@@ -1,0 +1,74 @@
+"""A reflection memory without a run: the whole of its interface, on plain lessons."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from storage.artifacts.store import ArtifactStore
+from storage.errors import InputError
+from storage.memory.reflection_memory import ReflectionMemory
+from storage.memory.selection import MemoryLimits
+from storage.memory.standalone import Lesson
+from storage.runs.run import RunStore
+from storage.upkeep.verification import verify_run
+
+OVEN = Lesson("This oven runs hot: bake at 180, not 200.", "the bread came out black")
+FLOUR = Lesson("Weigh the flour.", "the dough was too wet to knead")
+BRAKES = Lesson("Oil the chain, not the brakes.", "the bicycle did not stop", task_type="bicycle")
+
+
+def test_lessons_are_added_found_and_forgotten(tmp_path: Path) -> None:
+    memory = ReflectionMemory.open(str(tmp_path), "kitchen")
+    assert memory.search("anything") == []
+    first = memory.add([OVEN, FLOUR])
+    second = memory.add([BRAKES, OVEN])
+    assert memory.search("why is my loaf burnt?", top_k=1)[0].entry.text == OVEN.text
+    assert [hit.entry.text for hit in memory.search("the bread", task_type="bicycle")] == [BRAKES.text]
+    assert [hit.entry.text for hit in memory.search("kneading flour", mode="text")] == [FLOUR.text]
+
+    third = memory.forget(OVEN.entry_id, "we have a new oven")
+    assert OVEN.text not in [hit.entry.text for hit in memory.search("why is my loaf burnt?")]
+    assert [each.artifact_id for each in memory.versions()] == [first, second, third]
+    assert [memory.at(version).count() for version in (first, second, third)] == [2, 3, 2]
+    assert memory.at(second).search(["why is my loaf burnt?"], 1)[0][0].entry.entry_id == OVEN.entry_id
+    with pytest.raises(InputError, match="was forgotten and is not taken again: we have a new oven"):
+        memory.add([OVEN])
+    with pytest.raises(InputError, match=r"not in the memory any more: forgotten \(we have a new oven\)"):
+        memory.forget(OVEN.entry_id, "again")
+
+
+def test_another_process_finds_the_same_memory(tmp_path: Path) -> None:
+    version = ReflectionMemory.open(str(tmp_path), "kitchen").add([OVEN, FLOUR])
+    again = ReflectionMemory.open(str(tmp_path), "kitchen")
+    assert again.add([FLOUR]) == version
+    assert again.search("black bread", top_k=1)[0].entry.text == OVEN.text
+    elsewhere = ReflectionMemory.open(str(tmp_path / "other"), "kitchen")
+    assert elsewhere.add([OVEN, FLOUR]) == version
+    assert elsewhere.at(version).digest() == again.at(version).digest()
+
+
+def test_it_stays_within_its_limits(tmp_path: Path) -> None:
+    memory = ReflectionMemory.open(
+        str(tmp_path), "kitchen", limits=MemoryLimits(merge_similarity=0.9, max_entries=2)
+    )
+    memory.add([OVEN, FLOUR])
+    same = Lesson("This oven runs hot: bake at 180, not at 200!", "the bread came out black.")
+    memory.add([same, BRAKES])
+    texts = {hit.entry.text for hit in memory.search("bread")}
+    assert texts == {BRAKES.text, max((OVEN, FLOUR), key=lambda each: each.entry_id).text}
+
+
+def test_verification_covers_it(tmp_path: Path) -> None:
+    memory = ReflectionMemory.open(str(tmp_path), "kitchen")
+    memory.add([OVEN, FLOUR])
+    memory.forget(FLOUR.entry_id, "we only buy bread")
+    report = verify_run(ArtifactStore(str(tmp_path)), RunStore(str(tmp_path)).open("kitchen"))
+    assert (report.problems, report.memory_entries) == ([], 2)
+
+
+def test_a_name_that_is_a_training_run_is_refused(tmp_path: Path) -> None:
+    RunStore(str(tmp_path)).create("lake", {"iterations": 3})
+    with pytest.raises(InputError, match=r"lake in store .* is a training run"):
+        ReflectionMemory.open(str(tmp_path), "lake")

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import io
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from storage.errors import StoreError
+from storage.filesystem import open_root
+from storage.runs.ledger import PART_LINES, Ledger, LedgerEntry, end_of_whole_lines
+
+
+def entry(iteration: int, artifact_id: str = "a") -> LedgerEntry:
+    return LedgerEntry(
+        iteration=iteration,
+        stage="evaluate",
+        key="",
+        artifact_id=artifact_id,
+        reused=False,
+        seconds=1.0,
+        recorded_at=datetime(2026, 1, 1, tzinfo=UTC),
+    )
+
+
+def test_a_long_torn_line_is_cut_off_though_it_is_longer_than_one_look(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    ledger = Ledger(open_root(str(tmp_path)), str(path))
+    ledger.append(entry(1))
+    whole = path.read_bytes()
+    path.write_bytes(whole + b"x" * 10_000)
+    ledger.append(entry(2))
+    assert path.read_bytes().startswith(whole + b'{"iteration":2')
+    assert [found.iteration for found in ledger.read()] == [1, 2]
+
+
+def test_every_flipped_bit_is_found_in_the_line_that_has_it(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    ledger = Ledger(open_root(str(tmp_path)), str(path))
+    for iteration in (1, 2):
+        ledger.append(entry(iteration))
+    whole = path.read_bytes()
+    # Without the newline at its end, the last line is what a kill leaves, and is recorded again.
+    for bit in range(8 * (len(whole) - 1)):
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        number = 1 if bit // 8 <= whole.index(b"\n") else 2
+        with pytest.raises(
+            StoreError, match=rf"ledger\.jsonl, line {number} is not a ledger entry as it was"
+        ):
+            ledger.read()
+
+
+def test_a_file_that_holds_only_a_torn_line_begins_anew(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    path.write_bytes(b'{"iteration":')
+    ledger = Ledger(open_root(str(tmp_path)), str(path))
+    ledger.append(entry(1))
+    assert [found.iteration for found in ledger.read()] == [1]
+
+
+class CountingFile(io.BytesIO):
+    """Counts the bytes that are read from it."""
+
+    bytes_read = 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        content = super().read(size)
+        self.bytes_read += len(content)
+        return content
+
+
+def test_the_end_of_a_long_ledger_is_found_without_reading_it() -> None:
+    line = entry(1).model_dump_json().encode() + b"\n"
+    file = CountingFile(line * 20_000)
+    assert end_of_whole_lines(file) == 20_000 * len(line)
+    assert file.bytes_read <= 4096
+    torn = CountingFile(line * 20_000 + b"x" * 5000)
+    assert end_of_whole_lines(torn) == 20_000 * len(line)
+    assert torn.bytes_read <= 2 * 4096
+
+
+def test_in_an_object_store_the_ledger_goes_on_in_parts_and_is_read_as_one(object_store_uri: str) -> None:
+    root = open_root(object_store_uri)
+    path = root.join("runs", "run", "ledger.jsonl")
+    for number in range(2 * PART_LINES + 1):
+        Ledger(root, path).append(entry(number))
+    assert [found.iteration for found in Ledger(root, path).read()] == list(range(2 * PART_LINES + 1))
+    names = sorted(name.rsplit("/", 1)[-1] for name in root.fs.ls(root.join("runs", "run"), detail=False))
+    assert names == ["ledger.0001.jsonl", "ledger.0002.jsonl", "ledger.jsonl"]
+    assert root.fs.cat_file(path).count(b"\n") == PART_LINES

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import hashlib
+from dataclasses import fields, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage.tables.trajectories import (
+    TRAJECTORY_SCHEMA,
+    Trajectory,
+    read_trajectories,
+    scan_trajectories,
+    trajectory_id,
+    write_trajectories,
+)
+
+text = st.text(st.characters(codec="utf-8"), max_size=20)
+int32 = st.integers(0, 2**31 - 1)
+tokens = st.lists(int32, max_size=8).map(tuple)
+
+
+@st.composite
+def trajectories(draw: st.DrawFn) -> Trajectory:
+    response = draw(tokens)
+    length = len(response)
+    logprobs = st.lists(
+        st.floats(max_value=0, allow_infinity=False, width=32), min_size=length, max_size=length
+    )
+    mask = st.lists(st.sampled_from([0, 1]), min_size=length, max_size=length)
+    return Trajectory(
+        trajectory_id=draw(text),
+        episode_id=draw(text),
+        parent_trajectory_id=draw(st.none() | text),
+        iteration=draw(int32),
+        task_id=draw(text),
+        task_type=draw(text),
+        environment=draw(text),
+        role=draw(st.sampled_from(["first_attempt", "reflection", "second_attempt", "guided"])),
+        attempt_index=draw(int32),
+        revision_index=draw(int32),
+        sample_index=draw(int32),
+        group_id=draw(text),
+        subgroup=draw(st.none() | text),
+        prompt_token_ids=draw(tokens),
+        response_token_ids=response,
+        response_mask=tuple(draw(mask)),
+        behaviour_logprobs=tuple(draw(logprobs)),
+        temperature=draw(st.floats(0, 4, width=32)),
+        policy_version=draw(text),
+        tokenizer_digest=draw(text),
+        reward=draw(st.floats(allow_nan=False, allow_infinity=False, width=32)),
+        success=draw(st.booleans()),
+        finish_reason=draw(text),
+        truncated=draw(st.booleans()),
+        feedback=draw(text),
+        messages=draw(text),
+        reflection=draw(st.none() | text),
+        memory_version=draw(text),
+        memory_entry_ids=tuple(draw(st.lists(text, max_size=3))),
+        seed=draw(st.integers(0, 2**63 - 1)),
+        environment_seed=draw(st.integers(0, 2**63 - 1)),
+        task_payload=draw(text),
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(trajectories(), max_size=5))
+def test_any_valid_trajectory_survives_its_file_and_gives_the_same_bytes(rows: list[Trajectory]) -> None:
+    with TemporaryDirectory() as folder:
+        one, two = Path(folder) / "one.parquet", Path(folder) / "two.parquet"
+        assert write_trajectories(one, rows) == len(rows)
+        assert read_trajectories([one]) == rows
+        write_trajectories(two, iter(rows))
+        assert one.read_bytes() == two.read_bytes()
+
+
+def test_the_schema_has_the_fields_of_the_dataclass() -> None:
+    assert TRAJECTORY_SCHEMA.names == [field.name for field in fields(Trajectory)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"response_mask": (1, 0)}, "has 3 response tokens, 2 mask values and 3 log-probabilities"),
+        ({"behaviour_logprobs": (0.0,)}, "has 3 response tokens, 3 mask values and 1 log-probabilities"),
+        ({"response_mask": (1, 2, 1)}, "neither 0 nor 1"),
+        ({"behaviour_logprobs": (-1.0, 0.5, -1.0)}, "log-probability 0.5 for token 9"),
+        ({"behaviour_logprobs": (-1.0, float("nan"), -1.0)}, "log-probability nan for token 9"),
+        ({"prompt_token_ids": (1, -1)}, "negative token id"),
+        ({"role": "third_attempt"}, "role 'third_attempt'; allowed: first_attempt, reflection"),
+        ({"reward": float("inf")}, "reward inf"),
+    ],
+)
+def test_a_contradictory_trajectory_is_refused_by_name(
+    trajectory: Trajectory, changes: dict[str, Any], fault: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=f"trajectory first .*{fault}"):
+        write_trajectories(tmp_path / "rows.parquet", [replace(trajectory, **changes)])
+
+
+def test_rounding_above_zero_is_no_fault(trajectory: Trajectory) -> None:
+    replace(trajectory, behaviour_logprobs=(1e-6, 0.0, -1.0)).validate()
+
+
+def test_floats_are_stored_in_32_bits(trajectory: Trajectory, tmp_path: Path) -> None:
+    write_trajectories(tmp_path / "rows.parquet", [replace(trajectory, reward=0.1)])
+    assert read_trajectories([tmp_path / "rows.parquet"])[0].reward == float(np.float32(0.1)) != 0.1
+
+
+def test_files_are_read_in_the_order_given(trajectory: Trajectory, tmp_path: Path) -> None:
+    paths = [tmp_path / f"{name}.parquet" for name in "ba"]
+    for number, path in enumerate(paths):
+        write_trajectories(path, [replace(trajectory, iteration=number, trajectory_id=path.stem)])
+    assert [row.trajectory_id for row in read_trajectories(paths)] == ["b", "a"]
+    scan = scan_trajectories(paths).select("trajectory_id", "response_mask")
+    assert scan.collect().rows() == [("b", [1, 0, 1]), ("a", [1, 0, 1])]
+
+
+def test_the_id_follows_from_what_the_trajectory_is() -> None:
+    expected = hashlib.sha256(b'["artifact","task",2,"reflection",1]').hexdigest()[:32]
+    assert trajectory_id("artifact", "task", 2, "reflection", 1) == expected

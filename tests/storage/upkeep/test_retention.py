@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.numpy import save_file
+
+from storage.artifacts.recipe import Recipe
+from storage.artifacts.store import ArtifactStore
+from storage.errors import DamagedArtifact, InputError, ReleasedFileError, RunBusy
+from storage.lineage import explain
+from storage.runs.run import Run, RunStore
+from storage.upkeep.collection import collect
+from storage.upkeep.retention import RetentionRule, parse_rule, plan_retention, retain
+from storage.upkeep.verification import verify_run
+
+
+def checkpoint(store: ArtifactStore, stage: str, iteration: int, branch: str = "") -> str:
+    import numpy as np
+
+    recipe = Recipe(stage, 1, {"iteration": iteration, "branch": branch}, {}, 0)
+    with store.create(recipe, run="run", iteration=iteration) as staging:
+        (staging.path / "model").mkdir()
+        save_file({"weight": np.zeros(4, np.float32)}, staging.path / "model" / "model.safetensors")
+        (staging.path / "model" / "config.json").write_text("{}")
+        save_file({"moment": np.zeros(8, np.float32)}, staging.path / "optimizer.safetensors")
+        (staging.path / "optimizer.json").write_text("{}")
+        return staging.commit().manifest.artifact_id
+
+
+def train(store: ArtifactStore, name: str, iterations: int, shared: int = 0) -> tuple[Run, dict[int, str]]:
+    """A run of fine-tuned checkpoints, the first `shared` of which other runs have too."""
+    run = RunStore(store.uri).create(name, {})
+    ids = {}
+    for iteration in range(1, iterations + 1):
+        ids[iteration] = checkpoint(store, "fine_tune", iteration, "" if iteration <= shared else name)
+        run.record(iteration, "fine_tune", ids[iteration], reused=False, seconds=0.0)
+    return run, ids
+
+
+def released(store: ArtifactStore, ids: dict[int, str], name: str) -> list[int]:
+    fresh = ArtifactStore(store.uri)
+    return [number for number, one in ids.items() if fresh.open(one).releases.of(name) is not None]
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("1", {9}),
+        ("3", {7, 8, 9}),
+        ("every:4", {4, 8, 9}),
+        ("2,every:4", {4, 8, 9}),
+        ("20", set(range(1, 10))),
+    ],
+)
+def test_a_rule_keeps_the_last_iterations_and_every_so_many(text: str, kept: set[int]) -> None:
+    assert parse_rule(text).kept(range(1, 10)) == kept
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0", "-1", "x", "every:0", "every:", "3,", "every:2,3", "1.5", "3,every:x"]
+)
+def test_anything_else_is_no_rule(text: str) -> None:
+    with pytest.raises(InputError, match="is no rule of retention"):
+        parse_rule(text)
+
+
+def test_old_files_go_by_their_rules_and_the_rest_stays(store_uri: str) -> None:
+    store = ArtifactStore(store_uri)
+    _, ids = train(store, "run", 4)
+    rules = {"checkpoints": RetentionRule("2", 2), "optimizer": RetentionRule("1", 1)}
+    planned = plan_retention(store_uri, rules)  # type: ignore[arg-type]
+    assert released(store, ids, "optimizer.safetensors") == []
+    assert {(p.manifest.iteration, p.files) for p in planned} == {
+        (1, ("model/model.safetensors",)),
+        (2, ("model/model.safetensors",)),
+        (1, ("optimizer.safetensors",)),
+        (2, ("optimizer.safetensors",)),
+        (3, ("optimizer.safetensors",)),
+    }
+    retain(store_uri, rules)  # type: ignore[arg-type]
+    assert released(store, ids, "model/model.safetensors") == [1, 2]
+    assert released(store, ids, "optimizer.safetensors") == [1, 2, 3]
+    assert all(store.verify(artifact_id) == [] for artifact_id in ids.values())
+    assert retain(store_uri, rules) == []  # type: ignore[arg-type]
+
+
+def test_a_released_file_is_refused_by_name_and_the_others_can_be_read(store_uri: str) -> None:
+    store = ArtifactStore(store_uri)
+    _, ids = train(store, "run", 2)
+    retain(store_uri, {"optimizer": parse_rule("1")})
+    old = ArtifactStore(store_uri).open(ids[1])
+    assert (old.path("model") / "model.safetensors").exists()
+    said = rf"optimizer\.safetensors of artifact {ids[1]} \(fine_tune, iteration 1\) was released on .* by"
+    with pytest.raises(ReleasedFileError, match=said + " the rule --retain-optimizer 1"):
+        old.path("optimizer.safetensors")
+    with pytest.raises(ReleasedFileError, match=said):
+        _ = old.folder
+    assert (ArtifactStore(store_uri).open(ids[2]).folder / "optimizer.safetensors").exists()
+    retain(store_uri, {"checkpoints": parse_rule("1")})
+    with pytest.raises(ReleasedFileError, match=r"model/model\.safetensors"):
+        ArtifactStore(store_uri).open(ids[1]).path("model")
+    assert [file.path for file in ArtifactStore(store_uri).open(ids[1]).releases.files] == [
+        "optimizer.safetensors",
+        "model/model.safetensors",
+    ]
+
+
+def test_what_a_branch_still_keeps_stays(store: ArtifactStore) -> None:
+    _, old = train(store, "old", 6, shared=3)
+    _, young = train(store, "young", 3, shared=3)
+    assert {old[number] for number in (1, 2, 3)} == set(young.values())
+    retain(store.uri, {"checkpoints": parse_rule("2")})
+    assert released(store, old, "model/model.safetensors") == [1, 4]
+
+
+def test_one_run_can_be_named_and_the_others_lose_nothing(store: ArtifactStore) -> None:
+    _, one = train(store, "one", 3)
+    _, two = train(store, "two", 3)
+    retain(store.uri, {"checkpoints": parse_rule("1")}, "two")
+    assert released(store, one, "model/model.safetensors") == []
+    assert released(store, two, "model/model.safetensors") == [1, 2]
+    with pytest.raises(InputError, match="no run three"):
+        retain(store.uri, {"checkpoints": parse_rule("1")}, "three")
+
+
+def test_nothing_is_released_while_a_run_is_worked_on(store: ArtifactStore) -> None:
+    run, _ = train(store, "run", 3)
+    with run.lock(), pytest.raises(RunBusy):
+        retain(store.uri, {"checkpoints": parse_rule("1")})
+
+
+def test_lineage_of_released_rollouts_stays_to_the_row(tiny_run: Any) -> None:
+    store, run = tiny_run.store, tiny_run.run
+    before = verify_run(store, run)
+    whole = explain(store, run, "second", depth=3)
+    run.record(2, "rollout_shard", _later_shard(store), reused=False, seconds=0.0)
+    (release,) = retain(store.uri, {"trajectories": parse_rule("1")})
+    assert (release.manifest.artifact_id, release.files) == (tiny_run.shard, ("trajectories.parquet",))
+
+    fresh = ArtifactStore(store.uri)
+    assert explain(fresh, run, "second", depth=3) == whole
+    after = verify_run(fresh, run)
+    assert (after.problems, after.released_files) == ([], 1)
+    assert after.trajectories == before.trajectories == 3
+    with pytest.raises(ReleasedFileError):
+        fresh.open(tiny_run.shard).path("trajectories.parquet")
+    assert not (
+        Path(store.uri) / "artifacts" / "rollout_shard" / tiny_run.shard / "trajectories.parquet"
+    ).exists()
+
+
+def _later_shard(store: ArtifactStore) -> str:
+    with store.create(Recipe("rollout_shard", 1, {"later": True}, {}, 0), run="run", iteration=2) as staging:
+        return staging.commit().manifest.artifact_id
+
+
+def test_a_changed_record_or_changed_kept_rows_are_found(tiny_run: Any) -> None:
+    store, run = tiny_run.store, tiny_run.run
+    run.record(2, "rollout_shard", _later_shard(store), reused=False, seconds=0.0)
+    retain(store.uri, {"trajectories": parse_rule("1")})
+    folder = Path(store.uri) / "artifacts" / "rollout_shard" / tiny_run.shard
+    for name in ("released.json", "kept_rows/trajectories.parquet"):
+        whole = (folder / name).read_bytes()
+        (folder / name).write_bytes(whole[:200] + bytes([whole[200] ^ 1]) + whole[201:])
+        with pytest.raises(DamagedArtifact, match=name):
+            ArtifactStore(store.uri).open(tiny_run.shard)
+        assert any(name in problem for problem in verify_run(ArtifactStore(store.uri), run).problems)
+        (folder / name).write_bytes(whole)
+
+
+def test_a_release_that_was_killed_before_the_bytes_went_is_finished_by_the_next(
+    store: ArtifactStore,
+) -> None:
+    _, ids = train(store, "run", 2)
+    folder = Path(store.uri) / "artifacts" / "fine_tune" / ids[1]
+    weights = (folder / "model" / "model.safetensors").read_bytes()
+    retain(store.uri, {"checkpoints": parse_rule("1")})
+    (folder / "model" / "model.safetensors").write_bytes(weights)
+    fresh = ArtifactStore(store.uri)
+    assert fresh.verify(ids[1]) == []
+    with pytest.raises(ReleasedFileError):
+        fresh.open(ids[1]).path("model")
+    (left,) = collect(store.uri, timedelta(hours=1)).leftovers
+    assert (left.kind, left.bytes) == ("released, and still there", len(weights))
+    assert not (folder / "model" / "model.safetensors").exists()
