@@ -44,7 +44,7 @@ def refuse_earlier_changes(
             continue
         # A recipe also holds what follows from settings, such as the tasks that were drawn.
         given = changed_settings(old, new)
-        found = [] if changed is None else config_differences(recipe.config, changed.config)
+        found = [] if changed is None else config_differences(recipe.settings, changed.settings)
         reason = "; ".join(([each for each in found if each in given] or given)[:_EXAMPLES])
         name = place[0]
         if name in PREPARATIONS:

@@ -32,7 +32,8 @@ def bootstrap(context: RunContext) -> StageOutcome:
     recipe = Recipe(
         stage="bootstrap",
         stage_version=1,
-        config={
+        kind="checkpoint",
+        settings={
             "policy": policy.model_dump(mode="json"),
             "environment": environment.model_dump(mode="json", exclude={"world_seed", "task_file"}),
         },
@@ -54,8 +55,9 @@ def _import_pretrained(context: RunContext, policy: PretrainedPolicyConfig) -> S
     recipe = Recipe(
         stage="bootstrap",
         stage_version=1,
+        kind="checkpoint",
         # Whether an adapter is trained changes nothing here, so that both kinds of run share the base.
-        config={
+        settings={
             "policy": policy.model_dump(mode="json", exclude={"lora"}),
             "weights": weights_digest(policy.model),
         },

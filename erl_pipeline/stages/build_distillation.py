@@ -28,7 +28,8 @@ def build_distillation(context: RunContext, iteration: int, rollouts_id: str) ->
     recipe = Recipe(
         stage="build_distillation",
         stage_version=1,
-        config={"role": role, "max_rows_per_task": settings.max_rows_per_task},
+        kind="sft_dataset",
+        settings={"role": role, "max_rows_per_task": settings.max_rows_per_task},
         inputs={"rollouts": rollouts_id},
         seed=context.config.seed,
     )

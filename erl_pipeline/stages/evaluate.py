@@ -49,7 +49,8 @@ def evaluate_tasks(
     recipe = Recipe(
         stage=stage,
         stage_version=1,
-        config={
+        kind="evaluation",
+        settings={
             **config.model_dump(mode="json", include={"environment", "sampling", "rollouts", "reflection"}),
             "engine": sampling_settings(config.engine),
             "evaluation": settings.model_dump(mode="json", include={"samples_per_task", "with_reflection"}),

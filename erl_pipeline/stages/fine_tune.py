@@ -27,7 +27,8 @@ def fine_tune(context: RunContext, iteration: int, checkpoint_id: str, dataset_i
     recipe = Recipe(
         stage="fine_tune",
         stage_version=1,
-        config={
+        kind="checkpoint",
+        settings={
             **config.model_dump(mode="json", include={"fine_tune", "optimizer"}),
             **adapter_settings(config),
         },

@@ -78,9 +78,11 @@ def _by_iteration(path: Path) -> Iterator[tuple[int, Iterator[Trajectory]]]:
 def _import_iteration(
     store: ArtifactStore, run: Run, iteration: int, rows: Sequence[Trajectory], digest: str
 ) -> ImportedIteration:
-    recipe = Recipe(IMPORT_STAGE, 1, {"file_sha256": digest, "iteration": iteration}, {}, 0)
+    recipe = Recipe(
+        IMPORT_STAGE, 1, {"file_sha256": digest, "iteration": iteration}, {}, 0, kind="trajectories"
+    )
     trajectories, reused = _commit(store, run, recipe, iteration, {"trajectories": len(rows)}, rows)
-    listing = Recipe("generate_rollouts", 1, {}, {"shard-0000": trajectories.artifact_id}, 0)
+    listing = Recipe("generate_rollouts", 1, {}, {"shard-0000": trajectories.artifact_id}, 0, kind="rollouts")
     rollouts, _ = _commit(store, run, listing, iteration, count_rollouts(rows), None)
     return ImportedIteration(iteration, len(rows), trajectories.artifact_id, rollouts.artifact_id, reused)
 

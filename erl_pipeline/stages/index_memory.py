@@ -42,7 +42,8 @@ def index_memory(
     recipe = Recipe(
         stage=INDEX_STAGE,
         stage_version=2,
-        config={
+        kind="memory",
+        settings={
             "memory": memory_recipe(settings),
             "threshold": context.config.rollouts.success_threshold,
         },

@@ -62,7 +62,8 @@ def measure_staleness(
     recipe = Recipe(
         stage="measure_staleness",
         stage_version=1,
-        config={
+        kind="table",
+        settings={
             "correction": correction.model_dump(mode="json"),
             "microbatch_tokens": config.update.microbatch_tokens,
         },

@@ -27,7 +27,8 @@ def prepare_tasks(context: RunContext) -> StageOutcome:
     recipe = Recipe(
         stage="prepare_tasks",
         stage_version=1,
-        config={
+        kind="tasks",
+        settings={
             "environment": config.environment.model_dump(mode="json", exclude={"task_file"}),
             "held_out": config.evaluation.tasks,
             # The tasks themselves, so that an edited task file is another artifact.

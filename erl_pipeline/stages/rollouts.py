@@ -62,7 +62,8 @@ def rollout_shard(context: RunContext, plan: ShardPlan) -> StageOutcome:
     recipe = Recipe(
         stage="rollout_shard",
         stage_version=1,
-        config={
+        kind="trajectories",
+        settings={
             **config.model_dump(
                 mode="json",
                 include={
@@ -115,7 +116,8 @@ def generate_rollouts(
     recipe = Recipe(
         stage="generate_rollouts",
         stage_version=1,
-        config={},
+        kind="rollouts",
+        settings={},
         inputs={f"shard-{index:04d}": shard_id for index, shard_id in enumerate(shard_ids)},
         seed=0,
     )

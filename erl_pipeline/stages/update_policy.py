@@ -39,7 +39,8 @@ def update_policy(
     recipe = Recipe(
         stage="update_policy",
         stage_version=1,
-        config={
+        kind="checkpoint",
+        settings={
             **config.model_dump(mode="json", include={"objective", "optimizer", "update"}),
             **adapter_settings(config),
         },

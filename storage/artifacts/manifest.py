@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from storage.artifacts.recipe import Recipe, encode_json, require_json
+from storage.artifacts.recipe import ArtifactKind, Recipe, encode_json, require_json
 
 MANIFEST = "manifest.json"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 Guarantee = Literal["bytes", "approximate"]
 """`bytes`: the same bytes, on the same kind of processor, with the same versions and number of threads.
@@ -69,14 +69,19 @@ class Manifest(_Record):
     artifact_id: str
     stage: str
     stage_version: int
+    kind: ArtifactKind
     run: str
     """The run that made the artifact; other runs may share it."""
     iteration: int | None
     """None for what is made once, before the first iteration."""
     inputs: dict[str, str]
     """Name of an input -> its artifact id."""
-    config: dict[str, Any]
+    settings: dict[str, Any]
     """The slice of the configuration that the stage read."""
+    index: dict[str, int]
+    """Which of several artifacts of its stage it is, such as iteration and shard."""
+    code: dict[str, str]
+    """Package that people edit -> fingerprint of its sources."""
     seed: int
     code_version: str
     packages: dict[str, str]
@@ -96,7 +101,16 @@ class Manifest(_Record):
     @property
     def recipe(self) -> Recipe:
         """What the artifact was made from; its `artifact_id` is the manifest's."""
-        return Recipe(self.stage, self.stage_version, self.config, self.inputs, self.seed)
+        return Recipe(
+            self.stage,
+            self.stage_version,
+            self.settings,
+            self.inputs,
+            self.seed,
+            index=self.index,
+            code=self.code,
+            kind=self.kind,
+        )
 
     def sealed(self) -> Manifest:
         """The same manifest with its own digest filled in.

@@ -6,8 +6,9 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
 
 ID_LENGTH = 32
 """Hex characters of an id: 128 bits of a SHA-256."""
@@ -40,30 +41,54 @@ def derive_seed(*parts: str | int) -> int:
     return int.from_bytes(hashed[:8], "big") >> 1
 
 
+ArtifactKind = Literal[
+    "checkpoint",
+    "tasks",
+    "trajectories",
+    "rollouts",
+    "memory",
+    "sft_dataset",
+    "evaluation",
+    "request",
+    "table",
+]
+"""What an artifact is, whichever stage made it. `rollouts` lists artifacts of kind `trajectories`, which are
+its inputs; `checkpoint` holds a policy; `memory` is a memory version; `request` records what somebody asked
+for; `table` is everything that nothing else is made to follow."""
+
+
 @dataclass(frozen=True)
 class Recipe:
     """Everything that an artifact's bytes follow from.
 
-    `config` is the slice of the configuration that the stage reads, `inputs` maps a name to the id of
-    an input artifact, `stage_version` changes whenever the stage's code would give other bytes.
+    `settings` is the slice of the configuration that the stage reads, `inputs` maps a name to the id of
+    an input artifact, `index` says which of several of its kind it is (such as iteration and shard), `code`
+    maps a package that people edit to the fingerprint of its sources. `stage_version` changes whenever the
+    stage's own code would give other bytes.
     """
 
     stage: str
     stage_version: int
-    config: Mapping[str, Any]
+    settings: Mapping[str, Any]
     inputs: Mapping[str, str]
     seed: int
+    index: Mapping[str, int] = field(default_factory=dict)
+    code: Mapping[str, str] = field(default_factory=dict)
+    kind: ArtifactKind = "table"
 
-    @property
+    @cached_property
     def artifact_id(self) -> str:
         """Same recipe, same id; one changed setting, another id. See `canonical_json` for what it raises."""
         return digest(
             {
                 "stage": self.stage,
                 "stage_version": self.stage_version,
-                "config": self.config,
+                "kind": self.kind,
+                "settings": self.settings,
                 "inputs": self.inputs,
                 "seed": self.seed,
+                "index": self.index,
+                "code": self.code,
             }
         )
 

@@ -56,10 +56,10 @@ def forget(store: ArtifactStore, run: Run, entry_id: str, reason: str) -> Forgot
         asked = [entry for entry in run.stages() if entry.stage == REQUEST_STAGE]
         for earlier in asked:
             manifest = store.find(earlier.artifact_id, REQUEST_STAGE)
-            if manifest is not None and manifest.config["entry_id"] == entry_id:
+            if manifest is not None and manifest.settings["entry_id"] == entry_id:
                 raise InputError(
                     f"entry {entry_id} is forgotten already and leaves the memory after iteration "
-                    f"{earlier.iteration}: {manifest.config['reason']}"
+                    f"{earlier.iteration}: {manifest.settings['reason']}"
                 )
         request = request_recipe(version, entry_id, reason)
         key = f"{len(asked):04d}"
@@ -80,19 +80,21 @@ def forget(store: ArtifactStore, run: Run, entry_id: str, reason: str) -> Forgot
 
 def request_recipe(version: str, entry_id: str, reason: str) -> Recipe:
     """The recipe of the request to forget an entry, made when `version` was the newest memory."""
-    return Recipe(REQUEST_STAGE, 1, {"entry_id": entry_id, "reason": reason}, {PARENT_INPUT: version}, 0)
+    return Recipe(
+        REQUEST_STAGE, 1, {"entry_id": entry_id, "reason": reason}, {PARENT_INPUT: version}, 0, kind="request"
+    )
 
 
 def forget_recipe(parent: str, request_id: str) -> Recipe:
     """The recipe of the memory version that fulfils a request."""
-    return Recipe(FORGET_STAGE, 1, {}, {PARENT_INPUT: parent, "request": request_id}, 0)
+    return Recipe(FORGET_STAGE, 1, {}, {PARENT_INPUT: parent, "request": request_id}, 0, kind="memory")
 
 
 def write_forgotten(store: ArtifactStore, folder: Path, recipe: Recipe) -> int:
     """Write the files of a `forget_recipe`; how many entries leave (0 where it is gone by other means)."""
     version = recipe.artifact_id
     request = store.open(recipe.inputs["request"]).manifest
-    entry_id, reason = str(request.config["entry_id"]), str(request.config["reason"])
+    entry_id, reason = str(request.settings["entry_id"]), str(request.settings["reason"])
     state = _state(store, recipe.inputs[PARENT_INPUT], entry_id)
     removals = [Removal(entry_id, "forgotten", reason, version)] if state == "held" else []
     return write_removals(folder / REMOVALS_FILE, removals)

@@ -13,7 +13,7 @@ from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
 from tests.command_line.conftest import FinishedRun
 from tests.command_line.invoke import SMALL, invoke
-from tests.erl_pipeline.metrics.events import scalars, wandb_rows
+from tests.erl_pipeline.views.trackers.events import scalars, wandb_rows
 
 
 def numbers_of_the_store(store: Path) -> dict[tuple[str, int], list[float]]:

@@ -22,7 +22,7 @@ from erl_pipeline.policies.checkpoints import checkpoint_parts, load_checkpoint
 from erl_pipeline.policies.pretrained import LoadedPolicy
 from storage.errors import EngineError
 from storage.tables.trajectories import read_trajectories
-from tests.erl_pipeline.generation.vllm.small_policies import ENGINE, logprobs_of
+from tests.erl_pipeline.engines.vllm.small_policies import ENGINE, logprobs_of
 from tests.erl_pipeline.pipeline.adapted_runs import config, save_base
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]

@@ -16,7 +16,7 @@ import pytest
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
 from storage.upkeep.verification import verify_run
-from tests.erl_pipeline.metrics.events import scalars
+from tests.erl_pipeline.views.trackers.events import scalars
 from tests.integration.killing import SMALL, random_moment, train_to_the_end, train_until, where_it_died
 from tests.integration.runs import artifact_hashes, trajectory_ids
 

@@ -5,7 +5,7 @@ import pytest
 
 from erl_pipeline.engines.vllm.engine import server_arguments
 from erl_pipeline.engines.vllm.server import ManagedServer
-from tests.erl_pipeline.generation.vllm.small_policies import ENGINE, SMALL_SERVER, save, untied_gpt2
+from tests.erl_pipeline.engines.vllm.small_policies import ENGINE, SMALL_SERVER, save, untied_gpt2
 
 
 @pytest.fixture(scope="session")

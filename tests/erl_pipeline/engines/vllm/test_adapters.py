@@ -15,7 +15,7 @@ from erl_pipeline.engines.vllm.adapters import (
 )
 from erl_pipeline.engines.vllm.probe import make_probe
 from erl_pipeline.policies.adapters import adapted_modules, add_fresh_adapter
-from tests.erl_pipeline.generation.vllm.small_policies import tied_llama
+from tests.erl_pipeline.engines.vllm.small_policies import tied_llama
 
 
 def test_the_share_is_1_where_the_server_changes_as_the_trainer_does_and_0_where_it_does_not() -> None:

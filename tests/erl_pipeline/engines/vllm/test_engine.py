@@ -26,8 +26,7 @@ from erl_pipeline.episodes.requests import EpisodeSteps
 from erl_pipeline.policies.tiny.tokenizer import build_tokenizer
 from storage.errors import EngineError
 from storage.tables.trajectories import Trajectory
-from tests.erl_pipeline.episodes.script import ENVIRONMENT, PROVENANCE, TASK, rules
-from tests.erl_pipeline.generation.vllm.small_policies import (
+from tests.erl_pipeline.engines.vllm.small_policies import (
     CONTEXT,
     END,
     ENGINE,
@@ -37,6 +36,7 @@ from tests.erl_pipeline.generation.vllm.small_policies import (
     tied_llama,
     train_a_little,
 )
+from tests.erl_pipeline.episodes.script import ENVIRONMENT, PROVENANCE, TASK, rules
 
 pytestmark = pytest.mark.vllm
 

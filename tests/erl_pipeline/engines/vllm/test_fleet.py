@@ -15,7 +15,7 @@ from erl_pipeline.engines.vllm.server import ManagedServer
 from erl_pipeline.engines.vllm.server_pool import Fleet, Member
 from erl_pipeline.engines.vllm.weight_sync import ServedPolicy
 from storage.errors import EngineError
-from tests.erl_pipeline.generation.vllm.small_policies import END, logprobs_of, save, untied_gpt2
+from tests.erl_pipeline.engines.vllm.small_policies import END, logprobs_of, save, untied_gpt2
 
 pytestmark = pytest.mark.vllm
 

@@ -18,7 +18,7 @@ from erl_pipeline.engines.vllm.server import ManagedServer
 from erl_pipeline.engines.vllm.serving_copy import write_serving_copy
 from erl_pipeline.engines.vllm.weight_sync import ServedPolicy, hand_over
 from storage.errors import EngineError
-from tests.erl_pipeline.generation.vllm.small_policies import (
+from tests.erl_pipeline.engines.vllm.small_policies import (
     CONTEXT,
     END,
     ENGINE,

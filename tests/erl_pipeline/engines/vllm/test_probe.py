@@ -11,7 +11,7 @@ from erl_pipeline.engines.vllm.probe import (
     make_probe,
     tolerance,
 )
-from tests.erl_pipeline.generation.vllm.small_policies import (
+from tests.erl_pipeline.engines.vllm.small_policies import (
     VOCABULARY,
     logprobs_of,
     train_a_little,

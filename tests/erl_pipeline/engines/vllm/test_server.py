@@ -12,7 +12,7 @@ import pytest
 from erl_pipeline.engines.vllm import supervise
 from erl_pipeline.engines.vllm.server import ManagedServer
 from storage.errors import EngineError
-from tests.erl_pipeline.generation.vllm.small_policies import SMALL_SERVER, save, untied_gpt2
+from tests.erl_pipeline.engines.vllm.small_policies import SMALL_SERVER, save, untied_gpt2
 
 # Starts a server and dies without a word as soon as its engine process is there.
 DOOMED_OWNER = """

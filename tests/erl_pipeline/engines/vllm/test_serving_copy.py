@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM
 
 from erl_pipeline.engines.vllm.serving_copy import write_serving_copy
 from storage.errors import EngineError
-from tests.erl_pipeline.generation.vllm.small_policies import save, tied_llama, untied_gpt2
+from tests.erl_pipeline.engines.vllm.small_policies import save, tied_llama, untied_gpt2
 
 
 def test_an_untied_checkpoint_is_served_as_it_is(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from erl_pipeline.views.trackers.writer import LastingWriter, Mark
 from storage.artifacts.manifest import Manifest
 from storage.errors import ConfigError, StoreError
 from storage.runs.run import Run, RunStore
-from tests.erl_pipeline.metrics.mlflow_servers import recorded_runs, recorded_scalars, tracking_server
+from tests.erl_pipeline.views.trackers.mlflow_servers import recorded_runs, recorded_scalars, tracking_server
 
 NOON = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
 

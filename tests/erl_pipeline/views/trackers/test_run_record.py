@@ -12,8 +12,8 @@ from erl_pipeline.views.trackers.tensorboard import TensorBoardWriter
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import Run, RunStore
-from tests.erl_pipeline.metrics.events import scalars
-from tests.erl_pipeline.metrics.recorded import commit
+from tests.erl_pipeline.views.trackers.events import scalars
+from tests.erl_pipeline.views.trackers.recorded import commit
 
 
 class Recorded:

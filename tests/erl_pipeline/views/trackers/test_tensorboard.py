@@ -10,8 +10,8 @@ from erl_pipeline.views.trackers.tensorboard import TensorBoardWriter
 from erl_pipeline.views.trackers.writer import Mark
 from storage.artifacts.store import ArtifactStore
 from storage.errors import StoreError
-from tests.erl_pipeline.metrics.events import scalars
-from tests.erl_pipeline.metrics.recorded import commit
+from tests.erl_pipeline.views.trackers.events import scalars
+from tests.erl_pipeline.views.trackers.recorded import commit
 
 
 def test_a_record_that_cannot_be_gone_on_with_is_replaced(tmp_path: Path) -> None:
