@@ -16,5 +16,6 @@ class EvaluationConfig(Settings):
     """Held-out tasks."""
     samples_per_task: int = Field(default=0, ge=0, le=64)
     """Sampled attempts of each task beside the greedy one; 0 leaves them out."""
-    with_reflection: bool = False
-    """Also reflect on failures and try again, and report the success of that."""
+    whole_episodes: bool = False
+    """Also play on after a failed greedy attempt as the method does in training, without memory, and report
+    the success of that."""

@@ -180,6 +180,16 @@ They may change in a run, and no artifact's id depends on them."""
 EngineConfig = Annotated[TransformersEngineConfig | VllmEngineConfig, Field(discriminator="type")]
 
 
-def sampling_settings(engine: EngineConfig) -> dict[str, Any]:
-    """The settings of an engine that decide what is sampled, for the recipes of stages that sample."""
-    return engine.model_dump(mode="json", exclude=set(OPERATIONAL_SETTINGS))
+def identity_of(engine: EngineConfig) -> EngineConfig:
+    """The engine as recipes hold it: its operational settings at their defaults."""
+    return type(engine).model_validate(engine.model_dump(exclude=set(OPERATIONAL_SETTINGS)))
+
+
+def operational_settings(engine: EngineConfig) -> dict[str, Any]:
+    """The settings that a worker is given beside the recipe."""
+    return engine.model_dump(mode="json", include=set(OPERATIONAL_SETTINGS))
+
+
+def with_operational(engine: EngineConfig, operational: dict[str, Any]) -> EngineConfig:
+    """The engine of a recipe as this worker runs it."""
+    return type(engine).model_validate({**engine.model_dump(), **operational})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from erl_pipeline.config.explain import explain
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.config.yaml_values import KeyPath, parse_yaml, shorten
+from erl_pipeline.plugins import Group, plugins
 from storage.errors import ConfigError
 
 
@@ -51,12 +52,28 @@ def _validate(
         for depth in range(1, len(key)):
             origins.setdefault(key[:depth], "--set")
         origins[key] = "--set"
+    require_usable_plugins(values)
     try:
         return RunConfig.model_validate(values)
     except ValidationError as error:
         problems = explain(error, RunConfig, origins)
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         raise ConfigError("\n  ".join([f"{where}: {count}", *problems])) from error
+
+
+def require_usable_plugins(values: Mapping[str, Any]) -> None:
+    """Raise ConfigError where settings name a plug-in that is installed but cannot be used."""
+    groups: tuple[tuple[str, Group], ...] = (
+        ("environment", "environments"),
+        ("method", "methods"),
+        ("trainer", "trainers"),
+        ("runner", "runners"),
+    )
+    for key, group in groups:
+        value = values.get(key)
+        type_ = value.get("type") if isinstance(value, dict) else value
+        if isinstance(type_, str):
+            plugins(group).require_usable(type_)
 
 
 def _read(path: Path) -> str:
@@ -79,11 +96,17 @@ def _parse_override(override: str) -> tuple[KeyPath, Any]:
     return path, parse_yaml(value, f"--set {override}").value
 
 
+_NAMED: frozenset[KeyPath] = frozenset({("method",), ("trainer",), ("runner",)})
+"""Groups of settings for which a configuration may give just the type."""
+
+
 def _set(values: dict[str, Any], path: KeyPath, value: Any) -> None:
     """Put `value` at a dotted key, making the groups on the way that are absent or just `on`."""
     group = values
     for depth, part in enumerate(path[:-1], start=1):
         inner = group.get(part)
+        if isinstance(inner, str) and path[:depth] in _NAMED:
+            inner = group[part] = {"type": inner}
         if inner is None or inner is True:
             inner = group[part] = {}
         if not isinstance(inner, dict):

@@ -9,6 +9,23 @@ from pydantic import Field
 from erl_pipeline.config.base import Settings
 
 
+class RetrievalSettings(Settings):
+    """How a memory is searched for one reflection."""
+
+    embedding_model: str
+    top_k: int
+    same_task_type: bool
+
+
+class KeepSettings(Settings):
+    """What a memory keeps; what is off is None, so that it changes no artifact."""
+
+    embedding_model: str
+    merge_similarity: float | None
+    max_entries: int | None
+    evict: Literal["oldest", "lowest_gain"] | None
+
+
 class MemoryConfig(Settings):
     """Reflections that led to success, found again by similarity of the situation they came from."""
 
@@ -29,3 +46,20 @@ class MemoryConfig(Settings):
     evict: Literal["oldest", "lowest_gain"] = "oldest"
     """Which entries leave a full memory: the oldest, or those whose second attempt gained the least reward
     (of equals the oldest)."""
+
+    @property
+    def retrieval(self) -> RetrievalSettings:
+        """How it is searched, apart from what it keeps."""
+        return RetrievalSettings(
+            embedding_model=self.embedding_model, top_k=self.top_k, same_task_type=self.same_task_type
+        )
+
+    @property
+    def keep(self) -> KeepSettings:
+        """What it keeps, apart from how it is searched."""
+        return KeepSettings(
+            embedding_model=self.embedding_model,
+            merge_similarity=self.merge_similarity,
+            max_entries=self.max_entries,
+            evict=None if self.max_entries is None else self.evict,
+        )

@@ -14,9 +14,15 @@ class RolloutConfig(Settings):
     """Tasks drawn from the training set in each iteration, without replacement until all were drawn."""
     group_size: int = Field(default=8, ge=1)
     """Episodes of each task; their rewards are compared to give advantages (GRPO)."""
-    max_revisions: int = Field(default=1, ge=1, le=8)
-    """Most rounds of reflection and further attempt after a first attempt that failed."""
     success_threshold: float = Field(default=1.0, gt=0.0)
-    """An attempt whose reward is at least this succeeded; only others are reflected on (the gate)."""
+    """An attempt whose reward is at least this succeeded; a method retries only others (the gate)."""
+    step_seconds: float = Field(default=60.0, gt=0.0)
+    """Deadline of one answer of the environment. An episode whose environment fails or misses it ends there, as
+    data: its `finish_reason` says so."""
     tasks_per_shard: int = Field(default=16, ge=1)
     """Tasks of one shard, the unit that is generated in one go and never generated again."""
+
+    @property
+    def shards(self) -> int:
+        """Shards of one iteration."""
+        return -(-self.tasks_per_iteration // self.tasks_per_shard)

@@ -1,86 +1,116 @@
 """Checkpoints as the stages read them: all weights, or a base and an adapter of it.
 
-The base is the checkpoint that `bootstrap` committed. A checkpoint that holds an adapter names it as an
-input of its recipe, so that lineage, verification and whatever removes artifacts see what it rests on.
+The base is the checkpoint that the run began with. A stage that works with an adapter has the base as an
+input of its own, so that lineage, verification and whatever removes artifacts see what it rests on.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Literal
 
+from erl_pipeline.config.base import Settings
 from erl_pipeline.config.policy import LoraConfig, PretrainedPolicyConfig
-from erl_pipeline.config.run import RunConfig
-from erl_pipeline.policies.adapters import add_fresh_adapter, read_adapter
-from erl_pipeline.policies.pretrained import LoadedPolicy, Precision, load_policy
+from storage.artifacts.artifact import Artifact
 from storage.artifacts.recipe import derive_seed
-from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError
+
+if TYPE_CHECKING:
+    from erl_pipeline.config.run import RunConfig
+    from erl_pipeline.policies.pretrained import LoadedPolicy
 
 MODEL = "model"
 """The folder of a checkpoint that has the weights, or the adapter."""
 
-_BASE = "base"
+CHECKPOINT, BASE = "checkpoint", "base"
+"""Names of the inputs of a stage that works with a policy."""
+
+
+class WeightsSettings(Settings):
+    """How a checkpoint becomes a policy in memory."""
+
+    dtype: Literal["float32", "bfloat16"]
+    """Precision of the weights; the tiny policy has float32."""
+    lora: LoraConfig | None
+    """The adapter that is trained; None when all weights are."""
+    adapter_seed: int | None
+    """What a fresh adapter is drawn from."""
+
+
+def weights_settings(config: RunConfig) -> WeightsSettings:
+    """How the run's policy is loaded."""
+    policy = config.policy
+    if not isinstance(policy, PretrainedPolicyConfig):
+        return WeightsSettings(dtype="float32", lora=None, adapter_seed=None)
+    seed = None if policy.lora is None else derive_seed(config.seed, "adapter")
+    return WeightsSettings(dtype=policy.dtype, lora=policy.lora, adapter_seed=seed)
 
 
 @dataclass(frozen=True)
 class CheckpointParts:
     """Where the weights of a checkpoint are. Without an adapter, the checkpoint is its own base."""
 
+    checkpoint_id: str
     base_id: str
     base_folder: Path
     adapter_folder: Path | None
 
 
-def checkpoint_parts(store: ArtifactStore, checkpoint_id: str) -> CheckpointParts:
-    """The verified folders of a checkpoint, on this machine."""
-    checkpoint = store.open(checkpoint_id)
-    base_id = checkpoint.manifest.inputs.get(_BASE)
-    if base_id is None:
-        return CheckpointParts(checkpoint_id, checkpoint.path(MODEL), None)
-    return CheckpointParts(base_id, store.open(base_id).path(MODEL), checkpoint.path(MODEL))
+def checkpoint_parts(inputs: Mapping[str, Artifact]) -> CheckpointParts:
+    """The parts of the checkpoint among the inputs of a stage."""
+    checkpoint = inputs[CHECKPOINT]
+    base = inputs.get(BASE, checkpoint)
+    checkpoint_id, base_id = checkpoint.manifest.artifact_id, base.manifest.artifact_id
+    adapter = None if checkpoint_id == base_id else checkpoint.path(MODEL)
+    return CheckpointParts(checkpoint_id, base_id, base.path(MODEL), adapter)
 
 
-def load_checkpoint(store: ArtifactStore, checkpoint_id: str, config: RunConfig) -> LoadedPolicy:
-    """The policy of a checkpoint of a run: with its adapter, or a fresh one where the base is to get one.
+def load_checkpoint(parts: CheckpointParts, weights: WeightsSettings) -> LoadedPolicy:
+    """The policy of a checkpoint: with its adapter, or a fresh one where the base is to get one.
 
     Raises `InputError` when it cannot be read, `ConfigError` when the base has no layers to adapt, or the
-    checkpoint has an adapter that is not as the configuration says.
+    checkpoint has an adapter that is not as the settings say.
     """
-    parts = checkpoint_parts(store, checkpoint_id)
-    policy = load_policy(parts.base_folder, dtype=policy_dtype(config))
-    lora = lora_config(config)
+    from erl_pipeline.policies.adapters import add_fresh_adapter, read_adapter
+    from erl_pipeline.policies.pretrained import load_policy
+
+    policy = load_policy(parts.base_folder, dtype=weights.dtype)
     if parts.adapter_folder is not None:
-        if lora is None:
+        if weights.lora is None:
             raise ConfigError(
-                f"policy.lora: checkpoint {checkpoint_id} is an adapter; without policy.lora no run goes on "
-                "from it. `erl-pipeline export` merges it into a model that policy.model can name"
+                f"policy.lora: checkpoint {parts.checkpoint_id} is an adapter; without policy.lora no run goes "
+                "on from it. `erl-pipeline export` merges it into a model that policy.model can name"
             )
-        read_adapter(policy.model, parts.adapter_folder, lora)
-    elif lora is not None:
-        add_fresh_adapter(policy.model, lora, derive_seed(config.seed, "adapter"), parts.base_id)
+        read_adapter(policy.model, parts.adapter_folder, weights.lora)
+    elif weights.lora is not None:
+        assert weights.adapter_seed is not None
+        add_fresh_adapter(policy.model, weights.lora, weights.adapter_seed, parts.base_id)
     return policy
 
 
-def lora_config(config: RunConfig) -> LoraConfig | None:
-    """Settings of the adapter that the run trains; None when it trains all weights."""
-    return config.policy.lora if isinstance(config.policy, PretrainedPolicyConfig) else None
+class LoadedPolicies:
+    """The policy that a worker loaded or trained last, so that the next stage need not read it again."""
 
+    def __init__(self) -> None:
+        self._id = ""
+        self._policy: LoadedPolicy | None = None
 
-def policy_dtype(config: RunConfig) -> Precision:
-    """Precision of the policy's weights; the tiny policy has float32."""
-    return config.policy.dtype if isinstance(config.policy, PretrainedPolicyConfig) else "float32"
+    def get(self, parts: CheckpointParts, weights: WeightsSettings) -> LoadedPolicy:
+        """The policy of a checkpoint, for sampling."""
+        if self._policy is None or self._id != parts.checkpoint_id:
+            self._policy = None
+            self._policy = load_checkpoint(parts, weights)
+            self._id = parts.checkpoint_id
+        return self._policy
 
+    def take(self, parts: CheckpointParts, weights: WeightsSettings) -> LoadedPolicy:
+        """The policy of a checkpoint, to be changed by the caller; no one else will get this object."""
+        policy = self.get(parts, weights)
+        self._policy, self._id = None, ""
+        return policy
 
-def adapter_settings(config: RunConfig) -> dict[str, Any]:
-    """What the recipe of a stage that trains says of the adapter; nothing when all weights are trained."""
-    lora = lora_config(config)
-    return {} if lora is None else {"lora": lora.model_dump(mode="json")}
-
-
-def base_input(store: ArtifactStore, checkpoint_id: str, config: RunConfig) -> dict[str, str]:
-    """The base as an input of a stage that trains an adapter on it; nothing when all weights are trained."""
-    if lora_config(config) is None:
-        return {}
-    return {_BASE: store.open(checkpoint_id).manifest.inputs.get(_BASE, checkpoint_id)}
+    def put(self, checkpoint_id: str, policy: LoadedPolicy) -> None:
+        """Hand in the policy whose weights are those of this checkpoint."""
+        self._policy, self._id = policy, checkpoint_id

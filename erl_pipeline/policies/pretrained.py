@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
@@ -22,12 +20,11 @@ from transformers import (
 )
 
 from erl_pipeline.policies.adapters import has_adapter, write_adapter
+from erl_pipeline.policies.checkpoint_files import checkpoint_folder
 from erl_pipeline.policies.hardware import bfloat16_is_native, training_device
 from storage.errors import InputError
 
 Precision = Literal["float32", "bfloat16"]
-
-_CHECKPOINT_FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
 
 
 @dataclass(frozen=True)
@@ -88,36 +85,6 @@ def save_policy(policy: LoadedPolicy, folder: Path) -> None:
         return
     policy.model.save_pretrained(folder)
     policy.tokenizer.save_pretrained(folder)
-
-
-def checkpoint_folder(checkpoint: str | Path) -> Path:
-    """The local folder of a checkpoint; a hub name is downloaded, or found in the hub's cache.
-
-    Raises `InputError` when it is neither.
-    """
-    folder = Path(checkpoint)
-    if folder.is_dir():
-        if not (folder / "config.json").is_file():
-            raise InputError(f"{checkpoint} is no model checkpoint: it has no config.json")
-        return folder
-    try:
-        return Path(snapshot_download(str(checkpoint), allow_patterns=list(_CHECKPOINT_FILES)))
-    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, ConnectionError) as error:
-        raise InputError(
-            f"policy.model {checkpoint} is neither a folder here nor a model that the Hugging Face hub has: "
-            f"{_first_line(error)}"
-        ) from error
-
-
-def weights_digest(checkpoint: str | Path) -> str:
-    """sha256 over the names and contents of a checkpoint's files: weights, configuration and tokenizer."""
-    folder = checkpoint_folder(checkpoint)
-    digest = hashlib.sha256()
-    for path in sorted({path for pattern in _CHECKPOINT_FILES for path in folder.glob(pattern)}):
-        with path.open("rb") as file:
-            content = hashlib.file_digest(file, "sha256").hexdigest()
-        digest.update(f"{path.name}\0{content}\n".encode())
-    return digest.hexdigest()
 
 
 def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:

@@ -1,73 +1,97 @@
-"""The stage that makes the first checkpoint."""
+"""The stages that make the first checkpoint: a cold start of the tiny policy, or the copy of a pretrained one."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
+from pydantic import SerializeAsAny
 
-from erl_pipeline.config.policy import PretrainedPolicyConfig
-from erl_pipeline.pipeline.context import RunContext
-from erl_pipeline.pipeline.outcome import StageOutcome
-from erl_pipeline.pipeline.stage import Work, run_stage
-from erl_pipeline.policies.checkpoints import MODEL as MODEL
-from erl_pipeline.policies.hardware import training_device
-from erl_pipeline.policies.pretrained import load_policy, save_policy, weights_digest
-from erl_pipeline.policies.tiny.cold_start import cold_start
-from erl_pipeline.stages.guarantees import training_guarantee
-from storage.artifacts.recipe import Recipe
+from erl_pipeline.config.base import Settings
+from erl_pipeline.config.policy import PretrainedPolicyConfig, TinyPolicyConfig
+from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.plugins import plugins
+from erl_pipeline.policies.checkpoints import MODEL
+from erl_pipeline.stages.determinism import training_determinism
+
+if TYPE_CHECKING:
+    from erl_pipeline.config.run import RunConfig
+    from erl_pipeline.plan.sources import Sources
 
 
-def bootstrap(context: RunContext) -> StageOutcome:
-    """Commit the policy that the run begins with.
+class ColdStartSettings(Settings):
+    """What the tiny policy follows from; neither the run's seed nor anything that is hidden from it, so that
+    all runs of a store share it."""
 
-    A tiny policy is trained on scripted demonstrations over a family of worlds; its recipe names
-    neither the run's seed nor its hidden world, so all runs of a store share it. A pretrained policy
-    is copied in, so that the run does not depend on a folder that may change.
-    """
-    policy = context.config.policy
-    if isinstance(policy, PretrainedPolicyConfig):
-        return _import_pretrained(context, policy)
-    environment = context.config.environment
-    recipe = Recipe(
-        stage="bootstrap",
-        stage_version=1,
-        kind="checkpoint",
-        settings={
-            "policy": policy.model_dump(mode="json"),
-            "environment": environment.model_dump(mode="json", exclude={"world_seed", "task_file"}),
-        },
-        inputs={},
-        seed=0,
+    policy: TinyPolicyConfig
+    environment: SerializeAsAny[Settings]
+
+
+class PretrainedSettings(Settings):
+    """Which model is copied in, by the digest of its files."""
+
+    weights: str
+    dtype: str
+
+
+def _cold_start_slice(config: RunConfig, sources: Sources) -> ColdStartSettings:
+    assert isinstance(config.policy, TinyPolicyConfig)
+    plugin = plugins("environments")[config.environment.type].value
+    return ColdStartSettings(policy=config.policy, environment=plugin.shown_to_tiny(config.environment))
+
+
+def _cold_start(call: StageCall[ColdStartSettings]) -> StageResult:
+    from erl_pipeline.policies.hardware import training_device
+    from erl_pipeline.policies.tiny.cold_start import cold_start
+
+    settings = call.settings
+    plugin = plugins("environments")[settings.environment.type].value  # type: ignore[attr-defined]
+    call.progress.begin(settings.policy.cold_start.steps, "steps")
+
+    def on_step(_step: int, loss: float) -> None:
+        call.progress.raise_if_stopped()
+        call.progress.advance(1, loss=loss)
+
+    metrics = cold_start(
+        settings.policy,
+        plugin.tiny(settings.environment),
+        seed=call.seed,
+        output_dir=call.folder / MODEL,
+        on_step=on_step,
     )
-
-    def train(folder: Path) -> Work:
-        metrics = cold_start(
-            policy, environment, seed=0, output_dir=folder / MODEL, on_step=context.count_steps("bootstrap")
-        )
-        return Work(metrics=metrics, guarantee=training_guarantee(training_device()))
-
-    torch.set_num_threads(context.config.threads)
-    return run_stage(context, recipe, None, train, policy.cold_start.steps, "steps")
+    return StageResult(metrics=metrics, determinism=training_determinism(training_device()))
 
 
-def _import_pretrained(context: RunContext, policy: PretrainedPolicyConfig) -> StageOutcome:
-    recipe = Recipe(
-        stage="bootstrap",
-        stage_version=1,
-        kind="checkpoint",
-        # Whether an adapter is trained changes nothing here, so that both kinds of run share the base.
-        settings={
-            "policy": policy.model_dump(mode="json", exclude={"lora"}),
-            "weights": weights_digest(policy.model),
-        },
-        inputs={},
-        seed=0,
-    )
+def _pretrained_slice(config: RunConfig, sources: Sources) -> PretrainedSettings:
+    assert isinstance(config.policy, PretrainedPolicyConfig)
+    assert sources.weights is not None
+    return PretrainedSettings(weights=sources.weights, dtype=config.policy.dtype)
 
-    def copy(folder: Path) -> Work:
-        loaded = load_policy(policy.model, dtype=policy.dtype)
-        save_policy(loaded, folder / MODEL)
-        return Work(counters={"parameters": sum(p.numel() for p in loaded.model.parameters())})
 
-    return run_stage(context, recipe, None, copy)
+def _copy_pretrained(call: StageCall[PretrainedSettings]) -> StageResult:
+    from erl_pipeline.policies.pretrained import load_policy, save_policy
+
+    loaded = load_policy(call.locations[call.settings.weights], dtype=call.settings.dtype)
+    save_policy(loaded, call.folder / MODEL)
+    return StageResult(counters={"parameters": sum(p.numel() for p in loaded.model.parameters())})
+
+
+COLD_START = Stage(
+    name="bootstrap",
+    version=2,
+    output="checkpoint",
+    settings=ColdStartSettings,
+    compute=_cold_start,
+    slice=_cold_start_slice,
+    code=("environment",),
+    needs="device",
+)
+
+COPY_PRETRAINED = Stage(
+    name="bootstrap",
+    version=2,
+    output="checkpoint",
+    settings=PretrainedSettings,
+    compute=_copy_pretrained,
+    slice=_pretrained_slice,
+)
+"""The policy is copied in, so that the run does not depend on a folder that may change."""

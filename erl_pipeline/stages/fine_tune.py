@@ -2,67 +2,88 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from erl_pipeline.pipeline.context import RunContext
-from erl_pipeline.pipeline.outcome import StageOutcome
-from erl_pipeline.pipeline.stage import Work, run_stage
-from erl_pipeline.policies.checkpoints import MODEL, adapter_settings, base_input
-from erl_pipeline.policies.pretrained import save_policy
-from erl_pipeline.stages.build_distillation import DATASET
-from erl_pipeline.stages.guarantees import training_guarantee
-from erl_pipeline.trainers.local.optimizer import load_optimizer, save_optimizer
-from erl_pipeline.trainers.local.sequences import TrainingSequence
-from erl_pipeline.trainers.local.supervised import fine_tune as train_on
-from storage.artifacts.recipe import Recipe, derive_seed
+from pydantic import SerializeAsAny
+
+from erl_pipeline.config.base import Settings
+from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig
+from erl_pipeline.plan.plan import POLICY
+from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.policies.checkpoints import WeightsSettings, weights_settings
+from erl_pipeline.stages.build_distillation import BUILD_DISTILLATION, DATASET, DistillationSettings
+from erl_pipeline.stages.training import ROLLOUTS, count_steps, open_trainer, training_result
+from erl_pipeline.trainers.interface import SupervisedTraining
+from erl_pipeline.trainers.sequences import TrainingSequence
+from storage.artifacts.recipe import derive_seed
 from storage.tables.sft import SftRow, read_sft_rows
 
+if TYPE_CHECKING:
+    from erl_pipeline.config.run import RunConfig
+    from erl_pipeline.plan.plan import RunState
+    from erl_pipeline.plan.planner import Planner
+    from erl_pipeline.plan.sources import Sources
 
-def fine_tune(context: RunContext, iteration: int, checkpoint_id: str, dataset_id: str) -> StageOutcome:
-    """Supervised steps on the distillation dataset; commit the new checkpoint.
 
-    An empty dataset leaves the weights as they are, and is committed all the same.
-    """
-    config = context.config
-    recipe = Recipe(
-        stage="fine_tune",
-        stage_version=1,
-        kind="checkpoint",
-        settings={
-            **config.model_dump(mode="json", include={"fine_tune", "optimizer"}),
-            **adapter_settings(config),
-        },
-        inputs={
-            "checkpoint": checkpoint_id,
-            "dataset": dataset_id,
-            **base_input(context.store, checkpoint_id, config),
-        },
-        seed=derive_seed(config.seed, iteration, "fine_tune"),
+class FineTuneSettings(Settings):
+    """What supervised training reads of the configuration."""
+
+    fine_tune: FineTuneConfig
+    optimizer: OptimizerConfig
+    trainer: SerializeAsAny[Settings]
+    weights: WeightsSettings
+
+
+def plan_distillation(
+    planner: Planner,
+    state: RunState,
+    iteration: int,
+    rollouts: str,
+    rows: DistillationSettings,
+    model: str = POLICY,
+) -> RunState:
+    """Build the dataset of an iteration and train a model on it; the state after it."""
+    dataset = planner.add(
+        BUILD_DISTILLATION, {ROLLOUTS: rollouts}, iteration=iteration, settings=planner.shared(rows)
+    )
+    checkpoint = planner.add(
+        FINE_TUNE,
+        {**state.model_inputs(model), "dataset": dataset},
+        iteration=iteration,
+        seed=derive_seed(planner.config.seed, iteration, FINE_TUNE.name),
+    )
+    return replace(state, models={**state.models, model: checkpoint})
+
+
+def _slice(config: RunConfig, _sources: Sources) -> FineTuneSettings:
+    return FineTuneSettings(
+        fine_tune=config.fine_tune,
+        optimizer=config.optimizer,
+        trainer=config.trainer,
+        weights=weights_settings(config),
     )
 
-    def train(folder: Path) -> Work:
-        rows = read_sft_rows([context.store.open(dataset_id).path(DATASET)])
-        policy = context.take_policy(checkpoint_id)
-        optimizer = load_optimizer(policy.model, config.optimizer, context.store.open(checkpoint_id).folder)
-        metrics = train_on(
-            policy.model,
-            [_sequence(row) for row in rows],
-            config.fine_tune,
-            optimizer,
-            seed=recipe.seed,
-            on_step=context.count_steps("fine_tune"),
-        )
-        save_policy(policy, folder / MODEL)
-        save_optimizer(optimizer, folder)
-        context.keep_policy(recipe.artifact_id, policy)
-        return Work(
-            counters=metrics.counters(),
-            metrics=metrics.metrics(),
-            policy_version=recipe.artifact_id,
-            guarantee=training_guarantee(policy.model.device),
-        )
 
-    return run_stage(context, recipe, iteration, train, config.fine_tune.steps, "steps")
+def _compute(call: StageCall[FineTuneSettings]) -> StageResult:
+    """Supervised steps on the dataset. An empty one leaves the weights as they are, and is committed too."""
+    settings = call.settings
+    rows = read_sft_rows([call.inputs["dataset"].path(DATASET)])
+    trainer = open_trainer(call, settings.trainer, settings.optimizer, settings.weights)
+    work = SupervisedTraining([_sequence(row) for row in rows], settings.fine_tune, call.seed)
+    metrics = trainer.fine_tune_supervised(work, count_steps(call, settings.fine_tune.steps))
+    return training_result(call, trainer, metrics)
+
+
+FINE_TUNE = Stage(
+    name="fine_tune",
+    version=2,
+    output="checkpoint",
+    settings=FineTuneSettings,
+    compute=_compute,
+    slice=_slice,
+    needs="device",
+)
 
 
 def _sequence(row: SftRow) -> TrainingSequence:

@@ -2,53 +2,98 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from erl_pipeline.environments.base import Task
-from erl_pipeline.environments.catalog import held_out_tasks, training_tasks
-from erl_pipeline.pipeline.context import RunContext
-from erl_pipeline.pipeline.outcome import StageOutcome
-from erl_pipeline.pipeline.stage import Work, run_stage
-from storage.artifacts.recipe import Recipe, derive_seed
-from storage.artifacts.store import ArtifactStore
+from pydantic import SerializeAsAny
+
+from erl_pipeline.config.base import Settings
+from erl_pipeline.environments.interface import Task
+from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.plugins import plugins
+from storage.artifacts.artifact import Artifact
+from storage.artifacts.recipe import derive_seed
 from storage.errors import InputError
+
+if TYPE_CHECKING:
+    from erl_pipeline.config.run import PluginSettings, RunConfig
+    from erl_pipeline.plan.sources import Sources
 
 TRAINING, HELD_OUT = "training.jsonl", "held_out.jsonl"
 
 
-def prepare_tasks(context: RunContext) -> StageOutcome:
-    """Commit the training and held-out tasks: generated from the environment's seed, or read from files."""
-    config = context.config
-    training = training_tasks(config.environment, config.seed)
-    held_out = held_out_tasks(config.environment, config.seed, config.evaluation.tasks)
-    recipe = Recipe(
-        stage="prepare_tasks",
-        stage_version=1,
-        kind="tasks",
-        settings={
-            "environment": config.environment.model_dump(mode="json", exclude={"task_file"}),
-            "held_out": config.evaluation.tasks,
-            # The tasks themselves, so that an edited task file is another artifact.
-            "tasks": derive_seed(*[task_line(task) for task in [*training, *held_out]]),
-        },
-        inputs={},
-        seed=0,
+class TaskSettings(Settings):
+    """What the tasks follow from."""
+
+    environment: SerializeAsAny[Settings]
+    """Without the settings that name files; `files` has the digests of these."""
+    files: dict[str, str]
+    """Setting that names a file -> SHA-256 of the file."""
+    held_out: int
+    seed: int
+    """The run's seed, which chooses what is hidden from the policy."""
+
+
+def environment_identity(config: RunConfig) -> PluginSettings:
+    """The environment's settings as recipes hold them: the files they name are known by their content."""
+    plugin = plugins("environments")[config.environment.type].value
+    return config.environment.model_copy(update=dict.fromkeys(plugin.files(config.environment)))
+
+
+def _slice(config: RunConfig, sources: Sources) -> TaskSettings:
+    plugin = plugins("environments")[config.environment.type].value
+    return TaskSettings(
+        environment=environment_identity(config),
+        files={name: sources.files[str(path)] for name, path in plugin.files(config.environment).items()},
+        held_out=config.evaluation.tasks,
+        seed=config.seed,
     )
 
-    def write(folder: Path) -> Work:
-        for name, tasks in ((TRAINING, training), (HELD_OUT, held_out)):
-            (folder / name).write_text("".join(task_line(task) + "\n" for task in tasks), encoding="utf-8")
-        return Work(counters={"training_tasks": len(training), "held_out_tasks": len(held_out)})
 
-    return run_stage(context, recipe, None, write)
+def _compute(call: StageCall[TaskSettings]) -> StageResult:
+    settings = call.settings
+    environment = located(settings.environment, settings.files, call.locations)
+    plugin = plugins("environments")[environment.type].value
+    training = plugin.training_tasks(environment, settings.seed)
+    held_out = plugin.held_out_tasks(environment, settings.seed, settings.held_out)
+    for name, tasks in ((TRAINING, training), (HELD_OUT, held_out)):
+        (call.folder / name).write_text("".join(task_line(task) + "\n" for task in tasks), encoding="utf-8")
+    return StageResult(counters={"training_tasks": len(training), "held_out_tasks": len(held_out)})
 
 
-def read_tasks(store: ArtifactStore, tasks_id: str, name: str) -> list[Task]:
+PREPARE_TASKS = Stage(
+    name="prepare_tasks",
+    version=2,
+    output="tasks",
+    settings=TaskSettings,
+    compute=_compute,
+    slice=_slice,
+    code=("environment",),
+)
+
+
+def located(environment: Settings, files: Mapping[str, str], locations: Mapping[str, str]) -> PluginSettings:
+    """The environment's settings with the paths of its files on this machine.
+
+    Raises InputError when a file no longer has the content that the plan was made with.
+    """
+    paths: dict[str, str] = {}
+    for name, sha256 in files.items():
+        path = locations[sha256]
+        if hashlib.sha256(Path(path).read_bytes()).hexdigest() != sha256:
+            raise InputError(f"environment.{name}: {path} has changed since the run was planned; start it again")
+        paths[name] = path
+    found: PluginSettings = environment.model_copy(update=paths)  # type: ignore[assignment]
+    return found
+
+
+def read_tasks(tasks: Artifact, name: str) -> list[Task]:
     """The training or held-out tasks of a committed task set."""
-    lines = store.open(tasks_id).path(name).read_text(encoding="utf-8").splitlines()
+    lines = tasks.path(name).read_text(encoding="utf-8").splitlines()
     return [Task(**json.loads(line)) for line in lines]
 
 

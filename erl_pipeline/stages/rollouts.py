@@ -1,140 +1,136 @@
-"""The stage that generates rollouts, shard by shard."""
+"""The stages that generate rollouts: shard by shard, and the list of an iteration's shards."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from erl_pipeline.config.generation import sampling_settings
-from erl_pipeline.environments.base import Task
-from erl_pipeline.pipeline.context import RunContext
-from erl_pipeline.pipeline.outcome import StageOutcome
-from erl_pipeline.pipeline.stage import Work, run_stage
-from erl_pipeline.policies.hardware import training_device
-from erl_pipeline.stages.guarantees import sampling_guarantee
-from erl_pipeline.stages.play import play_episodes
+from erl_pipeline.config.base import Settings
+from erl_pipeline.config.rollouts import RolloutConfig
+from erl_pipeline.plan.plan import POLICY
+from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.policies.checkpoints import CHECKPOINT
+from erl_pipeline.stages.playing import MEMORY, TASKS, PlaySettings, play_episodes, play_settings
 from erl_pipeline.stages.prepare_tasks import TRAINING, draw_tasks, read_tasks
 from erl_pipeline.stages.rollout_counts import count_rollouts, success_rates
-from storage.artifacts.recipe import Recipe
+from storage.artifacts.artifact import Artifact
 from storage.artifacts.store import ArtifactStore
 from storage.tables.trajectories import write_trajectories
 
+if TYPE_CHECKING:
+    from erl_pipeline.config.run import RunConfig
+    from erl_pipeline.plan.plan import RunState
+    from erl_pipeline.plan.planner import Planner
+    from erl_pipeline.plan.sources import Sources
+
 TRAJECTORIES = "trajectories.parquet"
+RETRY_SECONDS = (1.0, 5.0)
 
 
-@dataclass(frozen=True)
-class ShardPlan:
-    """Some of an iteration's tasks, all of whose episodes are generated in one go."""
+class RolloutSettings(Settings):
+    """What a shard's episodes follow from, beside the checkpoint, the tasks and the memory."""
 
-    iteration: int
-    shard: int
-    tasks: tuple[Task, ...]
-    tasks_id: str
-    checkpoint_id: str
-    memory_id: str | None
+    play: PlaySettings
+    rollouts: RolloutConfig
+
+
+class ListSettings(Settings):
+    """Nothing: the shards are inputs."""
+
+
+_NOTHING = ListSettings()
 
 
 def plan_shards(
-    context: RunContext, iteration: int, tasks_id: str, checkpoint_id: str, memory_id: str | None
-) -> list[ShardPlan]:
-    """Cut an iteration's tasks into shards."""
-    rollouts = context.config.rollouts
-    drawn = draw_tasks(
-        read_tasks(context.store, tasks_id, TRAINING),
-        rollouts.tasks_per_iteration,
-        context.config.seed,
-        iteration,
-    )
-    size = rollouts.tasks_per_shard
-    return [
-        ShardPlan(iteration, shard, tuple(drawn[start : start + size]), tasks_id, checkpoint_id, memory_id)
-        for shard, start in enumerate(range(0, len(drawn), size))
+    planner: Planner, state: RunState, iteration: int, *, memory: str | None, model: str = POLICY
+) -> str:
+    """An iteration's episodes, in shards, and their list; the id of the list.
+
+    Args:
+        memory: the version that is retrieved from; None for none.
+    """
+    inputs = {**state.model_inputs(model), TASKS: state.tasks}
+    if memory is not None:
+        inputs[MEMORY] = memory
+    shards = [
+        planner.add(
+            ROLLOUT_SHARD,
+            inputs,
+            iteration=iteration,
+            seed=planner.config.seed,
+            index={"iteration": iteration, "shard": shard},
+            key=f"{shard:04d}",
+        )
+        for shard in range(planner.config.rollouts.shards)
     ]
+    listed = {f"shard-{number:04d}": shard for number, shard in enumerate(shards)}
+    return planner.add(GENERATE_ROLLOUTS, listed, iteration=iteration, settings=_NOTHING)
 
 
-def rollout_shard(context: RunContext, plan: ShardPlan) -> StageOutcome:
-    """Generate one shard's episodes and commit their trajectories."""
-    config = context.config
-    inputs = {"checkpoint": plan.checkpoint_id, "tasks": plan.tasks_id}
-    if plan.memory_id is not None:
-        inputs["memory"] = plan.memory_id
-    recipe = Recipe(
-        stage="rollout_shard",
-        stage_version=1,
-        kind="trajectories",
-        settings={
-            **config.model_dump(
-                mode="json",
-                include={
-                    **dict.fromkeys(("method", "environment", "sampling", "rollouts", "reflection"), True),
-                    # What memory keeps is in the version that is an input.
-                    "memory": {"embedding_model", "top_k", "same_task_type"},
-                },
-            ),
-            "engine": sampling_settings(config.engine),
-            "iteration": plan.iteration,
-            "task_ids": [task.task_id for task in plan.tasks],
-        },
-        inputs=inputs,
-        seed=config.seed,
+def _slice(config: RunConfig, _sources: Sources) -> RolloutSettings:
+    return RolloutSettings(play=play_settings(config), rollouts=config.rollouts)
+
+
+def _generate(call: StageCall[RolloutSettings]) -> StageResult:
+    """Generate one shard's episodes and write their trajectories."""
+    rollouts = call.settings.rollouts
+    iteration, shard = call.index["iteration"], call.index["shard"]
+    tasks = read_tasks(call.inputs[TASKS], TRAINING)
+    drawn = draw_tasks(tasks, rollouts.tasks_per_iteration, call.seed, iteration)
+    mine = drawn[shard * rollouts.tasks_per_shard : (shard + 1) * rollouts.tasks_per_shard]
+    call.progress.begin(len(mine) * rollouts.group_size, "episodes")
+    played = play_episodes(
+        call, call.settings.play, mine, range(rollouts.group_size), iteration=iteration, run_seed=call.seed
+    )
+    write_trajectories(call.folder / TRAJECTORIES, played.rows)
+    memory = call.inputs.get(MEMORY)
+    return StageResult(
+        counters=count_rollouts(played.rows),
+        rows={TRAJECTORIES: len(played.rows)},
+        policy_version=call.inputs[CHECKPOINT].manifest.artifact_id,
+        memory_version=None if memory is None else memory.manifest.artifact_id,
+        determinism=played.determinism,
     )
 
-    def generate(folder: Path) -> Work:
-        rows = play_episodes(
-            context,
-            plan.tasks,
-            range(config.rollouts.group_size),
-            plan.checkpoint_id,
-            plan.memory_id,
-            recipe,
-            plan.iteration,
-            temperature=config.sampling.temperature,
-            retries=config.method == "erl",
-        )
-        write_trajectories(folder / TRAJECTORIES, rows)
-        return Work(
-            counters=count_rollouts(rows),
-            rows={TRAJECTORIES: len(rows)},
-            policy_version=plan.checkpoint_id,
-            memory_version=plan.memory_id,
-            guarantee=sampling_guarantee(config.engine, training_device()),
-        )
 
-    total = len(plan.tasks) * config.rollouts.group_size
-    return run_stage(context, recipe, plan.iteration, generate, total, "episodes", key=f"{plan.shard:04d}")
-
-
-def generate_rollouts(
-    context: RunContext, iteration: int, checkpoint_id: str, memory_id: str | None, shard_ids: Sequence[str]
-) -> StageOutcome:
-    """Commit the list of an iteration's shards as its rollouts; the trajectories stay in the shards."""
+def _list(call: StageCall[ListSettings]) -> StageResult:
+    """Add up the counts of the shards; the trajectories stay in them."""
     counters: dict[str, int] = {}
-    for shard_id in shard_ids:
-        for name, value in context.store.open(shard_id).manifest.counters.items():
+    manifests = [shard.manifest for shard in call.inputs.values()]
+    for manifest in manifests:
+        for name, value in manifest.counters.items():
             counters[name] = counters.get(name, 0) + int(value)
-    recipe = Recipe(
-        stage="generate_rollouts",
-        stage_version=1,
-        kind="rollouts",
-        settings={},
-        inputs={f"shard-{index:04d}": shard_id for index, shard_id in enumerate(shard_ids)},
-        seed=0,
-    )
-    return run_stage(
-        context,
-        recipe,
-        iteration,
-        lambda _: Work(
-            counters=counters,
-            metrics=success_rates(counters),
-            policy_version=checkpoint_id,
-            memory_version=memory_id,
-        ),
+    return StageResult(
+        counters=counters,
+        metrics=success_rates(counters),
+        policy_version=manifests[0].policy_version,
+        memory_version=manifests[0].memory_version,
     )
 
 
-def trajectory_files(store: ArtifactStore, rollouts_id: str) -> list[Path]:
+GENERATE_ROLLOUTS = Stage(
+    name="generate_rollouts",
+    version=2,
+    output="rollouts",
+    settings=ListSettings,
+    compute=_list,
+)
+
+ROLLOUT_SHARD = Stage(
+    name="rollout_shard",
+    version=2,
+    output="trajectories",
+    settings=RolloutSettings,
+    compute=_generate,
+    slice=_slice,
+    code=("environment", "method"),
+    needs="device",
+    retry_seconds=RETRY_SECONDS,
+    part_of=GENERATE_ROLLOUTS.name,
+)
+
+
+def trajectory_files(rollouts: Artifact, store: ArtifactStore) -> list[Path]:
     """The Parquet files of an iteration's rollouts, in the order of their shards; each verified."""
-    inputs = store.open(rollouts_id).manifest.inputs
+    inputs = rollouts.manifest.inputs
     return [store.open(inputs[name]).path(TRAJECTORIES) for name in sorted(inputs)]

@@ -1,0 +1,17 @@
+"""Settings of how the stages of a run follow each other."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from erl_pipeline.config.base import Settings
+
+
+class PipelineConfig(Settings):
+    """The order of the stages; part of the plan, so part of what artifacts are made from."""
+
+    lag: int = Field(default=0, ge=0, le=16)
+    """Iteration i samples from the checkpoint of iteration i - 1 - lag, so that rollouts and training can go
+    on at the same time on two devices. More than 0 needs `objective.correction: {type: decoupled}`: the
+    update then weighs each token by how likely the policy at hand makes it. The bytes are those of the plan,
+    however its stages overlap."""

@@ -1,0 +1,1 @@
+"""Methods: how a policy learns. One folder each, found by the `type` of their settings."""

@@ -1,0 +1,65 @@
+"""Settings of ERL."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from erl_pipeline.config.base import Settings
+from erl_pipeline.config.distillation import DistillationConfig
+from erl_pipeline.config.memory import MemoryConfig, RetrievalSettings
+from erl_pipeline.config.switch import switch
+from erl_pipeline.methods.erl.prompts import PromptTemplates
+
+
+class ErlConfig(Settings):
+    """Experiential reinforcement learning (arXiv 2602.13949): attempt, feedback, reflection, second attempt."""
+
+    type: Literal["erl"] = "erl"
+    reflection: bool = True
+    """`off`: second attempts follow the feedback alone, without a reflection (an ablation)."""
+    max_revisions: int = Field(default=1, ge=1, le=8)
+    """Most rounds of reflection and further attempt after a first attempt that failed."""
+    memory: Annotated[MemoryConfig | None, BeforeValidator(switch)] = MemoryConfig()
+    """`off`: reflections are neither stored nor retrieved."""
+    distillation: Annotated[DistillationConfig | None, BeforeValidator(switch)] = DistillationConfig()
+    """Second attempts that succeeded are trained on the first attempt's prompt (L_distill). `off`: no
+    distillation dataset and no supervised stage."""
+    prompts: PromptTemplates = PromptTemplates()
+    """What the policy is told, for environments that have no prompts of their own."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_memory_without_reflections(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("reflection") is False:
+            return {"memory": False, **values}
+        return values
+
+    @model_validator(mode="after")
+    def _possible_together(self) -> ErlConfig:
+        if self.memory is not None and not self.reflection:
+            raise ValueError("memory: it holds reflections; with reflection: off set memory: off too")
+        return self
+
+
+class ErlEpisodeSettings(Settings):
+    """What an episode of ERL follows from."""
+
+    type: Literal["erl"] = "erl"
+    reflection: bool
+    max_revisions: int
+    retrieval: RetrievalSettings | None
+    """None: reflections see no memory."""
+    prompts: PromptTemplates
+
+
+def episode_settings(settings: ErlConfig) -> ErlEpisodeSettings:
+    """What the memory keeps is in the version that is an input; how it is searched is part of the episode."""
+    memory = settings.memory
+    return ErlEpisodeSettings(
+        reflection=settings.reflection,
+        max_revisions=settings.max_revisions,
+        retrieval=None if memory is None else memory.retrieval,
+        prompts=settings.prompts,
+    )

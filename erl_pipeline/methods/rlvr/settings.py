@@ -1,0 +1,25 @@
+"""Settings of RLVR."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator
+
+from erl_pipeline.config.base import Settings
+from erl_pipeline.config.distillation import DistillationConfig
+from erl_pipeline.config.switch import switch
+
+
+class RlvrConfig(Settings):
+    """Reinforcement learning from verifiable rewards: first attempts alone (GRPO, arXiv 2402.03300)."""
+
+    type: Literal["rlvr"] = "rlvr"
+    distillation: Annotated[DistillationConfig | None, BeforeValidator(switch)] = None
+    """`on`: supervised training on attempts that succeeded, the control that ERL is compared with."""
+
+
+class RlvrEpisodeSettings(Settings):
+    """What an episode follows from: nothing that can be set."""
+
+    type: Literal["rlvr"] = "rlvr"

@@ -1,0 +1,195 @@
+"""Whole plans: a run from its beginning, a branch of another, training on stored rollouts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from erl_pipeline.config.differences import changed_settings
+from erl_pipeline.config.policy import PretrainedPolicyConfig
+from erl_pipeline.config.run import RunConfig
+from erl_pipeline.plan.differences import recipe_differences
+from erl_pipeline.plan.plan import POLICY, Place, Plan, PlannedStage, RunState, stage_names
+from erl_pipeline.plan.planner import Planner
+from erl_pipeline.plan.sources import Sources
+from erl_pipeline.plugins import plugins
+from erl_pipeline.stages.bootstrap import COLD_START, COPY_PRETRAINED
+from erl_pipeline.stages.evaluate import plan_evaluation
+from erl_pipeline.stages.measure_staleness import MEASURE_STALENESS
+from erl_pipeline.stages.prepare_tasks import PREPARE_TASKS
+from storage.artifacts.recipe import Recipe
+from storage.errors import ConfigError, InputError
+from storage.runs.origin import BranchOrigin, OfflineOrigin
+
+_EXAMPLES = 3
+
+
+def plan_run(
+    config: RunConfig,
+    sources: Sources,
+    *,
+    iterations: int | None = None,
+    requests: Mapping[int, tuple[str, ...]] | None = None,
+    recorded: Mapping[Place, str] | None = None,
+) -> Plan:
+    """The plan of a run that begins by itself.
+
+    Args:
+        iterations: passes through the stages; default: the configuration's.
+        requests, recorded: see `Planner`.
+    """
+    planner = Planner(config, sources, requests=requests, recorded=recorded)
+    states = [_begin(planner)]
+    plan_evaluation(planner, states[0], 0)
+    target = config.iterations if iterations is None else iterations
+    for iteration in range(1, target + 1):
+        states.append(_plan_iteration(planner, states, iteration, last=iteration == target))
+    return Plan(tuple(planner.nodes), tuple(states))
+
+
+def plan_branch(
+    config: RunConfig,
+    sources: Sources,
+    source: Plan,
+    source_config: RunConfig,
+    origin: BranchOrigin,
+    *,
+    iterations: int,
+    requests: Mapping[int, tuple[str, ...]] | None = None,
+    recorded: Mapping[Place, str] | None = None,
+) -> Plan:
+    """The plan of a run that has another's artifacts before a stage of an iteration, and its own from there.
+
+    Args:
+        source: the run it comes from, planned as it was made.
+        source_config: the configuration of that run.
+
+    Raises:
+        ConfigError: a setting differs that something before the branch was made with; names the stage.
+        InputError: the iteration has no such stage.
+    """
+    at = origin.iteration
+    shared = {node.place: node for node in shared_stages(source, at, origin.stage)}
+    beginning = Planner(config, sources, shared=shared)
+    _begin(beginning)
+    planner = Planner(config, sources, requests=requests, recorded=recorded, shared=shared)
+    for node in source.nodes:
+        if (node.iteration or 0) < at:
+            planner.take(node)
+    states = list(source.states[:at])
+    states.append(_plan_iteration(planner, states, at, last=at == iterations))
+    changed = changed_settings(source_config, config)
+    _refuse_shared_changes(beginning.displaced, changed, origin)
+    _refuse_shared_changes(planner.displaced, changed, origin)
+    for iteration in range(at + 1, iterations + 1):
+        states.append(_plan_iteration(planner, states, iteration, last=iteration == iterations))
+    return Plan(tuple(planner.nodes), tuple(states))
+
+
+def plan_offline(
+    config: RunConfig,
+    sources: Sources,
+    origin: OfflineOrigin,
+    rollouts: Mapping[int, str],
+    beginning: RunState | None,
+    *,
+    iterations: int,
+    recorded: Mapping[Place, str] | None = None,
+) -> Plan:
+    """The plan of a run that trains on stored rollouts, one iteration for each, and generates none.
+
+    Staleness is measured before each update. The KL term, where it is on, refers to the checkpoint that
+    training begins with. No memory is kept.
+
+    Args:
+        rollouts: stored iteration -> artifact of kind `rollouts`.
+        beginning: tasks and first checkpoint of the stored run; None where it has none.
+    """
+    external = {*rollouts.values(), origin.checkpoint_id or ""}
+    if beginning is not None:
+        external |= {beginning.tasks, *beginning.models.values(), *beginning.bases.values()}
+    planner = Planner(config, sources, recorded=recorded, external=frozenset(external))
+    state = _begin(planner) if beginning is None else beginning
+    if origin.checkpoint_id is not None:
+        first = {**state.models, POLICY: origin.checkpoint_id}
+        state = replace(state, models=first, initial=first)
+    state = replace(state, memories={})
+    if origin.evaluates:
+        plan_evaluation(planner, state, 0)
+    states = [state]
+    method = plugins("methods")[config.method.type].value
+    for iteration in range(1, iterations + 1):
+        stored = rollouts[origin.first_iteration + iteration - 1]
+        inputs = {**state.model_inputs(POLICY), "rollouts": stored}
+        planner.add(MEASURE_STALENESS, inputs, iteration=iteration)
+        state = method.plan_learning(planner, state, iteration, stored, remember=False)
+        if origin.evaluates and (iteration == iterations or iteration % config.evaluation.every == 0):
+            plan_evaluation(planner, state, iteration)
+        states.append(state)
+    return Plan(tuple(planner.nodes), tuple(states))
+
+
+def shared_stages(source: Plan, iteration: int, stage: str) -> list[PlannedStage]:
+    """What a branch that begins with a stage of an iteration shares with the run it comes from.
+
+    Raises InputError when the iteration has no such stage.
+    """
+    of_iteration = source.of_iteration(iteration)
+    names = stage_names(of_iteration)
+    if stage not in names:
+        raise InputError(f"--from {stage}: the stages of iteration {iteration} are {', '.join(names)}")
+    earlier = set(names[: names.index(stage)])
+    return [
+        node
+        for node in source.nodes
+        if (node.iteration or 0) < iteration
+        or ((node.iteration or 0) == iteration and node.stage.shown_as in earlier)
+    ]
+
+
+def _begin(planner: Planner) -> RunState:
+    """What comes before the first iteration: tasks, and the first checkpoint of every model."""
+    config = planner.config
+    tasks = planner.add(PREPARE_TASKS, {}, iteration=None)
+    if isinstance(config.policy, PretrainedPolicyConfig):
+        first = planner.add(COPY_PRETRAINED, {}, iteration=None)
+        bases = {} if config.policy.lora is None else {POLICY: first}
+    else:
+        first, bases = planner.add(COLD_START, {}, iteration=None), {}
+    state = RunState(tasks=tasks, models={POLICY: first}, initial={POLICY: first}, bases=bases)
+    method = plugins("methods")[config.method.type].value
+    begun: RunState = method.plan_beginning(planner, state)
+    return begun
+
+
+def _plan_iteration(planner: Planner, states: Sequence[RunState], iteration: int, last: bool) -> RunState:
+    """Generate, learn, and evaluate where it is due; `last` says that the run ends here."""
+    config = planner.config
+    method = plugins("methods")[config.method.type].value
+    before = states[iteration - 1]
+    acting = replace(before, models=states[max(0, iteration - 1 - config.pipeline.lag)].models)
+    rollouts = method.plan_rollouts(planner, acting, iteration)
+    state: RunState = method.plan_learning(planner, before, iteration, rollouts, remember=True)
+    if last or iteration % config.evaluation.every == 0:
+        plan_evaluation(planner, state, iteration)
+    return state
+
+
+def _refuse_shared_changes(
+    displaced: Sequence[tuple[PlannedStage, Recipe]], changed: Sequence[str], origin: BranchOrigin
+) -> None:
+    """Raise ConfigError where this configuration would make a shared artifact otherwise."""
+    for node, recipe in displaced:
+        if recipe.artifact_id == node.recipe.artifact_id:
+            continue
+        # A recipe also holds what follows from settings; people are told what they have set.
+        found = recipe_differences(node.recipe, recipe)
+        reason = "; ".join(([each for each in found if each in changed] or list(changed))[:_EXAMPLES])
+        if node.iteration is None:
+            advice = "it is made once for all iterations: train a new run with `train --name`"
+        else:
+            advice = f"begin the branch there with --from {node.stage.shown_as}, or in a later iteration"
+        raise ConfigError(
+            f"the settings change {node.stage.name}, which comes before {origin.stage} in iteration "
+            f"{origin.iteration} and is shared ({reason}); {advice}"
+        )

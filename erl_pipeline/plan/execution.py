@@ -1,0 +1,237 @@
+"""Walking a plan: what is committed and whole is reused, the rest is computed, in the order inputs allow."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
+
+from erl_pipeline.plan.job import StageJob, StageOutcome, outcome_of
+from erl_pipeline.plan.listener import Interrupted, Listener
+from erl_pipeline.plan.plan import Plan, PlannedStage
+from erl_pipeline.plan.resources import WorkerSettings
+from erl_pipeline.plan.runner import Runner, WorkerDied
+from storage.artifacts.manifest import Manifest
+from storage.artifacts.store import ArtifactStore
+from storage.errors import DamagedArtifact, EngineError, InputError, StoreError
+
+_LOOK_SECONDS = 0.2
+_DEATHS = 3
+"""Worker processes that may die over one stage before the run gives up."""
+
+
+@dataclass(frozen=True)
+class Execution:
+    """What a walk needs beside the plan.
+
+    `record` is called, in the thread that walks, with every artifact that the run gets or goes by, once it is
+    whole. Artifacts whose ids are `trusted` stand in the run's ledger: they are looked at only where
+    something is to be made from them. `stopped` tells whether the run was asked to stop.
+    """
+
+    store: ArtifactStore
+    runner: Runner
+    worker: WorkerSettings
+    devices: int
+    listener: Listener
+    record: Callable[[PlannedStage, StageOutcome], None]
+    stopped: Callable[[], bool]
+    trusted: Collection[str] = frozenset()
+
+
+def execute(plan: Plan, execution: Execution) -> None:
+    """Bring every artifact of a plan into the store.
+
+    A damaged artifact is set aside and made again, also where it is an old one that something new is to be
+    made from. Raises what a stage raises, after those beside it have ended, and `Interrupted` when the run
+    was asked to stop.
+    """
+    _Walk(plan, execution).run()
+
+
+@dataclass
+class _AtWork:
+    number: int
+    started: float
+
+
+class _Walk:
+    """Stages are known by their numbers in the plan; of those that can begin, the first begins first."""
+
+    def __init__(self, plan: Plan, execution: Execution) -> None:
+        self._plan = plan
+        self._given = execution
+        self._store = execution.store
+        self._unmet: dict[int, set[str]] = {}
+        self._dependents: defaultdict[str, list[int]] = defaultdict(list)
+        self._ready: list[int] = []
+        self._later: list[tuple[float, int]] = []
+        self._at_work: dict[Future[Manifest], _AtWork] = {}
+        self._failures: Counter[int] = Counter()
+        self._deaths: Counter[int] = Counter()
+        self._whole: set[str] = set()
+        self._numbers = {node.artifact_id: at for at, node in reversed(list(enumerate(plan.nodes)))}
+        self._pending = {
+            node.artifact_id for node in plan.nodes if node.artifact_id not in execution.trusted
+        }
+        for number, node in enumerate(plan.nodes):
+            if node.artifact_id in self._pending:
+                self._await(number, set(node.recipe.inputs.values()) & self._pending)
+
+    def run(self) -> None:
+        """Go on until nothing is left to do."""
+        try:
+            while self._ready or self._at_work or self._later:
+                self._begin_what_can()
+                if self._at_work:
+                    self._collect()
+                elif not self._ready and self._later:
+                    self._raise_if_stopped()
+                    time.sleep(_LOOK_SECONDS)
+        finally:
+            # What is in flight commits whole, or looks at the wish to stop.
+            wait(self._at_work)
+
+    def _await(self, number: int, artifact_ids: set[str]) -> None:
+        """Let a stage begin when these are there."""
+        if not artifact_ids:
+            heapq.heappush(self._ready, number)
+            return
+        self._unmet[number] = artifact_ids
+        for artifact_id in artifact_ids:
+            self._dependents[artifact_id].append(number)
+
+    def _begin_what_can(self) -> None:
+        now = time.monotonic()
+        for due in [entry for entry in self._later if entry[0] <= now]:
+            self._later.remove(due)
+            heapq.heappush(self._ready, due[1])
+        held: list[int] = []
+        while self._ready:
+            self._raise_if_stopped()
+            number = heapq.heappop(self._ready)
+            node = self._plan.nodes[number]
+            if any(node.artifact_id == self._plan.nodes[each.number].artifact_id for each in self._work()):
+                self._await(number, {node.artifact_id})
+            elif self._failures[number] or not self._reuse(number):
+                if not self._has_room(node):
+                    held.append(number)
+                elif damaged := self._damaged_inputs(node):
+                    self._await(number, damaged)
+                else:
+                    self._submit(number)
+        for number in held:
+            heapq.heappush(self._ready, number)
+
+    def _reuse(self, number: int) -> bool:
+        """Whether the artifact is committed and whole; a damaged one is set aside."""
+        node, started = self._plan.nodes[number], time.perf_counter()
+        try:
+            manifest = self._store.find(node.artifact_id, node.stage.name)
+            if manifest is None:
+                return False
+            self._store.open_found(manifest)
+        except DamagedArtifact as damage:
+            self._set_aside(node.artifact_id, damage)
+            return False
+        self._finish(number, manifest, reused=True, started=started)
+        return True
+
+    def _has_room(self, node: PlannedStage) -> bool:
+        """Whether a worker is free, and a device where the stage needs one."""
+        given = self._given
+        if len(self._at_work) >= given.runner.workers:
+            return False
+        busy = sum(self._plan.nodes[each.number].stage.needs == "device" for each in self._work())
+        return node.stage.needs != "device" or busy < given.devices
+
+    def _damaged_inputs(self, node: PlannedStage) -> set[str]:
+        """Inputs that are not whole and will be made again; the stages that make them are put in line."""
+        again = set()
+        for artifact_id in node.recipe.inputs.values():
+            if artifact_id in self._whole:
+                continue
+            try:
+                self._store.open(artifact_id)
+                self._whole.add(artifact_id)
+            except DamagedArtifact as damage:
+                if artifact_id not in self._numbers:
+                    raise
+                self._set_aside(artifact_id, damage)
+                again.add(artifact_id)
+            except InputError:
+                if artifact_id not in self._numbers:
+                    raise
+                maker = self._plan.nodes[self._numbers[artifact_id]].title
+                self._given.listener.warn(f"{maker} ({artifact_id}) is gone from the store. It is made again.")
+                again.add(artifact_id)
+        for artifact_id in again - self._pending:
+            self._pending.add(artifact_id)
+            number = self._numbers[artifact_id]
+            self._await(number, set(self._plan.nodes[number].recipe.inputs.values()) & self._pending)
+        return again
+
+    def _set_aside(self, artifact_id: str, damage: DamagedArtifact) -> None:
+        self._given.listener.warn(f"{damage} It is set aside and made again.")
+        self._store.discard_damaged(artifact_id)
+
+    def _submit(self, number: int) -> None:
+        node = self._plan.nodes[number]
+        self._given.listener.stage_started(node.title)
+        started = time.perf_counter()
+        future = self._given.runner.submit(StageJob(node, self._given.worker))
+        self._at_work[future] = _AtWork(number, started)
+
+    def _collect(self) -> None:
+        """Wait until something at work has ended, and record it or decide what follows from its failure."""
+        ended, _ = wait(self._at_work, timeout=_LOOK_SECONDS, return_when=FIRST_COMPLETED)
+        for future in sorted(ended, key=lambda each: self._at_work[each].number):
+            work = self._at_work.pop(future)
+            error = future.exception()
+            if error is None:
+                self._finish(work.number, future.result(), reused=False, started=work.started)
+            else:
+                self._again_or_raise(work.number, error)
+
+    def _again_or_raise(self, number: int, error: BaseException) -> None:
+        node = self._plan.nodes[number]
+        delays = node.stage.retry_seconds
+        if isinstance(error, WorkerDied) and self._deaths[number] < _DEATHS:
+            self._deaths[number] += 1
+            self._given.listener.warn(f"{node.title}: {error}. It is computed again.")
+            heapq.heappush(self._ready, number)
+        elif (
+            isinstance(error, EngineError | StoreError)
+            and not isinstance(error, DamagedArtifact)
+            and self._failures[number] < len(delays)
+        ):
+            self._given.listener.warn(f"{node.title} failed and is tried again: {error}")
+            self._later.append((time.monotonic() + delays[self._failures[number]], number))
+            self._failures[number] += 1
+        else:
+            raise error
+
+    def _finish(self, number: int, manifest: Manifest, *, reused: bool, started: float) -> None:
+        node = self._plan.nodes[number]
+        given = outcome_of(node, manifest, reused, started)
+        self._given.record(node, given)
+        self._given.runner.finished(given)
+        self._given.listener.stage_finished(node.title, given)
+        self._whole.add(node.artifact_id)
+        self._pending.discard(node.artifact_id)
+        for dependent in self._dependents.pop(node.artifact_id, []):
+            unmet = self._unmet[dependent]
+            unmet.discard(node.artifact_id)
+            if not unmet:
+                del self._unmet[dependent]
+                heapq.heappush(self._ready, dependent)
+
+    def _work(self) -> Collection[_AtWork]:
+        return self._at_work.values()
+
+    def _raise_if_stopped(self) -> None:
+        if self._given.stopped():
+            raise Interrupted

@@ -1,0 +1,81 @@
+"""Fingerprints of code: what changes when a package's code would do something else.
+
+They are taken over syntax trees, so that comments, blank lines and formatting change nothing. Data files of
+a package (templates, word lists) count with all their bytes.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+
+from storage.artifacts.recipe import ID_LENGTH
+from storage.errors import ConfigError
+
+
+@lru_cache(maxsize=64)
+def package_fingerprint(package: str) -> str:
+    """The fingerprint of all files of a package, or of a module that is no package.
+
+    Raises ConfigError for a package that has no source files on this machine.
+    """
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise ConfigError(f"package {package} has no source files, so no fingerprint of its code can be taken")
+    origin = Path(spec.origin)
+    if spec.submodule_search_locations is None:
+        return files_fingerprint([(origin.name, origin)])
+    folder = origin.parent
+    return files_fingerprint((path.relative_to(folder).as_posix(), path) for path in _files(folder))
+
+
+def files_fingerprint(files: Iterable[tuple[str, Path]]) -> str:
+    """The fingerprint of named files, in the order of their names."""
+    digest = hashlib.sha256()
+    for name, path in sorted(files):
+        content = path.read_bytes()
+        if path.suffix == ".py":
+            content = normalised_source(content.decode("utf-8"))
+        digest.update(f"{name}\0{hashlib.sha256(content).hexdigest()}\n".encode())
+    return digest.hexdigest()[:ID_LENGTH]
+
+
+def normalised_source(source: str) -> bytes:
+    """A text of a module's syntax tree that comments and formatting do not change.
+
+    It leaves out what is empty, so that fields which a later Python adds to its trees change nothing.
+    """
+    return "".join(_written(ast.parse(source))).encode("utf-8", "surrogatepass")
+
+
+def _written(value: object) -> Iterator[str]:
+    if isinstance(value, ast.AST):
+        yield type(value).__name__
+        yield "("
+        for name, part in ast.iter_fields(value):
+            # `kind` says that a string was written u"...", `type_comment` is a comment.
+            if part in (None, []) and not isinstance(value, ast.Constant):
+                continue
+            if name not in ("kind", "type_comment"):
+                yield f"{name}="
+                yield from _written(part)
+                yield ","
+        yield ")"
+    elif isinstance(value, list):
+        yield "["
+        for item in value:
+            yield from _written(item)
+            yield ","
+        yield "]"
+    else:
+        yield repr(value)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for path in folder.rglob("*"):
+        if path.is_file() and path.suffix not in (".pyc", ".pyo") and "__pycache__" not in path.parts:
+            yield path

@@ -1,0 +1,87 @@
+"""One planned stage as a worker gets it, and its computation: what is not committed is computed and committed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from erl_pipeline.plan.plan import PlannedStage
+from erl_pipeline.plan.resources import Resources, WorkerSettings
+from erl_pipeline.plan.stage import Progress, StageCall
+from storage.artifacts.manifest import Manifest
+
+
+@dataclass(frozen=True)
+class StageJob:
+    """All that another process needs to compute a stage: the stage and where the store is."""
+
+    planned: PlannedStage
+    worker: WorkerSettings
+
+
+@dataclass(frozen=True)
+class StageOutcome:
+    """A committed artifact and the numbers of its manifest. `seconds` is wall time, small when `reused`.
+
+    `made_by` is the run that made a reused artifact.
+    """
+
+    stage: str
+    iteration: int | None
+    key: str
+    artifact_id: str
+    reused: bool
+    seconds: float
+    made_by: str
+    counters: Mapping[str, float]
+    metrics: Mapping[str, float]
+
+
+def compute(job: StageJob, resources: Resources, progress: Progress) -> Manifest:
+    """Compute a stage from its inputs and commit its artifact.
+
+    Where another process was first, its artifact stands. Raises what the stage raises, `Interrupted` when the
+    run was asked to stop, and StoreError when the store cannot be read or written.
+    """
+    planned = job.planned
+    stage, recipe, store = planned.stage, planned.recipe, resources.store
+    progress.raise_if_stopped()
+    inputs = {name: store.open(artifact_id) for name, artifact_id in recipe.inputs.items()}
+    with store.create(recipe, run=job.worker.run, iteration=planned.iteration) as staging:
+        result = stage.compute(
+            StageCall(
+                settings=planned.settings,
+                inputs=inputs,
+                index=recipe.index,
+                seed=recipe.seed,
+                artifact_id=recipe.artifact_id,
+                locations=planned.locations,
+                folder=staging.path,
+                progress=progress,
+                resources=resources,
+            )
+        )
+        return staging.commit(
+            counters=dict(result.counters),
+            metrics=dict(result.metrics),
+            rows=dict(result.rows),
+            policy_version=result.policy_version,
+            memory_version=result.memory_version,
+            determinism=result.determinism,
+        ).manifest
+
+
+def outcome_of(planned: PlannedStage, manifest: Manifest, reused: bool, started: float) -> StageOutcome:
+    """What a stage gave; `started` is `time.perf_counter()` at its beginning."""
+    return StageOutcome(
+        stage=planned.stage.name,
+        iteration=planned.iteration,
+        key=planned.key,
+        artifact_id=manifest.artifact_id,
+        reused=reused,
+        seconds=time.perf_counter() - started,
+        made_by=manifest.run,
+        counters=manifest.counters,
+        metrics=manifest.metrics,
+    )

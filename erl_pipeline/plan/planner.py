@@ -1,0 +1,157 @@
+"""Putting stages into a plan, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from erl_pipeline.config.base import Settings
+from erl_pipeline.config.run import RunConfig
+from erl_pipeline.plan.plan import Place, PlannedStage
+from erl_pipeline.plan.sources import Sources
+from erl_pipeline.plan.stage import CodeOwner, Stage
+from storage.artifacts.recipe import Recipe
+from storage.errors import ConfigError, InputError
+
+SettingsT = TypeVar("SettingsT", bound=Settings)
+
+
+class Planner:
+    """Adds stages of one configuration. Methods and whoever plans a run call `add`.
+
+    Args:
+        requests: iteration -> what somebody asked to have forgotten after it, as artifact ids.
+        recorded: place -> artifact id, of a run that is to be planned as it was made: each stage then has the
+            id that is recorded, whatever its recipe would give now, and one that is not recorded is an error.
+        external: artifacts that are in the store and that no stage of the plan makes.
+        shared: stages of another run that stand in this one as they are; see `displaced`.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        sources: Sources,
+        *,
+        requests: Mapping[int, tuple[str, ...]] | None = None,
+        recorded: Mapping[Place, str] | None = None,
+        external: frozenset[str] = frozenset(),
+        shared: Mapping[Place, PlannedStage] | None = None,
+    ) -> None:
+        self.config = config
+        self.sources = sources
+        self.requests = requests or {}
+        self.nodes: list[PlannedStage] = []
+        self.displaced: list[tuple[PlannedStage, Recipe]] = []
+        """Each shared stage that was asked for, and the recipe that this configuration gives it."""
+        self._recorded = recorded
+        self._shared = shared or {}
+        # Requests to forget are committed when they are made, before any plan with them.
+        self._known = {*external, *(request for each in self.requests.values() for request in each)}
+        self._equal: dict[Settings, Settings] = {}
+        self._slices: dict[str, Settings] = {}
+        self._dumped: dict[int, tuple[Settings, dict[str, Any]]] = {}
+        self._code: dict[tuple[CodeOwner, ...], dict[str, str]] = {}
+        self._locations = sources.locations
+
+    def settings(self, stage: Stage[SettingsT]) -> SettingsT:
+        """The settings that a stage reads of this configuration."""
+        if stage.name not in self._slices:
+            if stage.slice is None:
+                raise ConfigError(f"stage {stage.name} takes no settings from a configuration by itself")
+            self._slices[stage.name] = stage.slice(self.config, self.sources)
+        found = self._slices[stage.name]
+        assert isinstance(found, stage.settings)
+        return found
+
+    def shared(self, settings: SettingsT) -> SettingsT:
+        """Settings that a method makes for each iteration anew, as one object for all that are equal."""
+        found = self._equal.setdefault(settings, settings)
+        assert isinstance(found, type(settings))
+        return found
+
+    def add(
+        self,
+        stage: Stage[SettingsT],
+        inputs: Mapping[str, str],
+        *,
+        iteration: int | None,
+        settings: SettingsT | None = None,
+        seed: int = 0,
+        index: Mapping[str, int] | None = None,
+        key: str = "",
+    ) -> str:
+        """Put a stage into the plan; the id of its artifact, to be an input of others.
+
+        Args:
+            settings: what it reads, where the stage does not take it from the configuration itself.
+            index: tells apart several artifacts of one stage with the same settings, inputs and seed.
+            key: tells apart several stages of one name in one iteration.
+
+        Raises:
+            ConfigError: an input is made by no stage before it, as in a circle.
+            InputError: the run that is planned as it was made has nothing at this place.
+        """
+        chosen = self.settings(stage) if settings is None else settings
+        node = self._node(stage, chosen, inputs, iteration, seed, index or {}, key)
+        if node.place in self._shared:
+            shared = self._shared[node.place]
+            self.displaced.append((shared, node.recipe))
+            return self.take(shared)
+        for name, artifact_id in inputs.items():
+            if artifact_id not in self._known:
+                raise ConfigError(
+                    f"{node.title}: its input {name} ({artifact_id or 'none'}) is made by no stage before it"
+                )
+        self._known.add(node.artifact_id)
+        self.nodes.append(node)
+        return node.artifact_id
+
+    def take(self, node: PlannedStage) -> str:
+        """Put in a stage as another plan has it; the id of its artifact."""
+        self._known.add(node.artifact_id)
+        self.nodes.append(node)
+        return node.artifact_id
+
+    def _node(
+        self,
+        stage: Stage[Any],
+        settings: Settings,
+        inputs: Mapping[str, str],
+        iteration: int | None,
+        seed: int,
+        index: Mapping[str, int],
+        key: str,
+    ) -> PlannedStage:
+        recipe = Recipe(
+            stage=stage.name,
+            stage_version=stage.version,
+            settings=self._dump(settings),
+            inputs=inputs,
+            seed=seed,
+            index=index,
+            code=self._fingerprints(stage.code),
+            kind=stage.output,
+        )
+        artifact_id = recipe.artifact_id
+        if self._recorded is not None:
+            place = Place(iteration or 0, stage.name, key)
+            if place not in self._recorded:
+                where = "" if iteration is None else f" in iteration {iteration}"
+                raise InputError(f"the run has no {f'{stage.name} {key}'.strip()}{where}")
+            artifact_id = self._recorded[place]
+        return PlannedStage(stage, settings, recipe, iteration, key, artifact_id, self._locations)
+
+    def _dump(self, settings: Settings) -> dict[str, Any]:
+        """The JSON of settings, made once for each object: all iterations share it."""
+        if id(settings) not in self._dumped:
+            self._dumped[id(settings)] = settings, settings.model_dump(mode="json")
+        return self._dumped[id(settings)][1]
+
+    def _fingerprints(self, owners: tuple[CodeOwner, ...]) -> dict[str, str]:
+        if owners not in self._code:
+            self._code[owners] = {
+                package: fingerprint
+                for owner in owners
+                for package, fingerprint in self.sources.code[owner].items()
+            }
+        return self._code[owners]

@@ -1,0 +1,93 @@
+"""What a worker process keeps between stages, and the settings that it makes this from.
+
+None of it changes an artifact: which models are in memory, which servers run, how many threads compute
+(their number is in every manifest, since bytes depend on it).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from storage.artifacts.store import ArtifactStore
+from storage.filesystem import open_root
+
+if TYPE_CHECKING:
+    from storage.memory.reflection_memory import ReflectionMemory
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """All that a worker process needs to know beside the planned stage. `engine` holds the operational
+    settings of the engine, such as servers and deadlines, which no artifact depends on."""
+
+    store_uri: str
+    run: str
+    threads: int
+    engine: dict[str, Any] = field(default_factory=dict)
+
+
+class Resources:
+    """What stages of one process share. Close it when no stage is at work any more."""
+
+    def __init__(
+        self, settings: WorkerSettings, stop: threading.Event | None = None, store: ArtifactStore | None = None
+    ) -> None:
+        self.settings = settings
+        self.store = store or ArtifactStore(settings.store_uri, threads=settings.threads)
+        self.stop = stop or threading.Event()
+        """Set when the run was asked to stop; what computes for long looks at it."""
+        self._kept: dict[str, Any] = {}
+        self._open = ExitStack()
+        self._lock = threading.RLock()
+
+    @property
+    def scratch(self) -> Path:
+        """A folder on this machine for what is no artifact, such as a server's log."""
+        return open_root(self.store.uri).scratch / "runs" / self.settings.run
+
+    def keep(self, name: str, make: Callable[[], T]) -> T:
+        """What `make` gives, made once for each name; a context manager is entered, and left at the end."""
+        with self._lock:
+            if name not in self._kept:
+                made = make()
+                if hasattr(made, "__enter__"):
+                    made = self._open.enter_context(made)  # type: ignore[arg-type]
+                self._kept[name] = made
+            kept: T = self._kept[name]
+            return kept
+
+    def kept(self, name: str) -> Any | None:
+        """What was made under this name; None where nothing was."""
+        return self._kept.get(name)
+
+    def memory(self, embedding_model: str) -> ReflectionMemory:
+        """The memory of the run, searched and written by its versions."""
+
+        def open_memory() -> ReflectionMemory:
+            from storage.memory.embedding import Embedder
+            from storage.memory.reflection_memory import ReflectionMemory
+
+            return ReflectionMemory(self.store.uri, self.settings.run, self.store, Embedder(embedding_model))
+
+        return self.keep(f"memory {embedding_model}", open_memory)
+
+    def close(self) -> None:
+        """End what was started."""
+        self._kept.clear()
+        self._open.close()
+
+    def __enter__(self) -> Resources:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,82 @@
+"""What a plan follows from beside the configuration: fingerprints of code, and digests of files it names."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from erl_pipeline.config.policy import PretrainedPolicyConfig
+from erl_pipeline.plan.fingerprint import package_fingerprint
+from erl_pipeline.plugins import plugins
+from erl_pipeline.policies.checkpoint_files import weights_digest
+from storage.errors import InputError
+
+if TYPE_CHECKING:
+    from erl_pipeline.config.run import RunConfig
+    from erl_pipeline.plan.stage import CodeOwner
+
+
+@dataclass(frozen=True)
+class Sources:
+    """`code`: for the environment and the method, package -> fingerprint of its sources. `files`: path, as the
+    configuration names it -> SHA-256 of its content. `weights`: digest of a pretrained policy's files."""
+
+    code: Mapping[CodeOwner, Mapping[str, str]]
+    files: Mapping[str, str] = field(default_factory=dict)
+    weights: str | None = None
+    model: str = ""
+    """Where that policy lies."""
+    read: bool = True
+    """False: nothing was looked at, so that the ids of a plan mean nothing, and only its shape does."""
+
+    @property
+    def locations(self) -> dict[str, str]:
+        """SHA-256 -> path of the files."""
+        known = {sha256: path for path, sha256 in self.files.items()}
+        if self.weights is not None:
+            known[self.weights] = self.model
+        return known
+
+
+def read_sources(config: RunConfig) -> Sources:
+    """Look at the code and the files that a configuration names.
+
+    Raises InputError for a file or a checkpoint that cannot be read.
+    """
+    environment = plugins("environments")[config.environment.type]
+    method = plugins("methods")[config.method.type]
+    paths = environment.value.files(config.environment).values()
+    pretrained = isinstance(config.policy, PretrainedPolicyConfig)
+    return Sources(
+        code={
+            "environment": {environment.package: package_fingerprint(environment.package)},
+            "method": {method.package: package_fingerprint(method.package)},
+        },
+        files={str(path): _sha256(path) for path in paths},
+        weights=weights_digest(config.policy.model) if pretrained else None,
+        model=config.policy.model if pretrained else "",
+    )
+
+
+def unread_sources(config: RunConfig) -> Sources:
+    """Sources that nothing was read for: for plans whose artifacts are known from a ledger."""
+    environment = plugins("environments")[config.environment.type]
+    paths = environment.value.files(config.environment).values()
+    return Sources(
+        code={"environment": {}, "method": {}},
+        files={str(path): "" for path in paths},
+        weights="" if isinstance(config.policy, PretrainedPolicyConfig) else None,
+        read=False,
+    )
+
+
+def _sha256(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
+

@@ -1,0 +1,143 @@
+"""What is installed: environments, methods, trainers and runners, found by entry points.
+
+A package of anyone can add one: it names an object with a `settings` model, whose `type` is what a
+configuration says, in one of the entry-point groups below. The project's own are found in the same way.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, get_args
+
+from erl_pipeline.config.base import Settings
+from storage.errors import ConfigError
+
+Group = Literal["environments", "methods", "trainers", "runners"]
+
+PARTS: Mapping[Group, tuple[str, ...]] = {
+    "environments": ("settings", "training_tasks", "held_out_tasks", "open", "files", "tiny"),
+    "methods": ("settings", "roles", "plan_rollouts", "plan_learning", "episode_settings", "open_episode", "columns"),
+    "trainers": ("settings", "open"),
+    "runners": ("settings", "run"),
+}
+"""What an object of each group must have."""
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """One plug-in that was found: its object, and the installed distribution that it comes from."""
+
+    group: Group
+    type: str
+    distribution: str
+    version: str
+    target: str
+    """`module:object`, as the package declares it."""
+    value: Any
+
+    @property
+    def package(self) -> str:
+        """The package whose sources are the plug-in: that of the module which declares it."""
+        return self.target.partition(":")[0]
+
+    @property
+    def settings(self) -> type[Settings]:
+        """The model of its settings."""
+        settings: type[Settings] = self.value.settings
+        return settings
+
+
+@dataclass(frozen=True)
+class BrokenPlugin:
+    """A plug-in that cannot be used, and why. Nothing else is affected by it."""
+
+    group: Group
+    type: str
+    distribution: str
+    target: str
+    problem: str
+
+
+@dataclass(frozen=True)
+class Plugins:
+    """All plug-ins of a group, by `type`."""
+
+    group: Group
+    found: Mapping[str, Plugin]
+    broken: tuple[BrokenPlugin, ...]
+
+    def __getitem__(self, type_: str) -> Plugin:
+        """The plug-in of a type. Raises ConfigError, with the package, for one that is broken or unknown."""
+        if type_ in self.found:
+            return self.found[type_]
+        self.require_usable(type_)
+        raise ConfigError(f"{type_}: no such type of {self.group}; there are {', '.join(self.found)}")
+
+    def require_usable(self, type_: str) -> None:
+        """Raise ConfigError when a package offers this type, but it cannot be used."""
+        for plugin in self.broken:
+            if plugin.type == type_ and type_ not in self.found:
+                raise ConfigError(
+                    f"{plugin.type} of package {plugin.distribution} cannot be used: {plugin.problem}. "
+                    "`erl-pipeline plugins` lists what is found"
+                )
+
+
+def plugins(group: Group) -> Plugins:
+    """What is installed of a group; looked up once in a process."""
+    return _find(group)
+
+
+@lru_cache(maxsize=len(PARTS))
+def _find(group: Group) -> Plugins:
+    found: dict[str, Plugin] = {}
+    broken: list[BrokenPlugin] = []
+    points = importlib.metadata.entry_points(group=f"erl_pipeline.{group}")
+    # The project's own come first: nothing that is installed beside it takes their names.
+    for point in sorted(points, key=lambda each: (_distribution(each) != _OWN, _distribution(each), each.name)):
+        name = _distribution(point)
+        plugin, problem = _load(group, point)
+        if plugin is not None and plugin.type in found:
+            holder = found[plugin.type]
+            if (holder.target, holder.distribution) == (plugin.target, plugin.distribution):
+                continue
+            problem = f"its type {plugin.type!r} is taken by package {holder.distribution}"
+        if problem:
+            broken.append(
+                BrokenPlugin(group, plugin.type if plugin else point.name, name, point.value, problem)
+            )
+        elif plugin is not None:
+            found[plugin.type] = plugin
+    return Plugins(group, found, tuple(broken))
+
+
+_OWN = "erl-pipeline"
+
+
+def _distribution(point: importlib.metadata.EntryPoint) -> str:
+    return point.dist.name if point.dist is not None else "unknown"
+
+
+def _load(group: Group, point: importlib.metadata.EntryPoint) -> tuple[Plugin | None, str]:
+    """The plug-in of an entry point, or what is wrong with it."""
+    try:
+        value = point.load()
+    except Exception as error:  # Whatever a foreign package raises at import must not stop other work.
+        return None, f"its import fails with {type(error).__name__}: {error}"
+    missing = [part for part in PARTS[group] if not hasattr(value, part)]
+    if missing:
+        return None, f"{point.value} lacks {', '.join(missing)}"
+    settings = value.settings
+    if not (isinstance(settings, type) and issubclass(settings, Settings)):
+        return None, f"{point.value}.settings is no subclass of erl_pipeline.config.base.Settings"
+    field = settings.model_fields.get("type")
+    types = get_args(field.annotation) if field is not None else ()
+    if len(types) != 1 or not isinstance(types[0], str):
+        return None, f"{settings.__name__} needs a field `type: Literal[\"...\"]`"
+    if types[0] != point.name:
+        return None, f"its entry point is named {point.name!r}, but its settings have type {types[0]!r}"
+    version = point.dist.version if point.dist is not None else "unknown"
+    return Plugin(group, types[0], _distribution(point), version, point.value, value), ""

@@ -1,0 +1,57 @@
+"""The configuration of a stored run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from erl_pipeline.config.explain import explain
+from erl_pipeline.config.generation import OPERATIONAL_SETTINGS
+from erl_pipeline.config.load import require_usable_plugins
+from erl_pipeline.config.run import RunConfig
+from storage.errors import ConfigError, InputError
+from storage.runs.run import Run, config_differences
+from storage.tables.trajectory_import import IMPORTED
+
+_MAY_CHANGE = {"iterations", "metrics", "runner", "resources"}
+
+
+def run_config(run: Run) -> RunConfig:
+    """The configuration that a run was begun with.
+
+    Raises ConfigError when this version of the program does not know those settings, InputError for a run
+    that holds imported trajectories and was never trained.
+    """
+    if IMPORTED in run.config:
+        raise InputError(
+            f"run {run.name} holds imported trajectories and is not trained; train another run on them with "
+            "`replay --offline --config CONFIG --as NAME`"
+        )
+    try:
+        require_usable_plugins(run.config)
+        return RunConfig.model_validate(run.config)
+    except ValidationError as error:
+        problems = "\n  ".join(explain(error, RunConfig, {}))
+        raise ConfigError(
+            f"run {run.name} was begun with settings of another version:\n  {problems}"
+        ) from error
+
+
+def refuse_other_settings(run: Run, config: RunConfig) -> None:
+    """Raise ConfigError when a run was begun with other settings than `config` has; only `iterations`,
+    `metrics`, `runner`, `resources` and the engine's `OPERATIONAL_SETTINGS` may change."""
+    differences = config_differences(_fixed(run.config), _fixed(config.model_dump(mode="json")))
+    if differences:
+        raise ConfigError(
+            f"run {run.name} exists with other settings: {'; '.join(differences)}. "
+            "Continue it with its own settings, or give the changed run another --name."
+        )
+
+
+def _fixed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a run keeps to its end."""
+    fixed = {key: value for key, value in settings.items() if key not in _MAY_CHANGE}
+    engine = fixed.get("engine", {})
+    return {**fixed, "engine": {key: engine[key] for key in engine if key not in OPERATIONAL_SETTINGS}}

@@ -1,0 +1,161 @@
+"""The driver of a run: it alone writes the run's ledger and tells the trackers."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from erl_pipeline.config.generation import operational_settings
+from erl_pipeline.config.run import RunConfig
+from erl_pipeline.plan.execution import Execution, execute
+from erl_pipeline.plan.job import StageOutcome
+from erl_pipeline.plan.listener import Listener
+from erl_pipeline.plan.plan import Place, Plan, PlannedStage
+from erl_pipeline.plan.resources import WorkerSettings
+from erl_pipeline.plan.runner import Runner, RunnerCall
+from erl_pipeline.plugins import plugins
+from erl_pipeline.runs.config import refuse_other_settings
+from erl_pipeline.runs.planning import recorded_ids
+from storage.artifacts.store import ArtifactStore
+from storage.filesystem import disk_errors
+from storage.runs.ledger import LedgerEntry
+from storage.runs.run import Run, RunStore, latest_entries
+
+Observer = Callable[[int, str, str], None]
+"""Is told of iteration, stage and id of every artifact that a run gets or goes by."""
+
+
+@dataclass
+class OpenRun:
+    """A run that is being worked on, with its lock held."""
+
+    config: RunConfig
+    store: ArtifactStore
+    run: Run
+    listener: Listener
+    stop: threading.Event
+    observers: list[Observer] = field(default_factory=list)
+    reused: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """How many artifacts of each (run that made them, stage) were reused by this process."""
+    _entries: list[LedgerEntry] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._entries = self.run.recorded()
+        self._recorded = recorded_ids(self._entries)
+
+    @property
+    def recorded(self) -> dict[Place, str]:
+        """The artifact that the run has at each place."""
+        return dict(self._recorded)
+
+    def entries(self) -> list[LedgerEntry]:
+        """Every line of the ledger, the oldest first."""
+        return list(self._entries)
+
+    def stages(self) -> list[LedgerEntry]:
+        """The latest line of each place."""
+        return latest_entries(self._entries)
+
+    def record(self, planned: PlannedStage, outcome: StageOutcome) -> None:
+        """Write an outcome to the ledger, unless it stands there already."""
+        if outcome.reused:
+            self.reused[outcome.made_by, outcome.stage] += 1
+        if self._recorded.get(planned.place) != outcome.artifact_id or not outcome.reused:
+            self._enter(
+                planned.iteration,
+                planned.place,
+                planned.stage.output,
+                outcome.artifact_id,
+                outcome.reused,
+                outcome.seconds,
+            )
+        self._tell(planned.place, outcome.artifact_id)
+
+    def share(self, entries: Iterable[LedgerEntry]) -> None:
+        """Enter artifacts of another run in this run's ledger, each once."""
+        for entry in entries:
+            place = Place(entry.iteration or 0, entry.stage, entry.key)
+            if place not in self._recorded:
+                self._enter(entry.iteration, place, entry.kind, entry.artifact_id, True, 0.0)
+                self._tell(place, entry.artifact_id)
+
+    def _enter(
+        self,
+        iteration: int | None,
+        place: Place,
+        kind: str,
+        artifact_id: str,
+        reused: bool,
+        seconds: float,
+    ) -> None:
+        entry = self.run.record(
+            iteration,
+            place.stage,
+            artifact_id,
+            kind=kind,
+            key=place.key,
+            reused=reused,
+            seconds=seconds,
+        )
+        self._entries.append(entry)
+        self._recorded[place] = artifact_id
+
+    def _tell(self, place: Place, artifact_id: str) -> None:
+        for observer in self.observers:
+            observer(place.iteration, place.stage, artifact_id)
+
+
+@contextmanager
+def open_run(
+    config: RunConfig, store_uri: str, listener: Listener, stop: threading.Event
+) -> Iterator[OpenRun]:
+    """Create or continue the run `config.name` in a store, holding its lock.
+
+    Raises:
+        ConfigError: the run exists with other settings; see `refuse_other_settings`.
+        RunBusy: another process is working on it.
+        StoreError: the store cannot be written.
+    """
+    runs = RunStore(store_uri)
+    settings = config.model_dump(mode="json")
+    run = runs.create(config.name, settings) if config.name not in runs.list() else runs.open(config.name)
+    with disk_errors(store_uri), run.lock():
+        refuse_other_settings(run, config)
+        store = ArtifactStore(store_uri, threads=config.resources.threads)
+        yield OpenRun(config, store, run, listener, stop)
+
+
+def carry_out(opened: OpenRun, plan: Plan, trusted: frozenset[str]) -> None:
+    """Execute a plan for an open run, by the runner that its configuration names.
+
+    Args:
+        trusted: artifacts of the run that are looked at only where something is made from them.
+    """
+    config = opened.config
+    worker = WorkerSettings(
+        store_uri=opened.store.uri,
+        run=opened.run.name,
+        threads=config.resources.threads,
+        engine=operational_settings(config.engine),
+    )
+    call = RunnerCall(worker, config.resources.devices, opened.listener, opened.stop)
+
+    def body(runner: Runner) -> None:
+        execute(
+            plan,
+            Execution(
+                store=opened.store,
+                runner=runner,
+                worker=worker,
+                devices=config.resources.devices,
+                listener=opened.listener,
+                record=opened.record,
+                stopped=opened.stop.is_set,
+                trusted=trusted,
+            ),
+        )
+
+    plugins("runners")[config.runner.type].value.run(config.runner, call, body)

@@ -1,0 +1,143 @@
+"""The plans of stored runs: as they go on now, and as they were made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from erl_pipeline.config.run import RunConfig
+from erl_pipeline.plan.build import plan_branch, plan_offline, plan_run
+from erl_pipeline.plan.plan import Place, Plan, RunState
+from erl_pipeline.plan.sources import Sources, read_sources, unread_sources
+from erl_pipeline.runs.config import run_config
+from erl_pipeline.runs.state import completed_iterations
+from storage.errors import InputError
+from storage.memory.forgetting import forget_requests
+from storage.runs.ledger import LedgerEntry
+from storage.runs.origin import BranchOrigin, OfflineOrigin, read_origin
+from storage.runs.run import Run, RunStore
+from storage.tables.trajectory_import import IMPORTED
+
+
+def recorded_ids(entries: Iterable[LedgerEntry]) -> dict[Place, str]:
+    """The artifact that a ledger has last at each place."""
+    return {Place(entry.iteration or 0, entry.stage, entry.key): entry.artifact_id for entry in entries}
+
+
+def plan_for(
+    store_uri: str,
+    run: Run,
+    config: RunConfig,
+    iterations: int,
+    *,
+    sources: Sources | None = None,
+    entries: Sequence[LedgerEntry] | None = None,
+) -> Plan:
+    """The plan by which a run goes on to a number of iterations, with today's code.
+
+    Args:
+        config: its configuration, perhaps with other operational settings than it was begun with.
+        entries: its ledger, where it was read already.
+
+    Raises ConfigError and InputError as `plan_branch` and `plan_offline` do, and InputError when an offline
+    run is to go further than its data.
+    """
+    return _plan(store_uri, run, config, iterations, sources or read_sources(config), entries, as_made=False)
+
+
+def plan_as_made(
+    store_uri: str, run: Run, iterations: int | None = None, *, sources: Sources | None = None
+) -> Plan:
+    """The plan of a stored run with the artifacts that its ledger has, whatever today's code would make.
+
+    Args:
+        iterations: how many; default: those whose policy is committed.
+        sources: today's code and files, which the recipes hold; `unread_sources` where only ids are wanted.
+
+    Raises InputError when the run lacks something that the plan has.
+    """
+    config = run_config(run)
+    entries = run.recorded()
+    count = completed_iterations(config, entries) if iterations is None else iterations
+    return _plan(store_uri, run, config, count, sources or read_sources(config), entries, as_made=True)
+
+
+def whole_iterations(plan: Plan, recorded: Mapping[Place, str]) -> int:
+    """The newest iteration of a plan before which, and in which, the ledger has all that the plan has.
+
+    Evaluations do not count: nothing follows from them.
+    """
+    for iteration in range(1, plan.iterations + 1):
+        for node in plan.of_iteration(iteration):
+            chained = node.stage.output not in ("evaluation", "table")
+            if chained and recorded.get(node.place) != node.artifact_id:
+                return iteration - 1
+    return plan.iterations
+
+
+def _plan(
+    store_uri: str,
+    run: Run,
+    config: RunConfig,
+    iterations: int,
+    sources: Sources,
+    entries: Sequence[LedgerEntry] | None,
+    as_made: bool,
+) -> Plan:
+    lines = run.recorded() if entries is None else entries
+    requests = forget_requests(lines)
+    recorded = recorded_ids(lines) if as_made else None
+    origin = read_origin(store_uri, run.name)
+    if origin is None:
+        return plan_run(config, sources, iterations=iterations, requests=requests, recorded=recorded)
+    source = RunStore(store_uri).open(origin.run)
+    if isinstance(origin, BranchOrigin):
+        return plan_branch(
+            config,
+            sources,
+            plan_as_made(store_uri, source, origin.iteration, sources=_alike(sources, run_config(source))),
+            run_config(source),
+            origin,
+            iterations=iterations,
+            requests=requests,
+            recorded=recorded,
+        )
+    if iterations > origin.iterations:
+        raise InputError(
+            f"run {run.name} has the stored rollouts of {origin.iterations} iterations of "
+            f"{origin.run}; it cannot go on to {iterations}"
+        )
+    return plan_offline(
+        config,
+        sources,
+        origin,
+        stored_rollouts(source, origin),
+        beginning_of(store_uri, source),
+        iterations=iterations,
+        recorded=recorded,
+    )
+
+
+def stored_rollouts(source: Run, origin: OfflineOrigin) -> dict[int, str]:
+    """Iteration -> rollouts of a run. Raises InputError when it lacks those of one that is asked for."""
+    found = {
+        entry.iteration: entry.artifact_id
+        for entry in source.stages()
+        if entry.kind == "rollouts" and entry.iteration is not None
+    }
+    for iteration in range(origin.first_iteration, origin.last_iteration + 1):
+        if iteration not in found:
+            held = f"1 to {max(found)}" if found else "none"
+            raise InputError(f"run {source.name} has no rollouts of iteration {iteration}; it has {held}")
+    return found
+
+
+def beginning_of(store_uri: str, source: Run) -> RunState | None:
+    """Tasks and first checkpoint of a run; None for one that holds imported trajectories alone."""
+    if IMPORTED in source.config:
+        return None
+    return plan_as_made(store_uri, source, 0, sources=unread_sources(run_config(source))).states[0]
+
+
+def _alike(sources: Sources, config: RunConfig) -> Sources:
+    """The sources of another configuration: read where these were."""
+    return read_sources(config) if sources.read else unread_sources(config)
+

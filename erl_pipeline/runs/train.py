@@ -1,0 +1,46 @@
+"""Training a run: begun, continued, or gone on with from another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from erl_pipeline.plan.plan import Plan, RunState
+from erl_pipeline.runs.driver import OpenRun, carry_out
+from erl_pipeline.runs.planning import plan_for, whole_iterations
+from erl_pipeline.views.trackers.recording import recorded_metrics
+
+
+@dataclass(frozen=True)
+class TrainingSummary:
+    """How far a run has come; its numbers are in the ledger and the manifests."""
+
+    run: str
+    iterations: int
+    state: RunState
+
+
+def train(opened: OpenRun, iterations: int | None = None, check: bool = False) -> TrainingSummary:
+    """Execute the plan of a run up to `iterations` (default: the configuration's).
+
+    What is committed is reused. A start costs the same however long the run is: artifacts whose ids stand in
+    the ledger are looked at in the newest whole iteration, and where something new is made from them. With
+    `check` all are looked at. What is damaged is set aside and made again.
+    """
+    target = iterations or opened.config.iterations
+    plan = plan_for(
+        opened.store.uri, opened.run, opened.config, target, entries=opened.entries()
+    )
+    with recorded_metrics(opened):
+        carry_out(opened, plan, frozenset() if check else trusted_artifacts(opened, plan))
+    return TrainingSummary(opened.run.name, target, plan.states[-1])
+
+
+def trusted_artifacts(opened: OpenRun, plan: Plan) -> frozenset[str]:
+    """What the ledger has as the plan has it, but for the newest iteration that is whole."""
+    recorded = opened.recorded
+    newest = whole_iterations(plan, recorded)
+    return frozenset(
+        node.artifact_id
+        for node in plan.nodes
+        if recorded.get(node.place) == node.artifact_id and node.place.iteration != newest
+    )

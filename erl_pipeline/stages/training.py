@@ -1,0 +1,67 @@
+"""What the stages that train have in common: the trainer of a checkpoint, its progress, its new checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from erl_pipeline.config.base import Settings
+from erl_pipeline.config.optimizer import OptimizerConfig
+from erl_pipeline.plan.stage import StageCall, StageResult
+from erl_pipeline.plugins import plugins
+from erl_pipeline.policies.checkpoints import CHECKPOINT, LoadedPolicies, WeightsSettings, checkpoint_parts
+from erl_pipeline.stages.playing import release_engine
+from erl_pipeline.trainers.interface import Trainer, TrainingStart
+
+if TYPE_CHECKING:
+    from erl_pipeline.trainers.metrics import FineTuneMetrics, UpdateMetrics
+
+ROLLOUTS = "rollouts"
+
+
+def open_trainer(
+    call: StageCall[Any], trainer: Settings, optimizer: OptimizerConfig, weights: WeightsSettings
+) -> Trainer:
+    """The trainer of the checkpoint among the stage's inputs. An engine gives its device back first."""
+    release_engine(call.resources)
+    policies = loaded_policies(call)
+    parts = checkpoint_parts(call.inputs)
+    start = TrainingStart(
+        checkpoint=call.inputs[CHECKPOINT].folder,
+        load=lambda: policies.take(parts, weights),
+        optimizer=optimizer,
+    )
+    opened: Trainer = plugins("trainers")[trainer.type].value.open(trainer, start)  # type: ignore[attr-defined]
+    return opened
+
+
+def loaded_policies(call: StageCall[Any]) -> LoadedPolicies:
+    """The policies that this worker keeps."""
+    return call.resources.keep("policies", LoadedPolicies)
+
+
+def count_steps(call: StageCall[Any], total: int) -> Callable[[int, float], None]:
+    """To be called after every optimizer step: shows its loss, and ends a run that was stopped."""
+    call.progress.begin(total, "steps")
+
+    def on_step(_step: int, loss: float) -> None:
+        call.progress.raise_if_stopped()
+        call.progress.advance(1, loss=loss)
+
+    return on_step
+
+
+def training_result(
+    call: StageCall[Any], trainer: Trainer, metrics: UpdateMetrics | FineTuneMetrics
+) -> StageResult:
+    """Write the new checkpoint, and keep its policy for whoever works with it next."""
+    trainer.save(call.folder)
+    policy = trainer.trained_policy()
+    if policy is not None:
+        loaded_policies(call).put(call.artifact_id, policy)
+    return StageResult(
+        counters=metrics.counters(),
+        metrics=metrics.metrics(),
+        policy_version=call.artifact_id,
+        determinism=trainer.determinism,
+    )
