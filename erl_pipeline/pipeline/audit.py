@@ -199,7 +199,7 @@ class _AuditRunner:
         differences = manifest_differences(stored, made)
         verdict: Verdict = "equal"
         if differences:
-            verdict = "not promised" if stored.guarantee == "approximate" else "different"
+            verdict = "not promised" if stored.determinism == "approximate" else "different"
             differences += _package_differences(stored.packages)
         return _result(self.at, entry, verdict, len(stored.files), outcome.seconds, tuple(differences))
 

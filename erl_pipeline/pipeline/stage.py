@@ -9,7 +9,7 @@ from pathlib import Path
 
 from erl_pipeline.pipeline.context import RunContext
 from erl_pipeline.pipeline.outcome import StageOutcome
-from storage.artifacts.manifest import Guarantee, Manifest
+from storage.artifacts.manifest import Determinism, Manifest
 from storage.artifacts.recipe import Recipe
 from storage.errors import DamagedArtifact
 
@@ -23,7 +23,7 @@ class Work:
     rows: Mapping[str, int] = field(default_factory=dict)
     policy_version: str | None = None
     memory_version: str | None = None
-    guarantee: Guarantee = "bytes"
+    guarantee: Determinism = "bytes"
 
 
 def run_stage(
@@ -59,7 +59,7 @@ def run_stage(
                 rows=dict(work.rows),
                 policy_version=work.policy_version,
                 memory_version=work.memory_version,
-                guarantee=work.guarantee,
+                determinism=work.guarantee,
             )
         manifest = artifact.manifest
     outcome = StageOutcome(

@@ -5,15 +5,15 @@ from __future__ import annotations
 import torch
 
 from erl_pipeline.config.generation import EngineConfig, VllmEngineConfig
-from storage.artifacts.manifest import Guarantee
+from storage.artifacts.manifest import Determinism
 
 
-def training_guarantee(device: torch.device) -> Guarantee:
+def training_guarantee(device: torch.device) -> Determinism:
     """A GPU adds up gradients in whatever order its threads come."""
     return "bytes" if device.type == "cpu" else "approximate"
 
 
-def sampling_guarantee(engine: EngineConfig, device: torch.device) -> Guarantee:
+def sampling_guarantee(engine: EngineConfig, device: torch.device) -> Determinism:
     """Which sequences a server computes together depends on the moment, and with it how logits are rounded.
 
     One sequence at a time, on a server of our own whose prefix cache is empty at the start, is always

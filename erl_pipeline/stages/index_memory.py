@@ -19,7 +19,7 @@ from storage.memory.forgetting import forget_recipe, write_forgotten
 from storage.memory.history import INDEX_STAGE, forget_requests
 from storage.memory.reflection_memory import EMPTY_MEMORY, MemoryEntry, write_delta
 from storage.memory.removals import write_removals
-from storage.memory.selection import MemoryLimits, keep_small
+from storage.memory.selection import MemoryLimits, compact
 from storage.runs.run import Run
 from storage.tables.trajectories import Trajectory, read_trajectories
 
@@ -57,7 +57,7 @@ def index_memory(
         before = context.memory.at(parent_id or EMPTY_MEMORY)
         limits = MemoryLimits(settings.merge_similarity, settings.max_entries, settings.evict)
         embedder = context.memory.embedder
-        removals = keep_small(before, entries, limits, embedder, recipe.artifact_id)
+        removals = compact(before, entries, limits, embedder, recipe.artifact_id)
         rows = {ENTRIES_FILE: write_delta(folder / ENTRIES_FILE, entries, embedder)}
         if removals:
             rows[REMOVALS_FILE] = write_removals(folder / REMOVALS_FILE, removals)

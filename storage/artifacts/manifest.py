@@ -19,7 +19,7 @@ from storage.artifacts.recipe import ArtifactKind, Recipe, encode_json, require_
 MANIFEST = "manifest.json"
 SCHEMA_VERSION = 2
 
-Guarantee = Literal["bytes", "approximate"]
+Determinism = Literal["bytes", "approximate"]
 """`bytes`: the same bytes, on the same kind of processor, with the same versions and number of threads.
 `approximate`: numbers that may differ in their last bits, and so other samples of the same distribution; what
 is recorded is what happened, and nothing else can stand in for it."""
@@ -90,8 +90,8 @@ class Manifest(_Record):
     finished_at: datetime
     policy_version: str | None
     memory_version: str | None
-    guarantee: Guarantee
-    """What computing the same recipe again would give; see `Guarantee`."""
+    determinism: Determinism
+    """What computing the same recipe again would give; see `Determinism`."""
     counters: dict[str, int | float]
     metrics: dict[str, float]
     files: list[FileEntry]

@@ -20,7 +20,7 @@ import pyarrow as pa
 from storage.artifacts.store import ArtifactStore
 from storage.filesystem import open_root, store_errors
 from storage.memory.chain import EMPTY_MEMORY, Delta, read_chain, read_delta_of, remaining, without
-from storage.memory.checksums import Seal, SealedVersion
+from storage.memory.checksums import IndexChecksums, CheckedVersion
 from storage.memory.entries import MEMORY_SCHEMA, entries_digest
 from storage.memory.index_columns import INDEX_KEY, index_columns, with_index_columns
 from storage.memory.search_indexes import INDEXED_ROWS, keep_indexes, quote
@@ -54,7 +54,7 @@ class MemoryIndex:
     def __init__(self, folder: Path, artifacts: ArtifactStore) -> None:
         self._folder = folder
         self._artifacts = artifacts
-        self._seal = Seal(folder)
+        self._seal = IndexChecksums(folder)
         self._one_thread = threading.Lock()
 
     def open(self, version: str) -> Table | None:
@@ -98,7 +98,7 @@ class MemoryIndex:
         if not self._holds(deltas):
             self._repair(deltas)
         table = self._pinned(version)
-        self._seal.add({version: SealedVersion(table_version=table.version, rows=table.count_rows())})
+        self._seal.add({version: CheckedVersion(table_version=table.version, rows=table.count_rows())})
         return True
 
     def _holds(self, deltas: Sequence[Delta]) -> bool:
@@ -129,7 +129,7 @@ class MemoryIndex:
         self._create(deltas)
         self._extend(deltas, EMPTY_MEMORY, 0)
 
-    def _extend(self, deltas: Sequence[Delta], base: str, rows: int | None) -> dict[str, SealedVersion]:
+    def _extend(self, deltas: Sequence[Delta], base: str, rows: int | None) -> dict[str, CheckedVersion]:
         """Add deltas after the tagged version `base`, which has `rows` entries, and tag each.
 
         With the last one the table's files and indexes are put in order.
@@ -142,7 +142,7 @@ class MemoryIndex:
             table.checkout(at)
             table.restore()
         rows = table.count_rows() if rows is None else rows
-        added: dict[str, SealedVersion] = {}
+        added: dict[str, CheckedVersion] = {}
         for delta in deltas:
             rows += _change(table, delta)
             if delta is deltas[-1]:
@@ -150,7 +150,7 @@ class MemoryIndex:
             if self._tag(delta.version) is not None:  # of a branch that was left
                 table.tags.delete(delta.version)
             table.tags.create(delta.version, table.version)
-            added[delta.version] = SealedVersion(table_version=table.version, rows=rows)
+            added[delta.version] = CheckedVersion(table_version=table.version, rows=rows)
         if table.count_rows() != rows:
             raise RuntimeError(f"the table has {table.count_rows()} entries and should have {rows}")
         return added

@@ -30,7 +30,7 @@ class MemoryLimits:
     evict: Eviction = "oldest"
 
 
-def keep_small(
+def compact(
     view: MemoryView, entries: Sequence[MemoryEntry], limits: MemoryLimits, embedder: Embedder, version: str
 ) -> list[Removal]:
     """What has to leave, or not to enter, when `entries` are added to the memory `view` as `version`.

@@ -26,7 +26,7 @@ from storage.memory.history import INDEX_STAGE, MemoryVersion, latest_version, m
 from storage.memory.reflection_memory import MemoryHit, MemoryView, ReflectionMemory
 from storage.memory.removals import write_removals
 from storage.memory.search import SearchMode
-from storage.memory.selection import MemoryLimits, keep_small
+from storage.memory.selection import MemoryLimits, compact
 from storage.runs.run import Run, RunStore
 
 
@@ -152,7 +152,7 @@ class StandaloneMemory(ReflectionMemory):
         version = recipe.artifact_id
         with self._store.create(recipe, run=self._run.name, iteration=number) as staging:
             write_delta(staging.path / ENTRIES_FILE, entries, self.embedder)
-            removals = keep_small(before, entries, self._limits, self.embedder, version)
+            removals = compact(before, entries, self._limits, self.embedder, version)
             if removals:
                 write_removals(staging.path / REMOVALS_FILE, removals)
             staging.commit(

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from storage.artifacts.layout import TRASH, upload_folder
 from storage.artifacts.manifest import Manifest
-from storage.artifacts.pruned import RELEASED
+from storage.artifacts.pruned import PRUNED
 from storage.artifacts.staging import abandoned
 from storage.artifacts.store import ArtifactStore
 from storage.errors import DamagedArtifact, StoreError
@@ -30,7 +30,7 @@ LeftoverKind = Literal[
     "set aside as damaged",
     "without a manifest",
     "half written",
-    "released, and still there",
+    "pruned, and still there",
     "memory table of no run",
     "download of a deleted artifact",
 ]
@@ -96,8 +96,8 @@ def plan_collection(store_uri: str, minimum_age: timedelta) -> CollectionPlan:
         stray = _without_manifest(root, files, manifest)
         if stray and max(map(_modified, stray.values())) < before:
             leftovers += _stray_files(root, root.join("artifacts", stage, artifact_id), stray, manifest)
-        if manifest is not None and RELEASED in files:
-            leftovers += _released_yet_there(root, store, manifest, files)
+        if manifest is not None and PRUNED in files:
+            leftovers += _pruned_yet_there(root, store, manifest, files)
         if manifest is None or artifact_id in reached:
             continue
         if manifest.finished_at < before:
@@ -252,15 +252,15 @@ def _stray_files(
     ]
 
 
-def _released_yet_there(
+def _pruned_yet_there(
     root: StoreRoot, store: ArtifactStore, manifest: Manifest, files: Mapping[str, dict[str, Any]]
 ) -> list[Leftover]:
-    """Files that a release was killed before it had removed."""
+    """Files that were pruned, and that a kill left there."""
     folder = root.join("artifacts", manifest.stage, manifest.artifact_id)
     own = "" if root.local else f"{upload_folder(manifest)}/"
     return [
-        _leftover("released, and still there", f"{folder}/{path}", [files[path]], remote=not root.local)
-        for path in (own + file.path for file in store.releases(manifest).files)
+        _leftover("pruned, and still there", f"{folder}/{path}", [files[path]], remote=not root.local)
+        for path in (own + file.path for file in store.pruned(manifest).files)
         if path in files
     ]
 

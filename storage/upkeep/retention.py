@@ -25,7 +25,7 @@ _FILES: Mapping[Kept, tuple[frozenset[str], str]] = {
     "optimizer": (frozenset({"update_policy", "fine_tune"}), "optimizer.safetensors"),
     "trajectories": (frozenset({"rollout_shard"}), "*.parquet"),
 }
-"""Stages and files, by name. The checkpoint that a run began with is never released: adapters need it."""
+"""Stages and files, by name. The checkpoint that a run began with is never pruned: adapters need it."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ def parse_rule(text: str) -> RetentionRule:
 
 
 @dataclass(frozen=True)
-class PlannedRelease:
-    """Files of one artifact to be released, and by what rule."""
+class PlannedPruning:
+    """Files of one artifact to be pruned, and by what rule."""
 
     manifest: Manifest
     kind: Kept
@@ -69,8 +69,8 @@ class PlannedRelease:
 
 def plan_retention(
     store_uri: str, rules: Mapping[Kept, RetentionRule], run_name: str | None = None
-) -> list[PlannedRelease]:
-    """What the rules would release; changes nothing.
+) -> list[PlannedPruning]:
+    """What the rules would prune; changes nothing.
 
     A file goes only where no run keeps it: an artifact that runs share stays as long as one of them needs it.
 
@@ -83,7 +83,7 @@ def plan_retention(
     if run_name is not None:
         runs.open(run_name)
     opened = [runs.open(name) for name in runs.list()]
-    planned: list[PlannedRelease] = []
+    planned: list[PlannedPruning] = []
     for kind, rule in rules.items():
         stages, pattern = _FILES[kind]
         offered: set[str] = set()
@@ -94,22 +94,22 @@ def plan_retention(
             for iteration, artifact_ids in places.items():
                 (kept if iteration in last else offered).update(artifact_ids)
         for artifact_id in sorted(offered - kept):
-            planned += _release_of(store, artifact_id, kind, pattern, rule)
+            planned += _pruning_of(store, artifact_id, kind, pattern, rule)
     return planned
 
 
 def retain(
     store_uri: str, rules: Mapping[Kept, RetentionRule], run_name: str | None = None
-) -> list[PlannedRelease]:
-    """Release what `plan_retention` finds; gives what was released.
+) -> list[PlannedPruning]:
+    """Prune what `plan_retention` finds; gives what was pruned.
 
     Raises RunBusy when a run of the store is being worked on.
     """
     root, store = open_root(store_uri), ArtifactStore(store_uri)
     with lock_collection(root, RunStore(store_uri).list()):
         planned = plan_retention(store_uri, rules, run_name)
-        for release in planned:
-            store.release(release.manifest.artifact_id, release.files, release.reason)
+        for pruning in planned:
+            store.prune(pruning.manifest.artifact_id, pruning.files, pruning.reason)
     return planned
 
 
@@ -122,21 +122,21 @@ def _places(run: Run, stages: frozenset[str]) -> dict[int, list[str]]:
     return places
 
 
-def _release_of(
+def _pruning_of(
     store: ArtifactStore, artifact_id: str, kind: Kept, pattern: str, rule: RetentionRule
-) -> Sequence[PlannedRelease]:
+) -> Sequence[PlannedPruning]:
     manifest = store.find(artifact_id)
     if manifest is None:
         return []
     present = [
         entry
-        for entry in present_files(manifest, store.releases(manifest))
+        for entry in present_files(manifest, store.pruned(manifest))
         if fnmatchcase(entry.path, pattern) and entry in manifest.files
     ]
     if not present:
         return []
     return [
-        PlannedRelease(
+        PlannedPruning(
             manifest=manifest,
             kind=kind,
             files=tuple(entry.path for entry in present),

@@ -9,7 +9,7 @@ import polars as pl
 
 from storage.artifacts.integrity import Problems
 from storage.artifacts.manifest import Manifest
-from storage.artifacts.pruned import ReleasedFile
+from storage.artifacts.pruned import PrunedFile
 from storage.artifacts.store import ArtifactStore
 from storage.errors import DamagedArtifact
 from storage.lineage.rows import LineageRows, RowKind
@@ -32,9 +32,9 @@ class VerificationReport:
     trajectories: int
     memory_entries: int
     sft_rows: int
-    released_files: int = 0
+    pruned_files: int = 0
     """Files that retention has taken; the other counts are of what was committed."""
-    released_bytes: int = 0
+    pruned_bytes: int = 0
     problems: Problems = field(default_factory=list)
 
 
@@ -46,7 +46,7 @@ def verify_run(store: ArtifactStore, run: Run) -> VerificationReport:
     """
     read_origin(store.uri, run.name)
     manifests, problems = _reachable(store, run)
-    released = _released(store, manifests)
+    pruned = _pruned(store, manifests)
     for manifest in manifests:
         found = store.verify(manifest.artifact_id)
         problems += [f"artifact {manifest.artifact_id} ({manifest.stage}): {problem}" for problem in found]
@@ -67,18 +67,18 @@ def verify_run(store: ArtifactStore, run: Run) -> VerificationReport:
         trajectories=rows_of("trajectories"),
         memory_entries=rows_of("memory"),
         sft_rows=rows_of("sft"),
-        released_files=len(released),
-        released_bytes=sum(file.bytes for file in released),
+        pruned_files=len(pruned),
+        pruned_bytes=sum(file.bytes for file in pruned),
         problems=problems,
     )
 
 
-def _released(store: ArtifactStore, manifests: list[Manifest]) -> list[ReleasedFile]:
-    files: list[ReleasedFile] = []
+def _pruned(store: ArtifactStore, manifests: list[Manifest]) -> list[PrunedFile]:
+    files: list[PrunedFile] = []
     for manifest in manifests:
         # A damaged record is named with the other problems of its artifact.
         with suppress(DamagedArtifact):
-            files += store.releases(manifest).files
+            files += store.pruned(manifest).files
     return files
 
 

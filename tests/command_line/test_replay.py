@@ -122,7 +122,7 @@ def test_an_audit_finds_a_flipped_bit(store: Path) -> None:
 def test_a_difference_in_bytes_that_were_never_promised_is_no_fault(store: Path) -> None:
     folder = artifact_folder(store, 2, "evaluate")
     manifest = Manifest.model_validate_json((folder / "manifest.json").read_text())
-    reseal(folder, {"guarantee": "approximate", "counters": manifest.counters | {"episodes": 7}})
+    reseal(folder, {"determinism": "approximate", "counters": manifest.counters | {"episodes": 7}})
     result = replay(store, "small", "--iteration", "2", "--from", "evaluate")
     assert result.status == 0
     [artifact] = result.json["artifacts"]

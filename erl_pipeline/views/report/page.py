@@ -104,14 +104,14 @@ def render_report(store: ArtifactStore, run: Run) -> str:
 def _shard_files(store: ArtifactStore, rollouts: StageRecord) -> list[Path]:
     """The trajectory files of an iteration's rollouts, verified, in the order of the shards.
 
-    Of those that retention has released they hold rewards and ids, and no texts.
+    Of those that retention has pruned they hold rewards and ids, and no texts.
     """
     shards = rollouts.manifest.inputs
     return [store.open(shards[name]).rows_path("trajectories.parquet") for name in sorted(shards)]
 
 
 def _has_texts(store: ArtifactStore, rollouts: StageRecord) -> bool:
-    return not any(store.open(shard).releases.files for shard in rollouts.manifest.inputs.values())
+    return not any(store.open(shard).pruned.files for shard in rollouts.manifest.inputs.values())
 
 
 def _change(store: ArtifactStore, evaluations: Sequence[StageRecord]) -> PairedDifference | None:

@@ -30,7 +30,7 @@ def a_manifest() -> Manifest:
         finished_at=datetime(2026, 1, 2, 3, 4, 6, tzinfo=UTC),
         policy_version=None,
         memory_version=None,
-        guarantee="bytes",
+        determinism="bytes",
         counters={"tokens": 3, "seconds": 1.0},
         metrics={"loss": 0.1, "best": 1},
         files=[FileEntry(path="a", sha256="00", bytes=1)],

@@ -9,7 +9,7 @@ import lancedb
 import pytest
 
 from storage.artifacts.store import ArtifactStore
-from storage.memory.checksums import Seal
+from storage.memory.checksums import IndexChecksums
 from storage.memory.embedding import Embedder
 from storage.memory.index import MemoryIndex
 from storage.memory.reflection_memory import MemoryEntry, ReflectionMemory
@@ -65,7 +65,7 @@ def test_a_flipped_bit_in_the_table_is_found_and_mended(
     content = bytearray(data.read_bytes())
     content[len(content) // 3] ^= 4
     data.write_bytes(content)
-    seal = Seal(folder)
+    seal = IndexChecksums(folder)
     seal.load()
     assert seal.versions == {}
     assert ReflectionMemory(store.uri, "run", store, embedder).at(version).digest() == digest
@@ -80,7 +80,7 @@ def test_a_damaged_seal_is_no_seal(
     path = folder.with_name("run.seal.jsonl")
     path.write_bytes(path.read_bytes()[:40] + damage)
     assert ReflectionMemory(store.uri, "run", store, embedder).at(version).count() == 1
-    seal = Seal(folder)
+    seal = IndexChecksums(folder)
     seal.load()
     assert list(seal.versions) == [version]
 
