@@ -21,6 +21,7 @@ from erl_pipeline.stages.bootstrap import bootstrap
 from erl_pipeline.stages.evaluate import evaluate
 from erl_pipeline.stages.prepare_tasks import prepare_tasks
 from storage.artifacts.manifest import Manifest, package_versions
+from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.staging import StagingFolder, remove_abandoned
 from storage.artifacts.store import Artifact, ArtifactStore
 from storage.errors import DamagedArtifact
@@ -139,7 +140,7 @@ class AuditContext(RunContext):
 
     store: AuditStore
 
-    def record(self, outcome: StageOutcome, key: str) -> None:
+    def record(self, outcome: StageOutcome, kind: ArtifactKind, key: str) -> None:
         return
 
     def keep_policy(self, checkpoint_id: str, policy: LoadedPolicy) -> None:

@@ -9,9 +9,9 @@ from erl_pipeline.pipeline.context import RunContext
 from erl_pipeline.pipeline.iteration import IterationState, stage_rank
 from erl_pipeline.pipeline.outcome import StageOutcome, StageRunner
 from erl_pipeline.pipeline.stored_run import StoredRun, stored_outcome
+from erl_pipeline.stages.index_memory import INDEX_STAGE
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError
-from storage.memory.history import INDEX_STAGE
 from storage.runs.origin import BranchOrigin, OfflineOrigin, read_origin, write_origin
 from storage.runs.run import Run, RunStore
 

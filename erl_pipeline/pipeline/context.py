@@ -20,14 +20,14 @@ from erl_pipeline.engines.vllm.probe import make_probe
 from erl_pipeline.pipeline.outcome import ProgressListener, StageOutcome
 from erl_pipeline.policies.adapters import adapted_modules
 from erl_pipeline.policies.checkpoints import checkpoint_parts, load_checkpoint, lora_config
+from erl_pipeline.policies.embedding import SentenceEmbedder
 from erl_pipeline.policies.hardware import release_cached_memory
 from erl_pipeline.policies.pretrained import LoadedPolicy
-from storage.artifacts.recipe import Recipe
+from storage.artifacts.recipe import ArtifactKind, Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError
 from storage.filesystem import disk_errors, open_root
-from storage.memory.embedding import Embedder
-from storage.memory.history import FORGET_STAGE
+from storage.memory.forgetting import FORGET_STAGE
 from storage.memory.reflection_memory import ReflectionMemory
 from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run, RunStore, config_differences, latest_entries
@@ -91,11 +91,11 @@ class RunContext:
         """The latest entry of each (iteration, stage, key), like `Run.stages`."""
         return latest_entries(self.recorded())
 
-    def record(self, outcome: StageOutcome, key: str) -> None:
+    def record(self, outcome: StageOutcome, kind: ArtifactKind, key: str) -> None:
         """Write an outcome to the run's ledger, unless it stands there already."""
         place = (outcome.iteration, outcome.stage, key)
         if self._recorded.get(place) != outcome.artifact_id or not outcome.reused:
-            self._enter(place, outcome.artifact_id, outcome.reused, outcome.seconds)
+            self._enter(place, outcome.artifact_id, kind, outcome.reused, outcome.seconds)
         self._tell(outcome.iteration, outcome.stage, outcome.artifact_id)
 
     def share(self, entries: Iterable[LedgerEntry]) -> None:
@@ -103,14 +103,19 @@ class RunContext:
         for entry in entries:
             place = (entry.iteration, entry.stage, entry.key)
             if place not in self._recorded:
-                self._enter(place, entry.artifact_id, reused=True, seconds=0.0)
+                self._enter(place, entry.artifact_id, entry.kind, reused=True, seconds=0.0)
                 self._tell(entry.iteration, entry.stage, entry.artifact_id)
 
     def _enter(
-        self, place: tuple[int | None, str, str], artifact_id: str, reused: bool, seconds: float
+        self,
+        place: tuple[int | None, str, str],
+        artifact_id: str,
+        kind: ArtifactKind,
+        reused: bool,
+        seconds: float,
     ) -> None:
         iteration, stage, key = place
-        self.run.record(iteration, stage, artifact_id, key=key, reused=reused, seconds=seconds)
+        self.run.record(iteration, stage, artifact_id, kind=kind, key=key, reused=reused, seconds=seconds)
         self._recorded[place] = artifact_id
         self._ledger = None
 
@@ -207,7 +212,7 @@ class RunContext:
         """The run's reflection memory. Only for runs with memory on."""
         assert self.config.memory is not None
         return ReflectionMemory(
-            self.store.uri, self.run.name, self.store, Embedder(self.config.memory.embedding_model)
+            self.store.uri, self.run.name, self.store, SentenceEmbedder(self.config.memory.embedding_model)
         )
 
 

@@ -9,10 +9,10 @@ from erl_pipeline.pipeline.outcome import StageRunner
 from erl_pipeline.stages.build_distillation import build_distillation
 from erl_pipeline.stages.evaluate import evaluate
 from erl_pipeline.stages.fine_tune import fine_tune
-from erl_pipeline.stages.index_memory import index_memory
+from erl_pipeline.stages.index_memory import INDEX_STAGE, index_memory
 from erl_pipeline.stages.rollouts import generate_rollouts, plan_shards, rollout_shard
 from erl_pipeline.stages.update_policy import update_policy
-from storage.memory.history import FORGET_STAGE, INDEX_STAGE
+from storage.memory.forgetting import FORGET_STAGE
 
 STAGES = (
     "generate_rollouts",

@@ -71,7 +71,7 @@ def run_stage(
         counters=manifest.counters,
         metrics=manifest.metrics,
     )
-    context.record(outcome, key)
+    context.record(outcome, recipe.kind, key)
     context.listener.stage_finished(outcome)
     return outcome
 

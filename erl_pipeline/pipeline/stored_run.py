@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from erl_pipeline.pipeline.iteration import STAGES, IterationState, stage_rank
 from erl_pipeline.pipeline.outcome import StageOutcome
+from erl_pipeline.stages.index_memory import INDEX_STAGE
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError, StoreError
-from storage.memory.history import FORGET_STAGE, INDEX_STAGE, REQUEST_STAGE
+from storage.memory.forgetting import FORGET_STAGE, REQUEST_STAGE
 from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run
 

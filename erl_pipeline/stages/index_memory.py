@@ -14,14 +14,15 @@ from erl_pipeline.pipeline.outcome import StageOutcome
 from erl_pipeline.pipeline.stage import Work, run_stage
 from erl_pipeline.stages.rollouts import trajectory_files
 from storage.artifacts.recipe import Recipe
-from storage.memory.chain import ENTRIES_FILE, REMOVALS_FILE
-from storage.memory.forgetting import forget_recipe, write_forgotten
-from storage.memory.history import INDEX_STAGE, forget_requests
-from storage.memory.reflection_memory import EMPTY_MEMORY, MemoryEntry, write_delta
+from storage.memory.chain import EMPTY_MEMORY, ENTRIES_FILE, REMOVALS_FILE
+from storage.memory.entries import MemoryEntry, write_delta
+from storage.memory.forgetting import forget_recipe, forget_requests, write_forgotten
 from storage.memory.removals import write_removals
 from storage.memory.selection import MemoryLimits, compact
 from storage.runs.run import Run
 from storage.tables.trajectories import Trajectory, read_trajectories
+
+INDEX_STAGE = "index_memory"
 
 
 def index_memory(
@@ -92,14 +93,14 @@ def new_entries(trajectories: Sequence[Trajectory], memory_version: str) -> Iter
     by_id = {row.trajectory_id: row for row in trajectories}
     openings = {row.episode_id: opening_messages(row) for row in trajectories if row.role == "first_attempt"}
     for row in trajectories:
-        if row.role != "reflection" or not row.success or row.reflection is None:
+        if row.role != "reflection" or not row.success or row.text is None:
             continue
         opening = openings[row.episode_id]
         failed = by_id[row.parent_trajectory_id or ""]
         yield MemoryEntry(
             entry_id=f"m-{row.trajectory_id}",
             kind="reflection",
-            text=row.reflection,
+            text=row.text,
             task_type=row.task_type,
             task_text=opening[-1]["content"],
             feedback=row.feedback,
@@ -109,7 +110,6 @@ def new_entries(trajectories: Sequence[Trajectory], memory_version: str) -> Iter
             source_trajectory_id=row.trajectory_id,
             iteration=row.iteration,
             policy_version=row.policy_version,
-            status="active",
             parent_entry_ids=row.memory_entry_ids,
             memory_version=memory_version,
             environment=row.environment,

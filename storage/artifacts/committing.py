@@ -15,7 +15,14 @@ from types import TracebackType
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.integrity import describe_files
 from storage.artifacts.layout import StoreLayout
-from storage.artifacts.manifest import MANIFEST, Determinism, Manifest, code_version, machine, package_versions
+from storage.artifacts.manifest import (
+    MANIFEST,
+    Determinism,
+    Manifest,
+    code_version,
+    machine,
+    package_versions,
+)
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.staging import StagingFolder
 from storage.filesystem import publish_folder, store_errors, write_new
@@ -102,7 +109,8 @@ class Staging:
             counters=dict(counters or {}),
             metrics=dict(metrics or {}),
             files=files,
-        ).sealed()
+        )
+        manifest.require_finite()
         return self._publish(manifest, self.path)
 
 
@@ -112,7 +120,7 @@ def put_in_place(layout: StoreLayout, manifest: Manifest, folder: Path) -> Path 
     None where another writer was first, in the store or in this machine's downloads: then what is there is to
     be opened. The folder is moved away or left to be discarded.
     """
-    content = (manifest.model_dump_json(indent=1) + "\n").encode("utf-8")
+    content = manifest.document()
     target = layout.of(manifest.stage, manifest.artifact_id)
     with store_errors("commit an artifact to", target):
         if layout.root.local:

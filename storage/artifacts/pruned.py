@@ -6,7 +6,6 @@ names it; its bytes are removed afterwards. Of pruned rows the columns that line
 
 from __future__ import annotations
 
-import hashlib
 from datetime import datetime
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from storage.artifacts.manifest import FileEntry, Manifest
-from storage.artifacts.recipe import canonical_json
+from storage.artifacts.sealing import SCHEMA_VERSION, open_document, seal
 from storage.errors import DamagedArtifact
 from storage.filesystem import sha256_file, store_errors
 
@@ -50,19 +49,13 @@ class PrunedFile(_Record):
 class PruneRecord(_Record):
     """All files that were ever pruned of one artifact."""
 
+    schema_version: int = SCHEMA_VERSION
     artifact_id: str
     files: list[PrunedFile]
-    record_sha256: str = ""
-    """Digest of the other fields, so that a changed record is found."""
 
-    def sealed(self) -> PruneRecord:
-        """The same record with its own digest filled in."""
-        return self.model_copy(update={"record_sha256": self.content_sha256()})
-
-    def content_sha256(self) -> str:
-        """Hex SHA-256 of all fields but `record_sha256`."""
-        content = canonical_json(self.model_dump(mode="json", exclude={"record_sha256"}))
-        return hashlib.sha256(content.encode("utf-8")).hexdigest()
+    def document(self) -> bytes:
+        """The content of `pruned.json`, sealed."""
+        return seal(self.model_dump_json(indent=1))
 
     def of(self, path: str) -> PrunedFile | None:
         """What is recorded of a pruned file, None if it is there."""
@@ -84,14 +77,19 @@ def parse_pruned(content: bytes | None, artifact_id: str, where: str) -> PruneRe
     """The record in a file; None stands for no file. Raises DamagedArtifact for a changed one."""
     if content is None:
         return nothing_pruned(artifact_id)
+    document = open_document(content, where)
+    if document is None:
+        raise DamagedArtifact(f"artifact {artifact_id} is damaged: {where} was changed after it was written.")
     try:
-        record = PruneRecord.model_validate_json(content)
+        record = PruneRecord.model_validate_json(document)
     except ValidationError as error:
         raise DamagedArtifact(
-            f"artifact {artifact_id} is damaged: {where} is no record of pruned."
+            f"artifact {artifact_id} is damaged: {where} is no record of pruned files."
         ) from error
-    if record.artifact_id != artifact_id or record.content_sha256() != record.record_sha256:
-        raise DamagedArtifact(f"artifact {artifact_id} is damaged: {where} was changed after it was written.")
+    if record.artifact_id != artifact_id:
+        raise DamagedArtifact(
+            f"artifact {artifact_id} is damaged: {where} is the record of {record.artifact_id}."
+        )
     return record
 
 

@@ -16,9 +16,7 @@ from storage.errors import InputError
 from storage.filesystem import remove, replace_file, store_errors, sync_tree
 
 
-def prune_files(
-    layout: StoreLayout, artifact: Artifact, names: Sequence[str], reason: str
-) -> PruneRecord:
+def prune_files(layout: StoreLayout, artifact: Artifact, names: Sequence[str], reason: str) -> PruneRecord:
     """Take files of an opened artifact away and write down that it was done.
 
     The record is written first, so that a kill leaves files that count as pruned and are removed by the
@@ -51,11 +49,11 @@ def prune_files(
                 kept=kept,
             )
         )
-    record = PruneRecord(artifact_id=manifest.artifact_id, files=files).sealed()
+    record = PruneRecord(artifact_id=manifest.artifact_id, files=files)
     if root.local:
         sync_tree(folder)
     where = layout.of(manifest.stage, manifest.artifact_id, PRUNED)
-    replace_file(root, where, (record.model_dump_json(indent=1) + "\n").encode("utf-8"))
+    replace_file(root, where, record.document())
     for file in record.files:
         remove(root, f"{base}/{file.path}")
         (folder / file.path).unlink(missing_ok=True)

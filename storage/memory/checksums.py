@@ -33,18 +33,18 @@ class CheckedVersion(BaseModel):
 class _Line(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    layout: Literal[2]
+    layout: Literal[3]
     """Of the table's columns. A table of another layout is made anew."""
     versions: dict[str, CheckedVersion]
     files: dict[str, str]
 
 
 class IndexChecksums:
-    """The seal of the table in `folder`, kept in a file beside it, to which each new version adds a line."""
+    """Digests of the files of the table in `folder`; in a file beside it, with a line for each addition."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._path = folder.with_name(folder.name + ".seal.jsonl")
+        self._path = folder.with_name(folder.name + ".checksums.jsonl")
         self._files: dict[str, str] = {}
         self._size = 0
         self.versions: dict[str, CheckedVersion] = {}
@@ -82,7 +82,7 @@ class IndexChecksums:
                 for name in sorted(_file_names(self._folder))
                 if name not in self._files
             }
-            line = _Line(layout=2, versions=dict(versions), files=new).model_dump_json() + "\n"
+            line = _Line(layout=3, versions=dict(versions), files=new).model_dump_json() + "\n"
             # Where nothing was trusted, what the file says is not to be trusted either.
             with self._path.open("ab" if self.versions else "wb") as file:
                 file.write(line.encode("utf-8"))

@@ -27,6 +27,8 @@ from erl_pipeline.views.report.tables import (
 )
 from storage.artifacts.store import ArtifactStore
 from storage.errors import StoreError
+from storage.lineage.graph import walk_inputs
+from storage.memory.chain import PARENT_INPUT
 from storage.memory.entries import scan_deltas
 from storage.runs.origin import BranchOrigin, OfflineOrigin, read_origin
 from storage.runs.run import Run
@@ -156,16 +158,12 @@ def _memory_texts(store: ArtifactStore, versions: Set[str | None]) -> dict[str, 
 
     Rollouts that were taken from another run saw versions that this run did not make.
     """
-    waiting, known = list(versions), set[str]()
-    files = []
-    while waiting:
-        version = waiting.pop()
-        manifest = store.find(version) if version and version not in known else None
-        if manifest is not None:
-            known.add(manifest.artifact_id)
-            waiting.append(manifest.inputs.get("memory"))
-            if any(entry.path == _ENTRIES for entry in manifest.files):
-                files.append(store.open(manifest.artifact_id).path(_ENTRIES))
+    ancestry = walk_inputs(store.find, [version for version in versions if version], through={PARENT_INPUT})
+    files = [
+        store.open(artifact_id).path(_ENTRIES)
+        for artifact_id, manifest in ancestry.manifests.items()
+        if any(entry.path == _ENTRIES for entry in manifest.files)
+    ]
     if not files:
         return {}
     return dict(scan_deltas(files).select("entry_id", "text").collect().iter_rows())

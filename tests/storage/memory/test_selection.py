@@ -8,9 +8,10 @@ import pytest
 
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
-from storage.memory.chain import read_chain
-from storage.memory.embedding import Embedder
-from storage.memory.reflection_memory import EMPTY_MEMORY, MemoryEntry, ReflectionMemory, write_delta
+from storage.memory.chain import EMPTY_MEMORY, read_chain
+from storage.memory.embedder import Embedder
+from storage.memory.entries import MemoryEntry, write_delta
+from storage.memory.reflection_memory import ReflectionMemory
 from storage.memory.removals import Removal, write_removals
 from storage.memory.selection import MemoryLimits, compact
 from storage.memory.use import growth, stands_for

@@ -36,7 +36,7 @@ def train(store: ArtifactStore, name: str, iterations: int, shared: int = 0) -> 
     ids = {}
     for iteration in range(1, iterations + 1):
         ids[iteration] = checkpoint(store, "fine_tune", iteration, "" if iteration <= shared else name)
-        run.record(iteration, "fine_tune", ids[iteration], reused=False, seconds=0.0)
+        run.record(iteration, "fine_tune", ids[iteration], kind="checkpoint", reused=False, seconds=0.0)
     return run, ids
 
 
@@ -136,7 +136,7 @@ def test_lineage_of_pruned_rollouts_stays_to_the_row(tiny_run: Any) -> None:
     store, run = tiny_run.store, tiny_run.run
     before = verify_run(store, run)
     whole = explain(store, run, "second", depth=3)
-    run.record(2, "rollout_shard", _later_shard(store), reused=False, seconds=0.0)
+    run.record(2, "rollout_shard", _later_shard(store), kind="trajectories", reused=False, seconds=0.0)
     (pruning,) = retain(store.uri, {"trajectories": parse_rule("1")})
     assert (pruning.manifest.artifact_id, pruning.files) == (tiny_run.shard, ("trajectories.parquet",))
 
@@ -159,7 +159,7 @@ def _later_shard(store: ArtifactStore) -> str:
 
 def test_a_changed_record_or_changed_kept_rows_are_found(tiny_run: Any) -> None:
     store, run = tiny_run.store, tiny_run.run
-    run.record(2, "rollout_shard", _later_shard(store), reused=False, seconds=0.0)
+    run.record(2, "rollout_shard", _later_shard(store), kind="trajectories", reused=False, seconds=0.0)
     retain(store.uri, {"trajectories": parse_rule("1")})
     folder = Path(store.uri) / "artifacts" / "rollout_shard" / tiny_run.shard
     for name in ("pruned.json", "kept_rows/trajectories.parquet"):
