@@ -18,6 +18,7 @@ from erl_pipeline.stages.training import ROLLOUTS, loaded_policies, open_trainer
 from erl_pipeline.trainers.sequences import trajectory_sequence
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
+from storage.lineage.graph import walk_inputs
 from storage.tables.parquet import TableFormat, write_rows
 from storage.tables.trajectories import Trajectory, read_trajectories
 
@@ -141,15 +142,7 @@ def policy_age(store: ArtifactStore, sampled_by: str, checkpoint_id: str) -> int
 
 def _line(store: ArtifactStore, checkpoint_id: str) -> list[str]:
     """A checkpoint and those it was trained from, the newest first; [] for one that is not in the store."""
-    line: list[str] = []
-    version: str | None = checkpoint_id
-    while version:
-        manifest = store.find(version)
-        if manifest is None:
-            break
-        line.append(version)
-        version = manifest.inputs.get("checkpoint")
-    return line
+    return list(walk_inputs(store.find, [checkpoint_id], through={"checkpoint"}).manifests)
 
 
 def require_readable(rows: Sequence[Trajectory], policy: LoadedPolicy) -> None:

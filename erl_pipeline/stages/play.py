@@ -20,7 +20,7 @@ from erl_pipeline.episodes.rows import Provenance
 from erl_pipeline.pipeline.context import RunContext
 from erl_pipeline.stages.rollout_counts import count_rollouts, success_rates
 from storage.artifacts.recipe import Recipe
-from storage.memory.reflection_memory import MemoryHit, MemoryView
+from storage.memory.view import MemoryHit, MemoryView
 from storage.tables.trajectories import Trajectory
 
 
