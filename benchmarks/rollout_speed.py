@@ -111,7 +111,8 @@ def start(path: str, overrides: list[str], folder: Path, open_: ExitStack) -> tu
     from erl_pipeline.engines.vllm.serving_copy import write_serving_copy
     from erl_pipeline.pipeline.context import open_context
     from erl_pipeline.pipeline.outcome import Silent
-    from erl_pipeline.stages.bootstrap import MODEL, bootstrap
+    from erl_pipeline.policies.pretrained import MODEL
+    from erl_pipeline.stages.bootstrap import bootstrap
     from erl_pipeline.stages.prepare_tasks import prepare_tasks
 
     config = load_config(path, overrides)

@@ -7,15 +7,13 @@ from pathlib import Path
 from erl_pipeline.pipeline.context import RunContext
 from erl_pipeline.pipeline.outcome import StageOutcome
 from erl_pipeline.pipeline.stage import Work, run_stage
-from erl_pipeline.policies.checkpoints import MODEL, adapter_settings, base_input
-from erl_pipeline.policies.pretrained import save_policy
+from erl_pipeline.policies.checkpoints import adapter_settings, base_input
 from erl_pipeline.stages.build_distillation import DATASET
-from erl_pipeline.stages.guarantees import training_guarantee
-from erl_pipeline.trainers.local.optimizer import load_optimizer, save_optimizer
-from erl_pipeline.trainers.local.sequences import TrainingSequence
-from erl_pipeline.trainers.local.supervised import fine_tune as train_on
+from erl_pipeline.trainers.interface import SupervisedTraining, TrainingStart
+from erl_pipeline.trainers.local import TRAINER, LocalTrainerConfig
+from erl_pipeline.trainers.sequences import supervised_sequence
 from storage.artifacts.recipe import Recipe, derive_seed
-from storage.tables.sft import SftRow, read_sft_rows
+from storage.tables.sft import read_sft_rows
 
 
 def fine_tune(context: RunContext, iteration: int, checkpoint_id: str, dataset_id: str) -> StageOutcome:
@@ -42,39 +40,23 @@ def fine_tune(context: RunContext, iteration: int, checkpoint_id: str, dataset_i
 
     def train(folder: Path) -> Work:
         rows = read_sft_rows([context.store.open(dataset_id).path(DATASET)])
-        policy = context.take_policy(checkpoint_id)
-        optimizer = load_optimizer(policy.model, config.optimizer, context.store.open(checkpoint_id).folder)
-        metrics = train_on(
-            policy.model,
-            [_sequence(row) for row in rows],
-            config.fine_tune,
-            optimizer,
-            seed=recipe.seed,
-            on_step=context.count_steps("fine_tune"),
+        start = TrainingStart(
+            context.store.open(checkpoint_id).folder,
+            lambda: context.take_policy(checkpoint_id),
+            config.optimizer,
         )
-        save_policy(policy, folder / MODEL)
-        save_optimizer(optimizer, folder)
-        context.keep_policy(recipe.artifact_id, policy)
+        trainer = TRAINER.open(LocalTrainerConfig(), start)
+        work = SupervisedTraining([supervised_sequence(row) for row in rows], config.fine_tune, recipe.seed)
+        metrics = trainer.fine_tune_supervised(work, context.count_steps("fine_tune"))
+        trainer.save(folder)
+        trained = trainer.trained_policy()
+        if trained is not None:
+            context.keep_policy(recipe.artifact_id, trained)
         return Work(
             counters=metrics.counters(),
             metrics=metrics.metrics(),
             policy_version=recipe.artifact_id,
-            guarantee=training_guarantee(policy.model.device),
+            guarantee=trainer.determinism,
         )
 
     return run_stage(context, recipe, iteration, train, config.fine_tune.steps, "steps")
-
-
-def _sequence(row: SftRow) -> TrainingSequence:
-    """The prompt reaches up to the first token that is trained."""
-    start = row.loss_mask.index(1)
-    return TrainingSequence(
-        trajectory_id=row.trajectory_id,
-        role="distilled",
-        prompt_token_ids=row.input_token_ids[:start],
-        response_token_ids=row.input_token_ids[start:],
-        response_mask=row.loss_mask[start:],
-        behaviour_logprobs=(),
-        advantage=1.0,
-        weight=row.weight,
-    )

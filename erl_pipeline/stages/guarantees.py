@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 
 from erl_pipeline.config.generation import EngineConfig, VllmEngineConfig
+from erl_pipeline.policies.hardware import adds_in_fixed_order
 from storage.artifacts.manifest import Guarantee
 
 
 def training_guarantee(device: torch.device) -> Guarantee:
-    """A GPU adds up gradients in whatever order its threads come."""
-    return "bytes" if device.type == "cpu" else "approximate"
+    """`bytes` where the device adds up in a fixed order."""
+    return "bytes" if adds_in_fixed_order(device) else "approximate"
 
 
 def sampling_guarantee(engine: EngineConfig, device: torch.device) -> Guarantee:

@@ -16,10 +16,10 @@ from erl_pipeline.pipeline.context import RunContext
 from erl_pipeline.pipeline.outcome import StageOutcome
 from erl_pipeline.pipeline.stage import Work, run_stage
 from erl_pipeline.policies.pretrained import LoadedPolicy
-from erl_pipeline.stages.guarantees import training_guarantee
 from erl_pipeline.stages.rollouts import trajectory_files
-from erl_pipeline.trainers.local.forward import ready_for_training
-from erl_pipeline.trainers.local.sequences import TrainingSequence
+from erl_pipeline.trainers.interface import TrainingStart
+from erl_pipeline.trainers.local import TRAINER, LocalTrainerConfig
+from erl_pipeline.trainers.sequences import trajectory_sequence
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
@@ -78,7 +78,13 @@ def measure_staleness(
         versions = sorted({row.policy_version for row in rows})
         ages = {version: policy_age(context.store, version, checkpoint_id) for version in versions}
         trained = [row for row in rows if any(row.response_mask)]
-        logprobs = trainer_logprobs(policy, trained, config.update.microbatch_tokens)
+        start = TrainingStart(context.store.open(checkpoint_id).folder, lambda: policy, config.optimizer)
+        trainer = TRAINER.open(LocalTrainerConfig(), start)
+        sequences = [trajectory_sequence(row) for row in trained]
+        logprobs = [
+            torch.from_numpy(values)
+            for values in trainer.logprobs(sequences, config.update.microbatch_tokens)
+        ]
         count = write_rows(
             folder / STALENESS, _staleness_rows(trained, logprobs, ages, correction), STALENESS_TABLE
         )
@@ -101,7 +107,7 @@ def measure_staleness(
             },
             rows={STALENESS: count},
             policy_version=checkpoint_id,
-            guarantee=training_guarantee(policy.model.device),
+            guarantee=trainer.determinism,
         )
 
     return run_stage(context, recipe, iteration, measure)
@@ -157,32 +163,6 @@ def effective_sample_size(weights: torch.Tensor) -> float:
     """`(sum w)^2 / (n sum w^2)`; 0 where all weights are 0. `weights`: `[samples]`."""
     squares = float((weights.double() ** 2).sum())
     return float(weights.double().sum()) ** 2 / (len(weights) * squares) if squares else 0.0
-
-
-def trainer_logprobs(
-    policy: LoadedPolicy, rows: Sequence[Trajectory], microbatch_tokens: int
-) -> list[torch.Tensor]:
-    """For each row the log-probabilities (nats, at its temperature, on the CPU) of its tokens with mask 1."""
-    sequences = [
-        TrainingSequence(
-            trajectory_id=row.trajectory_id,
-            role=row.role,
-            prompt_token_ids=row.prompt_token_ids,
-            response_token_ids=row.response_token_ids,
-            response_mask=row.response_mask,
-            behaviour_logprobs=row.behaviour_logprobs,
-            advantage=0.0,
-            temperature=row.temperature,
-        )
-        for row in rows
-    ]
-    if not sequences:
-        return []
-    counts = [len(sequence.trained_offsets) for sequence in sequences]
-    with ready_for_training(policy.model, gradient_checkpointing=False) as forward:
-        temperatures = torch.tensor([row.temperature for row in rows], device=forward.device)
-        by_token = temperatures.repeat_interleave(torch.tensor(counts, device=forward.device))
-        return list(forward.logprobs(sequences, by_token, microbatch_tokens).cpu().split(counts))
 
 
 def policy_age(store: ArtifactStore, sampled_by: str, checkpoint_id: str) -> int | None:

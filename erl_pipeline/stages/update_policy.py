@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.objectives.advantages import group_advantages
 from erl_pipeline.pipeline.context import RunContext
 from erl_pipeline.pipeline.outcome import StageOutcome
 from erl_pipeline.pipeline.stage import Work, run_stage
-from erl_pipeline.policies.checkpoints import MODEL, adapter_settings, base_input, load_checkpoint
-from erl_pipeline.policies.pretrained import save_policy
-from erl_pipeline.stages.guarantees import training_guarantee
+from erl_pipeline.policies.checkpoints import adapter_settings, base_input, load_checkpoint
+from erl_pipeline.policies.pretrained import LoadedPolicy
 from erl_pipeline.stages.rollouts import trajectory_files
-from erl_pipeline.trainers.local.optimizer import load_optimizer, save_optimizer
-from erl_pipeline.trainers.local.reinforcement import update_policy as train_on
-from erl_pipeline.trainers.local.sequences import TrainingSequence
+from erl_pipeline.trainers.interface import LoadPolicy, Reinforcement, TrainingStart
+from erl_pipeline.trainers.local import TRAINER, LocalTrainerConfig
+from erl_pipeline.trainers.sequences import TrainingSequence, trajectory_sequence
 from storage.artifacts.recipe import Recipe, derive_seed
 from storage.tables.trajectories import Trajectory, read_trajectories
 
@@ -34,7 +34,7 @@ def update_policy(
         "rollouts": rollouts_id,
         **base_input(context.store, checkpoint_id, config),
     }
-    if config.objective.kl_coefficient > 0:
+    if config.objective.needs_reference:
         inputs["reference"] = reference_id
     recipe = Recipe(
         stage="update_policy",
@@ -51,32 +51,34 @@ def update_policy(
     def train(folder: Path) -> Work:
         trajectories = read_trajectories(trajectory_files(context.store, rollouts_id))
         sequences = training_sequences(trajectories, config.objective)
-        policy = context.take_policy(checkpoint_id)
-        optimizer = load_optimizer(policy.model, config.optimizer, context.store.open(checkpoint_id).folder)
-        reference = None
-        if "reference" in inputs:
-            # The base of an adapter is in memory already.
-            of_adapter = inputs.get("base") == reference_id
-            reference = policy if of_adapter else load_checkpoint(context.store, reference_id, config)
-        metrics = train_on(
-            policy.model,
-            sequences,
-            config.objective,
-            config.update,
-            optimizer,
-            reference_model=None if reference is None else reference.model,
-            seed=recipe.seed,
-            on_step=context.count_steps("update_policy"),
+        start = TrainingStart(
+            context.store.open(checkpoint_id).folder,
+            lambda: context.take_policy(checkpoint_id),
+            config.optimizer,
         )
-        save_policy(policy, folder / MODEL)
-        save_optimizer(optimizer, folder)
-        context.keep_policy(recipe.artifact_id, policy)
+        trainer = TRAINER.open(LocalTrainerConfig(), start)
+        work = Reinforcement(sequences, config.objective, config.update, recipe.seed, reference())
+        metrics = trainer.reinforce(work, context.count_steps("update_policy"))
+        trainer.save(folder)
+        trained = trainer.trained_policy()
+        if trained is not None:
+            context.keep_policy(recipe.artifact_id, trained)
         return Work(
             counters=metrics.counters(),
             metrics=metrics.metrics(),
             policy_version=recipe.artifact_id,
-            guarantee=training_guarantee(policy.model.device),
+            guarantee=trainer.determinism,
         )
+
+    def reference() -> LoadPolicy | Literal["own_base"] | None:
+        if "reference" not in inputs:
+            return None
+
+        def load() -> LoadedPolicy:
+            return load_checkpoint(context.store, reference_id, config)
+
+        # The base of an adapter is in memory already.
+        return "own_base" if inputs.get("base") == reference_id else load
 
     return run_stage(context, recipe, iteration, train, config.update.optimizer_steps, "steps")
 
@@ -91,15 +93,5 @@ def training_sequences(
         objective.advantage_normalization,
     )
     return [
-        TrainingSequence(
-            trajectory_id=row.trajectory_id,
-            role=row.role,
-            prompt_token_ids=row.prompt_token_ids,
-            response_token_ids=row.response_token_ids,
-            response_mask=row.response_mask,
-            behaviour_logprobs=row.behaviour_logprobs,
-            advantage=advantage,
-            temperature=row.temperature,
-        )
-        for row, advantage in zip(trajectories, advantages, strict=True)
+        trajectory_sequence(row, advantage) for row, advantage in zip(trajectories, advantages, strict=True)
     ]
