@@ -13,15 +13,13 @@ import torch
 
 from erl_pipeline.config.generation import OPERATIONAL_SETTINGS, VllmEngineConfig
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.engines.interface import Interrupted
-from erl_pipeline.engines.vllm.adapters import AdapterShape, ServedAdapter, score_base
+from erl_pipeline.engines.interface import POLICY, Interrupted
 from erl_pipeline.engines.vllm.engine import VllmEngine
-from erl_pipeline.engines.vllm.probe import make_probe
 from erl_pipeline.pipeline.outcome import ProgressListener, StageOutcome
-from erl_pipeline.policies.adapters import adapted_modules
-from erl_pipeline.policies.checkpoints import checkpoint_parts, load_checkpoint, lora_config
+from erl_pipeline.policies.checkpoints import checkpoint_parts, load_checkpoint
 from erl_pipeline.policies.hardware import release_cached_memory
 from erl_pipeline.policies.pretrained import LoadedPolicy
+from erl_pipeline.policies.serving import served_checkpoint
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError
@@ -155,7 +153,7 @@ class RunContext:
     def take_policy(self, checkpoint_id: str) -> LoadedPolicy:
         """The policy of a checkpoint, to be changed by the caller; no one else will get this object."""
         if self._vllm is not None:
-            self._vllm.rest()
+            self._vllm.offload()
             self._served_id = ""
         policy = self.policy(checkpoint_id)
         self._policy, self._policy_id = None, ""
@@ -171,18 +169,15 @@ class RunContext:
         Its server starts at the first call and ends with the context.
         """
         policy = self.policy(checkpoint_id)
-        lora = lora_config(self.config)
         if self._vllm is None:
             assert isinstance(self.config.engine, VllmEngineConfig)
             folder = open_root(self.store.uri).scratch / "runs" / self.run.name / "vllm"
             engine = VllmEngine(
                 self.config.engine,
                 folder,
-                policy.eos_token_ids,
                 os.environ,
                 self.stop,
                 lambda seconds, line: self.listener.waiting(_VLLM_STARTS, seconds, line),
-                None if lora is None else AdapterShape(lora.rank, adapted_modules(policy.model)),
             )
             self._vllm = self._open.enter_context(engine)
         if self._served_id != checkpoint_id:
@@ -190,11 +185,10 @@ class RunContext:
             # What the trainer no longer needs, so that a server on the same GPU finds room.
             release_cached_memory()
             parts = checkpoint_parts(self.store, checkpoint_id)
-            probe = make_probe(policy.model)
-            adapter = None
-            if lora is not None:
-                adapter = ServedAdapter(parts.adapter_folder, score_base(policy.model, probe))
-            self._vllm.serve(parts.base_folder, checkpoint_id, probe, adapter)
+            self._vllm.serve(
+                POLICY,
+                served_checkpoint(policy, checkpoint_id, parts.base_folder, parts.adapter_folder),
+            )
             self._served_id = checkpoint_id
         return self._vllm
 

@@ -13,10 +13,13 @@ from typing import Any
 from erl_pipeline.config.policy import LoraConfig, PretrainedPolicyConfig
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.policies.adapters import add_fresh_adapter, read_adapter
-from erl_pipeline.policies.pretrained import MODEL, LoadedPolicy, Precision, load_policy
+from erl_pipeline.policies.pretrained import LoadedPolicy, Precision, load_policy
 from storage.artifacts.recipe import derive_seed
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError
+
+MODEL = "model"
+"""The folder of a checkpoint that has the weights, or the adapter."""
 
 _BASE = "base"
 

@@ -27,9 +27,6 @@ from storage.errors import InputError
 
 Precision = Literal["float32", "bfloat16"]
 
-MODEL = "model"
-"""The folder of a checkpoint that has the weights, or the adapter."""
-
 _CHECKPOINT_FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
 
 

@@ -10,8 +10,9 @@ from erl_pipeline.config.policy import PretrainedPolicyConfig
 from erl_pipeline.pipeline.context import RunContext
 from erl_pipeline.pipeline.outcome import StageOutcome
 from erl_pipeline.pipeline.stage import Work, run_stage
+from erl_pipeline.policies.checkpoints import MODEL
 from erl_pipeline.policies.hardware import training_device
-from erl_pipeline.policies.pretrained import MODEL, load_policy, save_policy, weights_digest
+from erl_pipeline.policies.pretrained import load_policy, save_policy, weights_digest
 from erl_pipeline.policies.tiny.cold_start import cold_start
 from erl_pipeline.stages.guarantees import training_guarantee
 from storage.artifacts.recipe import Recipe

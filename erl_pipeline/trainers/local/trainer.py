@@ -9,8 +9,9 @@ from typing import Literal
 
 import numpy as np
 
+from erl_pipeline.policies.checkpoints import MODEL
 from erl_pipeline.policies.hardware import adds_in_fixed_order
-from erl_pipeline.policies.pretrained import MODEL, LoadedPolicy, save_policy
+from erl_pipeline.policies.pretrained import LoadedPolicy, save_policy
 from erl_pipeline.trainers.interface import OnStep, Reinforcement, SupervisedTraining, TrainingStart
 from erl_pipeline.trainers.local.forward import ready_for_training
 from erl_pipeline.trainers.local.optimizer import PolicyOptimizer, load_optimizer, save_optimizer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,12 +15,15 @@ from transformers import PreTrainedModel
 
 from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
+from erl_pipeline.config.policy import LoraConfig
+from erl_pipeline.policies.adapters import add_fresh_adapter, read_adapter
 from erl_pipeline.policies.pretrained import LoadedPolicy, load_policy
 from erl_pipeline.trainers.interface import Reinforcement, SupervisedTraining, Trainer, TrainingStart
 from erl_pipeline.trainers.local import TRAINER, LocalTrainerConfig
 from erl_pipeline.trainers.sequences import TrainingSequence
 from tests.random_models import WORDS, random_llama, word_tokenizer
 
+LORA = LoraConfig(rank=2, alpha=4)
 ROWS = [
     TrainingSequence("good", "attempt", (1, 3), (5, 2), (1, 1), (-2.0, -2.0), 1.0),
     TrainingSequence("bad", "attempt", (1, 3), (6, 2), (1, 1), (-2.0, -2.0), -1.0),
@@ -35,23 +38,34 @@ def first(tmp_path: Path) -> Path:
     return tmp_path / "0"
 
 
-def trainer(checkpoint: Path) -> Trainer:
-    def load() -> LoadedPolicy:
-        return load_policy(checkpoint / "model")
+def whole_policy(checkpoint: Path) -> LoadedPolicy:
+    return load_policy(checkpoint / "model")
 
-    return TRAINER.open(LocalTrainerConfig(), TrainingStart(checkpoint, load, OptimizerConfig()))
+
+def trainer(checkpoint: Path, load: Callable[[Path], LoadedPolicy] = whole_policy) -> Trainer:
+    start = TrainingStart(checkpoint, lambda: load(checkpoint), OptimizerConfig())
+    return TRAINER.open(LocalTrainerConfig(), start)
 
 
 def reinforcement(rows: Sequence[TrainingSequence] = ROWS, **objective: float) -> Reinforcement:
     return Reinforcement(rows, ObjectiveConfig.model_validate(objective), UpdateConfig(), seed=0)
 
 
+@pytest.mark.parametrize("adapted", [False, True])
 def test_a_trainer_that_is_saved_and_opened_again_goes_on_to_the_same_bytes(
-    first: Path, tmp_path: Path
+    first: Path, tmp_path: Path, adapted: bool
 ) -> None:
+    def load(checkpoint: Path) -> LoadedPolicy:
+        policy = load_policy((first if adapted else checkpoint) / "model")
+        if adapted and checkpoint == first:
+            add_fresh_adapter(policy.model, LORA, seed=0, base="base")
+        elif adapted:
+            read_adapter(policy.model, checkpoint / "model", LORA)
+        return policy
+
     supervised = SupervisedTraining(ROWS, FineTuneConfig(steps=2), seed=0)
     steps: list[int] = []
-    whole = trainer(first)
+    whole = trainer(first, load)
     assert whole.reinforce(reinforcement(), lambda step, loss: steps.append(step)).optimizer_steps == 1
     whole.save(tmp_path / "1")
     assert whole.fine_tune_supervised(supervised, lambda step, loss: steps.append(step)).optimizer_steps == 2
@@ -59,11 +73,12 @@ def test_a_trainer_that_is_saved_and_opened_again_goes_on_to_the_same_bytes(
     assert steps == [1, 1, 2]
     assert whole.determinism == "bytes"
 
-    again = trainer(tmp_path / "1")
+    again = trainer(tmp_path / "1", load)
     again.fine_tune_supervised(supervised)
     again.save(tmp_path / "2-again")
     files = sorted(path.relative_to(tmp_path / "2") for path in (tmp_path / "2").rglob("*.*"))
-    assert {Path("model/model.safetensors"), Path("optimizer.safetensors")} <= set(files)
+    weights = "adapter_model" if adapted else "model"
+    assert {Path(f"model/{weights}.safetensors"), Path("optimizer.safetensors")} <= set(files)
     for file in files:
         assert (tmp_path / "2" / file).read_bytes() == (tmp_path / "2-again" / file).read_bytes(), file
 
@@ -85,10 +100,7 @@ def test_logprobs_are_those_of_the_trained_tokens_at_their_temperature(first: Pa
 
 
 def test_the_reference_is_loaded_only_for_a_kl_term(first: Path) -> None:
-    def reference() -> LoadedPolicy:
-        return load_policy(first / "model")
-
-    work = replace(reinforcement(kl_coefficient=0.1), reference=reference)
+    work = replace(reinforcement(kl_coefficient=0.1), reference=lambda: whole_policy(first))
     learner = trainer(first)
     assert learner.reinforce(work).kl_loss == pytest.approx(0.0, abs=1e-6)
     assert learner.reinforce(work).kl_loss > 0.0
