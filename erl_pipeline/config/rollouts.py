@@ -17,7 +17,8 @@ class RolloutConfig(Settings):
     success_threshold: float = Field(default=1.0, gt=0.0)
     """An attempt whose reward is at least this succeeded; a method retries only others (the gate)."""
     step_seconds: float = Field(default=60.0, gt=0.0)
-    """Deadline of one answer of the environment. An episode whose environment fails or misses it ends there, as
+    """Deadline of one answer of the environment. An episode whose environment fails or misses it ends
+    there, as
     data: its `finish_reason` says so."""
     tasks_per_shard: int = Field(default=16, ge=1)
     """Tasks of one shard, the unit that is generated in one go and never generated again."""

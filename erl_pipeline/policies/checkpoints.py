@@ -20,6 +20,7 @@ from storage.errors import ConfigError
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.policies.pretrained import LoadedPolicy
+    from storage.artifacts.store import ArtifactStore
 
 MODEL = "model"
 """The folder of a checkpoint that has the weights, or the adapter."""
@@ -65,6 +66,15 @@ def checkpoint_parts(inputs: Mapping[str, Artifact]) -> CheckpointParts:
     checkpoint_id, base_id = checkpoint.manifest.artifact_id, base.manifest.artifact_id
     adapter = None if checkpoint_id == base_id else checkpoint.path(MODEL)
     return CheckpointParts(checkpoint_id, base_id, base.path(MODEL), adapter)
+
+
+def stored_parts(store: ArtifactStore, checkpoint_id: str) -> CheckpointParts:
+    """The parts of a checkpoint in a store."""
+    checkpoint = store.open(checkpoint_id)
+    base = checkpoint.manifest.inputs.get(BASE)
+    return checkpoint_parts(
+        {CHECKPOINT: checkpoint} if base is None else {CHECKPOINT: checkpoint, BASE: store.open(base)}
+    )
 
 
 def load_checkpoint(parts: CheckpointParts, weights: WeightsSettings) -> LoadedPolicy:

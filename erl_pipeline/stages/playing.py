@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import SerializeAsAny
 
-from erl_pipeline.config.base import Settings
+from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.generation import (
     EngineConfig,
     SamplingConfig,
@@ -51,11 +51,11 @@ _VLLM_STARTS = "the vLLM server to start"
 class PlaySettings(Settings):
     """What episodes follow from, beside the checkpoint, the tasks and the memory."""
 
-    episode: SerializeAsAny[Settings]
+    episode: SerializeAsAny[PluginSettings]
     """The method's, with its type."""
     retrieval: RetrievalSettings | None
     """How a memory is searched; what it keeps is in the version that is an input."""
-    environment: SerializeAsAny[Settings]
+    environment: SerializeAsAny[PluginSettings]
     sampling: SamplingConfig
     success_threshold: float
     step_seconds: float
@@ -104,8 +104,8 @@ def play_episodes(
 
     parts = checkpoint_parts(call.inputs)
     policy = call.resources.keep("policies", LoadedPolicies).get(parts, settings.weights)
-    environment = plugins("environments")[settings.environment.type].value  # type: ignore[attr-defined]
-    method = plugins("methods")[settings.episode.type].value  # type: ignore[attr-defined]
+    environment = plugins("environments")[settings.environment.type].value
+    method = plugins("methods")[settings.episode.type].value
     sampling = settings.sampling
     if temperature is not None:
         sampling = sampling.model_copy(update={"temperature": temperature})
@@ -130,7 +130,7 @@ def play_episodes(
         provenance=Provenance(
             recipe_id=call.artifact_id,
             iteration=iteration,
-            policy_version=parts.checkpoint_id,
+            policy_versions={POLICY: parts.checkpoint_id},
             tokenizer_digest=policy.tokenizer_digest,
             memory_version="" if memory is None else memory.manifest.artifact_id,
             run_seed=run_seed,
