@@ -86,7 +86,7 @@ class RunConfig(Settings):
         require_known_roles(self.objective, method.roles(self.method))
         if self.pipeline.lag and not isinstance(self.objective.correction, DecoupledCorrection):
             raise ValueError(
-                f"pipeline.lag: {self.pipeline.lag}; allowed with objective.correction.type: bypass is 0, since "
-                "rollouts of an older policy need importance weights; set objective.correction.type to decoupled"
+                f"pipeline.lag: {self.pipeline.lag}; allowed with objective.correction.type: bypass is 0, "
+                "since rollouts of an older policy need importance weights; set it to decoupled"
             )
         return self

@@ -90,8 +90,8 @@ def load_checkpoint(parts: CheckpointParts, weights: WeightsSettings) -> LoadedP
     if parts.adapter_folder is not None:
         if weights.lora is None:
             raise ConfigError(
-                f"policy.lora: checkpoint {parts.checkpoint_id} is an adapter; without policy.lora no run goes "
-                "on from it. `erl-pipeline export` merges it into a model that policy.model can name"
+                f"policy.lora: checkpoint {parts.checkpoint_id} is an adapter; without policy.lora no run "
+                "goes on from it. `erl-pipeline export` merges it into a model that policy.model can name"
             )
         read_adapter(policy.model, parts.adapter_folder, weights.lora)
     elif weights.lora is not None:

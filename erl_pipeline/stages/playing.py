@@ -6,6 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pydantic import SerializeAsAny
@@ -101,6 +102,8 @@ def play_episodes(
     from erl_pipeline.episodes.dialogue import ChatTokenizer
     from erl_pipeline.episodes.limits import EpisodeLimits
     from erl_pipeline.episodes.rows import Provenance
+    from erl_pipeline.policies.hardware import training_device
+    from erl_pipeline.stages.determinism import sampling_determinism
 
     parts = checkpoint_parts(call.inputs)
     policy = call.resources.keep("policies", LoadedPolicies).get(parts, settings.weights)
@@ -137,7 +140,7 @@ def play_episodes(
         ),
     )
     progress = _EpisodeProgress(call)
-    return play.play_episodes(
+    played = play.play_episodes(
         setup,
         tasks,
         samples,
@@ -146,6 +149,8 @@ def play_episodes(
         on_episode=progress.count_episode,
         stop=call.resources.stop,
     )
+    engine = sampling_determinism(engine_of(call, settings), training_device())
+    return replace(played, determinism=engine if played.determinism == "bytes" else played.determinism)
 
 
 def engine_of(call: StageCall[Any], settings: PlaySettings) -> EngineConfig:
@@ -234,7 +239,7 @@ def _served(
 def _retrieve(call: StageCall[Any], settings: PlaySettings) -> Retrieve:
     """Answers retrievals from the memory version among the stage's inputs."""
     from erl_pipeline.episodes.requests import RetrievalRequest, nothing_remembered
-    from storage.memory.reflection_memory import MemoryHit
+    from storage.memory.view import MemoryHit
 
     memory, how = call.inputs.get(MEMORY), settings.retrieval
     if memory is None or how is None:
