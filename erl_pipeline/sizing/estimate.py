@@ -53,7 +53,7 @@ def estimate_memory(config: RunConfig, size: ModelSize, sequence_tokens: int | N
             config.optimizer,
             each,
             # With an adapter the reference is the model without it.
-            reference=config.objective.kl_coefficient > 0
+            reference=config.objective.needs_reference
             and not size.adapter_parameters
             and each is config.update,
         )

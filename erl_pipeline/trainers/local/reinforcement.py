@@ -172,8 +172,11 @@ def _metrics(
 
 
 def _needs_old_logprobs(objective: ObjectiveConfig, update: UpdateConfig) -> bool:
-    """In an update of one step the policy before the step is the one at hand; a pass of its own is saved,
-    unless weights of whole sequences are wanted."""
+    """Whether the log-probabilities before the first step need a forward pass of their own.
+
+    In an update of one step they come out of the pass that is made anyway, token by token: too late where a
+    weight belongs to a whole sequence.
+    """
     correction = objective.correction
     return isinstance(correction, DecoupledCorrection) and (
         update.optimizer_steps > 1 or correction.level == "sequence"
