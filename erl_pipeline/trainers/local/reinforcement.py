@@ -77,12 +77,16 @@ def _select(work: Reinforcement) -> _Selection:
         if not sequence.behaviour_logprobs:
             raise ValueError(f"trajectory {sequence.trajectory_id} has no log-probabilities of its sampler")
     return _Selection(
-        kept=[replace(sequence, weight=sequence.weight * terms[sequence.role].weight) for sequence in kept],
+        kept=[_weighted(sequence, terms[sequence.role].weight) for sequence in kept],
         roles=tuple(sorted({sequence.role for sequence in kept})),
         zero_advantage=len(weighted) - len(kept),
         untrained=len(work.sequences) - len(trainable),
         zero_weight=len(trainable) - len(weighted),
     )
+
+
+def _weighted(sequence: TrainingSequence, weight: float) -> TrainingSequence:
+    return sequence if weight == 1.0 else replace(sequence, weight=sequence.weight * weight)
 
 
 def _reference_logprobs(
