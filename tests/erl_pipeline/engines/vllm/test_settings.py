@@ -32,5 +32,6 @@ def test_a_missing_key_is_named_before_anything_starts(tmp_path: Path) -> None:
 
 
 def test_importing_the_engine_imports_neither_torch_nor_models() -> None:
-    code = "import sys, erl_pipeline.engines.vllm.engine; sys.exit(bool({'torch', 'transformers'} & {*sys.modules}))"
+    heavy = "{'torch', 'transformers'} & {*sys.modules}"
+    code = f"import sys, erl_pipeline.engines.vllm.engine; sys.exit(bool({heavy}))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
