@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from erl_pipeline.config.explain import explain
 from erl_pipeline.config.run import RunConfig
 from storage.errors import ConfigError, InputError
+from storage.memory.standalone import STANDALONE
 from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run
 from storage.tables.trajectory_import import IMPORTED
@@ -32,12 +33,17 @@ def run_config(run: Run) -> RunConfig:
     """The configuration that a run was begun with.
 
     Raises ConfigError when this version of the program does not know those settings, InputError for a run
-    that holds imported trajectories and was never trained.
+    that was never trained: it holds imported trajectories, or is a memory by itself.
     """
     if IMPORTED in run.config:
         raise InputError(
             f"run {run.name} holds imported trajectories and is not trained; train another run on them with "
             "`replay --offline --config CONFIG --as NAME`"
+        )
+    if STANDALONE in run.config:
+        raise InputError(
+            f"{run.name} is a memory by itself, and no training run; look into it with "
+            f"`erl-pipeline memory stats {run.name}`"
         )
     try:
         return RunConfig.model_validate(run.config)

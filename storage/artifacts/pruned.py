@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from storage.artifacts.manifest import FileEntry, Manifest
+from storage.artifacts.manifest import TABLE_KEY, FileEntry, Manifest
 from storage.artifacts.sealing import SCHEMA_VERSION, open_document, seal
 from storage.errors import DamagedArtifact
 from storage.filesystem import sha256_file, store_errors
@@ -109,5 +109,5 @@ def keep_lineage_columns(source: Path, target: Path, name: str) -> FileEntry:
             sha256=sha256_file(target),
             bytes=target.stat().st_size,
             rows=kept.num_rows,
-            table=metadata[b"table"].decode() if b"table" in metadata else None,
+            table=metadata[TABLE_KEY].decode() if TABLE_KEY in metadata else None,
         )
