@@ -87,7 +87,7 @@ def file_problems(files: Sequence[FileEntry], folder: Path) -> Problems:
 
 
 def row_problems(files: Sequence[FileEntry], folder: Path) -> Problems:
-    """Parquet files whose footer tells another number of rows than their entries."""
+    """Parquet files that hold another number of rows than their entries say."""
     problems = []
     for entry in files:
         if not entry.path.endswith(".parquet"):
