@@ -350,7 +350,7 @@ def test_offline_training_takes_stored_rollouts_and_generates_none(store: Path) 
     artifacts = ArtifactStore(str(store))
     update = artifacts.open(theirs[1, "update_policy", ""]).manifest
     assert update.inputs["checkpoint"] == ours[2, "fine_tune", ""]
-    assert update.config["objective"]["correction"]["type"] == "decoupled"
+    assert update.settings["objective"]["correction"]["type"] == "decoupled"
     # Two iterations of update and fine-tuning lie between the first policy and the last.
     first, second = result.json["staleness"]
     assert (first["age_mean"], first["age_max"], first["age_unknown"]) == (4.0, 4, 0)
