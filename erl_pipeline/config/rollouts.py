@@ -20,3 +20,5 @@ class RolloutConfig(Settings):
     """An attempt whose reward is at least this succeeded; only others are reflected on (the gate)."""
     tasks_per_shard: int = Field(default=16, ge=1)
     """Tasks of one shard, the unit that is generated in one go and never generated again."""
+    step_seconds: float = Field(default=120.0, gt=0.0)
+    """Deadline of each call of an environment. One that misses it ends its episode, with reward 0."""

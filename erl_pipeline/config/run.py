@@ -8,7 +8,6 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from erl_pipeline.config.base import Settings
 from erl_pipeline.config.distillation import DistillationConfig
-from erl_pipeline.config.environment import EnvironmentConfig
 from erl_pipeline.config.evaluation import EvaluationConfig
 from erl_pipeline.config.generation import EngineConfig, SamplingConfig, TransformersEngineConfig
 from erl_pipeline.config.memory import MemoryConfig
@@ -16,6 +15,7 @@ from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
 from erl_pipeline.config.policy import PolicyConfig, TinyPolicyConfig
 from erl_pipeline.config.rollouts import RolloutConfig
+from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 
 
 def _switch(value: Any) -> Any:
@@ -38,7 +38,7 @@ class RunConfig(Settings):
     """`erl`: attempt, feedback, reflection, second attempt (arXiv 2602.13949). `rlvr`: first attempts."""
     threads: int = Field(default=2, ge=1, le=256)
     """CPU threads of torch. Bytes are reproducible for a fixed number of threads."""
-    environment: EnvironmentConfig
+    environment: FrozenLakeConfig
     policy: PolicyConfig
     sampling: SamplingConfig = SamplingConfig()
     engine: EngineConfig = TransformersEngineConfig()

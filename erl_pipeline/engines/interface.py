@@ -17,7 +17,8 @@ class GenerationRequest:
 
     `temperature` 0 means the most probable token each time. `conversation` names the dialogue this turn
     belongs to: an engine may keep its key-value cache between two turns of one conversation, the second
-    of which extends the token ids of the first.
+    of which extends the token ids of the first. `model` names the one that is to answer, where a run has
+    several.
     """
 
     prompt_token_ids: tuple[int, ...]
@@ -25,6 +26,7 @@ class GenerationRequest:
     temperature: float
     seed: int
     conversation: str
+    model: str = "policy"
 
 
 @dataclass(frozen=True)

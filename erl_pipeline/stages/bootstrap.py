@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from erl_pipeline.config.policy import PretrainedPolicyConfig
+from erl_pipeline.environments.frozen_lake import ENVIRONMENT
 from erl_pipeline.pipeline.context import RunContext
 from erl_pipeline.pipeline.outcome import StageOutcome
 from erl_pipeline.pipeline.stage import Work, run_stage
@@ -35,7 +36,7 @@ def bootstrap(context: RunContext) -> StageOutcome:
         kind="checkpoint",
         settings={
             "policy": policy.model_dump(mode="json"),
-            "environment": environment.model_dump(mode="json", exclude={"world_seed", "task_file"}),
+            "environment": environment.model_dump(mode="json", exclude=set(ENVIRONMENT.tiny_exclude)),
         },
         inputs={},
         seed=0,
@@ -43,7 +44,11 @@ def bootstrap(context: RunContext) -> StageOutcome:
 
     def train(folder: Path) -> Work:
         metrics = cold_start(
-            policy, environment, seed=0, output_dir=folder / MODEL, on_step=context.count_steps("bootstrap")
+            policy,
+            ENVIRONMENT.require_tiny(environment),
+            seed=0,
+            output_dir=folder / MODEL,
+            on_step=context.count_steps("bootstrap"),
         )
         return Work(metrics=metrics, guarantee=training_guarantee(training_device()))
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from erl_pipeline.config.generation import sampling_settings
-from erl_pipeline.environments.base import Task
+from erl_pipeline.environments.interface import Task
 from erl_pipeline.evaluation.scores import score_evaluation
 from erl_pipeline.pipeline.context import RunContext
 from erl_pipeline.pipeline.outcome import StageOutcome

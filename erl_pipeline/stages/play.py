@@ -1,22 +1,23 @@
-"""Playing episodes with a checkpoint: what rollouts and evaluation have in common."""
+"""Playing episodes with a checkpoint of a run: the parts that come from its context."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from erl_pipeline.config.generation import VllmEngineConfig
 from erl_pipeline.engines.embedded import TransformersEngine
-from erl_pipeline.environments.base import Task
-from erl_pipeline.environments.catalog import open_environment, prompt_format
-from erl_pipeline.episodes.batched_driver import Retrieve, run_batched
-from erl_pipeline.episodes.concurrent_driver import run_concurrently
+from erl_pipeline.environments.frozen_lake import ENVIRONMENT
+from erl_pipeline.environments.interface import Task
+from erl_pipeline.episodes import play
 from erl_pipeline.episodes.dialogue import ChatTokenizer
-from erl_pipeline.episodes.episode import EpisodeRules, run_episode
-from erl_pipeline.episodes.requests import EpisodeSteps, ReflectionsWanted
+from erl_pipeline.episodes.limits import EpisodeLimits, RoleLimits
+from erl_pipeline.episodes.requests import RetrievalRequest, Retrieve, nothing_remembered
 from erl_pipeline.episodes.rows import Provenance
+from erl_pipeline.methods.erl.episode import FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT, ErlRules, run_episode
+from erl_pipeline.methods.erl.prompts import ChatPrompts, PromptTemplates
 from erl_pipeline.pipeline.context import RunContext
 from erl_pipeline.stages.rollout_counts import count_rollouts, success_rates
 from storage.artifacts.recipe import Recipe
@@ -43,71 +44,59 @@ def play_episodes(
     """
     config = context.config
     policy = context.policy(checkpoint_id)
-    rules = EpisodeRules(
-        retries=retries,
+    attempts = RoleLimits(temperature, config.sampling.max_new_tokens)
+    rules = ErlRules(
+        prompts=ENVIRONMENT.prompts(config.environment) or ChatPrompts(PromptTemplates()),
+        max_revisions=config.rollouts.max_revisions if retries else 0,
         reflection=config.reflection,
         retrieval=memory_id is not None,
-        max_revisions=config.rollouts.max_revisions,
-        success_threshold=config.rollouts.success_threshold,
-        temperature=temperature,
-        max_new_tokens=config.sampling.max_new_tokens,
-        max_reflection_tokens=config.sampling.max_reflection_tokens,
-        context_length=policy.context_length,
-        end_token_ids=policy.eos_token_ids,
     )
-    provenance = Provenance(
-        recipe_id=recipe.artifact_id,
-        iteration=iteration,
-        policy_version=checkpoint_id,
-        tokenizer_digest=policy.tokenizer_digest,
-        memory_version=memory_id or "",
-        temperature=temperature,
-        run_seed=recipe.seed,
+    setup = play.EpisodeSetup(
+        plugin=ENVIRONMENT,
+        settings=config.environment,
+        protocol=partial(run_episode, rules=rules),
+        chat=ChatTokenizer(policy.tokenizer),
+        limits=EpisodeLimits(
+            context_length=policy.context_length,
+            end_token_ids=policy.eos_token_ids,
+            success_threshold=config.rollouts.success_threshold,
+            step_seconds=config.rollouts.step_seconds,
+            by_role={
+                FIRST_ATTEMPT: attempts,
+                SECOND_ATTEMPT: attempts,
+                REFLECTION: RoleLimits(temperature, config.sampling.max_reflection_tokens),
+            },
+        ),
+        provenance=Provenance(
+            recipe_id=recipe.artifact_id,
+            iteration=iteration,
+            policy_versions={"policy": checkpoint_id},
+            tokenizer_digest=policy.tokenizer_digest,
+            memory_version=memory_id or "",
+            run_seed=recipe.seed,
+        ),
     )
-    chat = ChatTokenizer(policy.tokenizer)
-    prompts = prompt_format(config.environment)
-    episodes = [
-        partial(
-            run_episode,
-            task,
-            sample,
-            open_environment(config.environment, task),
-            prompts,
-            chat,
-            rules,
-            provenance,
-        )
-        for task in tasks
-        for sample in samples
-    ]
     progress = _Progress(context, recipe.stage)
-    finished = _run(context, checkpoint_id, episodes, _retriever(context, memory_id), progress)
-    return [row for episode in finished for row in episode]
+    return play.play_episodes(
+        setup,
+        tasks,
+        samples,
+        _sampling(context, checkpoint_id, progress),
+        _retriever(context, memory_id),
+        on_episode=progress.count_episode,
+        stop=context.stop,
+    ).rows
 
 
-def _run(
-    context: RunContext,
-    checkpoint_id: str,
-    episodes: Sequence[Callable[[], EpisodeSteps]],
-    retrieve: Retrieve,
-    progress: _Progress,
-) -> list[list[Trajectory]]:
-    """Run the episodes on the engine of the configuration; their trajectories, in order."""
+def _sampling(context: RunContext, checkpoint_id: str, progress: _Progress) -> play.Batches | play.Turns:
+    """The engine of the configuration, serving the checkpoint."""
     settings = context.config.engine
     if isinstance(settings, VllmEngineConfig):
         server = context.vllm(checkpoint_id)
         if settings.max_in_flight == 1 and not settings.servers:
             # Whether a prefix is found or computed may change the last bits; see `sampling_guarantee`.
             server.reset_prefix_cache()
-        return run_concurrently(
-            episodes,
-            server,
-            retrieve,
-            progress.count_episode,
-            progress.count_tokens,
-            settings.max_in_flight,
-            context.stop,
-        )
+        return play.Turns(server, settings.max_in_flight, progress.count_tokens)
     policy = context.policy(checkpoint_id)
     engine = TransformersEngine(
         policy.model,
@@ -117,18 +106,18 @@ def _run(
         stop=context.stop,
         on_tokens=progress.count_tokens,
     )
-    return run_batched([begin() for begin in episodes], engine, retrieve, progress.count_episode)
+    return play.Batches(engine, settings.max_batch_sequences)
 
 
 def _retriever(context: RunContext, memory_id: str | None) -> Retrieve:
     """Answers retrievals from one memory version."""
     if memory_id is None:
-        return lambda wanted: [[] for _ in wanted]
+        return nothing_remembered
     view: MemoryView = context.memory.at(memory_id)
     settings = context.config.memory
     assert settings is not None
 
-    def retrieve(wanted: Sequence[ReflectionsWanted]) -> list[list[MemoryHit]]:
+    def retrieve(wanted: Sequence[RetrievalRequest]) -> list[list[MemoryHit]]:
         answers: dict[int, list[MemoryHit]] = {}
         task_types = {want.task_type if settings.same_task_type else None for want in wanted}
         for task_type in sorted(task_types, key=str):

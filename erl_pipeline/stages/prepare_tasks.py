@@ -7,8 +7,8 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from erl_pipeline.environments.base import Task
-from erl_pipeline.environments.catalog import held_out_tasks, training_tasks
+from erl_pipeline.environments.frozen_lake import ENVIRONMENT
+from erl_pipeline.environments.interface import Task
 from erl_pipeline.pipeline.context import RunContext
 from erl_pipeline.pipeline.outcome import StageOutcome
 from erl_pipeline.pipeline.stage import Work, run_stage
@@ -22,8 +22,8 @@ TRAINING, HELD_OUT = "training.jsonl", "held_out.jsonl"
 def prepare_tasks(context: RunContext) -> StageOutcome:
     """Commit the training and held-out tasks: generated from the environment's seed, or read from files."""
     config = context.config
-    training = training_tasks(config.environment, config.seed)
-    held_out = held_out_tasks(config.environment, config.seed, config.evaluation.tasks)
+    training = ENVIRONMENT.training_tasks(config.environment, config.seed)
+    held_out = ENVIRONMENT.held_out_tasks(config.environment, config.seed, config.evaluation.tasks)
     recipe = Recipe(
         stage="prepare_tasks",
         stage_version=1,

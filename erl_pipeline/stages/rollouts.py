@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from erl_pipeline.config.generation import sampling_settings
-from erl_pipeline.environments.base import Task
+from erl_pipeline.environments.interface import Task
 from erl_pipeline.pipeline.context import RunContext
 from erl_pipeline.pipeline.outcome import StageOutcome
 from erl_pipeline.pipeline.stage import Work, run_stage

@@ -11,12 +11,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from erl_pipeline.config.policy import ColdStartConfig
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.environments.frozen_lake.generation import generate_boards
-from erl_pipeline.environments.frozen_lake.tiny.demonstrations import demonstrate
+from erl_pipeline.environments.frozen_lake import ENVIRONMENT
 from erl_pipeline.pipeline.context import open_context
 from erl_pipeline.pipeline.outcome import Silent
 from erl_pipeline.pipeline.train import TrainingSummary, train
-from erl_pipeline.policies.tiny.architecture import context_length
 from erl_pipeline.policies.tiny.cold_start import to_batch
 from erl_pipeline.policies.tiny.tokenizer import build_tokenizer
 
@@ -47,9 +45,9 @@ def run(settings: RunConfig, store: Path) -> TrainingSummary:
 
 def save_base(folder: Path) -> Path:
     """A Llama with tied embeddings that knows the words of the game; its heads have a size vLLM serves."""
-    environment = config(folder).environment
-    positions = context_length(environment)
-    tokenizer = build_tokenizer(environment, positions)
+    parts = ENVIRONMENT.require_tiny(config(folder).environment)
+    positions = parts.context_length
+    tokenizer = build_tokenizer(parts.words, positions)
     torch.manual_seed(0)
     model = LlamaForCausalLM(
         LlamaConfig(
@@ -65,12 +63,9 @@ def save_base(folder: Path) -> Path:
         )
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
-    boards = generate_boards(environment, "training", environment.training_boards)
-    stream = random.Random(0)
+    episodes = parts.demonstrations(random.Random(0), ColdStartConfig())
     for _ in range(STEPS):
-        shown = [
-            row for _ in range(16) for row in demonstrate(stream, environment, ColdStartConfig(), boards)
-        ]
+        shown = [row for _ in range(16) for row in next(episodes)]
         token_ids, trained = to_batch(shown, tokenizer)
         optimizer.zero_grad()
         model(input_ids=token_ids, labels=token_ids.masked_fill(~trained, -100)).loss.backward()

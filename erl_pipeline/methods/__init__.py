@@ -1,0 +1,1 @@
+"""Methods: how a policy learns from its episodes, one package each."""

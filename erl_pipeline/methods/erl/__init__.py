@@ -1,0 +1,1 @@
+"""ERL: attempt, feedback, reflection, second attempt, distillation (arXiv 2602.13949)."""
