@@ -132,14 +132,16 @@ def _again(
     store.threads = threads
     settings = replace(resources.settings, threads=threads)
     with Resources(settings, resources.stop, store) as own:
-        compute(job, own, StageProgress(node.title, listener, own.stop))
+        compute(replace(job, worker=settings), own, StageProgress(node.title, listener, own.stop))
     made = store.made[node.artifact_id]
     differences = manifest_differences(stored, made)
     if not differences:
         return _result(node, "equal", len(stored.files), started)
     promised = stored.determinism == "bytes"
     lines = differences + _package_differences(stored.packages)
-    return _result(node, "different" if promised else "not promised", len(stored.files), started, tuple(lines))
+    return _result(
+        node, "different" if promised else "not promised", len(stored.files), started, tuple(lines)
+    )
 
 
 def manifest_differences(stored: Manifest, made: Manifest) -> list[str]:
