@@ -15,7 +15,7 @@ from uuid import UUID
 
 from pydantic import Field, model_validator
 
-from erl_pipeline.config.base import Settings
+from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.plan.job import StageJob, StageOutcome
 from erl_pipeline.plan.runner import Runner, RunnerCall, RunnerPlugin
 from flows.stage_pools import ProcessPool, ThreadPool
@@ -24,7 +24,7 @@ from storage.artifacts.manifest import Manifest
 from storage.filesystem import open_root
 
 
-class PrefectConfig(Settings):
+class PrefectConfig(PluginSettings):
     """Stages are computed apart from the driver, and each is a task run on Prefect's page."""
 
     type: Literal["prefect"] = "prefect"

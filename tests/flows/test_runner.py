@@ -200,7 +200,7 @@ def test_workers_end_when_their_driver_is_killed(api: str, store: Path) -> None:
 
 
 def test_threads_compute_one_stage_at_a_time() -> None:
-    with pytest.raises(ValidationError, match="set runner.task_runner to processes"):
+    with pytest.raises(ValidationError, match=r"set runner\.task_runner to processes"):
         PrefectConfig(workers=2)
 
 
