@@ -13,11 +13,14 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 from pydantic import ValidationError
 
 from erl_pipeline.config.load import load_config
 from erl_pipeline.engines.interface import Interrupted
+from erl_pipeline.plan.job import StageOutcome
 from erl_pipeline.plan.runner import IN_PROCESS, InProcessConfig
+from flows.local_server import OrchestratorError
 from flows.runner import PREFECT, PrefectConfig
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
@@ -170,6 +173,37 @@ def test_workers_that_compute_stop_when_they_are_asked_to(api: str, store: Path,
 def test_an_error_that_cannot_be_sent_arrives_with_its_words(store: Path) -> None:
     with pytest.raises(RuntimeError, match=r"OddError: first 7"):
         walk(PREFECT, TWO_PROCESSES, store, [planned(FAIL, "first")])
+
+
+class Kills(Recorded):
+    """A listener that kills a server when the first stage is done."""
+
+    def __init__(self, server: subprocess.Popen[str]) -> None:
+        super().__init__()
+        self._server = server
+
+    def stage_finished(self, title: str, outcome: StageOutcome) -> None:
+        self._server.kill()
+        self._server.wait()
+
+
+@pytest.mark.usefixtures("prefect_home")
+def test_an_api_that_goes_away_ends_the_run_with_what_to_do(store: Path, tmp_path: Path) -> None:
+    server = subprocess.Popen(
+        [sys.executable, "-m", "tests.flows.hold_server", str(tmp_path / "server.log")],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PREFECT_API_URL": ""},
+    )
+    assert server.stdout is not None
+    url = server.stdout.readline().strip()
+    with (
+        temporary_settings({PREFECT_API_URL: url, PREFECT_CLIENT_MAX_RETRIES: 0}),
+        pytest.raises(OrchestratorError, match=r"(went away|does not answer)"),
+    ):
+        walk(PREFECT, THREADS, store, chain(3), listener=Kills(server))
+    assert ArtifactStore(str(store)).find(chain(1)[0].artifact_id, "write") is not None
 
 
 DRIVER = """
