@@ -66,8 +66,8 @@ _PAGE = 200
 class ScheduledFlow:
     """A flow of a run, as it is deployed.
 
-    `schedule` in words, None where flow runs are made by hand alone; `next`, `last` and `succeeded` are
-    times: when the next flow run is due, when the last one was, and when the last one ended that did its work.
+    `schedule` in words, None where flow runs are made by hand alone. `next`, `last` and `succeeded` are
+    times: when the next flow run is due, when the last one was, and when the last that did its work ended.
     `state` and `message` are those of the flow run that was last due.
     """
 
