@@ -24,11 +24,13 @@ from measurements import SMOLLM2, Column, Figures
 from requests_to_server import generate_one
 
 from erl_pipeline.config.generation import VllmEngineConfig
-from erl_pipeline.engines.vllm.engine import VllmEngine, server_arguments
-from erl_pipeline.engines.vllm.probe import make_probe
+from erl_pipeline.engines.interface import POLICY
+from erl_pipeline.engines.vllm.engine import VllmEngine
+from erl_pipeline.engines.vllm.model_servers import server_arguments
 from erl_pipeline.engines.vllm.server import ManagedServer
 from erl_pipeline.engines.vllm.serving_copy import write_serving_copy
 from erl_pipeline.policies.pretrained import LoadedPolicy, load_policy, save_policy
+from erl_pipeline.policies.serving import served_checkpoint
 
 HANDOVER, RESTART = "hand-over with proof", "server restart"
 COLUMNS = (
@@ -70,8 +72,8 @@ def compare(arguments: argparse.Namespace) -> dict[str, list[Figures]]:
         copies = [write_serving_copy(file, folder / f"served-{file.name}") for file in checkpoints]
 
         print("starting two servers", flush=True)
-        engine = open_.enter_context(VllmEngine(config, folder / "engine", policy.eos_token_ids, os.environ))
-        engine.serve(checkpoints[0], "version-0", make_probe(policies[0].model))
+        engine = open_.enter_context(VllmEngine(config, folder / "engine", os.environ))
+        engine.serve(POLICY, served_checkpoint(policies[0], "version-0", checkpoints[0], None))
         server = open_.enter_context(
             ManagedServer(
                 copies[0],
@@ -93,16 +95,16 @@ def compare(arguments: argparse.Namespace) -> dict[str, list[Figures]]:
 
 def measure_handover(engine: VllmEngine, checkpoint: Path, policy: LoadedPolicy, version: str) -> Figures:
     started = time.perf_counter()
-    probe = make_probe(policy.model)
+    served = served_checkpoint(policy, version, checkpoint, None)
     probed = time.perf_counter()
-    (handover,) = engine.serve(checkpoint, version, probe)
+    (sync,) = engine.serve(POLICY, served)
     seconds = time.perf_counter() - started
-    if handover.method != "reload":
-        raise RuntimeError(f"the server took the policy by a {handover.method}, not by a reload")
+    if sync.method != "reload":
+        raise RuntimeError(f"the server took the policy by a {sync.method}, not by a reload")
     return {
         "seconds": seconds,
         "probe_seconds": probed - started,
-        "mean_difference": handover.difference.mean,
+        "mean_difference": sync.difference.mean,
     }
 
 

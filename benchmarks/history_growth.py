@@ -86,7 +86,15 @@ def bookkeeping(store_uri: str) -> Figures:
                 with store.create(recipe, run=RUN, iteration=None) as staging:
                     (staging.path / "bytes").write_bytes(b"probe")
                     staging.commit()
-                run.record(None, stage, recipe.artifact_id, key=recipe.artifact_id, reused=False, seconds=0.0)
+                run.record(
+                    None,
+                    stage,
+                    recipe.artifact_id,
+                    kind=recipe.kind,
+                    key=recipe.artifact_id,
+                    reused=False,
+                    seconds=0.0,
+                )
         seconds.append(time.perf_counter() - started)
     return {"bookkeeping": statistics.median(seconds), "opening": opened, "entries": float(len(entries))}
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from storage.artifacts.recipe import Recipe, digest
+from storage.artifacts.recipe import ArtifactKind, Recipe, digest
 from storage.artifacts.store import ArtifactStore
 from storage.memory.entries import MEMORY
 from storage.runs.run import Run, RunStore
@@ -28,6 +28,17 @@ FIRST_TASK = f"task-{TASKS_APART:05d}"
 MEMORY_ENTRIES, SFT_ROWS, EVALUATION_ROWS = 40, 40, 64
 PROMPT_TOKENS, RESPONSE_TOKENS = 48, 16
 VECTOR = 384
+KINDS: dict[str, ArtifactKind] = {
+    "bootstrap": "checkpoint",
+    "rollout_shard": "trajectories",
+    "generate_rollouts": "rollouts",
+    "index_memory": "memory",
+    "update_policy": "checkpoint",
+    "build_distillation": "sft_dataset",
+    "fine_tune": "checkpoint",
+    "evaluate": "evaluation",
+}
+"""The stages of an iteration, and what each makes."""
 
 
 def build(store_uri: str, iterations: int, rows: int) -> None:
@@ -135,7 +146,6 @@ class History:
                 "task_type": "lake-4x4",
                 "environment": "frozen_lake",
                 "role": role,
-                "attempt_index": number % 2,
                 "revision_index": 0,
                 "sample_index": number % 4,
                 "group_id": f"{iteration}/{task}/{role}/0",
@@ -153,11 +163,11 @@ class History:
                 "truncated": False,
                 "feedback": "fell" if not rewards[number] else "",
                 "messages": f'[{{"role": "user", "content": "{task}"}}]',
-                "reflection": f"go {number % 7}" if role == "reflection" else None,
+                "metrics": "{}",
+                "text": f"go {number % 7}" if role == "reflection" else None,
                 "memory_version": memory if role == "reflection" else "",
                 "memory_entry_ids": saw,
                 "seed": number,
-                "environment_seed": 0,
                 "task_payload": "{}",
             }
             first = identifier if role == "first_attempt" else first
@@ -167,7 +177,7 @@ class History:
         given = {
             "entry_id": f"m-{row['trajectory_id']}",
             "kind": "reflection",
-            "text": row["reflection"],
+            "text": row["text"],
             "task_text": row["task_id"],
             "key_text": row["task_id"],
             "vector": self.random.standard_normal(VECTOR).astype(np.float32),
@@ -175,7 +185,6 @@ class History:
             "reward_before": 0.0,
             "reward_after": 1.0,
             "source_trajectory_id": row["trajectory_id"],
-            "status": "active",
             "parent_entry_ids": row["memory_entry_ids"],
             "memory_version": version,
         }
@@ -203,7 +212,7 @@ class History:
         (folder / "model.safetensors").write_bytes(self.random.bytes(4096))
 
     def _recipe(self, stage: str, iteration: int | None, inputs: dict[str, str]) -> Recipe:
-        return Recipe(stage, 1, {"iteration": iteration}, inputs, 0)
+        return Recipe(stage, 1, {"iteration": iteration}, inputs, 0, kind=KINDS[stage])
 
     def _commit(
         self,
@@ -223,7 +232,7 @@ class History:
                 policy_version=policy,
                 memory_version=memory or None,
             )
-        self.run.record(iteration, stage, recipe.artifact_id, reused=False, seconds=0.1)
+        self.run.record(iteration, stage, recipe.artifact_id, kind=recipe.kind, reused=False, seconds=0.1)
         return recipe.artifact_id
 
 

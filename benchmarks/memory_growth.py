@@ -38,21 +38,17 @@ from measurements import write_section
 
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
-from storage.memory.chain import ENTRIES_FILE, PARENT_INPUT
-from storage.memory.entries import write_embedded
-from storage.memory.history import INDEX_STAGE, latest_version, memory_versions
-from storage.memory.reflection_memory import (
-    EMPTY_MEMORY,
-    MemoryEntry,
-    MemoryHit,
-    MemoryView,
-    ReflectionMemory,
-)
+from storage.memory.chain import EMPTY_MEMORY, ENTRIES_FILE, PARENT_INPUT
+from storage.memory.entries import MemoryEntry, write_embedded
+from storage.memory.history import latest_version, memory_versions
+from storage.memory.reflection_memory import ReflectionMemory
+from storage.memory.view import MemoryHit, MemoryView
 from storage.runs.run import Run, RunStore
 
 STAGES = ("generate", "build", "search", "add")
 NAME = "growth"
 VERSION_ENTRIES = 10_000
+STAGE = "index_memory"
 DIMENSION, CLUSTERS, FEATURES = 384, 2_000, 32
 QUERIES, EXACT_QUERIES, BATCH = 100, 50, 64
 TASK_TYPES, ENVIRONMENTS = 20, 3
@@ -66,7 +62,7 @@ Vectors = npt.NDArray[np.float32]
 class GeneratedEmbedder:
     """Looks up the vectors of texts that were generated with them, in place of a model."""
 
-    embedding_model = "generated"
+    model = embedding_model = "generated"
 
     def __init__(self, vectors: dict[str, Vectors]) -> None:
         self._vectors = vectors
@@ -109,7 +105,6 @@ def entries_of(number: int, count: int, version: str) -> tuple[list[MemoryEntry]
                 source_trajectory_id=None,
                 iteration=number,
                 policy_version="",
-                status="active",
                 parent_entry_ids=(),
                 memory_version=version,
                 environment=f"environment-{clusters[place] % ENVIRONMENTS}",
@@ -122,12 +117,12 @@ def commit(store: ArtifactStore, run: Run, number: int, count: int) -> str:
     """Commit one version after the newest."""
     parent = latest_version(run)
     inputs = {} if parent == EMPTY_MEMORY else {PARENT_INPUT: parent}
-    recipe = Recipe(INDEX_STAGE, 2, {"number": number, "entries": count}, inputs, 0)
+    recipe = Recipe(STAGE, 1, {"number": number, "entries": count}, inputs, 0, kind="memory")
     entries, vectors = entries_of(number, count, recipe.artifact_id)
     with store.create(recipe, run=run.name, iteration=number) as staging:
         write_embedded(staging.path / ENTRIES_FILE, entries, vectors, GeneratedEmbedder.embedding_model)
         staging.commit(memory_version=recipe.artifact_id)
-    run.record(number, INDEX_STAGE, recipe.artifact_id, reused=False, seconds=0.0)
+    run.record(number, STAGE, recipe.artifact_id, kind=recipe.kind, reused=False, seconds=0.0)
     return recipe.artifact_id
 
 
@@ -143,7 +138,7 @@ def open_store(folder: Path) -> tuple[ArtifactStore, Run]:
 
 
 def open_memory(store: ArtifactStore, vectors: dict[str, Vectors]) -> ReflectionMemory:
-    return ReflectionMemory(store.uri, NAME, store, GeneratedEmbedder(vectors))  # type: ignore[arg-type]
+    return ReflectionMemory(store.uri, NAME, store, GeneratedEmbedder(vectors))
 
 
 def generate(folder: Path, entries: int) -> dict[str, float]:

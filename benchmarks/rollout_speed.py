@@ -106,12 +106,13 @@ def compare(policy: str, arguments: argparse.Namespace) -> dict[str, list[Figure
 def start(path: str, overrides: list[str], folder: Path, open_: ExitStack) -> tuple[ManagedServer, RunConfig]:
     """Commit tasks and checkpoint, start a server with it, and the configuration that uses that server."""
     from erl_pipeline.config.load import load_config
-    from erl_pipeline.engines.vllm.engine import server_arguments
+    from erl_pipeline.engines.vllm.model_servers import server_arguments
     from erl_pipeline.engines.vllm.server import ManagedServer
     from erl_pipeline.engines.vllm.serving_copy import write_serving_copy
     from erl_pipeline.pipeline.context import open_context
     from erl_pipeline.pipeline.outcome import Silent
-    from erl_pipeline.stages.bootstrap import MODEL, bootstrap
+    from erl_pipeline.policies.checkpoints import MODEL
+    from erl_pipeline.stages.bootstrap import bootstrap
     from erl_pipeline.stages.prepare_tasks import prepare_tasks
 
     config = load_config(path, overrides)

@@ -24,10 +24,12 @@ def measure_ours(
     from erl_pipeline.config.objective import ObjectiveConfig
     from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
     from erl_pipeline.policies.pretrained import load_policy
+    from erl_pipeline.trainers.interface import Reinforcement, SupervisedTraining
     from erl_pipeline.trainers.local.optimizer import PolicyOptimizer
-    from erl_pipeline.trainers.local.reinforcement import update_policy
-    from erl_pipeline.trainers.local.sequences import TrainingSequence
-    from erl_pipeline.trainers.local.supervised import fine_tune
+    from erl_pipeline.trainers.local.optimizer_steps import Learner
+    from erl_pipeline.trainers.local.reinforcement import reinforce
+    from erl_pipeline.trainers.local.supervised import fine_tune_supervised
+    from erl_pipeline.trainers.sequences import TrainingSequence
 
     model = load_policy(model_folder, dtype="bfloat16").model
     optimizer = PolicyOptimizer(model, OptimizerConfig(learning_rate=LEARNING_RATE))
@@ -47,10 +49,11 @@ def measure_ours(
     def step() -> None:
         if supervised:
             config = FineTuneConfig(steps=1, microbatch_tokens=microbatch_tokens)
-            fine_tune(model, rows, config, optimizer, seed=0)
+            fine_tune_supervised(Learner(model, optimizer), SupervisedTraining(rows, config, seed=0))
         else:
             update = UpdateConfig(microbatch_tokens=microbatch_tokens)
-            update_policy(model, rows, ObjectiveConfig(), update, optimizer, seed=0)
+            work = Reinforcement(rows, ObjectiveConfig(), update, seed=0)
+            reinforce(Learner(model, optimizer), work)
 
     for _ in range(WARM_UP_STEPS):
         step()

@@ -22,9 +22,11 @@ from erl_pipeline.config.run import RunConfig
 from erl_pipeline.policies.adapters import add_fresh_adapter
 from erl_pipeline.policies.pretrained import load_policy
 from erl_pipeline.sizing.estimate import estimate_memory, model_size
+from erl_pipeline.trainers.interface import Reinforcement
 from erl_pipeline.trainers.local.optimizer import PolicyOptimizer
-from erl_pipeline.trainers.local.reinforcement import update_policy
-from erl_pipeline.trainers.local.sequences import TrainingSequence
+from erl_pipeline.trainers.local.optimizer_steps import Learner
+from erl_pipeline.trainers.local.reinforcement import reinforce
+from erl_pipeline.trainers.sequences import TrainingSequence
 
 PROMPT_TOKENS, GROUP = 512, 8
 
@@ -103,7 +105,8 @@ def main() -> None:
         optimizer = PolicyOptimizer(policy.model, config.optimizer)
         batch = sequences(config, size.vocabulary, arguments.prompts)
         for _ in range(2):  # from the second step on the moments are there while gradients are summed
-            update_policy(policy.model, batch, config.objective, config.update, optimizer, seed=0)
+            work = Reinforcement(batch, config.objective, config.update, seed=0)
+            reinforce(Learner(policy.model, optimizer), work)
     measured, estimated = memory.peak - before, sum(part.bytes for part in parts)
     print(
         json.dumps(

@@ -14,7 +14,7 @@ from command_line.program import command
 
 if TYPE_CHECKING:
     from storage.upkeep.collection import CollectionPlan
-    from storage.upkeep.retention import Kept, PlannedRelease, RetentionRule
+    from storage.upkeep.retention import Kept, PlannedPruning, RetentionRule
 
 Delete = Annotated[bool, typer.Option("--delete", help="Do it. Without this, only show what would be done.")]
 MinimumAge = Annotated[
@@ -31,7 +31,7 @@ Checkpoints = Annotated[
     typer.Option(
         "--retain-checkpoints",
         metavar="RULE",
-        help="Release the weights of all iterations but the last N, or every:K, or N,every:K.",
+        help="Prune the weights of all iterations but the last N, or every:K, or N,every:K.",
     ),
 ]
 Optimizer = Annotated[
@@ -72,17 +72,17 @@ def gc(
     if run is not None and not rules:
         raise InputError("--run is for the rules of retention: give one, such as --retain-checkpoints 3.")
     age = timedelta(hours=min_age)
-    releases = (retain if delete else plan_retention)(store, rules, run) if rules else []
+    pruned = (retain if delete else plan_retention)(store, rules, run) if rules else []
     plan = (collect if delete else plan_collection)(store, age)
     if json:
-        print_json(_as_json(plan, releases, delete))
+        print_json(_as_json(plan, pruned, delete))
     else:
-        _print(plan, releases, rules, store, min_age, delete)
+        _print(plan, pruned, rules, store, min_age, delete)
 
 
 def _print(
     plan: CollectionPlan,
-    releases: list[PlannedRelease],
+    pruned: list[PlannedPruning],
     rules: Mapping[Kept, RetentionRule],
     store: str,
     min_age: float,
@@ -95,20 +95,20 @@ def _print(
     rows = [
         *_counted("no run reaches", ((m.stage, committed_bytes(m)) for m in plan.unreached)),
         *_counted("left behind", ((item.kind, item.bytes) for item in plan.leftovers)),
-        *_counted("by retention", ((f"{r.manifest.stage}, {r.kind}", r.bytes) for r in releases)),
+        *_counted("by retention", ((f"{r.manifest.stage}, {r.kind}", r.bytes) for r in pruned)),
     ]
     print_table(rows, left=("why", "what"))
     if plan.young:
         print_line(f"{plan.young} artifacts that no run reaches are kept, being younger than {min_age:g} h.")
-    freed = _size_text(plan.bytes + sum(release.bytes for release in releases))
+    freed = _size_text(plan.bytes + sum(pruning.bytes for pruning in pruned))
     if delete:
         print_line(f"Removed: {freed}.")
     elif rows:
         print_line(f"Nothing is removed yet. To free {freed}: {command([*sys.argv[1:], '--delete'])}")
     else:
         print_line("There is nothing to remove.")
-    if rules and not releases:
-        print_line("The rules of retention release nothing.")
+    if rules and not pruned:
+        print_line("The rules of retention prune nothing.")
 
 
 def _counted(why: str, items: Iterable[tuple[str, int]]) -> list[dict[str, str]]:
@@ -125,7 +125,7 @@ def _size_text(size: int) -> str:
     return f"{size / 1e6:,.1f} MB" if size >= 1e5 or not size else f"{size / 1e3:,.1f} kB"
 
 
-def _as_json(plan: CollectionPlan, releases: list[PlannedRelease], delete: bool) -> dict[str, object]:
+def _as_json(plan: CollectionPlan, pruned: list[PlannedPruning], delete: bool) -> dict[str, object]:
     return {
         "deleted": delete,
         "runs": plan.runs,
@@ -144,16 +144,16 @@ def _as_json(plan: CollectionPlan, releases: list[PlannedRelease], delete: bool)
             {"kind": item.kind, "path": item.path, "files": item.files, "bytes": item.bytes}
             for item in plan.leftovers
         ],
-        "releases": [
+        "pruned": [
             {
-                "artifact_id": release.manifest.artifact_id,
-                "stage": release.manifest.stage,
-                "iteration": release.manifest.iteration,
-                "files": list(release.files),
-                "bytes": release.bytes,
-                "reason": release.reason,
+                "artifact_id": pruning.manifest.artifact_id,
+                "stage": pruning.manifest.stage,
+                "iteration": pruning.manifest.iteration,
+                "files": list(pruning.files),
+                "bytes": pruning.bytes,
+                "reason": pruning.reason,
             }
-            for release in releases
+            for pruning in pruned
         ],
-        "bytes": plan.bytes + sum(release.bytes for release in releases),
+        "bytes": plan.bytes + sum(pruning.bytes for pruning in pruned),
     }

@@ -27,8 +27,8 @@ class DamagedArtifact(StoreError):
     """A committed artifact no longer holds the bytes its manifest names."""
 
 
-class ReleasedFileError(StoreError):
-    """A file that is asked for was released by retention."""
+class PrunedFileError(StoreError):
+    """A file that is asked for was pruned by retention."""
 
 
 class RunBusy(PipelineError):

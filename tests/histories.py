@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from storage.artifacts.recipe import Recipe
+from storage.artifacts.recipe import ArtifactKind, Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.memory.entries import MEMORY
 from storage.runs.run import Run, RunStore
@@ -16,6 +16,16 @@ from storage.tables.sft import SFT
 from storage.tables.trajectories import TRAJECTORIES
 
 DIMENSIONS = 2
+KINDS: dict[str, ArtifactKind] = {
+    "bootstrap": "checkpoint",
+    "rollout_shard": "trajectories",
+    "generate_rollouts": "rollouts",
+    "index_memory": "memory",
+    "update_policy": "checkpoint",
+    "build_distillation": "sft_dataset",
+    "fine_tune": "checkpoint",
+    "evaluate": "evaluation",
+}
 
 
 @dataclass(frozen=True)
@@ -56,7 +66,8 @@ def write_history(store_uri: str) -> History:
         **numbers: float,
     ) -> None:
         """`policy` and `memory` are names of artifacts; `self` is the one that is committed."""
-        recipe = Recipe(stage, 1, {"name": name}, {key: ids[value] for key, value in inputs.items()}, 0)
+        used = {key: ids[value] for key, value in inputs.items()}
+        recipe = Recipe(stage, 1, {"name": name}, used, 0, kind=KINDS[stage])
         ids[name] = ids["self"] = recipe.artifact_id
         with store.create(recipe, run=run.name, iteration=iteration) as staging:
             write(staging.path)
@@ -65,7 +76,7 @@ def write_history(store_uri: str) -> History:
                 policy_version=ids[policy] if policy else None,
                 memory_version=ids[memory] if memory else None,
             )
-        run.record(iteration, stage, recipe.artifact_id, key=key, reused=False, seconds=1.0)
+        run.record(iteration, stage, recipe.artifact_id, kind=recipe.kind, key=key, reused=False, seconds=1.0)
 
     def rows(*given: dict[str, Any], name: str = "trajectories.parquet") -> Callable[[Path], object]:
         return lambda folder: write_rows(
@@ -218,7 +229,7 @@ def write_history(store_uri: str) -> History:
         (1, "generate_rollouts", "rollouts"),
     )
     for iteration, stage, name in shared:
-        branch.record(iteration, stage, ids[name], reused=True, seconds=0.0)
+        branch.record(iteration, stage, ids[name], kind=KINDS[stage], reused=True, seconds=0.0)
     commit(
         "update-branch",
         "update_policy",
@@ -242,7 +253,6 @@ def trajectory_row(**given: Any) -> dict[str, Any]:
         "task_type": "lake-4x4",
         "environment": "frozen_lake",
         "role": "first_attempt",
-        "attempt_index": 0,
         "revision_index": 0,
         "sample_index": 0,
         "group_id": "group",
@@ -260,11 +270,11 @@ def trajectory_row(**given: Any) -> dict[str, Any]:
         "truncated": False,
         "feedback": "fell",
         "messages": "[]",
-        "reflection": None,
+        "metrics": "{}",
+        "text": None,
         "memory_version": "",
         "memory_entry_ids": [],
         "seed": 0,
-        "environment_seed": 0,
         "task_payload": "{}",
         **given,
     }
@@ -288,7 +298,6 @@ def entry_row(entry_id: str, source: str) -> dict[str, Any]:
         "source_trajectory_id": source,
         "iteration": 1,
         "policy_version": "",
-        "status": "active",
         "parent_entry_ids": [],
         "memory_version": "",
     }

@@ -1,9 +1,36 @@
-"""Language models of a few thousand random weights, of the two architectures that the tests are about."""
+"""Language models of a few thousand random weights, of the two architectures that the tests are about, and a
+tokenizer of seven words."""
 
 from __future__ import annotations
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+
+WORDS = ["<pad>", "<bos>", "<end>", "<user>", "<assistant>", "left", "right"]
+TEMPLATE = "<bos>{% for m in messages %} <user> {{ m['content'] }}{% endfor %} <assistant>"
+
+
+def word_tokenizer() -> PreTrainedTokenizerFast:
+    """One token for each of `WORDS`, and a chat template."""
+    backend = Tokenizer(WordLevel({word: index for index, word in enumerate(WORDS)}))
+    backend.pre_tokenizer = WhitespaceSplit()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        bos_token="<bos>",
+        eos_token="<end>",
+        pad_token="<pad>",
+        chat_template=TEMPLATE,
+    )
 
 
 def random_llama(

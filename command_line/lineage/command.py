@@ -68,9 +68,9 @@ def verify(run: RunName, store: Store = DEFAULT_STORE, json: Json = False) -> No
             f"{found.bytes / 1e6:,.1f} MB, {found.trajectories:,} trajectories, "
             f"{found.memory_entries:,} memory entries, {found.sft_rows:,} SFT rows."
         )
-        if found.released_files:
+        if found.pruned_files:
             print_line(
-                f"Released by retention: {found.released_files} files, {found.released_bytes / 1e6:,.1f} MB."
+                f"Pruned by retention: {found.pruned_files} files, {found.pruned_bytes / 1e6:,.1f} MB."
             )
         if found.problems:
             print_line("Damaged or missing artifacts are made again by: erl-pipeline train CONFIG --check")

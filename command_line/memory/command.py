@@ -14,8 +14,8 @@ from command_line.output import print_json, print_line, print_table
 if TYPE_CHECKING:
     import polars as pl
 
+    from storage.lineage.memory_policies import ReachedPolicies, ReachedPolicy
     from storage.memory.entries import MemoryEntry
-    from storage.memory.reach import Policy, Reach
     from storage.memory.removals import Removal
 
 app = typer.Typer(help="Ask the reflection memory, or make it forget.", no_args_is_help=True)
@@ -112,11 +112,11 @@ def list_entries(
     import polars as pl
 
     from command_line.memory.run import open_memory
-    from storage.memory.use import reflections, retrieval_counts, rollout_files, stands_for
+    from storage.memory.use import memory_searches, retrieval_counts, rollout_files, stands_for
 
     memory = open_memory(store, run, iteration)
     entries = _narrowed(memory.held(), task_type, environment, min_gain, since)
-    counts = retrieval_counts(reflections(rollout_files(memory.store, memory.run)))
+    counts = retrieval_counts(memory_searches(rollout_files(memory.store, memory.run)))
     if iteration is not None:
         counts = counts.filter(pl.col("iteration") <= iteration)
     used = counts.group_by("entry_id").agg(pl.col("retrievals").sum())
@@ -174,19 +174,19 @@ def show(
 
     from command_line.memory.outcomes import judge, verdict_json, verdict_lines
     from command_line.memory.run import open_memory
+    from storage.lineage.memory_policies import policies_reached
     from storage.memory.chain import scan_removed
-    from storage.memory.reach import reach
-    from storage.memory.use import compare, reflections, retrieval_counts, rollout_files
+    from storage.memory.use import compare, memory_searches, retrieval_counts, rollout_files
 
     memory = open_memory(store, run)
     found = memory.find(entry)
     removal = memory.removal(found.entry_id)
     into_it = scan_removed(memory.deltas).filter(pl.col("merged_into") == found.entry_id)
     merged = into_it.select("entry_id", "similarity", "memory_version").collect().to_dicts()
-    seen = reflections(rollout_files(memory.store, memory.run))
+    seen = memory_searches(rollout_files(memory.store, memory.run))
     uses = retrieval_counts(seen).filter(pl.col("entry_id") == found.entry_id).drop("entry_id")
     verdict = judge(compare(seen, found.entry_id))
-    reached = reach(memory.store, found) if policies else None
+    reached = policies_reached(memory.store, found) if policies else None
     if json:
         print_json(
             {
@@ -237,10 +237,10 @@ def stats(
 
     from command_line.memory.outcomes import judge, verdict_json, verdict_lines
     from command_line.memory.run import open_memory
-    from storage.memory.use import compare, growth, reflections, retrieval_counts, rollout_files
+    from storage.memory.use import compare, growth, memory_searches, retrieval_counts, rollout_files
 
     memory = open_memory(store, run, iteration)
-    seen = reflections(rollout_files(memory.store, memory.run))
+    seen = memory_searches(rollout_files(memory.store, memory.run))
     if iteration is not None:
         seen = seen.filter(pl.col("iteration") <= iteration)
     counts = retrieval_counts(seen)
@@ -308,13 +308,13 @@ def forget_entry(
 ) -> None:
     """Remove an entry from all future versions of the memory; the record of it and of why stays."""
     from command_line.memory.run import open_memory
+    from storage.lineage.memory_policies import policies_reached
     from storage.memory.forgetting import forget
-    from storage.memory.reach import reach
 
     memory = open_memory(store, run)
     found = memory.find(entry)
     done = forget(memory.store, memory.run, found.entry_id, reason)
-    reached = reach(memory.store, found)
+    reached = policies_reached(memory.store, found)
     if json:
         print_json({**asdict(done), "policies": asdict(reached)})
         return
@@ -415,7 +415,7 @@ def _state_line(removal: Removal | None) -> str:
     return f"not held since memory version {removal.memory_version}: {why}"
 
 
-def _print_reach(reached: Reach) -> None:
+def _print_reach(reached: ReachedPolicies) -> None:
     """The policies that an entry has come to."""
     groups: list[tuple[str, Any]] = [
         ("trained on rollouts in which a prompt held it", reached.trained_with_it),
@@ -433,7 +433,7 @@ def _print_reach(reached: Reach) -> None:
         print_line("Entries written with it in the prompt, which stay: " + ", ".join(reached.derived_entries))
 
 
-def _policy(policy: Policy) -> str:
+def _policy(policy: ReachedPolicy) -> str:
     when = "before the first iteration" if policy.iteration is None else f"iteration {policy.iteration}"
     return f"{policy.artifact_id}  {policy.run}, {when}, {policy.stage}"
 

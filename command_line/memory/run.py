@@ -7,14 +7,15 @@ from functools import cached_property
 
 import polars as pl
 
+from erl_pipeline.policies.embedding import SentenceEmbedder
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
 from storage.memory.chain import Delta, read_chain, scan_entries, scan_removed
-from storage.memory.embedding import Embedder
 from storage.memory.entries import MemoryEntry
 from storage.memory.history import latest_version, memory_versions
-from storage.memory.reflection_memory import MemoryView, ReflectionMemory
+from storage.memory.reflection_memory import ReflectionMemory
 from storage.memory.removals import Removal
+from storage.memory.view import MemoryView
 from storage.runs.run import Run, RunStore
 
 
@@ -35,7 +36,7 @@ class RunMemory:
 
     def table(self) -> MemoryView:
         """For searches."""
-        embedder = Embedder(self.embedding_model)
+        embedder = SentenceEmbedder(self.embedding_model)
         return ReflectionMemory(self.store.uri, self.run.name, self.store, embedder).at(self.version)
 
     def held(self) -> pl.LazyFrame:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -94,14 +94,20 @@ def _locate(loc: Sequence[int | str], model: type[Settings]) -> _Place:
     holder: type[Settings] | None = None
     group: type[Settings] | None = model
     choices: Mapping[str, type[Settings]] = {}
+    named = False
     for part in loc:
         if part in choices:
             group, choices = choices[str(part)], {}
             continue
         path.append(str(part))
+        if named:
+            # The name in a mapping, such as a role: its group is known already.
+            holder, named = None, False
+            continue
         holder, group, choices = group, None, {}
         field = holder.model_fields.get(str(part)) if holder else None
         groups = _groups(field.annotation) if field else []
+        named = field is not None and get_origin(field.annotation) is dict
         if len(groups) == 1:
             group = groups[0]
         else:

@@ -37,8 +37,6 @@ class SamplingConfig(Settings):
     """Divides the logits before the softmax; stored log-probabilities are those after it. More than 0."""
     max_new_tokens: int = Field(default=8, ge=1)
     """Most tokens of one turn of an attempt."""
-    max_reflection_tokens: int = Field(default=8, ge=1)
-    """Most tokens of one reflection."""
 
     @model_validator(mode="before")
     @classmethod

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from erl_pipeline.config.base import Settings
+from storage.errors import ConfigError
 
 
 class BypassCorrection(Settings):
@@ -34,8 +37,52 @@ class DecoupledCorrection(Settings):
 CorrectionConfig = Annotated[BypassCorrection | DecoupledCorrection, Field(discriminator="type")]
 
 
+@dataclass(frozen=True)
+class RoleTerms:
+    """The numbers of the objective for trajectories of one role; see `ObjectiveConfig` for each."""
+
+    clip_low: float
+    clip_high: float
+    dual_clip: float | None
+    kl_coefficient: float
+    entropy_coefficient: float
+    weight: float
+
+    @property
+    def regularized(self) -> bool:
+        """Whether a trajectory has a loss even with advantage 0."""
+        return self.kl_coefficient > 0 or self.entropy_coefficient > 0
+
+
+class RoleObjective(Settings):
+    """What differs for trajectories of one role. `null` takes the value of `objective`."""
+
+    clip_low: float | None = Field(default=None, gt=0.0, lt=1.0)
+    """As `objective.clip_low`."""
+    clip_high: float | None = Field(default=None, gt=0.0)
+    """As `objective.clip_high`."""
+    dual_clip: float | None = Field(default=None, gt=1.0)
+    """As `objective.dual_clip`. To have it for some roles only, set it for those and not for all."""
+    kl_coefficient: float | None = Field(default=None, ge=0.0)
+    """As `objective.kl_coefficient`."""
+    entropy_coefficient: float | None = Field(default=None, ge=0.0)
+    """As `objective.entropy_coefficient`."""
+    weight: float = Field(default=1.0, ge=0.0)
+    """Multiplies all losses of the role; 0 leaves its trajectories out of the update."""
+
+
 class ObjectiveConfig(Settings):
-    """A GRPO-family policy-gradient objective (arXiv 2402.03300)."""
+    """A GRPO-family policy-gradient objective (arXiv 2402.03300).
+
+    An optimizer batch has the loss
+
+        sum over sequences i, tokens t of  weight_i c_i (surrogate_it + kl_coefficient KL_it
+                                                         - entropy_coefficient H_it)
+
+    where clip range, coefficients and weight are those of the sequence's role, and the factor c_i follows
+    from `loss_normalization` over all trained sequences of the batch, of whatever role. So the share that a
+    role has in the loss grows with its tokens (or sequences) in the batch, times its weight.
+    """
 
     advantage_normalization: Literal["std", "mean"] = "std"
     """`std`: rewards of a group minus their mean, over their standard deviation (GRPO, arXiv 2402.03300).
@@ -61,3 +108,38 @@ class ObjectiveConfig(Settings):
     sequences of the sum over tokens, which is Dr. GRPO up to its constant."""
     correction: CorrectionConfig = BypassCorrection()
     """What is done about the policy that sampled not being the one that is trained."""
+    roles: dict[str, RoleObjective] = Field(default_factory=dict)
+    """Other values for trajectories of a role, such as `reflection: {entropy_coefficient: 0.01}`. The roles
+    are those of the method."""
+
+    def terms(self, role: str) -> RoleTerms:
+        """The numbers that hold for trajectories of this role."""
+        override = self.roles.get(role, RoleObjective())
+
+        def value(name: str) -> float:
+            own = getattr(override, name)
+            return float(getattr(self, name) if own is None else own)
+
+        return RoleTerms(
+            clip_low=value("clip_low"),
+            clip_high=value("clip_high"),
+            dual_clip=self.dual_clip if override.dual_clip is None else override.dual_clip,
+            kl_coefficient=value("kl_coefficient"),
+            entropy_coefficient=value("entropy_coefficient"),
+            weight=override.weight,
+        )
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the KL term is on, for any role."""
+        coefficients = [self.kl_coefficient, *(self.terms(role).kl_coefficient for role in self.roles)]
+        return any(coefficient > 0 for coefficient in coefficients)
+
+
+def require_known_roles(objective: ObjectiveConfig, roles: Collection[str]) -> None:
+    """Raise `ConfigError` where `objective.roles` names a role that is none of the method's `roles`."""
+    for role in objective.roles:
+        if role not in roles:
+            raise ConfigError(
+                f"objective.roles: {role} is no role of this method; allowed: {', '.join(sorted(roles))}"
+            )

@@ -18,6 +18,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from erl_pipeline.engines.interface import Generation, GenerationRequest, Interrupted
 from erl_pipeline.engines.sampling import draw_tokens, uniform_stream
+from erl_pipeline.engines.short_query_attention import fast_decoding
 
 
 @dataclass
@@ -68,126 +69,151 @@ class TransformersEngine:
         answers: dict[int, Generation] = {}
         kept: list[_CachedBatch] = []
         fresh = set(range(len(requests)))
-        for batch in self._cached:
-            continuing = [i for i in sorted(fresh) if _continues(batch, requests[i])]
-            if continuing:
-                fresh.difference_update(continuing)
-                kept.append(
-                    self._answer(
-                        _select(batch, [requests[i] for i in continuing]), requests, continuing, answers
-                    )
-                )
-        by_length = sorted(fresh, key=lambda i: (len(requests[i].prompt_token_ids), i))
-        for start in range(0, len(by_length), self._max_batch_sequences):
-            chunk = by_length[start : start + self._max_batch_sequences]
-            kept.append(
-                self._answer(self._empty_batch([requests[i] for i in chunk]), requests, chunk, answers)
-            )
+        with fast_decoding(self._model):
+            for batch in self._cached:
+                continuing = [i for i in sorted(fresh) if _continues(batch, requests[i])]
+                if continuing:
+                    fresh.difference_update(continuing)
+                    kept.append(self._answer(batch, requests, continuing, answers))
+            by_length = sorted(fresh, key=lambda i: (len(requests[i].prompt_token_ids), i))
+            for start in range(0, len(by_length), self._max_batch_sequences):
+                chunk = by_length[start : start + self._max_batch_sequences]
+                kept.append(self._answer(None, requests, chunk, answers))
         self._cached = kept
         return [answers[i] for i in range(len(requests))]
 
-    def _empty_batch(self, requests: Sequence[GenerationRequest]) -> _CachedBatch:
+    def _empty_batch(self, rows: int) -> _CachedBatch:
         return _CachedBatch(
             cache=DynamicCache(config=self._model.config),
-            rows={request.conversation: row for row, request in enumerate(requests)},
-            token_ids=[()] * len(requests),
-            slot_mask=torch.zeros(len(requests), 0, dtype=torch.long, device=self._model.device),
+            rows={},
+            token_ids=[()] * rows,
+            slot_mask=torch.zeros(rows, 0, dtype=torch.long, device=self._model.device),
         )
 
     def _answer(
         self,
-        batch: _CachedBatch,
+        known: _CachedBatch | None,
         requests: Sequence[GenerationRequest],
         chosen: Sequence[int],
         answers: dict[int, Generation],
     ) -> _CachedBatch:
-        """Prefill what is new, then decode until every row has stopped; fills `answers`."""
+        """Prefill each prompt once, then decode until every request is answered; fills `answers`."""
         device = self._model.device
         mine = [requests[i] for i in chosen]
-        blocks = [
-            request.prompt_token_ids[len(known) :]
-            for request, known in zip(mine, batch.token_ids, strict=True)
-        ]
-        budget = max(request.max_new_tokens for request in mine)
-        uniforms = torch.from_numpy(
-            np.stack([uniform_stream(request.seed, budget) for request in mine])
-        )  # float64
-        temperatures = torch.tensor([request.temperature for request in mine], device=device)
-        limits = torch.tensor([request.max_new_tokens for request in mine], device=device)
+        firsts: dict[tuple[int, ...], GenerationRequest] = {}
+        for request in mine:
+            firsts.setdefault(request.prompt_token_ids, request)
+        if known is None:
+            batch = self._empty_batch(len(firsts))
+        else:
+            batch = _take_rows(known, [known.rows[first.conversation] for first in firsts.values()])
+        logits = self._prefill(batch, list(firsts))
+        places = {prompt: place for place, prompt in enumerate(firsts)}
+        rows = [places[request.prompt_token_ids] for request in mine]
+        batch = _take_rows(batch, rows)
+        if len(firsts) < len(mine):
+            logits = logits[torch.tensor(rows, device=device)]
+        batch.rows = {request.conversation: row for row, request in enumerate(mine)}
+        return self._decode(batch, logits, mine, chosen, answers)
 
+    def _prefill(self, batch: _CachedBatch, prompts: Sequence[tuple[int, ...]]) -> torch.Tensor:
+        """Bring each row's cache up to its prompt; logits `[rows, vocabulary]` of what comes next."""
+        device = self._model.device
+        blocks = [prompt[len(known) :] for prompt, known in zip(prompts, batch.token_ids, strict=True)]
         width = max(len(block) for block in blocks)
-        input_ids = torch.zeros(len(mine), width, dtype=torch.long)
-        block_mask = torch.zeros(len(mine), width, dtype=torch.long)
-        for row, block in enumerate(blocks):
-            input_ids[row, width - len(block) :] = torch.tensor(block)
-            block_mask[row, width - len(block) :] = 1
+        # Zeros stand in for the padding of the block, on its left.
+        input_ids = torch.tensor([(0,) * (width - len(block)) + block for block in blocks])
+        block_mask = torch.tensor([[0] * (width - len(block)) + [1] * len(block) for block in blocks])
         input_ids, block_mask = input_ids.to(device), block_mask.to(device)
         lengths = batch.slot_mask.sum(dim=1)  # [rows], tokens known so far
         positions = (lengths[:, None] + block_mask.cumsum(dim=1) - 1).clamp_(min=0)
-        slot_mask = torch.cat([batch.slot_mask, block_mask], dim=1)
+        batch.slot_mask = torch.cat([batch.slot_mask, block_mask], dim=1)
+        batch.token_ids = list(prompts)
+        return self._forward(batch, input_ids, positions)
 
+    def _forward(self, batch: _CachedBatch, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Logits `[rows, vocabulary]` of the token after the last of `input_ids`."""
+        if self._stop is not None and self._stop.is_set():
+            raise Interrupted
+        output = self._model(
+            input_ids=input_ids,
+            attention_mask=batch.slot_mask,
+            position_ids=positions,
+            past_key_values=batch.cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        return output.logits[:, -1]
+
+    def _decode(
+        self,
+        batch: _CachedBatch,
+        logits: torch.Tensor,
+        mine: Sequence[GenerationRequest],
+        chosen: Sequence[int],
+        answers: dict[int, Generation],
+    ) -> _CachedBatch:
+        """Draw tokens until every row has stopped. `logits`: `[rows, vocabulary]`, of the first token."""
+        device = self._model.device
+        budget = max(request.max_new_tokens for request in mine)
+        uniforms = torch.from_numpy(np.stack([uniform_stream(request.seed, budget) for request in mine])).to(
+            device
+        )  # float64
+        temperatures = torch.tensor([request.temperature for request in mine], device=device)
+        limits = torch.tensor([request.max_new_tokens for request in mine], device=device)
+        lengths = batch.slot_mask.sum(dim=1, keepdim=True)
         running = torch.ones(len(mine), dtype=torch.bool, device=device)
+        count = len(mine)
         drawn, drawn_logprobs, live = [], [], []
         for step in range(budget):
-            if self._stop is not None and self._stop.is_set():
-                raise Interrupted
-            output = self._model(
-                input_ids=input_ids,
-                attention_mask=slot_mask,
-                position_ids=positions,
-                past_key_values=batch.cache,
-                use_cache=True,
-                logits_to_keep=1,
-            )
-            tokens, logprobs = draw_tokens(output.logits[:, -1], temperatures, uniforms[:, step].to(device))
+            tokens, logprobs = draw_tokens(logits, temperatures, uniforms[:, step])
             drawn.append(tokens)
             drawn_logprobs.append(logprobs)
             live.append(running)
-            running = running & ~torch.isin(tokens, self._stop_token_ids) & (step + 1 < limits)
             if self._on_tokens is not None:
-                self._on_tokens(int(live[-1].sum()))
-            if not bool(running.any()):
+                self._on_tokens(count)
+            running = running & ~torch.isin(tokens, self._stop_token_ids) & (step + 1 < limits)
+            count = int(running.sum())
+            if not count:
                 break
             # A row that stopped feeds a masked token, so that the others can go on.
-            input_ids = tokens[:, None]
-            positions = slot_mask.sum(dim=1, keepdim=True)
-            slot_mask = torch.cat([slot_mask, running[:, None].long()], dim=1)
-        return self._collect(
+            batch.slot_mask = torch.cat([batch.slot_mask, running[:, None].long()], dim=1)
+            logits = self._forward(batch, tokens[:, None], lengths)
+            lengths = lengths + running[:, None]
+        self._collect(
             batch,
             mine,
             chosen,
-            slot_mask,
             torch.stack(drawn, 1),
             torch.stack(drawn_logprobs, 1),
             torch.stack(live, 1),
             answers,
         )
+        return batch
 
     def _collect(
         self,
         batch: _CachedBatch,
         mine: Sequence[GenerationRequest],
         chosen: Sequence[int],
-        slot_mask: torch.Tensor,
         drawn: torch.Tensor,
         logprobs: torch.Tensor,
         live: torch.Tensor,
         answers: dict[int, Generation],
-    ) -> _CachedBatch:
+    ) -> None:
         """Cut each row's tokens where it stopped. `drawn`, `logprobs`, `live`: `[rows, steps]`."""
         stop_ids = set(self._stop_token_ids.tolist())
         counts = live.sum(dim=1).tolist()
-        known = slot_mask.sum(dim=1).tolist()
+        known = batch.slot_mask.sum(dim=1).tolist()
+        all_drawn, all_logprobs = drawn.tolist(), logprobs.tolist()
         for row, (index, request) in enumerate(zip(chosen, mine, strict=True)):
-            tokens = tuple(drawn[row, : counts[row]].tolist())
+            tokens = tuple(all_drawn[row][: counts[row]])
             answers[index] = Generation(
                 token_ids=tokens,
-                logprobs=tuple(logprobs[row, : counts[row]].tolist()),
+                logprobs=tuple(all_logprobs[row][: counts[row]]),
                 finish_reason="stop" if tokens[-1] in stop_ids else "length",
             )
             batch.token_ids[row] = (request.prompt_token_ids + tokens)[: known[row]]
-        batch.slot_mask = slot_mask
-        return batch
 
 
 def _continues(batch: _CachedBatch, request: GenerationRequest) -> bool:
@@ -198,13 +224,11 @@ def _continues(batch: _CachedBatch, request: GenerationRequest) -> bool:
     return len(known) < len(request.prompt_token_ids) and request.prompt_token_ids[: len(known)] == known
 
 
-def _select(batch: _CachedBatch, requests: Sequence[GenerationRequest]) -> _CachedBatch:
-    """The rows of these requests, in their order."""
-    old_rows = [batch.rows[request.conversation] for request in requests]
-    if old_rows != list(range(len(batch.token_ids))):
-        index = torch.tensor(old_rows, device=batch.slot_mask.device)
+def _take_rows(batch: _CachedBatch, rows: Sequence[int]) -> _CachedBatch:
+    """These rows of a batch, in this order; a row may be taken more than once."""
+    if list(rows) != list(range(len(batch.token_ids))):
+        index = torch.tensor(rows, device=batch.slot_mask.device)
         batch.cache.batch_select_indices(index)
         batch.slot_mask = batch.slot_mask[index]
-        batch.token_ids = [batch.token_ids[row] for row in old_rows]
-    batch.rows = {request.conversation: row for row, request in enumerate(requests)}
+        batch.token_ids = [batch.token_ids[row] for row in rows]
     return batch

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+_BLOCK = 512  # tokens whose weights are summed before they are searched
+
 
 def uniform_stream(seed: int, length: int) -> np.ndarray:
     """`length` uniforms in [0, 1) that depend on `seed` alone, not on batch or order."""
@@ -24,14 +26,34 @@ def draw_tokens(
     Returns:
         Token ids `[batch]` and their log-probabilities `[batch]` in nats, after temperature (at
         temperature 1 where it is 0). Sums run in float64, so that the tail of a large vocabulary
-        is not lost to rounding.
+        is not lost to rounding. The inversion finds a block of tokens first, then the token in it.
     """
     greedy = temperatures == 0
     scale = torch.where(greedy, torch.ones_like(temperatures), temperatures)
-    logprobs = torch.log_softmax(logits.float() / scale[:, None], dim=-1)  # [batch, vocabulary]
-    cumulative = logprobs.double().exp().cumsum(dim=-1)
-    targets = uniforms[:, None] * cumulative[:, -1:]
-    sampled = torch.searchsorted(cumulative, targets, right=True).squeeze(1)
-    sampled = sampled.clamp_(max=logits.shape[-1] - 1)
-    tokens = torch.where(greedy, logprobs.argmax(dim=-1), sampled)
-    return tokens, logprobs.gather(1, tokens[:, None]).squeeze(1)
+    scaled = logits.float() / scale[:, None]  # [batch, vocabulary]
+    largest = scaled.amax(dim=-1, keepdim=True)
+    weights = (scaled - largest).exp_()
+    if missing := -weights.shape[-1] % _BLOCK:
+        weights = torch.nn.functional.pad(weights, (0, missing))
+    weights = weights.unflatten(1, (-1, _BLOCK))  # [batch, blocks, block]
+    cumulative = weights.sum(dim=-1, dtype=torch.float64).cumsum(dim=-1)  # [batch, blocks]
+    total = cumulative[:, -1:]
+    targets = uniforms[:, None] * total
+    block = _invert(cumulative, targets)
+    below = torch.nn.functional.pad(cumulative, (1, 0)).gather(1, block)
+    rows = torch.arange(len(weights), device=weights.device)
+    within = weights[rows, block[:, 0]].double().cumsum(dim=-1)  # [batch, block]
+    tokens = (block * _BLOCK + _invert(within, targets - below))[:, 0]
+    if bool(greedy.any()):
+        tokens = torch.where(greedy, scaled.argmax(dim=-1), tokens)
+    normalizers = largest[:, 0] + total[:, 0].log().float()
+    return tokens, scaled.gather(1, tokens[:, None])[:, 0] - normalizers
+
+
+def _invert(cumulative: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """First places `[batch, 1]` where the sums exceed the targets; never one that adds nothing.
+
+    Rounding may put a target at the very end of the sums: it belongs to the last place that adds to them.
+    """
+    last = torch.searchsorted(cumulative, cumulative[:, -1:].contiguous())
+    return torch.minimum(torch.searchsorted(cumulative, targets, right=True), last)

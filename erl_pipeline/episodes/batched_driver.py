@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from erl_pipeline.engines.interface import GenerationEngine
 from erl_pipeline.episodes.requests import Answer, EpisodeSteps, Phase, ReflectionsWanted, TurnWanted, Wanted
-from storage.memory.reflection_memory import MemoryHit
+from storage.memory.view import MemoryHit
 from storage.tables.trajectories import Trajectory
 
 Retrieve = Callable[[Sequence[ReflectionsWanted]], list[list[MemoryHit]]]

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 from erl_pipeline.engines.interface import Generation, GenerationRequest, Interrupted
 from erl_pipeline.episodes.batched_driver import Retrieve
 from erl_pipeline.episodes.requests import Answer, EpisodeSteps, ReflectionsWanted
-from storage.memory.reflection_memory import MemoryHit
+from storage.memory.view import MemoryHit
 from storage.tables.trajectories import Trajectory
 
 _STOP_POLL_SECONDS = 0.2

@@ -25,7 +25,7 @@ from erl_pipeline.episodes.rows import (
     reflection_row,
 )
 from storage.errors import InputError
-from storage.memory.reflection_memory import MemoryHit
+from storage.memory.view import MemoryHit
 
 _NO_ROOM = "The conversation reached the end of the policy's context before the attempt was over."
 

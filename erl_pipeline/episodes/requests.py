@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from erl_pipeline.engines.interface import Generation, GenerationRequest
-from storage.memory.reflection_memory import MemoryHit
+from storage.memory.view import MemoryHit
 from storage.tables.trajectories import Trajectory
 
 

@@ -12,7 +12,7 @@ from erl_pipeline.environments.base import AttemptReport, Task
 from erl_pipeline.episodes.dialogue import Dialogue
 from erl_pipeline.episodes.prompts import Message
 from storage.artifacts.recipe import derive_seed
-from storage.memory.reflection_memory import MemoryHit
+from storage.memory.view import MemoryHit
 from storage.tables.trajectories import Trajectory, trajectory_id
 
 
@@ -100,14 +100,14 @@ def attempt_row(
         role,
         revision,
         parent,
-        attempt_index=revision,
         reward=attempt.report.reward,
         success=attempt.success,
         finish_reason=attempt.finish_reason,
         truncated=attempt.dialogue.truncated or attempt.finish_reason == "context",
         feedback=attempt.report.feedback,
-        reflection=None,
+        text=None,
         hits=(),
+        memory_version="",
     )
 
 
@@ -124,14 +124,14 @@ def reflection_row(
         "reflection",
         revision,
         parent,
-        attempt_index=revision,
         reward=0.0,
         success=False,
         finish_reason=reflection.finish_reason if reflection.text is not None else "ill_formed",
         truncated=reflection.dialogue.truncated,
         feedback=failed.report.feedback,
-        reflection=reflection.text,
+        text=reflection.text,
         hits=reflection.hits,
+        memory_version=episode.provenance.memory_version,
     )
 
 
@@ -142,14 +142,14 @@ def _row(
     revision: int,
     parent: str | None,
     *,
-    attempt_index: int,
     reward: float,
     success: bool,
     finish_reason: str,
     truncated: bool,
     feedback: str,
-    reflection: str | None,
+    text: str | None,
     hits: Sequence[MemoryHit],
+    memory_version: str,
 ) -> Trajectory:
     task, origin = episode.task, episode.provenance
     return Trajectory(
@@ -161,7 +161,6 @@ def _row(
         task_type=task.task_type,
         environment=task.environment,
         role=role,
-        attempt_index=attempt_index,
         revision_index=revision,
         sample_index=episode.sample_index,
         group_id=f"{origin.iteration}/{task.task_id}/{role}/{revision}",
@@ -179,10 +178,9 @@ def _row(
         truncated=truncated,
         feedback=feedback,
         messages=json.dumps(dialogue.messages, ensure_ascii=False),
-        reflection=reflection,
-        memory_version=origin.memory_version,
+        text=text,
+        memory_version=memory_version,
         memory_entry_ids=tuple(hit.entry.entry_id for hit in hits),
         seed=episode.seed(role, revision, 0),
-        environment_seed=0,
         task_payload=json.dumps(dict(task.payload), sort_keys=True, ensure_ascii=False),
     )

@@ -54,7 +54,7 @@ class ResultDifference:
     """Both runs after an iteration; None for a run that was not there.
 
     `paired` is B minus A on the held-out tasks, where both were evaluated on the same. It is None where that
-    is one shared evaluation, and where retention has released the attempts.
+    is one shared evaluation, and where retention has pruned the attempts.
     """
 
     iteration: int
@@ -139,7 +139,7 @@ def _paired(store: ArtifactStore, a: StageRecord | None, b: StageRecord | None) 
 
 def _outcomes(store: ArtifactStore, record: StageRecord) -> dict[str, bool]:
     artifact = store.open(record.manifest.artifact_id)
-    if artifact.releases.of(_ATTEMPTS) is not None:
+    if artifact.pruned.of(_ATTEMPTS) is not None:
         return {}
     rows = scan_trajectories([artifact.path(_ATTEMPTS)])
     return greedy_outcomes(rows.select(SCORED_COLUMNS).collect())

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from erl_pipeline.config.base import Settings
 
 if TYPE_CHECKING:
+    from erl_pipeline.config.generation import SamplingConfig
+    from erl_pipeline.config.memory import RetrievalSettings
     from erl_pipeline.environments.prompt_format import PromptFormat
     from erl_pipeline.episodes.context import EpisodeProtocol
+    from erl_pipeline.episodes.limits import RoleLimits
     from erl_pipeline.plan.plan import RunState
     from erl_pipeline.plan.planner import Planner
 
@@ -43,6 +46,22 @@ class PlanLearning(Protocol):
     ) -> RunState: ...
 
 
+class OpenEpisode(Protocol):
+    """The protocol of episodes with these settings.
+
+    `prompts` are the environment's own, None where the method's are used. `first_only`: an episode is its
+    first attempt. `retrieval`: there is a memory to retrieve from.
+    """
+
+    def __call__(
+        self, settings: Any, prompts: PromptFormat | None, *, first_only: bool, retrieval: bool
+    ) -> EpisodeProtocol: ...
+
+
+def _no_retrieval(_settings: Any) -> RetrievalSettings | None:
+    return None
+
+
 def _nothing_more(_planner: Planner, state: RunState) -> RunState:
     return state
 
@@ -61,9 +80,13 @@ class Method(Generic[SettingsT]):
     """Plans what an iteration learns from rollouts, its own or stored ones; returns the state after it."""
     episode_settings: Callable[[SettingsT], Settings]
     """The settings that its episodes follow from, for the recipes of stages that play them."""
-    open_episode: Callable[[Any, PromptFormat | None], EpisodeProtocol]
-    """How an episode goes, given those settings and the environment's own prompts, if it has any."""
+    open_episode: OpenEpisode
+    """How an episode goes, given those settings."""
+    role_limits: Callable[[Any, SamplingConfig], Mapping[str, RoleLimits]]
+    """How the turns of each role are sampled, given the settings of episodes."""
     columns: Callable[[SettingsT], Sequence[Column]]
     """What tables and reports show of its runs, in order."""
+    retrieval: Callable[[SettingsT], RetrievalSettings | None] = _no_retrieval
+    """How its memory is searched; None where it has none."""
     plan_beginning: Callable[[Planner, RunState], RunState] = _nothing_more
     """Plans what the method needs once, before the first iteration, such as a second model."""

@@ -11,8 +11,9 @@ LossNormalization = Literal["token_mean", "sequence_mean", "sequence_sum"]
 def token_weights(token_counts: Sequence[int], normalization: LossNormalization) -> list[float]:
     """The factor of each token's loss, one for each sequence of a whole optimizer batch.
 
-    The loss of the batch is the sum over its tokens of factor times token loss. Since the factors are
-    fixed before the batch is cut, microbatches do not change the gradient.
+    The loss of the batch is the sum over its tokens of factor times token loss. All sequences of the batch
+    count, whatever their role. Since the factors are fixed before the batch is cut, microbatches do not
+    change the gradient.
 
     - `token_mean`: `1 / tokens of the batch` (DAPO, arXiv 2503.14476, eq. 12)
     - `sequence_mean`: `1 / (sequences * tokens of the sequence)` (GRPO, arXiv 2402.03300, eq. 3)

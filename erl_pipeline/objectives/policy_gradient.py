@@ -24,19 +24,20 @@ def clipped_surrogate(
     old_logprobs: torch.Tensor,
     advantages: torch.Tensor,
     *,
-    clip_low: float,
-    clip_high: float,
-    dual_clip: float | None = None,
+    lowest_ratio: torch.Tensor,
+    highest_ratio: torch.Tensor,
+    dual_clip: torch.Tensor | None = None,
 ) -> Surrogate:
-    """`-min(r A, clip(r, 1 - clip_low, 1 + clip_high) A)` with `r = exp(logprobs - old_logprobs)`.
+    """`-min(r A, clip(r, lowest, highest) A)` with `r = exp(logprobs - old_logprobs)`.
 
-    PPO, arXiv 1707.06347, eq. 7, with a range that need not be symmetric (DAPO, arXiv 2503.14476, eq. 10).
-    `dual_clip` c bounds the surrogate of a negative advantage from below by `c A` (arXiv 1912.09729, eq. 5).
+    PPO, arXiv 1707.06347, eq. 7, with a range that need not be symmetric (DAPO, arXiv 2503.14476, eq. 10):
+    `lowest` is `1 - clip_low` and `highest` is `1 + clip_high`. `dual_clip` c bounds the surrogate of a
+    negative advantage from below by `c A` (arXiv 1912.09729, eq. 5); infinity bounds nothing.
     All tensors: `[tokens]`; gradients flow into `logprobs` alone.
     """
     ratio = bounded(logprobs - old_logprobs).exp()
     unclipped = ratio * advantages
-    within_range = ratio.clamp(1 - clip_low, 1 + clip_high) * advantages
+    within_range = ratio.clamp(lowest_ratio, highest_ratio) * advantages
     surrogate = torch.minimum(unclipped, within_range)
     clipped = within_range < unclipped
     if dual_clip is not None:

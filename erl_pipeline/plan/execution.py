@@ -9,8 +9,9 @@ from collections.abc import Callable, Collection
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 
+from erl_pipeline.engines.interface import Interrupted
 from erl_pipeline.plan.job import StageJob, StageOutcome, outcome_of
-from erl_pipeline.plan.listener import Interrupted, Listener
+from erl_pipeline.plan.listener import Listener
 from erl_pipeline.plan.plan import Plan, PlannedStage
 from erl_pipeline.plan.resources import WorkerSettings
 from erl_pipeline.plan.runner import Runner, WorkerDied

@@ -5,12 +5,10 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Protocol
 
+from erl_pipeline.engines.interface import Interrupted
+
 if TYPE_CHECKING:
     from erl_pipeline.plan.job import StageOutcome
-
-
-class Interrupted(Exception):
-    """The run was asked to stop; what is committed stays, what is in flight is dropped."""
 
 
 class Listener(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,10 @@ class Sources:
     """Where that policy lies."""
     read: bool = True
     """False: nothing was looked at, so that the ids of a plan mean nothing, and only its shape does."""
+
+    def with_file(self, path: Path, sha256: str) -> Sources:
+        """The same with one more file."""
+        return replace(self, files={**self.files, str(path): sha256})
 
     @property
     def locations(self) -> dict[str, str]:

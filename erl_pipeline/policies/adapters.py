@@ -119,6 +119,11 @@ def adapted_modules(model: PreTrainedModel) -> tuple[str, ...]:
     return tuple(sorted({name.rpartition(".")[2] for name in _layers(model)}))
 
 
+def adapter_rank(model: PreTrainedModel) -> int:
+    """The rank of the model's adapter."""
+    return int(model.peft_config[_NAME].r)
+
+
 @contextmanager
 def without_adapter(model: PreTrainedModel) -> Iterator[None]:
     """Within the block the model is its base alone; a model that has no adapter stays as it is."""

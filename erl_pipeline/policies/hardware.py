@@ -25,3 +25,9 @@ def bfloat16_is_native(device: torch.device) -> bool:
         return torch.cuda.is_bf16_supported(including_emulation=False)
     # avx512_bf16 or amx_bf16; without them oneDNN emulates.
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+def adds_in_fixed_order(device: torch.device) -> bool:
+    """Whether equal computations give equal bytes. A GPU adds up gradients in whatever order its threads
+    come."""
+    return device.type == "cpu"

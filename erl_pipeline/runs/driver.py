@@ -128,11 +128,17 @@ def open_run(
         yield OpenRun(config, store, run, listener, stop)
 
 
-def carry_out(opened: OpenRun, plan: Plan, trusted: frozenset[str]) -> None:
+def carry_out(
+    opened: OpenRun,
+    plan: Plan,
+    trusted: frozenset[str],
+    on_outcome: Callable[[StageOutcome], None] = lambda _outcome: None,
+) -> None:
     """Execute a plan for an open run, by the runner that its configuration names.
 
     Args:
         trusted: artifacts of the run that are looked at only where something is made from them.
+        on_outcome: is told of every artifact, after it is recorded.
     """
     config = opened.config
     worker = WorkerSettings(
@@ -143,6 +149,10 @@ def carry_out(opened: OpenRun, plan: Plan, trusted: frozenset[str]) -> None:
     )
     call = RunnerCall(worker, config.resources.devices, opened.listener, opened.stop)
 
+    def record(planned: PlannedStage, outcome: StageOutcome) -> None:
+        opened.record(planned, outcome)
+        on_outcome(outcome)
+
     def body(runner: Runner) -> None:
         execute(
             plan,
@@ -152,7 +162,7 @@ def carry_out(opened: OpenRun, plan: Plan, trusted: frozenset[str]) -> None:
                 worker=worker,
                 devices=config.resources.devices,
                 listener=opened.listener,
-                record=opened.record,
+                record=record,
                 stopped=opened.stop.is_set,
                 trusted=trusted,
             ),

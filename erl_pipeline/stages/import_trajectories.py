@@ -18,7 +18,9 @@ from storage.errors import InputError
 from storage.filesystem import sha256_file, store_errors
 from storage.runs.run import Run, RunStore
 from storage.tables.trajectories import Trajectory, write_trajectories
-from storage.tables.trajectory_import import IMPORT_STAGE, IMPORTED, check_trajectories, read_checked
+from storage.tables.trajectory_import import IMPORTED, check_trajectories, read_checked
+
+IMPORT_STAGE = "import_trajectories"
 
 
 @dataclass(frozen=True)
@@ -108,5 +110,7 @@ def _commit(
     known = {(entry.iteration, entry.artifact_id) for entry in run.stages()}
     if (iteration, manifest.artifact_id) not in known:
         seconds = (manifest.finished_at - manifest.started_at).total_seconds()
-        run.record(iteration, recipe.stage, manifest.artifact_id, reused=reused, seconds=seconds)
+        run.record(
+            iteration, recipe.stage, manifest.artifact_id, kind=recipe.kind, reused=reused, seconds=seconds
+        )
     return manifest, reused

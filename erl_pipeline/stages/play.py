@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from erl_pipeline.config.generation import VllmEngineConfig
-from erl_pipeline.engines.embedded import TransformersEngine
+from erl_pipeline.engines.embedded_models import EmbeddedEngine
+from erl_pipeline.engines.interface import POLICY
 from erl_pipeline.environments.base import Task
 from erl_pipeline.environments.catalog import open_environment, prompt_format
 from erl_pipeline.episodes.batched_driver import Retrieve, run_batched
@@ -20,7 +21,7 @@ from erl_pipeline.episodes.rows import Provenance
 from erl_pipeline.pipeline.context import RunContext
 from erl_pipeline.stages.rollout_counts import count_rollouts, success_rates
 from storage.artifacts.recipe import Recipe
-from storage.memory.reflection_memory import MemoryHit, MemoryView
+from storage.memory.view import MemoryHit, MemoryView
 from storage.tables.trajectories import Trajectory
 
 
@@ -109,14 +110,8 @@ def _run(
             context.stop,
         )
     policy = context.policy(checkpoint_id)
-    engine = TransformersEngine(
-        policy.model,
-        checkpoint_id,
-        policy.eos_token_ids,
-        settings.max_batch_sequences,
-        stop=context.stop,
-        on_tokens=progress.count_tokens,
-    )
+    engine = EmbeddedEngine(settings.max_batch_sequences, context.stop, progress.count_tokens)
+    engine.serve(POLICY, policy.model, checkpoint_id, policy.eos_token_ids)
     return run_batched([begin() for begin in episodes], engine, retrieve, progress.count_episode)
 
 

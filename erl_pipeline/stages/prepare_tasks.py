@@ -21,6 +21,7 @@ from storage.errors import InputError
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import PluginSettings, RunConfig
+    from erl_pipeline.plan.planner import Planner
     from erl_pipeline.plan.sources import Sources
 
 TRAINING, HELD_OUT = "training.jsonl", "held_out.jsonl"
@@ -60,8 +61,8 @@ def _compute(call: StageCall[TaskSettings]) -> StageResult:
     plugin = plugins("environments")[environment.type].value
     training = plugin.training_tasks(environment, settings.seed)
     held_out = plugin.held_out_tasks(environment, settings.seed, settings.held_out)
-    for name, tasks in ((TRAINING, training), (HELD_OUT, held_out)):
-        (call.folder / name).write_text("".join(task_line(task) + "\n" for task in tasks), encoding="utf-8")
+    _write(call.folder, TRAINING, training)
+    _write(call.folder, HELD_OUT, held_out)
     return StageResult(counters={"training_tasks": len(training), "held_out_tasks": len(held_out)})
 
 
@@ -74,6 +75,54 @@ PREPARE_TASKS = Stage(
     slice=_slice,
     code=("environment",),
 )
+
+
+class RequestedTaskSettings(TaskSettings):
+    """Tasks that somebody wants a checkpoint evaluated on."""
+
+    task_file: str | None
+    """SHA-256 of a file that holds them; None for generated held-out tasks."""
+
+
+def plan_requested_tasks(planner: Planner, task_file: str | None) -> str:
+    """Tasks for an evaluation on request: of a file, by its SHA-256, or as many held-out ones as configured."""
+    base = planner.settings(PREPARE_TASKS)
+    settings = RequestedTaskSettings(
+        environment=base.environment,
+        files=base.files,
+        held_out=base.held_out,
+        seed=base.seed,
+        task_file=task_file,
+    )
+    return planner.add(REQUESTED_TASKS, {}, iteration=None, settings=settings, key=task_file or "generated")
+
+
+def _requested(call: StageCall[RequestedTaskSettings]) -> StageResult:
+    settings = call.settings
+    environment = located(settings.environment, settings.files, call.locations)
+    plugin = plugins("environments")[environment.type].value
+    if settings.task_file is None:
+        tasks = plugin.held_out_tasks(environment, settings.seed, settings.held_out)
+    elif plugin.tasks_from_file is None:
+        raise InputError(f"environment {environment.type} reads no task files; leave --tasks at generated")
+    else:
+        tasks = plugin.tasks_from_file(environment, settings.seed, Path(call.locations[settings.task_file]))
+    _write(call.folder, HELD_OUT, tasks)
+    return StageResult(counters={"held_out_tasks": len(tasks)})
+
+
+REQUESTED_TASKS = Stage(
+    name="requested_tasks",
+    version=1,
+    output="tasks",
+    settings=RequestedTaskSettings,
+    compute=_requested,
+    code=("environment",),
+)
+
+
+def _write(folder: Path, name: str, tasks: Sequence[Task]) -> None:
+    (folder / name).write_text("".join(task_line(task) + "\n" for task in tasks), encoding="utf-8")
 
 
 def located(environment: Settings, files: Mapping[str, str], locations: Mapping[str, str]) -> PluginSettings:

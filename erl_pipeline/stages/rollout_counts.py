@@ -1,4 +1,4 @@
-"""Counting what a set of trajectories holds."""
+"""Counting what a set of trajectories holds, whatever the roles of its method are."""
 
 from __future__ import annotations
 
@@ -6,42 +6,40 @@ from collections.abc import Mapping, Sequence
 
 from storage.tables.trajectories import Trajectory
 
+_COUNT, _SUCCESSES = "_count", "_successes"
+
 
 def count_rollouts(rows: Sequence[Trajectory]) -> dict[str, int]:
-    """Episodes, attempts and successes by role, and tokens.
+    """Trajectories and successes by role, episodes, and tokens.
 
-    `generated_tokens` counts tokens the policy sampled; `prompt_tokens` counts each prompt once, and
-    what the environment said between turns.
+    An episode succeeded when one of its trajectories did. `generated_tokens` counts tokens the policy
+    sampled; `prompt_tokens` counts each prompt once, and what the environment said between turns.
     """
-    firsts = [row for row in rows if row.role == "first_attempt"]
-    seconds = [row for row in rows if row.role == "second_attempt"]
-    reflections = [row for row in rows if row.role == "reflection"]
     generated = sum(sum(row.response_mask) for row in rows)
-    return {
+    read = sum(len(row.prompt_token_ids) + len(row.response_token_ids) for row in rows)
+    counts = {
         "trajectories": len(rows),
-        "episodes": len(firsts),
-        "first_attempts": len(firsts),
-        "first_attempt_successes": sum(row.success for row in firsts),
-        "second_attempts": len(seconds),
-        "second_attempt_successes": sum(row.success for row in seconds),
-        "episode_successes": len({row.episode_id for row in [*firsts, *seconds] if row.success}),
-        "reflections": len(reflections),
-        "reflections_ill_formed": sum(row.finish_reason == "ill_formed" for row in reflections),
+        "episodes": len({row.episode_id for row in rows}),
+        "episode_successes": len({row.episode_id for row in rows if row.success}),
         "truncated": sum(row.truncated for row in rows),
+        "ill_formed": sum(row.finish_reason == "ill_formed" for row in rows),
         "generated_tokens": generated,
-        "prompt_tokens": sum(len(row.prompt_token_ids) + len(row.response_token_ids) for row in rows)
-        - generated,
+        "prompt_tokens": read - generated,
     }
+    for role in dict.fromkeys(row.role for row in rows):
+        of_role = [row for row in rows if row.role == role]
+        counts[f"{role}{_COUNT}"] = len(of_role)
+        counts[f"{role}{_SUCCESSES}"] = sum(row.success for row in of_role)
+    return counts
 
 
 def success_rates(counters: Mapping[str, int]) -> dict[str, float]:
-    """Shares of attempts that succeeded; a rate with nothing to count is left out."""
+    """Shares of trajectories that succeeded, by role, and of episodes; a rate of nothing is left out."""
     rates = {}
-    for name, wins, tries in (
-        ("success_first", "first_attempt_successes", "first_attempts"),
-        ("success_second", "second_attempt_successes", "second_attempts"),
-        ("success_episode", "episode_successes", "episodes"),
-    ):
-        if counters.get(tries, 0):
-            rates[name] = counters[wins] / counters[tries]
+    for name, tries in counters.items():
+        role = name.removesuffix(_COUNT)
+        if role != name and tries:
+            rates[f"success_{role}"] = counters[f"{role}{_SUCCESSES}"] / tries
+    if counters.get("episodes"):
+        rates["success_episode"] = counters["episode_successes"] / counters["episodes"]
     return rates

@@ -5,29 +5,29 @@ from __future__ import annotations
 from pathlib import Path
 
 from storage.artifacts.manifest import FileEntry, Manifest
-from storage.artifacts.pruned import ReleasedFile, ReleaseRecord, no_releases
-from storage.errors import InputError, ReleasedFileError
+from storage.artifacts.pruned import PrunedFile, PruneRecord, nothing_pruned
+from storage.errors import InputError, PrunedFileError
 
 
 class Artifact:
     """A committed artifact whose files were verified when it was opened."""
 
-    def __init__(self, manifest: Manifest, folder: Path, releases: ReleaseRecord | None = None) -> None:
+    def __init__(self, manifest: Manifest, folder: Path, pruned: PruneRecord | None = None) -> None:
         self.manifest = manifest
-        self.releases = releases or no_releases(manifest.artifact_id)
+        self.pruned = pruned or nothing_pruned(manifest.artifact_id)
         self.present_folder = folder
-        """The local folder of the files that are left, whether or not some were released."""
+        """The local folder of the files that are left, whether or not some were pruned."""
 
     @property
     def files(self) -> list[FileEntry]:
-        """What was committed, whether or not it was released since."""
+        """What was committed, whether or not it was pruned since."""
         return self.manifest.files
 
     @property
     def folder(self) -> Path:
-        """The local folder of all files. Raises ReleasedFileError when one of them was released."""
-        for file in self.releases.files:
-            raise self._released(file)
+        """The local folder of all files. Raises PrunedFileError when one of them was pruned."""
+        for file in self.pruned.files:
+            raise self._pruned(file)
         return self.present_folder
 
     def path(self, name: str) -> Path:
@@ -35,11 +35,11 @@ class Artifact:
 
         Raises:
             InputError: the artifact does not have it.
-            ReleasedFileError: retention has released it, or a file of the folder.
+            PrunedFileError: retention has pruned it, or a file of the folder.
         """
-        for file in self.releases.files:
+        for file in self.pruned.files:
             if file.path == name or file.path.startswith(name + "/"):
-                raise self._released(file)
+                raise self._pruned(file)
         if not any(entry.path == name or entry.path.startswith(name + "/") for entry in self.files):
             held = ", ".join(entry.path for entry in self.files) or "no files"
             artifact = f"artifact {self.manifest.artifact_id} ({self.manifest.stage})"
@@ -47,19 +47,19 @@ class Artifact:
         return self.present_folder / name
 
     def rows_path(self, name: str) -> Path:
-        """A Parquet file; of a released one the columns that were kept, in a file of the same table.
+        """A Parquet file; of a pruned one the columns that were kept, in a file of the same table.
 
         Raises InputError for a name that the artifact does not have.
         """
-        released = self.releases.of(name)
-        if released is None or released.kept is None:
+        pruned = self.pruned.of(name)
+        if pruned is None or pruned.kept is None:
             return self.path(name)
-        return self.present_folder / released.kept.path
+        return self.present_folder / pruned.kept.path
 
-    def _released(self, file: ReleasedFile) -> ReleasedFileError:
+    def _pruned(self, file: PrunedFile) -> PrunedFileError:
         where = "" if self.manifest.iteration is None else f", iteration {self.manifest.iteration}"
-        return ReleasedFileError(
+        return PrunedFileError(
             f"{file.path} of artifact {self.manifest.artifact_id} ({self.manifest.stage}{where}) was "
-            f"released on {file.released_at:%Y-%m-%d} by {file.reason}: its {file.bytes:,} bytes are gone. "
+            f"pruned on {file.pruned_at:%Y-%m-%d} by {file.reason}: its {file.bytes:,} bytes are gone. "
             "Take a younger iteration that has it, or make it again by training in another store."
         )

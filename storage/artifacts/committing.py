@@ -14,8 +14,15 @@ from types import TracebackType
 
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.integrity import describe_files
-from storage.artifacts.layout import ArtifactPlaces
-from storage.artifacts.manifest import MANIFEST, Guarantee, Manifest, code_version, machine, package_versions
+from storage.artifacts.layout import StoreLayout
+from storage.artifacts.manifest import (
+    MANIFEST,
+    Determinism,
+    Manifest,
+    code_version,
+    machine,
+    package_versions,
+)
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.staging import StagingFolder
 from storage.filesystem import publish_folder, store_errors, write_new
@@ -67,7 +74,7 @@ class Staging:
         rows: Mapping[str, int] | None = None,
         policy_version: str | None = None,
         memory_version: str | None = None,
-        guarantee: Guarantee = "bytes",
+        determinism: Determinism = "bytes",
     ) -> Artifact:
         """Publish what was written; where another writer was first, its artifact is returned instead.
 
@@ -98,46 +105,47 @@ class Staging:
             finished_at=datetime.now(UTC),
             policy_version=policy_version,
             memory_version=memory_version,
-            guarantee=guarantee,
+            determinism=determinism,
             counters=dict(counters or {}),
             metrics=dict(metrics or {}),
             files=files,
-        ).sealed()
+        )
+        manifest.require_finite()
         return self._publish(manifest, self.path)
 
 
-def put_in_place(places: ArtifactPlaces, manifest: Manifest, folder: Path) -> Path | None:
+def put_in_place(layout: StoreLayout, manifest: Manifest, folder: Path) -> Path | None:
     """Give a written folder its place in the store; the local folder of the files.
 
     None where another writer was first, in the store or in this machine's downloads: then what is there is to
     be opened. The folder is moved away or left to be discarded.
     """
-    content = (manifest.model_dump_json(indent=1) + "\n").encode("utf-8")
-    target = places.of(manifest.stage, manifest.artifact_id)
+    content = manifest.document()
+    target = layout.of(manifest.stage, manifest.artifact_id)
     with store_errors("commit an artifact to", target):
-        if places.root.local:
-            kept, published = Path(target), _rename(places, folder, Path(target), content)
+        if layout.root.local:
+            kept, published = Path(target), _rename(layout, folder, Path(target), content)
         else:
-            kept = places.download(manifest.artifact_id)
-            published = _upload(places, manifest, folder, content) and publish_folder(folder, kept)
+            kept = layout.download(manifest.artifact_id)
+            published = _upload(layout, manifest, folder, content) and publish_folder(folder, kept)
     return kept if published else None
 
 
-def _rename(places: ArtifactPlaces, folder: Path, target: Path, content: bytes) -> bool:
+def _rename(layout: StoreLayout, folder: Path, target: Path, content: bytes) -> bool:
     (folder / MANIFEST).write_bytes(content)
     if target.exists() and not (target / MANIFEST).exists():
-        aside = Path(places.damaged(target.parent.name, target.name))
+        aside = Path(layout.damaged(target.parent.name, target.name))
         aside.parent.mkdir(parents=True, exist_ok=True)
         target.rename(aside)
     return publish_folder(folder, target)
 
 
-def _upload(places: ArtifactPlaces, manifest: Manifest, folder: Path, content: bytes) -> bool:
-    root = places.root
-    where = places.of(manifest.stage, manifest.artifact_id, MANIFEST)
+def _upload(layout: StoreLayout, manifest: Manifest, folder: Path, content: bytes) -> bool:
+    root = layout.root
+    where = layout.of(manifest.stage, manifest.artifact_id, MANIFEST)
     if root.fs.exists(where):
         return False
-    base = places.files_of(manifest)
+    base = layout.files_of(manifest)
     for entry in manifest.files:
         root.fs.put_file(str(folder / entry.path), f"{base}/{entry.path}")
     return write_new(root, where, content, unique=True)

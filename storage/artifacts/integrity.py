@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from storage.artifacts.manifest import FileEntry, Manifest
+from storage.artifacts.sealing import open_document
 from storage.errors import DamagedArtifact
 from storage.filesystem import sha256_file, store_errors
 from storage.tables.parquet import table_name
@@ -47,13 +48,18 @@ def describe_files(folder: Path, rows: Mapping[str, int]) -> list[FileEntry]:
 
 
 def parse_manifest(content: bytes, artifact_id: str, where: str) -> Manifest:
-    """The manifest in a file. Raises DamagedArtifact when it is cut short, changed or another artifact's."""
+    """The manifest in a file.
+
+    Raises DamagedArtifact when it is cut short, changed or another artifact's, StoreError when another
+    version of this program wrote it.
+    """
+    document = open_document(content, where)
+    if document is None:
+        raise DamagedArtifact(f"artifact {artifact_id} is damaged: {where} was changed after it was written.")
     try:
-        manifest = Manifest.model_validate_json(content)
+        manifest = Manifest.model_validate_json(document)
     except ValidationError as error:
         raise DamagedArtifact(f"artifact {artifact_id} is damaged: {where} is not a manifest.") from error
-    if manifest.content_sha256() != manifest.manifest_sha256:
-        raise DamagedArtifact(f"artifact {artifact_id} is damaged: {where} was changed after it was written.")
     if not artifact_id == manifest.artifact_id == manifest.recipe.artifact_id:
         raise DamagedArtifact(
             f"artifact {artifact_id} is damaged: {where} is the manifest of {manifest.recipe.artifact_id}."

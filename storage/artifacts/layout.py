@@ -26,7 +26,7 @@ def upload_folder(manifest: Manifest) -> str:
 
 
 @dataclass(frozen=True)
-class ArtifactPlaces:
+class StoreLayout:
     """The paths of one store's artifacts."""
 
     root: StoreRoot

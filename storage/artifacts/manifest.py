@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import os
 import platform
@@ -14,12 +13,12 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from storage.artifacts.recipe import ArtifactKind, Recipe, encode_json, require_json
+from storage.artifacts.recipe import ArtifactKind, Recipe, require_json
+from storage.artifacts.sealing import SCHEMA_VERSION, seal
 
 MANIFEST = "manifest.json"
-SCHEMA_VERSION = 2
 
-Guarantee = Literal["bytes", "approximate"]
+Determinism = Literal["bytes", "approximate"]
 """`bytes`: the same bytes, on the same kind of processor, with the same versions and number of threads.
 `approximate`: numbers that may differ in their last bits, and so other samples of the same distribution; what
 is recorded is what happened, and nothing else can stand in for it."""
@@ -90,13 +89,11 @@ class Manifest(_Record):
     finished_at: datetime
     policy_version: str | None
     memory_version: str | None
-    guarantee: Guarantee
-    """What computing the same recipe again would give; see `Guarantee`."""
+    determinism: Determinism
+    """What computing the same recipe again would give; see `Determinism`."""
     counters: dict[str, int | float]
     metrics: dict[str, float]
     files: list[FileEntry]
-    manifest_sha256: str = ""
-    """Digest of all other fields, so that a changed manifest is found too."""
 
     @property
     def recipe(self) -> Recipe:
@@ -112,18 +109,13 @@ class Manifest(_Record):
             kind=self.kind,
         )
 
-    def sealed(self) -> Manifest:
-        """The same manifest with its own digest filled in.
-
-        Raises ValueError, naming it, for a number that is not finite.
-        """
+    def require_finite(self) -> None:
+        """Raise ValueError, naming it, for a number that is not finite."""
         require_json(self.model_dump(mode="json"))
-        return self.model_copy(update={"manifest_sha256": self.content_sha256()})
 
-    def content_sha256(self) -> str:
-        """Hex SHA-256 of all fields but `manifest_sha256`."""
-        content = encode_json(self.model_dump(mode="json", exclude={"manifest_sha256"}))
-        return hashlib.sha256(content.encode("utf-8")).hexdigest()
+    def document(self) -> bytes:
+        """The content of `manifest.json`, sealed."""
+        return seal(self.model_dump_json(indent=1))
 
 
 @lru_cache(maxsize=1)

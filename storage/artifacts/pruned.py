@@ -1,12 +1,11 @@
 """What retention has taken from an artifact: a sealed record beside its manifest.
 
-The manifest stays as it was committed, so ids and lineage stay. A file counts as released once the record
-names it; its bytes are removed afterwards. Of released rows the columns that lineage asks for are kept.
+The manifest stays as it was committed, so ids and lineage stay. A file counts as pruned once the record
+names it; its bytes are removed afterwards. Of pruned rows the columns that lineage asks for are kept.
 """
 
 from __future__ import annotations
 
-import hashlib
 from datetime import datetime
 from pathlib import Path
 
@@ -14,13 +13,13 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from storage.artifacts.manifest import FileEntry, Manifest
-from storage.artifacts.recipe import canonical_json
+from storage.artifacts.sealing import SCHEMA_VERSION, open_document, seal
 from storage.errors import DamagedArtifact
 from storage.filesystem import sha256_file, store_errors
 
-RELEASED = "released.json"
+PRUNED = "pruned.json"
 KEPT_ROWS = "kept_rows"
-"""Folder, in an artifact, of the columns that are kept of released Parquet files."""
+"""Folder, in an artifact, of the columns that are kept of pruned Parquet files."""
 
 _DROPPED_COLUMNS = (
     "prompt_token_ids",
@@ -35,67 +34,66 @@ class _Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class ReleasedFile(_Record):
+class PrunedFile(_Record):
     """A file that was taken away: what it was, when, and by which rule."""
 
     path: str
     sha256: str
     bytes: int
-    released_at: datetime
+    pruned_at: datetime
     reason: str
     kept: FileEntry | None = None
     """Of a Parquet file, the one that holds the columns that were kept."""
 
 
-class ReleaseRecord(_Record):
-    """All files that were ever released of one artifact."""
+class PruneRecord(_Record):
+    """All files that were ever pruned of one artifact."""
 
+    schema_version: int = SCHEMA_VERSION
     artifact_id: str
-    files: list[ReleasedFile]
-    record_sha256: str = ""
-    """Digest of the other fields, so that a changed record is found."""
+    files: list[PrunedFile]
 
-    def sealed(self) -> ReleaseRecord:
-        """The same record with its own digest filled in."""
-        return self.model_copy(update={"record_sha256": self.content_sha256()})
+    def document(self) -> bytes:
+        """The content of `pruned.json`, sealed."""
+        return seal(self.model_dump_json(indent=1))
 
-    def content_sha256(self) -> str:
-        """Hex SHA-256 of all fields but `record_sha256`."""
-        content = canonical_json(self.model_dump(mode="json", exclude={"record_sha256"}))
-        return hashlib.sha256(content.encode("utf-8")).hexdigest()
-
-    def of(self, path: str) -> ReleasedFile | None:
-        """The release of a file, None if it is there."""
+    def of(self, path: str) -> PrunedFile | None:
+        """What is recorded of a pruned file, None if it is there."""
         return next((file for file in self.files if file.path == path), None)
 
 
-def no_releases(artifact_id: str) -> ReleaseRecord:
+def nothing_pruned(artifact_id: str) -> PruneRecord:
     """The record of an artifact that has all its files."""
-    return ReleaseRecord(artifact_id=artifact_id, files=[])
+    return PruneRecord(artifact_id=artifact_id, files=[])
 
 
-def present_files(manifest: Manifest, releases: ReleaseRecord) -> list[FileEntry]:
-    """The files that an artifact must have: those that were not released, and what was kept of the others."""
-    kept = [file.kept for file in releases.files if file.kept is not None]
-    return [entry for entry in manifest.files if releases.of(entry.path) is None] + kept
+def present_files(manifest: Manifest, pruned: PruneRecord) -> list[FileEntry]:
+    """The files that an artifact must have: those that were not pruned, and what was kept of the others."""
+    kept = [file.kept for file in pruned.files if file.kept is not None]
+    return [entry for entry in manifest.files if pruned.of(entry.path) is None] + kept
 
 
-def parse_releases(content: bytes | None, artifact_id: str, where: str) -> ReleaseRecord:
+def parse_pruned(content: bytes | None, artifact_id: str, where: str) -> PruneRecord:
     """The record in a file; None stands for no file. Raises DamagedArtifact for a changed one."""
     if content is None:
-        return no_releases(artifact_id)
+        return nothing_pruned(artifact_id)
+    document = open_document(content, where)
+    if document is None:
+        raise DamagedArtifact(f"artifact {artifact_id} is damaged: {where} was changed after it was written.")
     try:
-        record = ReleaseRecord.model_validate_json(content)
+        record = PruneRecord.model_validate_json(document)
     except ValidationError as error:
         raise DamagedArtifact(
-            f"artifact {artifact_id} is damaged: {where} is no record of releases."
+            f"artifact {artifact_id} is damaged: {where} is no record of pruned files."
         ) from error
-    if record.artifact_id != artifact_id or record.content_sha256() != record.record_sha256:
-        raise DamagedArtifact(f"artifact {artifact_id} is damaged: {where} was changed after it was written.")
+    if record.artifact_id != artifact_id:
+        raise DamagedArtifact(
+            f"artifact {artifact_id} is damaged: {where} is the record of {record.artifact_id}."
+        )
     return record
 
 
-def keep_columns(source: Path, target: Path, name: str) -> FileEntry:
+def keep_lineage_columns(source: Path, target: Path, name: str) -> FileEntry:
     """Write the columns of a Parquet file that lineage asks for, all but tokens and texts of messages.
 
     `name` is the new file's name within the artifact.

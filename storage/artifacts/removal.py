@@ -9,81 +9,79 @@ from pathlib import Path
 
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.downloads import forget_download
-from storage.artifacts.layout import ArtifactPlaces
+from storage.artifacts.layout import StoreLayout
 from storage.artifacts.manifest import MANIFEST, Manifest
-from storage.artifacts.pruned import KEPT_ROWS, RELEASED, ReleasedFile, ReleaseRecord, keep_columns
+from storage.artifacts.pruned import KEPT_ROWS, PRUNED, PrunedFile, PruneRecord, keep_lineage_columns
 from storage.errors import InputError
 from storage.filesystem import remove, replace_file, store_errors, sync_tree
 
 
-def release_files(
-    places: ArtifactPlaces, artifact: Artifact, names: Sequence[str], reason: str
-) -> ReleaseRecord:
+def prune_files(layout: StoreLayout, artifact: Artifact, names: Sequence[str], reason: str) -> PruneRecord:
     """Take files of an opened artifact away and write down that it was done.
 
-    The record is written first, so that a kill leaves files that count as released and are removed by the
+    The record is written first, so that a kill leaves files that count as pruned and are removed by the
     next call.
 
     Raises InputError for a name that the artifact does not have.
     """
-    manifest, folder, root = artifact.manifest, artifact.present_folder, places.root
-    base = places.files_of(manifest)
-    files = list(artifact.releases.files)
+    manifest, folder, root = artifact.manifest, artifact.present_folder, layout.root
+    base = layout.files_of(manifest)
+    files = list(artifact.pruned.files)
     now = datetime.now(UTC)
     for name in names:
-        if artifact.releases.of(name) is not None:
+        if artifact.pruned.of(name) is not None:
             continue
         artifact.path(name)
         entry = next(entry for entry in manifest.files if entry.path == name)
         kept = None
         if entry.table is not None:
-            kept = keep_columns(folder / name, folder / KEPT_ROWS / name, f"{KEPT_ROWS}/{name}")
+            kept = keep_lineage_columns(folder / name, folder / KEPT_ROWS / name, f"{KEPT_ROWS}/{name}")
             if not root.local:
                 with store_errors("write", base):
                     root.fs.put_file(str(folder / kept.path), f"{base}/{kept.path}")
         files.append(
-            ReleasedFile(
+            PrunedFile(
                 path=name,
                 sha256=entry.sha256,
                 bytes=entry.bytes,
-                released_at=now,
+                pruned_at=now,
                 reason=reason,
                 kept=kept,
             )
         )
-    record = ReleaseRecord(artifact_id=manifest.artifact_id, files=files).sealed()
+    record = PruneRecord(artifact_id=manifest.artifact_id, files=files)
     if root.local:
         sync_tree(folder)
-    where = places.of(manifest.stage, manifest.artifact_id, RELEASED)
-    replace_file(root, where, (record.model_dump_json(indent=1) + "\n").encode("utf-8"))
+    where = layout.of(manifest.stage, manifest.artifact_id, PRUNED)
+    replace_file(root, where, record.document())
     for file in record.files:
         remove(root, f"{base}/{file.path}")
         (folder / file.path).unlink(missing_ok=True)
     return record
 
 
-def delete(places: ArtifactPlaces, manifest: Manifest) -> None:
+def delete(layout: StoreLayout, manifest: Manifest) -> None:
     """Delete an artifact. It is gone at once and as a whole, however far its files' deletion comes."""
-    target = places.of(manifest.stage, manifest.artifact_id)
+    target = layout.of(manifest.stage, manifest.artifact_id)
     with store_errors("remove", target):
-        if places.root.local:
-            trash = places.trash(manifest.artifact_id)
+        if layout.root.local:
+            trash = layout.trash(manifest.artifact_id)
             trash.parent.mkdir(parents=True, exist_ok=True)
             Path(target).rename(trash)
             shutil.rmtree(trash)
             return
-        remove(places.root, f"{target}/{MANIFEST}")
-        places.root.fs.rm(target, recursive=True)
-        forget_download(places, manifest.artifact_id)
+        remove(layout.root, f"{target}/{MANIFEST}")
+        layout.root.fs.rm(target, recursive=True)
+        forget_download(layout, manifest.artifact_id)
 
 
-def set_aside(places: ArtifactPlaces, artifact_id: str) -> None:
+def set_aside(layout: StoreLayout, artifact_id: str) -> None:
     """Move an artifact to `STORE/damaged/`. Raises InputError when there is no such artifact."""
-    stage = next((stage for stage in places.stages() if artifact_id in places.ids(stage)), None)
+    stage = next((stage for stage in layout.stages() if artifact_id in layout.ids(stage)), None)
     if stage is None:
-        raise InputError(f"no artifact {artifact_id} in store {places.root.uri}.")
-    target = places.damaged(stage, artifact_id)
+        raise InputError(f"no artifact {artifact_id} in store {layout.root.uri}.")
+    target = layout.damaged(stage, artifact_id)
     with store_errors("move a damaged artifact to", target):
-        places.root.fs.makedirs(target.rpartition("/")[0], exist_ok=True)
-        places.root.fs.mv(places.of(stage, artifact_id), target, recursive=True)
-    forget_download(places, artifact_id)
+        layout.root.fs.makedirs(target.rpartition("/")[0], exist_ok=True)
+        layout.root.fs.mv(layout.of(stage, artifact_id), target, recursive=True)
+    forget_download(layout, artifact_id)

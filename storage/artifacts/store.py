@@ -1,7 +1,7 @@
 """The artifact store: immutable stage outputs, found by recipe, committed whole or not at all.
 
 Nothing without a manifest exists. Where things lie says `storage.artifacts.layout`, how they are written
-`storage.artifacts.committing`. Retention may take files away later; `released.json` then says which (see
+`storage.artifacts.committing`. Retention may take files away later; `pruned.json` then says which (see
 `storage.artifacts.pruned`).
 """
 
@@ -15,11 +15,11 @@ from storage.artifacts.artifact import Artifact
 from storage.artifacts.committing import Staging, put_in_place
 from storage.artifacts.downloads import forget_download, local_copy
 from storage.artifacts.integrity import Problems, file_problems, parse_manifest, relative_files, row_problems
-from storage.artifacts.layout import ArtifactPlaces
+from storage.artifacts.layout import StoreLayout
 from storage.artifacts.manifest import MANIFEST, Manifest
-from storage.artifacts.pruned import RELEASED, ReleaseRecord, parse_releases, present_files
+from storage.artifacts.pruned import PRUNED, PruneRecord, parse_pruned, present_files
 from storage.artifacts.recipe import Recipe
-from storage.artifacts.removal import delete, release_files, set_aside
+from storage.artifacts.removal import delete, prune_files, set_aside
 from storage.artifacts.staging import remove_abandoned
 from storage.errors import DamagedArtifact, InputError
 from storage.filesystem import open_root, read_bytes
@@ -38,14 +38,14 @@ class ArtifactStore:
     def __init__(self, uri: str, threads: int | None = None) -> None:
         self.uri = uri
         self.threads = threads
-        self._places = ArtifactPlaces(open_root(uri))
+        self._layout = StoreLayout(open_root(uri))
         self._verified: dict[str, Artifact] = {}
         self._stage_of: dict[str, str] = {}
 
     @property
     def staging_folder(self) -> Path:
         """Where this store's artifacts are written before they are committed; on this machine."""
-        return self._places.staging
+        return self._layout.staging
 
     def create(self, recipe: Recipe, *, run: str, iteration: int | None) -> Staging:
         """Begin an artifact; use as `with store.create(...) as staging`.
@@ -61,8 +61,8 @@ class ArtifactStore:
         Raises DamagedArtifact when the manifest itself is unreadable or changed.
         """
         for candidate in [stage] if stage else self._likely_stages(artifact_id):
-            where = self._places.of(candidate, artifact_id, MANIFEST)
-            content = read_bytes(self._places.root, where)
+            where = self._layout.of(candidate, artifact_id, MANIFEST)
+            content = read_bytes(self._layout.root, where)
             if content is not None:
                 self._stage_of[artifact_id] = candidate
                 return parse_manifest(content, artifact_id, where)
@@ -70,7 +70,7 @@ class ArtifactStore:
 
     def resolve(self, prefix: str) -> str:
         """The id of the one artifact whose id begins with `prefix`. Raises InputError for none or several."""
-        ids = {artifact_id for stage in self._places.stages() for artifact_id in self._places.ids(stage)}
+        ids = {artifact_id for stage in self._layout.stages() for artifact_id in self._layout.ids(stage)}
         found = sorted(artifact_id for artifact_id in ids if artifact_id.startswith(prefix))
         if len(found) == 1:
             return found[0]
@@ -85,8 +85,8 @@ class ArtifactStore:
 
     def list(self, stage: str | None = None) -> Iterator[Manifest]:
         """Manifests of all committed artifacts, by stage and id."""
-        for name in [stage] if stage else self._places.stages():
-            for artifact_id in self._places.ids(name):
+        for name in [stage] if stage else self._layout.stages():
+            for artifact_id in self._layout.ids(name):
                 manifest = self.find(artifact_id, name)
                 if manifest is not None:
                     yield manifest
@@ -107,22 +107,22 @@ class ArtifactStore:
         artifact_id = manifest.artifact_id
         if artifact_id in self._verified:
             return self._verified[artifact_id]
-        releases = self.releases(manifest)
-        present = present_files(manifest, releases)
-        folder = local_copy(self._places, manifest, present)
+        pruned = self.pruned(manifest)
+        present = present_files(manifest, pruned)
+        folder = local_copy(self._layout, manifest, present)
         problems = file_problems(present, folder)
         if problems:
             found = "; ".join(problems)
             raise DamagedArtifact(f"artifact {artifact_id} ({manifest.stage}) is damaged: {found}.")
-        self._verified[artifact_id] = Artifact(manifest, folder, releases)
+        self._verified[artifact_id] = Artifact(manifest, folder, pruned)
         return self._verified[artifact_id]
 
-    def releases(self, manifest: Manifest) -> ReleaseRecord:
+    def pruned(self, manifest: Manifest) -> PruneRecord:
         """What retention has taken from an artifact. Raises DamagedArtifact when the record was changed."""
-        where = self._places.of(manifest.stage, manifest.artifact_id, RELEASED)
-        return parse_releases(read_bytes(self._places.root, where), manifest.artifact_id, where)
+        where = self._layout.of(manifest.stage, manifest.artifact_id, PRUNED)
+        return parse_pruned(read_bytes(self._layout.root, where), manifest.artifact_id, where)
 
-    def release(self, artifact_id: str, names: Sequence[str], reason: str) -> ReleaseRecord:
+    def prune(self, artifact_id: str, names: Sequence[str], reason: str) -> PruneRecord:
         """Take files away from an artifact and write down that it was done; lineage keeps what it asks for.
 
         The caller must hold `locks.lock_collection`.
@@ -131,7 +131,7 @@ class ArtifactStore:
         """
         artifact = self.open(artifact_id)
         self._verified.pop(artifact_id)
-        return release_files(self._places, artifact, names, reason)
+        return prune_files(self._layout, artifact, names, reason)
 
     def remove(self, manifest: Manifest) -> None:
         """Delete an artifact, as a whole.
@@ -139,7 +139,7 @@ class ArtifactStore:
         The caller must know that nothing needs it, and hold `locks.lock_collection`.
         """
         self._verified.pop(manifest.artifact_id, None)
-        delete(self._places, manifest)
+        delete(self._layout, manifest)
 
     def verify(self, artifact_id: str) -> Problems:
         """What is wrong with an artifact, [] when it is whole.
@@ -149,16 +149,16 @@ class ArtifactStore:
         """
         try:
             manifest = self._manifest(artifact_id)
-            releases = self.releases(manifest)
+            pruned = self.pruned(manifest)
         except DamagedArtifact as damage:
             return [str(damage)]
-        present = present_files(manifest, releases)
-        forget_download(self._places, artifact_id)
-        folder = local_copy(self._places, manifest, present)
+        present = present_files(manifest, pruned)
+        forget_download(self._layout, artifact_id)
+        folder = local_copy(self._layout, manifest, present)
         problems = file_problems(present, folder)
         if not problems:
             problems += row_problems(present, folder)
-        known = {MANIFEST, RELEASED, *(entry.path for entry in [*manifest.files, *present])}
+        known = {MANIFEST, PRUNED, *(entry.path for entry in [*manifest.files, *present])}
         strange = [name for name in relative_files(folder) if name not in known]
         problems += [f"{folder / name} is not in the manifest" for name in strange]
         for name, input_id in sorted(manifest.inputs.items()):
@@ -173,7 +173,7 @@ class ArtifactStore:
 
         Raises InputError when there is no such artifact.
         """
-        set_aside(self._places, artifact_id)
+        set_aside(self._layout, artifact_id)
         self._verified.pop(artifact_id, None)
 
     def publish(self, manifest: Manifest, folder: Path) -> Artifact:
@@ -181,7 +181,7 @@ class ArtifactStore:
 
         For `Staging.commit`; the folder is moved away or left to be discarded.
         """
-        kept = put_in_place(self._places, manifest, folder)
+        kept = put_in_place(self._layout, manifest, folder)
         if kept is not None:
             self._verified[manifest.artifact_id] = Artifact(manifest, kept)
         return self.open(manifest.artifact_id)
@@ -195,4 +195,4 @@ class ArtifactStore:
     def _likely_stages(self, artifact_id: str) -> Iterator[str]:
         if artifact_id in self._stage_of:
             yield self._stage_of[artifact_id]
-        yield from self._places.stages()
+        yield from self._layout.stages()

@@ -1,12 +1,12 @@
 """Where things came from and what they reached: artifacts through manifests, rows through columns."""
 
 from storage.lineage.artifacts import (
-    ArtifactGraph,
     artifact_ancestors,
     artifact_descendants,
     reachable,
     runs_by_artifact,
 )
+from storage.lineage.graph import ArtifactGraph
 from storage.lineage.reach import Reach, Reached, downstream, upstream
 from storage.lineage.tree import LineageNode, explain
 

@@ -14,23 +14,20 @@ from storage.lineage.rows import LineageRows, RowKind
 
 _KINDS: tuple[RowKind, ...] = ("trajectory", "memory_entry", "sft_row")
 LINK_COLUMNS: Mapping[RowKind, tuple[str, ...]] = {
-    "trajectory": ("trajectory_id", "role", "parent_trajectory_id", "memory_entry_ids"),
+    "trajectory": ("trajectory_id", "parent_trajectory_id", "memory_entry_ids"),
     "memory_entry": ("entry_id", "source_trajectory_id", "parent_entry_ids"),
     "sft_row": ("sft_row_id", "trajectory_id"),
 }
 """The columns that links are read from; the first is the row's id."""
 _RELATIONS: tuple[tuple[str, str], ...] = (
-    ("attempt it reflects on", "reflection on it"),
-    ("what it followed", "attempt that followed it"),
-    ("parent", "child"),
+    ("trajectory it followed", "trajectory that followed it"),
     ("memory entry it saw", "trajectory that saw it"),
-    ("reflection it holds", "memory entry that holds it"),
+    ("trajectory it was taken from", "memory entry taken from it"),
     ("parent entry", "entry that names it as parent"),
     ("attempt that succeeded", "SFT row made of it"),
 )
 """What an origin is to the row that came from it, and the other way round."""
-_ROLES = {"reflection": 0, "second_attempt": 1}
-_PARENT = 2
+_PARENT, _SAW, _SOURCE, _PARENT_ENTRY, _DISTILLED = range(len(_RELATIONS))
 
 Numbers = npt.NDArray[np.int32]
 
@@ -166,16 +163,15 @@ def _links(
 
     Tables have the `number` of each row, `numbers` that of each `id`.
     """
-    by_role = pl.col("role").replace_strict(_ROLES, default=_PARENT, return_dtype=pl.Int8)
     told: Mapping[RowKind, list[pl.LazyFrame]] = {
         "trajectory": [
-            _told(tables["trajectory"], "parent_trajectory_id", by_role),
-            _told(tables["memory_entry"], "source_trajectory_id", 4),
-            _told(tables["sft_row"], "trajectory_id", 6),
+            _told(tables["trajectory"], "parent_trajectory_id", _PARENT),
+            _told(tables["memory_entry"], "source_trajectory_id", _SOURCE),
+            _told(tables["sft_row"], "trajectory_id", _DISTILLED),
         ],
         "memory_entry": [
-            _told(tables["trajectory"], "memory_entry_ids", 3),
-            _told(tables["memory_entry"], "parent_entry_ids", 5),
+            _told(tables["trajectory"], "memory_entry_ids", _SAW),
+            _told(tables["memory_entry"], "parent_entry_ids", _PARENT_ENTRY),
         ],
     }
     return [
@@ -187,12 +183,12 @@ def _links(
     ]
 
 
-def _told(table: pl.DataFrame, column: str, relation: int | pl.Expr) -> pl.LazyFrame:
+def _told(table: pl.DataFrame, column: str, relation: int) -> pl.LazyFrame:
     """`id` of the origin, number of the row `derived` from it, and `relation`, for what one column names."""
     named = table.lazy().select(
         id=pl.col(column),
         derived=pl.col("number"),
-        relation=relation if isinstance(relation, pl.Expr) else pl.lit(relation, pl.Int8),
+        relation=pl.lit(relation, pl.Int8),
     )
     if isinstance(table.schema[column], pl.List):
         named = named.filter(pl.col("id").list.len() > 0).explode("id")

@@ -9,13 +9,13 @@ import polars as pl
 
 from storage.artifacts.manifest import Manifest
 from storage.errors import InputError
-from storage.lineage.artifacts import HERE, ArtifactGraph
+from storage.lineage.graph import START, ArtifactGraph
 from storage.lineage.rows import LineageRows, RowKind, identify
 
 SAW, FOLLOWED, NAMES, DISTILLED = (
     "saw it",
-    "followed a reflection that saw it",
-    "entry of a reflection that saw it",
+    "followed a trajectory that saw it",
+    "entry of a trajectory that saw it",
     "distilled from an attempt that used it",
 )
 DIRECTLY, DESCENDANT = "directly", "as a descendant"
@@ -53,8 +53,8 @@ _MADE: dict[str, pl.DataType | type[pl.DataType]] = {
 def rows_using_memory(rows: LineageRows, identifier: str) -> pl.DataFrame:
     """Every row that used a memory entry, by iteration.
 
-    Columns: `kind`, `id`, `how` (`SAW`: it stood in the prompt; `FOLLOWED`: the attempt after such a
-    reflection; `NAMES`: a memory entry that came of it; `DISTILLED`: a supervised row), `iteration`, `role`,
+    Columns: `kind`, `id`, `how` (`SAW`: it stood in the prompt; `FOLLOWED`: what came right after such a
+    trajectory; `NAMES`: a memory entry that came of one; `DISTILLED`: a supervised row), `iteration`, `role`,
     `task_id`, `reward` (null where a kind of row has none) and `artifact_id`, where the row lies.
 
     Raises InputError when no memory entry, or more than one, has this id or begins with it.
@@ -106,7 +106,7 @@ def policies_trained_on(rows: LineageRows, graph: ArtifactGraph, task_id: str) -
                 read[policy] += count
     if not found:
         raise InputError(f"no row is of task {task_id!r}; {_some_tasks(rows)}")
-    reached = graph.descendants(dict.fromkeys(read, HERE))
+    reached = graph.descendants(dict.fromkeys(read, START))
     policies = [
         {
             "policy": policy,
@@ -115,7 +115,7 @@ def policies_trained_on(rows: LineageRows, graph: ArtifactGraph, task_id: str) -
             **graph.manifests[policy].model_dump(include={"stage", "iteration", "run"}),
         }
         for policy in reached
-        if graph.is_policy(policy)
+        if graph.is_checkpoint(policy)
     ]
     return pl.DataFrame(policies, schema=_POLICIES).sort("iteration", maintain_order=True)
 

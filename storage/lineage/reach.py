@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
-from storage.lineage.artifacts import HERE, ArtifactGraph, Step, reachable
+from storage.lineage.artifacts import reachable
+from storage.lineage.graph import START, ArtifactGraph, Visit
 from storage.lineage.links import LINK_COLUMNS, RowLinks, RowStep
 from storage.lineage.rows import Kind, LineageRows, RowKind, identify
 from storage.runs.run import Run
@@ -62,14 +63,14 @@ def upstream(store: ArtifactStore, run: Run | None, identifier: str, depth: int 
     rows, graph = _read(store, manifests), ArtifactGraph(manifests)
     kind, found = identify(rows, identifier)
     if kind == "artifact":
-        steps = graph.ancestors({found: HERE}, depth)
+        steps = graph.ancestors({found: START}, depth)
         return Reach(kind, found, "upstream", tuple(_artifacts(graph, steps, found)))
     links = [RowStep(kind, found, 0, "", ""), *RowLinks(rows).origins(kind, found, depth)]
     described = _described(rows, links)
-    starts: dict[str, Step] = {}
+    starts: dict[str, Visit] = {}
     for step in links:
         for holder in described[step.kind, step.id].holders:
-            starts.setdefault(holder, Step(step.depth + 1, "artifact that holds it", step.id))
+            starts.setdefault(holder, Visit(step.depth + 1, "artifact that holds it", step.id))
     things = [*_rows(described, links[1:]), *_artifacts(graph, graph.ancestors(starts, depth))]
     return Reach(kind, found, "upstream", _nearest_first(things))
 
@@ -85,18 +86,18 @@ def downstream(store: ArtifactStore, run: Run | None, identifier: str, depth: in
     own = None if run is None else _artifacts_of(run, graph)
     kind, found = identify(rows, identifier, within=own)
     if kind == "artifact":
-        steps = graph.descendants({found: HERE}, depth)
+        steps = graph.descendants({found: START}, depth)
         trained = [policy for policy in graph.policies_trained_on(found) if policy in steps]
         return Reach(kind, found, "downstream", tuple(_artifacts(graph, steps, found)), tuple(trained))
     links = [RowStep(kind, found, 0, "", ""), *RowLinks(rows).derived(kind, found, depth)]
     described = _described(rows, links)
     holders = dict.fromkeys(holder for row in described.values() for holder in row.holders)
     policies = {holder: graph.policies_trained_on(holder) for holder in holders}
-    starts: dict[str, Step] = {}
+    starts: dict[str, Visit] = {}
     for step in links:
         for holder in described[step.kind, step.id].holders:
             for policy in policies[holder]:
-                starts.setdefault(policy, Step(step.depth + 1, "policy that trained on it", step.id))
+                starts.setdefault(policy, Visit(step.depth + 1, "policy that trained on it", step.id))
     steps = graph.descendants(starts, depth)
     things = [*_rows(described, links[1:]), *_artifacts(graph, steps)]
     trained = [policy for policy in starts if policy in steps]
@@ -112,7 +113,7 @@ def _read(store: ArtifactStore, manifests: Sequence[Manifest]) -> LineageRows:
 
 def _artifacts_of(run: Run, graph: ArtifactGraph) -> set[str]:
     """What a run's ledger names, and all that it was made from."""
-    return set(graph.ancestors({entry.artifact_id: HERE for entry in run.stages()}))
+    return set(graph.ancestors({entry.artifact_id: START for entry in run.stages()}))
 
 
 @dataclass
@@ -140,7 +141,7 @@ def _rows(described: Mapping[tuple[RowKind, str], _Row], steps: Sequence[RowStep
     ]
 
 
-def _artifacts(graph: ArtifactGraph, steps: Mapping[str, Step], start: str = "") -> list[Reached]:
+def _artifacts(graph: ArtifactGraph, steps: Mapping[str, Visit], start: str = "") -> list[Reached]:
     found = []
     for artifact_id, step in steps.items():
         if artifact_id == start:

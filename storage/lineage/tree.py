@@ -84,7 +84,7 @@ _FACTS: dict[Kind, tuple[str, ...]] = {
         "success",
         "finish_reason",
         "feedback",
-        "reflection",
+        "text",
         "memory_version",
         "artifact_id",
     ),
@@ -95,12 +95,10 @@ _FACTS: dict[Kind, tuple[str, ...]] = {
         "reward_before",
         "reward_after",
         "iteration",
-        "status",
         "artifact_id",
     ),
 }
 _DEEPER: tuple[Kind, ...] = ("artifact", "memory_entry")
-_LED_BY = {"reflection": "attempt it reflects on", "second_attempt": "what it followed"}
 
 
 def _origins(kind: Kind, row: Mapping[str, Any]) -> Iterator[tuple[Kind, str, str]]:
@@ -111,10 +109,10 @@ def _origins(kind: Kind, row: Mapping[str, Any]) -> Iterator[tuple[Kind, str, st
     elif kind == "sft_row":
         yield "trajectory", row["trajectory_id"], "attempt that succeeded"
     elif kind == "memory_entry":
-        yield "trajectory", row["source_trajectory_id"], "reflection it holds"
+        yield "trajectory", row["source_trajectory_id"], "trajectory it was taken from"
     else:
         if row["parent_trajectory_id"] is not None:
-            yield "trajectory", row["parent_trajectory_id"], _LED_BY.get(row["role"], "parent")
+            yield "trajectory", row["parent_trajectory_id"], "trajectory it followed"
         for entry_id in row["memory_entry_ids"]:
             yield "memory_entry", entry_id, "memory entry it saw"
         yield "artifact", row["policy_version"], "policy that sampled it"

@@ -21,7 +21,7 @@ from storage.filesystem import sha256_file, store_errors
 _LEFT_OUT = {"_refs", "_transactions", "latest_version_hint.json"}
 
 
-class SealedVersion(BaseModel):
+class CheckedVersion(BaseModel):
     """A memory version whose rows were found right."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -33,21 +33,21 @@ class SealedVersion(BaseModel):
 class _Line(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    layout: Literal[2]
+    layout: Literal[3]
     """Of the table's columns. A table of another layout is made anew."""
-    versions: dict[str, SealedVersion]
+    versions: dict[str, CheckedVersion]
     files: dict[str, str]
 
 
-class Seal:
-    """The seal of the table in `folder`, kept in a file beside it, to which each new version adds a line."""
+class IndexChecksums:
+    """Digests of the files of the table in `folder`; in a file beside it, with a line for each addition."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._path = folder.with_name(folder.name + ".seal.jsonl")
+        self._path = folder.with_name(folder.name + ".checksums.jsonl")
         self._files: dict[str, str] = {}
         self._size = 0
-        self.versions: dict[str, SealedVersion] = {}
+        self.versions: dict[str, CheckedVersion] = {}
         """Memory versions that can be trusted."""
 
     def load(self) -> None:
@@ -60,7 +60,7 @@ class Seal:
             return
         self._files, self.versions, self._size = {}, {}, size
         files: dict[str, str] = {}
-        versions: dict[str, SealedVersion] = {}
+        versions: dict[str, CheckedVersion] = {}
         with store_errors("read", self._path):
             for text in self._path.read_bytes().splitlines():
                 try:
@@ -74,7 +74,7 @@ class Seal:
                     return
         self._files, self.versions = files, versions
 
-    def add(self, versions: Mapping[str, SealedVersion]) -> None:
+    def add(self, versions: Mapping[str, CheckedVersion]) -> None:
         """Put down versions that were checked, and the table's files that are new since the last time."""
         with store_errors("write", self._path):
             new = {
@@ -82,7 +82,7 @@ class Seal:
                 for name in sorted(_file_names(self._folder))
                 if name not in self._files
             }
-            line = _Line(layout=2, versions=dict(versions), files=new).model_dump_json() + "\n"
+            line = _Line(layout=3, versions=dict(versions), files=new).model_dump_json() + "\n"
             # Where nothing was trusted, what the file says is not to be trusted either.
             with self._path.open("ab" if self.versions else "wb") as file:
                 file.write(line.encode("utf-8"))

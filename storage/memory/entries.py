@@ -14,10 +14,10 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage.memory.embedding import Embedder
+from storage.memory.embedder import Embedder
 from storage.tables.parquet import TableFormat, require_format, scan_files, write_rows
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 MEMORY_SCHEMA = pa.schema(
     [
         pa.field("entry_id", pa.string(), nullable=False),
@@ -34,7 +34,6 @@ MEMORY_SCHEMA = pa.schema(
         pa.field("source_trajectory_id", pa.string()),
         pa.field("iteration", pa.int32(), nullable=False),
         pa.field("policy_version", pa.string(), nullable=False),
-        pa.field("status", pa.string(), nullable=False),
         pa.field("parent_entry_ids", pa.list_(pa.string()), nullable=False),
         pa.field("memory_version", pa.string(), nullable=False),
         pa.field("environment", pa.string()),
@@ -53,7 +52,6 @@ MEMORY = TableFormat(
         "key_text",
         "embedding_model",
         "policy_version",
-        "status",
         "memory_version",
         "environment",
     ),
@@ -85,14 +83,12 @@ class MemoryEntry:
     iteration: int
     policy_version: str
     """Artifact id of the checkpoint that wrote it; empty where none did."""
-    status: str
-    """`active` entries are retrieved."""
     parent_entry_ids: tuple[str, ...]
     """Entries that the reflection saw."""
     memory_version: str
     """The memory version that brought it in."""
     environment: str | None = None
-    """Type of the environment; None in files of the first schema, which did not keep it."""
+    """Type of the environment; None where there was none."""
 
     @property
     def gain(self) -> float:
@@ -127,11 +123,6 @@ def write_embedded(
         for entry, vector in zip(entries, vectors, strict=True)
     )
     return write_rows(path, rows, MEMORY)
-
-
-def read_delta(path: Path) -> pa.Table:
-    """The rows of one delta with its vectors. Raises StoreError for a file in another format."""
-    return pa.Table.from_batches(iterate_delta(path), schema=MEMORY_SCHEMA)
 
 
 def iterate_delta(path: Path) -> Iterator[pa.RecordBatch]:

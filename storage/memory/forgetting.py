@@ -10,20 +10,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import polars as pl
+
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
 from storage.memory.chain import (
-    EMPTY_MEMORY,
     PARENT_INPUT,
     REMOVALS_FILE,
     read_chain,
     scan_entries,
     scan_removed,
 )
-from storage.memory.history import FORGET_STAGE, INDEX_STAGE, REQUEST_STAGE, latest_version
+from storage.memory.history import latest_version, memory_versions
 from storage.memory.removals import Removal, write_removals
 from storage.runs.run import Run
+
+REQUEST_STAGE = "forget_request"
+"""Asks that an entry be forgotten, and says why."""
+
+FORGET_STAGE = "forget_memory"
+"""Removes the entry that a request names."""
 
 
 @dataclass(frozen=True)
@@ -65,16 +72,22 @@ def forget(store: ArtifactStore, run: Run, entry_id: str, reason: str) -> Forgot
         key = f"{len(asked):04d}"
         with store.create(request, run=run.name, iteration=begun) as staging:
             staging.commit(memory_version=version)
-        run.record(begun, REQUEST_STAGE, request.artifact_id, key=key, reused=False, seconds=0.0)
-        indexed = any((entry.stage, entry.iteration) == (INDEX_STAGE, begun) for entry in run.stages())
+        _record(run, begun, request, key)
+        indexed = any(each.iteration == begun for each in memory_versions(run))
         removal = forget_recipe(version, request.artifact_id) if indexed else None
         if removal is not None:
             with store.create(removal, run=run.name, iteration=begun) as staging:
                 removed = write_forgotten(store, staging.path, removal)
                 staging.commit(counters={"entries_forgotten": removed}, memory_version=removal.artifact_id)
-            run.record(begun, FORGET_STAGE, removal.artifact_id, key=key, reused=False, seconds=0.0)
+            _record(run, begun, removal, key)
     return Forgotten(
         entry_id, reason, begun, request.artifact_id, None if removal is None else removal.artifact_id
+    )
+
+
+def _record(run: Run, iteration: int, recipe: Recipe, key: str) -> None:
+    run.record(
+        iteration, recipe.stage, recipe.artifact_id, kind=recipe.kind, key=key, reused=False, seconds=0.0
     )
 
 
@@ -88,6 +101,15 @@ def request_recipe(version: str, entry_id: str, reason: str) -> Recipe:
 def forget_recipe(parent: str, request_id: str) -> Recipe:
     """The recipe of the memory version that fulfils a request."""
     return Recipe(FORGET_STAGE, 1, {}, {PARENT_INPUT: parent, "request": request_id}, 0, kind="memory")
+
+
+def forget_requests(run: Run) -> dict[int, list[str]]:
+    """Iteration -> the requests to be fulfilled after it, as artifact ids, in order."""
+    requests: dict[int, list[tuple[str, str]]] = {}
+    for entry in run.stages():
+        if entry.stage == REQUEST_STAGE:
+            requests.setdefault(entry.iteration or 0, []).append((entry.key, entry.artifact_id))
+    return {iteration: [artifact_id for _, artifact_id in sorted(of)] for iteration, of in requests.items()}
 
 
 def write_forgotten(store: ArtifactStore, folder: Path, recipe: Recipe) -> int:
@@ -115,9 +137,7 @@ def require_held(store: ArtifactStore, version: str, entry_id: str) -> None:
 
 def _state(store: ArtifactStore, version: str, entry_id: str) -> Removal | str:
     """`held`, `unknown`, or the removal of an entry."""
-    import polars as pl
-
-    _, deltas = read_chain(store, version if version != EMPTY_MEMORY else EMPTY_MEMORY)
+    _, deltas = read_chain(store, version)
     gone = scan_removed(deltas).filter(pl.col("entry_id") == entry_id).collect()
     if gone.height:
         return Removal(**gone.row(0, named=True))

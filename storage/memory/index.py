@@ -20,7 +20,7 @@ import pyarrow as pa
 from storage.artifacts.store import ArtifactStore
 from storage.filesystem import open_root, store_errors
 from storage.memory.chain import EMPTY_MEMORY, Delta, read_chain, read_delta_of, remaining, without
-from storage.memory.checksums import Seal, SealedVersion
+from storage.memory.checksums import CheckedVersion, IndexChecksums
 from storage.memory.entries import MEMORY_SCHEMA, entries_digest
 from storage.memory.index_columns import INDEX_KEY, index_columns, with_index_columns
 from storage.memory.search_indexes import INDEXED_ROWS, keep_indexes, quote
@@ -54,7 +54,7 @@ class MemoryIndex:
     def __init__(self, folder: Path, artifacts: ArtifactStore) -> None:
         self._folder = folder
         self._artifacts = artifacts
-        self._seal = Seal(folder)
+        self._checksums = IndexChecksums(folder)
         self._one_thread = threading.Lock()
 
     def open(self, version: str) -> Table | None:
@@ -67,30 +67,30 @@ class MemoryIndex:
             return None
         read_delta_of(self._artifacts, version)
         with self._one_thread:
-            self._seal.load()
-            if not self._is_sealed(version):
+            self._checksums.load()
+            if not self._is_checked(version):
                 with self._one_process():
-                    self._seal.load()
-                    if not self._is_sealed(version) and not self._bring_up_to(version):
+                    self._checksums.load()
+                    if not self._is_checked(version) and not self._bring_up_to(version):
                         return None
-            return self._pinned(version) if self._seal.versions[version].rows else None
+            return self._pinned(version) if self._checksums.versions[version].rows else None
 
     def holds(self, version: str) -> bool:
         """Whether the table has exactly the entries of a version, each once; changes nothing."""
         _, deltas = read_chain(self._artifacts, version)
         return not any(batch.num_rows for batch in remaining(deltas)) or self._holds(deltas)
 
-    def _is_sealed(self, version: str) -> bool:
+    def _is_checked(self, version: str) -> bool:
         """Whether a version was checked, and its tag still names the table's version that was."""
-        known = self._seal.versions.get(version)
+        known = self._checksums.versions.get(version)
         return known is not None and self._tag(version) == known.table_version
 
     def _bring_up_to(self, version: str) -> bool:
         """Make the table hold a version; False where that has no entries and there is no table."""
-        base, deltas = read_chain(self._artifacts, version, until=self._is_sealed)
+        base, deltas = read_chain(self._artifacts, version, until=self._is_checked)
         if base != EMPTY_MEMORY:
             with suppress(*_UNREADABLE):
-                self._seal.add(self._extend(deltas, base, self._seal.versions[base].rows))
+                self._checksums.add(self._extend(deltas, base, self._checksums.versions[base].rows))
                 return True
             _, deltas = read_chain(self._artifacts, version)
         if not any(batch.num_rows for delta in deltas for batch in delta.batches()):
@@ -98,7 +98,7 @@ class MemoryIndex:
         if not self._holds(deltas):
             self._repair(deltas)
         table = self._pinned(version)
-        self._seal.add({version: SealedVersion(table_version=table.version, rows=table.count_rows())})
+        self._checksums.add({version: CheckedVersion(table_version=table.version, rows=table.count_rows())})
         return True
 
     def _holds(self, deltas: Sequence[Delta]) -> bool:
@@ -125,11 +125,11 @@ class MemoryIndex:
                 self._extend(deltas[done:], base, None)
                 if self._holds(deltas):
                     return
-        self._seal.drop()
+        self._checksums.drop()
         self._create(deltas)
         self._extend(deltas, EMPTY_MEMORY, 0)
 
-    def _extend(self, deltas: Sequence[Delta], base: str, rows: int | None) -> dict[str, SealedVersion]:
+    def _extend(self, deltas: Sequence[Delta], base: str, rows: int | None) -> dict[str, CheckedVersion]:
         """Add deltas after the tagged version `base`, which has `rows` entries, and tag each.
 
         With the last one the table's files and indexes are put in order.
@@ -142,7 +142,7 @@ class MemoryIndex:
             table.checkout(at)
             table.restore()
         rows = table.count_rows() if rows is None else rows
-        added: dict[str, SealedVersion] = {}
+        added: dict[str, CheckedVersion] = {}
         for delta in deltas:
             rows += _change(table, delta)
             if delta is deltas[-1]:
@@ -150,7 +150,7 @@ class MemoryIndex:
             if self._tag(delta.version) is not None:  # of a branch that was left
                 table.tags.delete(delta.version)
             table.tags.create(delta.version, table.version)
-            added[delta.version] = SealedVersion(table_version=table.version, rows=rows)
+            added[delta.version] = CheckedVersion(table_version=table.version, rows=rows)
         if table.count_rows() != rows:
             raise RuntimeError(f"the table has {table.count_rows()} entries and should have {rows}")
         return added

@@ -49,12 +49,10 @@ class MemoryFilter:
     """The least `reward_after - reward_before`."""
     first_iteration: int | None = None
     last_iteration: int | None = None
-    only_active: bool = True
-    """False where all are known to be active: a condition that leaves all of them costs time."""
 
     def condition(self) -> str:
         """The same in LanceDB's SQL; empty where nothing restricts."""
-        parts = ["status = 'active'"] if self.only_active else []
+        parts: list[str] = []
         if self.task_type is not None:
             parts.append(f"task_type = {quote(self.task_type)}")
         if self.environment is not None:
@@ -168,7 +166,9 @@ def hybrid_search(
 def _candidates(table: Table, queries: npt.NDArray[np.float32], limit: int, condition: str) -> list[Ranked]:
     search = table.search(list(queries), vector_column_name="vector").distance_type("cosine")
     search = search.bypass_vector_index()
-    rows = search.where(condition, prefilter=True).select(["entry_id", "_distance"]).limit(limit).to_arrow()
+    if condition:
+        search = search.where(condition, prefilter=True)
+    rows = search.select(["entry_id", "_distance"]).limit(limit).to_arrow()
     # LanceDB numbers the queries only where there are several.
     numbers = rows.column("query_index").to_pylist() if len(queries) > 1 else [0] * rows.num_rows
     found: list[Ranked] = [[] for _ in queries]

@@ -31,7 +31,7 @@ REFINED = 120
 TEXT_COLUMNS = ("text", "key_text")
 """What full text looks into: the reflection, and the situation (task and feedback) it answers."""
 
-_BITMAPS = ("status", "task_type", "environment", GAIN_STEP)
+_BITMAPS = ("task_type", "environment", GAIN_STEP)
 _TREES = ("entry_id", "gain", "iteration")
 _VECTOR = "vector-of-"
 _GROWTH = 4

@@ -9,10 +9,10 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from storage.memory.embedding import Embedder
+from storage.memory.embedder import Embedder
 from storage.memory.entries import MemoryEntry
-from storage.memory.reflection_memory import MemoryView
 from storage.memory.removals import Removal
+from storage.memory.view import MemoryView
 
 Eviction = Literal["oldest", "lowest_gain"]
 
@@ -22,7 +22,7 @@ _DECIMALS = 6
 
 @dataclass(frozen=True)
 class MemoryLimits:
-    """How a memory is kept small; None does not limit."""
+    """How a memory is kept compact; None does not limit."""
 
     merge_similarity: float | None = None
     """Least cosine similarity of near-duplicates."""
@@ -30,7 +30,7 @@ class MemoryLimits:
     evict: Eviction = "oldest"
 
 
-def keep_small(
+def compact(
     view: MemoryView, entries: Sequence[MemoryEntry], limits: MemoryLimits, embedder: Embedder, version: str
 ) -> list[Removal]:
     """What has to leave, or not to enter, when `entries` are added to the memory `view` as `version`.

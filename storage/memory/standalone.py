@@ -17,17 +17,21 @@ from storage.memory.chain import (
     REMOVALS_FILE,
     read_chain,
     scan_entries,
-    scan_removed,
 )
-from storage.memory.embedding import DEFAULT_MODEL, Embedder
+from storage.memory.embedder import Embedder
 from storage.memory.entries import MemoryEntry, write_delta
 from storage.memory.forgetting import forget
-from storage.memory.history import INDEX_STAGE, MemoryVersion, latest_version, memory_versions
-from storage.memory.reflection_memory import MemoryHit, MemoryView, ReflectionMemory
+from storage.memory.history import MemoryVersion, latest_version, memory_versions
 from storage.memory.removals import write_removals
 from storage.memory.search import SearchMode
-from storage.memory.selection import MemoryLimits, keep_small
+from storage.memory.selection import MemoryLimits, compact
+from storage.memory.view import MemoryHit, MemoryVersions, MemoryView
 from storage.runs.run import Run, RunStore
+
+STANDALONE = "standalone"
+"""Key in the settings of a run that is a memory by itself; such a run is not trained."""
+
+_ADD_STAGE = "add_lessons"
 
 
 @dataclass(frozen=True)
@@ -50,38 +54,42 @@ class Lesson:
         return "m-" + digest([self.text, self.situation, self.task_type])
 
 
-class StandaloneMemory(ReflectionMemory):
+class StandaloneMemory(MemoryVersions):
     """A memory that is added to by hand; made by `ReflectionMemory.open`.
 
     It lies in the store as a run of its own that only has memory versions, so that `erl-pipeline memory`
     and `erl-pipeline lineage verify` can look into it, and garbage collection leaves it alone. The
     iteration of an entry is the number of the `add` that brought it.
+
+    Raises InputError where `name` is a training run, or a memory with another embedding model.
     """
 
     def __init__(
         self,
         store_uri: str,
         name: str,
-        embedding_model: str = DEFAULT_MODEL,
+        embedder: Embedder,
         limits: MemoryLimits | None = None,
     ) -> None:
         runs = RunStore(store_uri)
-        settings = {"memory": {"embedding_model": embedding_model}}
+        settings = {STANDALONE: True, "memory": {"embedding_model": embedder.model}}
         self._run: Run = runs.open(name) if name in runs.list() else runs.create(name, settings)
         if self._run.config != settings:
             raise InputError(
                 f"{name} in store {store_uri} is a training run or has another embedding model than "
-                f"{embedding_model}. Give this memory another name, or its own model."
+                f"{embedder.model}. Give this memory another name, or its own model."
             )
         self._store = ArtifactStore(store_uri)
         self._limits = limits or MemoryLimits()
-        super().__init__(store_uri, name, self._store, Embedder(embedding_model))
+        super().__init__(store_uri, name, self._store, embedder)
 
     def add(self, lessons: Sequence[Lesson]) -> str:
-        """Store lessons and return the new memory version. One that was added before changes nothing, even
-        if it was merged or evicted since; where none is new, the version stays as it is.
+        """Store lessons and return the new memory version.
 
-        Raises InputError for a lesson that was forgotten, RunBusy while another process adds.
+        A lesson that was added before changes nothing, even if it was merged, evicted or forgotten since:
+        what was forgotten stays forgotten. Where none is new, the version stays as it is.
+
+        Raises RunBusy while another process adds.
         """
         with self._run.lock():
             parent = latest_version(self._run)
@@ -90,14 +98,14 @@ class StandaloneMemory(ReflectionMemory):
             new = [lesson for entry_id, lesson in wanted.items() if entry_id not in known]
             if not new:
                 return parent
-            number = len([each for each in memory_versions(self._run) if each.stage == INDEX_STAGE]) + 1
+            number = max((each.iteration for each in memory_versions(self._run)), default=0) + 1
             content = [
                 [each.entry_id, each.environment, each.reward_before, each.reward_after] for each in new
             ]
             limits = self._limits
             recipe = Recipe(
-                INDEX_STAGE,
-                2,
+                _ADD_STAGE,
+                1,
                 {
                     "lessons": digest(content),
                     "embedding_model": self.embedder.embedding_model,
@@ -106,6 +114,7 @@ class StandaloneMemory(ReflectionMemory):
                 },
                 {} if parent == EMPTY_MEMORY else {PARENT_INPUT: parent},
                 0,
+                kind="memory",
             )
             entries = [_entry(lesson, number, recipe.artifact_id) for lesson in new]
             self._commit(recipe, number, entries, self.at(parent))
@@ -137,14 +146,10 @@ class StandaloneMemory(ReflectionMemory):
         return memory_versions(self._run)
 
     def _known(self, version: str, entry_ids: Sequence[str]) -> set[str]:
-        """Those entries that the memory has or had. Raises InputError for one that was forgotten."""
+        """Those entries that the memory has or had."""
         _, deltas = read_chain(self._store, version)
-        chosen = pl.col("entry_id").is_in(entry_ids)
-        removed = scan_removed(deltas).filter(chosen & (pl.col("reason") == "forgotten")).collect()
-        if removed.height:
-            entry_id, reason = removed.select("entry_id", "detail").row(0)
-            raise InputError(f"lesson {entry_id} was forgotten and is not taken again: {reason}")
-        return set(scan_entries(deltas).filter(chosen).select("entry_id").collect()["entry_id"])
+        chosen = scan_entries(deltas).filter(pl.col("entry_id").is_in(entry_ids))
+        return set(chosen.select("entry_id").collect()["entry_id"])
 
     def _commit(
         self, recipe: Recipe, number: int, entries: Sequence[MemoryEntry], before: MemoryView
@@ -152,13 +157,13 @@ class StandaloneMemory(ReflectionMemory):
         version = recipe.artifact_id
         with self._store.create(recipe, run=self._run.name, iteration=number) as staging:
             write_delta(staging.path / ENTRIES_FILE, entries, self.embedder)
-            removals = keep_small(before, entries, self._limits, self.embedder, version)
+            removals = compact(before, entries, self._limits, self.embedder, version)
             if removals:
                 write_removals(staging.path / REMOVALS_FILE, removals)
             staging.commit(
                 counters={"entries": before.count() + len(entries) - len(removals)}, memory_version=version
             )
-        self._run.record(number, INDEX_STAGE, version, reused=False, seconds=0.0)
+        self._run.record(number, recipe.stage, version, kind=recipe.kind, reused=False, seconds=0.0)
 
 
 def _entry(lesson: Lesson, number: int, version: str) -> MemoryEntry:
@@ -175,7 +180,6 @@ def _entry(lesson: Lesson, number: int, version: str) -> MemoryEntry:
         source_trajectory_id=None,
         iteration=number,
         policy_version="",
-        status="active",
         parent_entry_ids=(),
         memory_version=version,
         environment=lesson.environment,

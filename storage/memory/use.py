@@ -16,12 +16,9 @@ from storage.memory.chain import Delta, scan_entries, scan_removed
 from storage.runs.run import Run
 from storage.tables.trajectories import scan_trajectories
 
-ROLLOUT_STAGE = "rollout_shard"
-
 _NEEDED = [
     "trajectory_id",
     "parent_trajectory_id",
-    "role",
     "iteration",
     "task_id",
     "task_type",
@@ -33,7 +30,7 @@ _NEEDED = [
 
 @dataclass(frozen=True)
 class Outcomes:
-    """Second attempts: for each task whether each of its attempts succeeded."""
+    """Attempts that followed a search of the memory: for each task whether each of them succeeded."""
 
     by_task: dict[str, list[bool]]
 
@@ -48,10 +45,10 @@ class Outcomes:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Second attempts after reflections that saw memory, and others.
+    """Attempts that followed a trajectory which saw memory, and others.
 
-    They were not drawn by lot: what is retrieved depends on the task and the failure, and policies change
-    from iteration to iteration, so a difference is a hint and no proof.
+    The two were not assigned at random: what is retrieved depends on the task and the failure, and policies
+    change from iteration to iteration, so a difference is a hint and no proof.
     """
 
     with_memory: Outcomes
@@ -62,7 +59,7 @@ class Comparison:
 
 def rollout_files(store: ArtifactStore, run: Run) -> list[Path]:
     """The trajectories that a run's rollouts have in Parquet; each artifact is verified."""
-    artifacts = [store.open(entry.artifact_id) for entry in run.stages() if entry.stage == ROLLOUT_STAGE]
+    artifacts = [store.open(entry.artifact_id) for entry in run.stages() if entry.kind == "trajectories"]
     return [
         artifact.rows_path(entry.path)
         for artifact in artifacts
@@ -71,17 +68,18 @@ def rollout_files(store: ArtifactStore, run: Run) -> list[Path]:
     ]
 
 
-def reflections(files: Sequence[Path]) -> pl.DataFrame:
-    """One row for each reflection in trajectory files, in order.
+def memory_searches(files: Sequence[Path]) -> pl.DataFrame:
+    """One row for each trajectory in files for whose prompt a memory was searched, in order.
 
     Columns: trajectory_id, iteration, task_id, task_type, memory_version, memory_entry_ids, and `success` of
-    the attempt that followed it, null where none did.
+    the trajectory that followed it, null where none did.
     """
     rows = scan_trajectories(files).select(_NEEDED)
-    attempts = rows.filter(pl.col("role") == "second_attempt").select("parent_trajectory_id", "success")
+    attempts = rows.filter(pl.col("parent_trajectory_id").is_not_null())
+    attempts = attempts.select("parent_trajectory_id", "success")
     return (
-        rows.filter(pl.col("role") == "reflection")
-        .drop("role", "success", "parent_trajectory_id")
+        rows.filter(pl.col("memory_version") != "")
+        .drop("success", "parent_trajectory_id")
         .join(
             attempts,
             left_on="trajectory_id",
@@ -108,7 +106,7 @@ def retrieval_counts(seen: pl.DataFrame) -> pl.DataFrame:
 
 
 def compare(seen: pl.DataFrame, entry_id: str | None) -> Comparison:
-    """Second attempts after reflections that saw an entry, against others on the same tasks that did not.
+    """Attempts that followed trajectories which saw an entry, against others on the same tasks.
 
     Without `entry_id`: that saw any entry, against those that saw none, whatever their tasks: in one
     iteration nearly all or none see memory.

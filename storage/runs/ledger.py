@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import threading
@@ -12,6 +11,8 @@ from typing import BinaryIO
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from storage.artifacts.recipe import ArtifactKind
+from storage.artifacts.sealing import seal, unseal
 from storage.errors import StoreError
 from storage.filesystem import StoreRoot, list_names, read_bytes, store_errors, sync_folder
 
@@ -19,7 +20,6 @@ PART_LINES = 256
 """Lines that a part of a ledger in an object store holds before the next is begun."""
 
 _TAIL_BYTES = 4096
-_DIGEST = b',"sha256":"'
 
 
 class LedgerEntry(BaseModel):
@@ -29,6 +29,7 @@ class LedgerEntry(BaseModel):
 
     iteration: int | None
     stage: str
+    kind: ArtifactKind
     key: str
     artifact_id: str
     reused: bool
@@ -97,23 +98,18 @@ class Ledger:
 
 
 def _line(entry: LedgerEntry) -> bytes:
-    content = entry.model_dump_json().encode("utf-8")
-    return content[:-1] + _DIGEST + _digest(content) + b'"}\n'
+    return seal(entry.model_dump_json()) + b"\n"
 
 
 def _entry(line: bytes) -> LedgerEntry | None:
     """The entry of a line; None where the line is not as it was written."""
-    content, _, end = line.rpartition(_DIGEST)
-    if end != _digest(content + b"}") + b'"}':
+    content = unseal(line)
+    if content is None:
         return None
     try:
-        return LedgerEntry.model_validate_json(content + b"}")
+        return LedgerEntry.model_validate_json(content)
     except ValidationError:
         return None
-
-
-def _digest(content: bytes) -> bytes:
-    return hashlib.sha256(content).hexdigest()[:16].encode()
 
 
 def _append_line(path: Path, line: bytes) -> None:

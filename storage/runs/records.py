@@ -1,35 +1,29 @@
-"""Small files that say what a run is, with a digest by which a change is found."""
+"""Small files that say what a run is: sealed JSON, laid out for people to read."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any
 
-from storage.artifacts.recipe import canonical_json
+from storage.artifacts.sealing import SCHEMA_VERSION, open_document, seal
 from storage.errors import StoreError
-
-_DIGEST = "sha256"
 
 
 def record_bytes(content: Mapping[str, Any]) -> bytes:
-    """JSON for people to read, with the digest of `content` beside it."""
-    text = json.dumps({**content, _DIGEST: _sha256(content)}, indent=1, ensure_ascii=False, allow_nan=False)
-    return (text + "\n").encode("utf-8")
+    """A sealed document with the schema version and `content`, which must be finite JSON."""
+    document = {"schema_version": SCHEMA_VERSION, **content}
+    return seal(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False))
 
 
 def read_record(written: bytes, path: str) -> dict[str, Any]:
-    """The content of a file of `record_bytes`. Raises StoreError where it is not as it was written."""
-    try:
-        content = json.loads(written)
-        whole = isinstance(content, dict) and content.pop(_DIGEST, None) == _sha256(content)
-    except ValueError as error:
-        raise StoreError(f"{path} cannot be read: {error}. Put it back from a copy.") from error
-    if not whole:
+    """The content of a file of `record_bytes`.
+
+    Raises StoreError where it is not as it was written, or where another version of this program wrote it.
+    """
+    document = open_document(written, path)
+    if document is None:
         raise StoreError(f"{path} was changed after it was written. Put it back from a copy.")
+    content: dict[str, Any] = json.loads(document)
+    del content["schema_version"]
     return content
-
-
-def _sha256(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(canonical_json(content).encode("utf-8")).hexdigest()

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+from storage.artifacts.recipe import ArtifactKind
 from storage.errors import InputError
 from storage.filesystem import StoreRoot, list_names, open_root, read_bytes, write_new
 from storage.runs.lease import LEASE_SECONDS, Lease
@@ -43,11 +44,12 @@ class Run:
         stage: str,
         artifact_id: str,
         *,
+        kind: ArtifactKind,
         key: str = "",
         reused: bool,
         seconds: float,
     ) -> None:
-        """Write down that a stage has given an artifact; it is on disk when this returns.
+        """Write down that a stage has given an artifact of a kind; it is on disk when this returns.
 
         `key` tells apart several artifacts of one stage in one iteration. `seconds` is wall time.
 
@@ -60,6 +62,7 @@ class Run:
             LedgerEntry(
                 iteration=iteration,
                 stage=stage,
+                kind=kind,
                 key=key,
                 artifact_id=artifact_id,
                 reused=reused,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -14,9 +15,7 @@ import pyarrow as pa
 from storage.artifacts.recipe import digest
 from storage.tables.parquet import TableFormat, read_rows, scan_files, write_rows
 
-Role = Literal["first_attempt", "reflection", "second_attempt", "distilled", "replay", "guided"]
-
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 TRAJECTORY_SCHEMA = pa.schema(
     [
         pa.field("trajectory_id", pa.string(), nullable=False),
@@ -27,7 +26,6 @@ TRAJECTORY_SCHEMA = pa.schema(
         pa.field("task_type", pa.string(), nullable=False),
         pa.field("environment", pa.string(), nullable=False),
         pa.field("role", pa.string(), nullable=False),
-        pa.field("attempt_index", pa.int32(), nullable=False),
         pa.field("revision_index", pa.int32(), nullable=False),
         pa.field("sample_index", pa.int32(), nullable=False),
         pa.field("group_id", pa.string(), nullable=False),
@@ -45,12 +43,12 @@ TRAJECTORY_SCHEMA = pa.schema(
         pa.field("truncated", pa.bool_(), nullable=False),
         pa.field("feedback", pa.string(), nullable=False),
         pa.field("messages", pa.string(), nullable=False),
-        pa.field("reflection", pa.string()),
         pa.field("memory_version", pa.string(), nullable=False),
         pa.field("memory_entry_ids", pa.list_(pa.string()), nullable=False),
         pa.field("seed", pa.int64(), nullable=False),
-        pa.field("environment_seed", pa.int64(), nullable=False),
         pa.field("task_payload", pa.string(), nullable=False),
+        pa.field("text", pa.string()),
+        pa.field("metrics", pa.string(), nullable=False),
     ]
 )
 TRAJECTORIES = TableFormat(
@@ -69,13 +67,16 @@ TRAJECTORIES = TableFormat(
         "tokenizer_digest",
         "finish_reason",
         "feedback",
-        "reflection",
+        "metrics",
+        "text",
         "memory_version",
         "memory_entry_ids.list.element",
         "task_payload",
     ),
     float_lists=("behaviour_logprobs.list.element",),
 )
+
+NO_METRICS = "{}"
 
 LOGPROB_TOLERANCE = 1e-4
 """How far above 0 rounding may bring a log-probability."""
@@ -93,14 +94,13 @@ class Trajectory:
     episode_id: str
     """The task's whole chain of attempts that this is a part of."""
     parent_trajectory_id: str | None
-    """What led to this: the reflection of a second attempt, the failed attempt of a reflection."""
+    """The trajectory that led to this one, such as the failed attempt that a reflection is on."""
     iteration: int
     task_id: str
     task_type: str
     environment: str
-    role: Role
-    attempt_index: int
-    """Which try at the task, from 0."""
+    role: str
+    """What it is in its episode; the method declares its roles."""
     revision_index: int
     """Which round of reflection and retry, from 0 for the first attempt."""
     sample_index: int
@@ -127,16 +127,18 @@ class Trajectory:
     """What the environment said of the attempt; for a reflection, of the attempt it reflects on."""
     messages: str
     """For people: JSON list of `{"role", "content"}`."""
-    reflection: str | None
-    """The reflection's text as it is used; None for other roles and ill-formed reflections."""
     memory_version: str
-    """The memory that was searched; empty where none was."""
+    """The memory that was searched for its prompt; empty where none was."""
     memory_entry_ids: tuple[str, ...]
     """Entries that stood in the prompt, the best first."""
     seed: int
-    environment_seed: int
+    """The seed that sampled it."""
     task_payload: str
     """JSON of the task, so that a trajectory can be shown without its environment."""
+    text: str | None = None
+    """What the role's parser took from the answer; None where it is ill-formed or was not parsed."""
+    metrics: str = NO_METRICS
+    """The environment's metrics of the attempt: JSON object, name -> number."""
 
     def validate(self) -> None:
         """Raise ValueError, naming the trajectory, when its columns contradict each other."""
@@ -155,13 +157,28 @@ class Trajectory:
                 )
         if any(token < 0 for token in (*self.prompt_token_ids, *self.response_token_ids)):
             raise self._wrong("has a negative token id")
-        if self.role not in get_args(Role):
-            raise self._wrong(f"has role {self.role!r}; allowed: {', '.join(get_args(Role))}")
+        if not self.role:
+            raise self._wrong("has no role")
+        if self.metrics != NO_METRICS and not is_metrics(self.metrics):
+            raise self._wrong(
+                f"has metrics {self.metrics!r}; they must be a JSON object, name -> finite number"
+            )
         if not math.isfinite(self.reward):
             raise self._wrong(f"has reward {self.reward}; it must be finite")
 
     def _wrong(self, what: str) -> ValueError:
         return ValueError(f"trajectory {self.trajectory_id} {what}")
+
+
+def is_metrics(text: str) -> bool:
+    """Whether a text is a JSON object of finite numbers."""
+    try:
+        metrics = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(metrics, dict) and all(
+        type(value) in (int, float) and math.isfinite(value) for value in metrics.values()
+    )
 
 
 def trajectory_id(*parts: str | int) -> str:

@@ -10,6 +10,7 @@ from typing import Literal
 
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.pruned import present_files
+from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
 from storage.filesystem import open_root
@@ -20,12 +21,12 @@ Kept = Literal["checkpoints", "optimizer", "trajectories"]
 """What a rule is about: weights, optimizer states, or the rows of rollouts."""
 
 _RULE = re.compile(r"(\d{1,9})|(\d{1,9}),every:(\d{1,9})|every:(\d{1,9})")
-_FILES: Mapping[Kept, tuple[frozenset[str], str]] = {
-    "checkpoints": (frozenset({"update_policy", "fine_tune"}), "model/*.safetensors"),
-    "optimizer": (frozenset({"update_policy", "fine_tune"}), "optimizer.safetensors"),
-    "trajectories": (frozenset({"rollout_shard"}), "*.parquet"),
+_FILES: Mapping[Kept, tuple[ArtifactKind, str]] = {
+    "checkpoints": ("checkpoint", "model/*.safetensors"),
+    "optimizer": ("checkpoint", "optimizer.safetensors"),
+    "trajectories": ("trajectories", "*.parquet"),
 }
-"""Stages and files, by name. The checkpoint that a run began with is never released: adapters need it."""
+"""The kind of artifact, and its files by name."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,8 @@ def parse_rule(text: str) -> RetentionRule:
 
 
 @dataclass(frozen=True)
-class PlannedRelease:
-    """Files of one artifact to be released, and by what rule."""
+class PlannedPruning:
+    """Files of one artifact to be pruned, and by what rule."""
 
     manifest: Manifest
     kind: Kept
@@ -69,8 +70,8 @@ class PlannedRelease:
 
 def plan_retention(
     store_uri: str, rules: Mapping[Kept, RetentionRule], run_name: str | None = None
-) -> list[PlannedRelease]:
-    """What the rules would release; changes nothing.
+) -> list[PlannedPruning]:
+    """What the rules would prune; changes nothing.
 
     A file goes only where no run keeps it: an artifact that runs share stays as long as one of them needs it.
 
@@ -83,60 +84,62 @@ def plan_retention(
     if run_name is not None:
         runs.open(run_name)
     opened = [runs.open(name) for name in runs.list()]
-    planned: list[PlannedRelease] = []
+    planned: list[PlannedPruning] = []
     for kind, rule in rules.items():
-        stages, pattern = _FILES[kind]
+        artifact_kind, pattern = _FILES[kind]
         offered: set[str] = set()
         kept: set[str] = set()
         for run in opened:
-            places = _places(run, stages)
-            last = rule.kept(places) if run_name in (None, run.name) else set(places)
-            for iteration, artifact_ids in places.items():
+            made = _by_iteration(run, artifact_kind)
+            # What a run began with is never pruned: adapters need it.
+            kept.update(made.pop(0, []))
+            last = rule.kept(made) if run_name in (None, run.name) else set(made)
+            for iteration, artifact_ids in made.items():
                 (kept if iteration in last else offered).update(artifact_ids)
         for artifact_id in sorted(offered - kept):
-            planned += _release_of(store, artifact_id, kind, pattern, rule)
+            planned += _pruning_of(store, artifact_id, kind, pattern, rule)
     return planned
 
 
 def retain(
     store_uri: str, rules: Mapping[Kept, RetentionRule], run_name: str | None = None
-) -> list[PlannedRelease]:
-    """Release what `plan_retention` finds; gives what was released.
+) -> list[PlannedPruning]:
+    """Prune what `plan_retention` finds; gives what was pruned.
 
     Raises RunBusy when a run of the store is being worked on.
     """
     root, store = open_root(store_uri), ArtifactStore(store_uri)
     with lock_collection(root, RunStore(store_uri).list()):
         planned = plan_retention(store_uri, rules, run_name)
-        for release in planned:
-            store.release(release.manifest.artifact_id, release.files, release.reason)
+        for pruning in planned:
+            store.prune(pruning.manifest.artifact_id, pruning.files, pruning.reason)
     return planned
 
 
-def _places(run: Run, stages: frozenset[str]) -> dict[int, list[str]]:
-    """Iteration -> ids of the run's artifacts of these stages."""
-    places: dict[int, list[str]] = {}
+def _by_iteration(run: Run, kind: ArtifactKind) -> dict[int, list[str]]:
+    """Iteration -> ids of the run's artifacts of a kind; 0 for those from before the first."""
+    found: dict[int, list[str]] = {}
     for entry in run.stages():
-        if entry.stage in stages and entry.iteration:
-            places.setdefault(entry.iteration, []).append(entry.artifact_id)
-    return places
+        if entry.kind == kind:
+            found.setdefault(entry.iteration or 0, []).append(entry.artifact_id)
+    return found
 
 
-def _release_of(
+def _pruning_of(
     store: ArtifactStore, artifact_id: str, kind: Kept, pattern: str, rule: RetentionRule
-) -> Sequence[PlannedRelease]:
+) -> Sequence[PlannedPruning]:
     manifest = store.find(artifact_id)
     if manifest is None:
         return []
     present = [
         entry
-        for entry in present_files(manifest, store.releases(manifest))
+        for entry in present_files(manifest, store.pruned(manifest))
         if fnmatchcase(entry.path, pattern) and entry in manifest.files
     ]
     if not present:
         return []
     return [
-        PlannedRelease(
+        PlannedPruning(
             manifest=manifest,
             kind=kind,
             files=tuple(entry.path for entry in present),

@@ -9,14 +9,14 @@ import polars as pl
 
 from storage.artifacts.integrity import Problems
 from storage.artifacts.manifest import Manifest
-from storage.artifacts.pruned import ReleasedFile
+from storage.artifacts.pruned import PrunedFile
 from storage.artifacts.store import ArtifactStore
 from storage.errors import DamagedArtifact
+from storage.lineage.graph import Visit, walk_inputs
 from storage.lineage.rows import LineageRows, RowKind
 from storage.memory.index import EMPTY_MEMORY, MemoryIndex, index_folder
 from storage.runs.origin import read_origin
 from storage.runs.run import Run
-from storage.tables.trajectory_import import IMPORT_STAGE
 
 _EXAMPLES = 5
 
@@ -32,9 +32,9 @@ class VerificationReport:
     trajectories: int
     memory_entries: int
     sft_rows: int
-    released_files: int = 0
+    pruned_files: int = 0
     """Files that retention has taken; the other counts are of what was committed."""
-    released_bytes: int = 0
+    pruned_bytes: int = 0
     problems: Problems = field(default_factory=list)
 
 
@@ -46,13 +46,18 @@ def verify_run(store: ArtifactStore, run: Run) -> VerificationReport:
     """
     read_origin(store.uri, run.name)
     manifests, problems = _reachable(store, run)
-    released = _released(store, manifests)
+    pruned = _pruned(store, manifests)
     for manifest in manifests:
         found = store.verify(manifest.artifact_id)
         problems += [f"artifact {manifest.artifact_id} ({manifest.stage}): {problem}" for problem in found]
     rows = LineageRows(store, manifests)
     if not problems:
-        imported = [manifest.artifact_id for manifest in manifests if manifest.stage == IMPORT_STAGE]
+        # What was made from nothing in this store was brought in from elsewhere.
+        imported = [
+            manifest.artifact_id
+            for manifest in manifests
+            if manifest.kind == "trajectories" and not manifest.inputs
+        ]
         problems += _link_problems(store, rows, imported) + _memory_problems(store, run, manifests)
     files = [entry for manifest in manifests for entry in manifest.files]
 
@@ -67,48 +72,47 @@ def verify_run(store: ArtifactStore, run: Run) -> VerificationReport:
         trajectories=rows_of("trajectories"),
         memory_entries=rows_of("memory"),
         sft_rows=rows_of("sft"),
-        released_files=len(released),
-        released_bytes=sum(file.bytes for file in released),
+        pruned_files=len(pruned),
+        pruned_bytes=sum(file.bytes for file in pruned),
         problems=problems,
     )
 
 
-def _released(store: ArtifactStore, manifests: list[Manifest]) -> list[ReleasedFile]:
-    files: list[ReleasedFile] = []
+def _pruned(store: ArtifactStore, manifests: list[Manifest]) -> list[PrunedFile]:
+    files: list[PrunedFile] = []
     for manifest in manifests:
         # A damaged record is named with the other problems of its artifact.
         with suppress(DamagedArtifact):
-            files += store.releases(manifest).files
+            files += store.pruned(manifest).files
     return files
 
 
 def _reachable(store: ArtifactStore, run: Run) -> tuple[list[Manifest], Problems]:
     """Like `lineage.reachable`, but what is missing or damaged is a problem and not an error."""
-    found: dict[str, Manifest] = {}
-    problems: dict[str, str] = {}
-    waiting = [
-        (entry.artifact_id, f"the ledger (iteration {entry.iteration}, {entry.stage})")
-        for entry in run.stages()
-    ]
-    while waiting:
-        artifact_id, named_by = waiting.pop(0)
-        if artifact_id in found or artifact_id in problems:
-            continue
+    damaged: dict[str, str] = {}
+
+    def find(artifact_id: str) -> Manifest | None:
         try:
-            manifest = store.find(artifact_id)
+            return store.find(artifact_id)
         except DamagedArtifact as damage:
-            problems[artifact_id] = str(damage)
-            continue
-        if manifest is None:
-            problems[artifact_id] = f"artifact {artifact_id}, named by {named_by}, is not in the store"
-            continue
-        found[artifact_id] = manifest
-        waiting += [(input_id, f"artifact {artifact_id}") for input_id in manifest.inputs.values()]
-    return list(found.values()), list(problems.values())
+            damaged[artifact_id] = str(damage)
+            return None
+
+    starts: dict[str, Visit] = {}
+    for entry in run.stages():
+        named_by = f"the ledger (iteration {entry.iteration}, {entry.stage})"
+        starts.setdefault(entry.artifact_id, Visit(0, "", named_by))
+    ancestry = walk_inputs(find, starts)
+    missing = []
+    for artifact_id, visit in ancestry.missing.items():
+        if artifact_id not in damaged:
+            named_by = f"artifact {visit.via}" if visit.depth else visit.via
+            missing.append(f"artifact {artifact_id}, named by {named_by}, is not in the store")
+    return list(ancestry.manifests.values()), [*damaged.values(), *missing]
 
 
 def _link_problems(store: ArtifactStore, rows: LineageRows, imported: list[str]) -> Problems:
-    """`imported` are artifacts whose rows may name policies and memory entries of another store."""
+    """Links that lead nowhere. Rows of `imported` artifacts may name policies and memory of another store."""
     trajectories = rows.scan("trajectory", _LINKS["trajectory"]).collect()
     foreign = pl.col("artifact_id").is_in(imported)
     foreign_ids = trajectories.filter(foreign)["trajectory_id"]

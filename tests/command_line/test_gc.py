@@ -42,7 +42,7 @@ def test_by_default_it_only_shows_what_it_would_remove_and_how(store: Path) -> N
 def test_after_retention_the_run_is_finished_whole_and_can_go_on(finished: FinishedRun, store: Path) -> None:
     rules = ["--retain-checkpoints", "1", "--retain-optimizer", "1", "--retain-trajectories", "1"]
     planned = invoke("gc", "--store", store, *rules, "--json").json
-    assert {(item["iteration"], item["stage"]) for item in planned["releases"]} == {
+    assert {(item["iteration"], item["stage"]) for item in planned["pruned"]} == {
         (1, "update_policy"),
         (1, "fine_tune"),
         (1, "rollout_shard"),
@@ -55,13 +55,13 @@ def test_after_retention_the_run_is_finished_whole_and_can_go_on(finished: Finis
     verified = invoke("lineage", "verify", "small", "--store", store)
     assert verified.status == 0
     assert "all is whole" in verified.output
-    assert "Released by retention: " in verified.output
+    assert "Pruned by retention: " in verified.output
     words = ["train", finished.config, "--store", store, "--no-prefect"]
     assert invoke(*words).errors == "Run small is finished: all 2 iterations are committed.\n"
     assert invoke(*words, "--iterations", "3").status == 0
 
 
-def test_a_resumption_that_needs_a_released_file_says_which(finished: FinishedRun, store: Path) -> None:
+def test_a_resumption_that_needs_a_pruned_file_says_which(finished: FinishedRun, store: Path) -> None:
     invoke("gc", "--store", store, "--retain-optimizer", "1", "--delete")
     # The last stage of the first iteration, and what came of it, is gone: it cannot be made again.
     ledger = (store / "runs" / "small" / "ledger.jsonl").read_text().splitlines()
@@ -76,7 +76,7 @@ def test_a_resumption_that_needs_a_released_file_says_which(finished: FinishedRu
     told = invoke(*words, "--check")
     assert told.status == 2
     assert "optimizer.safetensors of artifact" in told.errors
-    assert "(update_policy, iteration 1) was released on" in told.errors
+    assert "(update_policy, iteration 1) was pruned on" in told.errors
     assert "by the rule --retain-optimizer 1" in told.errors
     assert "Traceback" not in told.errors
 

@@ -14,9 +14,10 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
+from erl_pipeline.policies.embedding import SentenceEmbedder
+from storage.artifacts.integrity import parse_manifest
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
-from storage.memory.embedding import Embedder
 from storage.memory.history import latest_version
 from storage.memory.reflection_memory import ReflectionMemory
 from storage.runs.run import RunStore
@@ -55,9 +56,9 @@ def artifact_folder(store: Path, iteration: int, stage: str) -> Path:
 
 def reseal(folder: Path, change: dict[str, Any]) -> None:
     """Let a manifest say something else, and agree with itself."""
-    manifest = Manifest.model_validate_json((folder / "manifest.json").read_text())
-    changed = Manifest.model_validate(manifest.model_dump() | change).sealed()
-    (folder / "manifest.json").write_text(changed.model_dump_json())
+    manifest = parse_manifest((folder / "manifest.json").read_bytes(), folder.name, "manifest.json")
+    changed = Manifest.model_validate(manifest.model_dump() | change)
+    (folder / "manifest.json").write_bytes(changed.document())
 
 
 def test_an_audit_computes_everything_again_and_finds_the_same_bytes(store: Path) -> None:
@@ -83,7 +84,7 @@ def test_an_audit_names_the_file_that_differs(store: Path) -> None:
     folder = artifact_folder(store, 2, "build_distillation")
     path = folder / "sft.parquet"
     pq.write_table(pq.read_table(path), path, compression="none")
-    manifest = Manifest.model_validate_json((folder / "manifest.json").read_text())
+    manifest = parse_manifest((folder / "manifest.json").read_bytes(), folder.name, "manifest.json")
     [entry] = manifest.files
     forged = entry.model_dump() | {
         "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
@@ -121,8 +122,8 @@ def test_an_audit_finds_a_flipped_bit(store: Path) -> None:
 
 def test_a_difference_in_bytes_that_were_never_promised_is_no_fault(store: Path) -> None:
     folder = artifact_folder(store, 2, "evaluate")
-    manifest = Manifest.model_validate_json((folder / "manifest.json").read_text())
-    reseal(folder, {"guarantee": "approximate", "counters": manifest.counters | {"episodes": 7}})
+    manifest = parse_manifest((folder / "manifest.json").read_bytes(), folder.name, "manifest.json")
+    reseal(folder, {"determinism": "approximate", "counters": manifest.counters | {"episodes": 7}})
     result = replay(store, "small", "--iteration", "2", "--from", "evaluate")
     assert result.status == 0
     [artifact] = result.json["artifacts"]
@@ -205,7 +206,7 @@ def test_what_was_forgotten_stays_forgotten_in_a_branch(
 def memory_ids(store: Path, run: str, iteration: int) -> list[str]:
     """Entries that the memory held after an iteration."""
     artifacts, opened = ArtifactStore(str(store)), RunStore(str(store)).open(run)
-    memory = ReflectionMemory(str(store), run, artifacts, Embedder("all-MiniLM-L6-v2"))
+    memory = ReflectionMemory(str(store), run, artifacts, SentenceEmbedder("all-MiniLM-L6-v2"))
     return list(memory.at(latest_version(opened, iteration)).entries()["entry_id"])
 
 

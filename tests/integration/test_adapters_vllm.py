@@ -8,18 +8,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from erl_pipeline.engines.interface import GenerationRequest
-from erl_pipeline.engines.vllm.adapters import ServedAdapter, prove_adapter, score_base
+from erl_pipeline.engines.interface import POLICY, GenerationRequest, ServedCheckpoint
+from erl_pipeline.engines.vllm.adapters import prove_adapter
+from erl_pipeline.engines.vllm.agreement import compare
 from erl_pipeline.engines.vllm.client import ServerFailure, VllmClient
 from erl_pipeline.engines.vllm.engine import VllmEngine
-from erl_pipeline.engines.vllm.probe import compare, make_probe
-from erl_pipeline.engines.vllm.weight_sync import Handover, ServedPolicy, hand_over
+from erl_pipeline.engines.vllm.weight_sync import ServedPolicy, WeightSync, sync_weights
 from erl_pipeline.pipeline.context import RunContext, open_context
 from erl_pipeline.pipeline.outcome import Silent
 from erl_pipeline.pipeline.train import train
 from erl_pipeline.policies.adapters import write_adapter
 from erl_pipeline.policies.checkpoints import checkpoint_parts, load_checkpoint
 from erl_pipeline.policies.pretrained import LoadedPolicy
+from erl_pipeline.policies.serving import make_probe, served_checkpoint
 from storage.errors import EngineError
 from storage.tables.trajectories import read_trajectories
 from tests.erl_pipeline.engines.vllm.small_policies import ENGINE, logprobs_of
@@ -45,8 +46,9 @@ def checkpoints(context: RunContext) -> list[str]:
 
 
 def client_of(engine: VllmEngine) -> VllmClient:
-    assert engine._server is not None
-    return VllmClient(engine._server.url, engine._server.api_key, frozenset(), 120.0)
+    server = engine.server()
+    assert server is not None
+    return VllmClient(server.url, server.api_key, frozenset(), 120.0)
 
 
 def adapters_of(engine: VllmEngine) -> list[str]:
@@ -78,6 +80,12 @@ def further_trained(context: RunContext, folder: Path) -> LoadedPolicy:
     return policy
 
 
+def served(context: RunContext, policy: LoadedPolicy, name: str, adapter: Path | None) -> ServedCheckpoint:
+    """The policy as the engine is given it, with its adapter in the folder `adapter`."""
+    base = checkpoint_parts(context.store, checkpoints(context)[-1]).base_folder
+    return served_checkpoint(policy, name, base, adapter)
+
+
 def test_every_rollout_was_sampled_from_the_adapter_of_its_checkpoint(context: RunContext) -> None:
     """Stored log-probabilities are those of base and adapter in the trainer, and not those of the base."""
     base_id = checkpoints(context)[0]
@@ -101,20 +109,17 @@ def test_every_rollout_was_sampled_from_the_adapter_of_its_checkpoint(context: R
         assert (away > 0.1) == (iteration == 2)
 
 
-def test_a_new_adapter_is_handed_over_and_the_old_one_is_gone(context: RunContext, tmp_path: Path) -> None:
+def test_a_new_adapter_is_loaded_and_the_old_one_is_gone(context: RunContext, tmp_path: Path) -> None:
     last = checkpoints(context)[-1]
     engine = context.vllm(last)
     assert adapters_of(engine) == [last]
     old = make_probe(load_checkpoint(context.store, last, context.config).model)
     policy = further_trained(context, tmp_path)
-    probe = make_probe(policy.model)
-    adapter = ServedAdapter(tmp_path, score_base(policy.model, probe))
-    base = checkpoint_parts(context.store, last).base_folder
 
-    (handover,) = engine.serve(base, "further", probe, adapter)
+    (sync,) = engine.serve(POLICY, served(context, policy, "further", tmp_path))
 
-    assert handover.method == "load"
-    assert handover.difference.maximum < 1e-3
+    assert sync.method == "load"
+    assert sync.difference.maximum < 1e-3
     assert adapters_of(engine) == ["further"]
     answers_are_of(engine, policy)
     now = [logprobs_of(policy.model, ids[:1], ids[1:]) for ids in old.token_ids]
@@ -126,19 +131,20 @@ def test_an_adapter_that_is_not_the_trainers_is_noticed(context: RunContext, tmp
     engine = context.vllm(checkpoints(context)[-1])
     policy = further_trained(context, tmp_path)
     parts = checkpoint_parts(context.store, checkpoints(context)[-1])
-    probe = make_probe(policy.model)
-    served = ServedAdapter(parts.adapter_folder, score_base(policy.model, probe))
+    wrong = served(context, policy, "wrong", parts.adapter_folder)
+    probe, adapter = wrong.probe, wrong.adapter
+    assert adapter is not None
 
-    async def exchange() -> Handover:
+    async def exchange() -> WeightSync:
         async with client_of(engine) as client:
             # Requests that name no adapter are answered by the base.
             with pytest.raises(EngineError, match=r"does not apply the adapter .* shows -?0\.00"):
-                await prove_adapter(client, probe, "wrong", served)
+                await prove_adapter(client, probe, "wrong", adapter)
             client.adapter = "never loaded"
             with pytest.raises(ServerFailure, match="has no adapter never loaded"):
                 await client.score(probe.token_ids[0])
-            policy = ServedPolicy("wrong", parts.base_folder, probe, "float32", served)
-            return await hand_over(client, None, policy)
+            target = ServedPolicy("wrong", parts.base_folder, probe, "float32", adapter)
+            return await sync_weights(client, None, target)
 
     with pytest.raises(EngineError, match="does not serve policy wrong after a load"):
         asyncio.run(exchange())
@@ -146,13 +152,11 @@ def test_an_adapter_that_is_not_the_trainers_is_noticed(context: RunContext, tmp
 
 def test_a_server_that_died_gets_the_adapter_again(context: RunContext, tmp_path: Path) -> None:
     policy = further_trained(context, tmp_path)
-    probe = make_probe(policy.model)
-    adapter = ServedAdapter(tmp_path, score_base(policy.model, probe))
-    base = checkpoint_parts(context.store, checkpoints(context)[-1]).base_folder
     engine = context.vllm(checkpoints(context)[-1])
-    engine.serve(base, "further-again", probe, adapter)
-    assert engine._server is not None
-    engine._server.end()
+    engine.serve(POLICY, served(context, policy, "further-again", tmp_path))
+    server = engine.server()
+    assert server is not None
+    server.end()
 
     answers_are_of(engine, policy)
 

@@ -99,7 +99,7 @@ with run.lock(lease_seconds=3600):
                     (staging.path / name).write_text(name * number)
                 staging.commit()
         if recipe.artifact_id not in known:
-            run.record(number, "evaluate", recipe.artifact_id, reused=False, seconds=0.0)
+            run.record(number, "evaluate", recipe.artifact_id, kind="evaluation", reused=False, seconds=0.0)
         before = {"before": recipe.artifact_id}
 """
 

@@ -37,7 +37,7 @@ def test_a_run_in_a_bucket_goes_on_on_another_machine_to_the_same_bytes(
         output, _ = command("gc", "--store", STORE, "--retain-optimizer", "1", "--delete")
         assert "by retention" in output
         output, _ = command("lineage", "verify", "small", "--store", STORE)
-        assert "Released by retention: 2 files" in output
+        assert "Pruned by retention: 2 files" in output
         _, told = command("train", config, "--store", STORE, "--no-prefect")
         assert told == "Run small is finished: all 2 iterations are committed.\n"
     s3fs.S3FileSystem.clear_instance_cache()

@@ -92,7 +92,7 @@ def train_disturbed(folder: Path, max_in_flight: int, kills: int, guarantee: str
     assert {key: whole[key] for key in committed} == committed
     ids = trajectory_ids(disturbed)
     assert len(set(ids)) == len(ids) > 0
-    assert {manifest.guarantee for manifest in rollouts(disturbed)} == {guarantee}
+    assert {manifest.determinism for manifest in rollouts(disturbed)} == {guarantee}
     command("lineage", "verify", "small", "--store", disturbed)
     if guarantee == "bytes":
         undisturbed = folder / "undisturbed"

@@ -15,11 +15,12 @@ import pytest
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import Artifact, ArtifactStore
 from storage.filesystem import open_root
-from storage.memory.embedding import Embedder
-from storage.memory.reflection_memory import MemoryEntry, write_delta
+from storage.memory.embedder import Embedder
+from storage.memory.entries import MemoryEntry, write_delta
 from storage.runs.run import Run, RunStore
 from storage.tables.sft import SftRow, write_sft_rows
 from storage.tables.trajectories import Trajectory, write_trajectories
+from tests.embedders import WordEmbedder
 
 FIRST = Trajectory(
     trajectory_id="first",
@@ -30,7 +31,6 @@ FIRST = Trajectory(
     task_type="lake-4x4",
     environment="frozen_lake",
     role="first_attempt",
-    attempt_index=0,
     revision_index=0,
     sample_index=0,
     group_id="1/task/first_attempt/0",
@@ -48,11 +48,9 @@ FIRST = Trajectory(
     truncated=False,
     feedback="fell into B",
     messages=json.dumps([{"role": "user", "content": "go"}, {"role": "assistant", "content": "left"}]),
-    reflection=None,
     memory_version="",
     memory_entry_ids=(),
     seed=11,
-    environment_seed=0,
     task_payload='{"board":["AB"]}',
 )
 
@@ -71,7 +69,6 @@ def an_entry(number: int, key_text: str = "a lake", **changes: Any) -> MemoryEnt
         source_trajectory_id=f"t-{number:03d}",
         iteration=1,
         policy_version="policy",
-        status="active",
         parent_entry_ids=(),
         memory_version="version",
     )
@@ -93,7 +90,7 @@ class TinyRun:
 
 @pytest.fixture(scope="session")
 def embedder() -> Embedder:
-    return Embedder()
+    return WordEmbedder()
 
 
 @pytest.fixture
@@ -125,14 +122,15 @@ def store(tmp_path: Path) -> ArtifactStore:
 
 @pytest.fixture
 def recipe() -> Recipe:
-    return Recipe("evaluate", 1, {"samples": 2}, {}, seed=3)
+    return Recipe("evaluate", 1, {"samples": 2}, {}, seed=3, kind="evaluation")
 
 
 @pytest.fixture
 def commit_memory(store: ArtifactStore, embedder: Embedder) -> Callable[..., str]:
     def commit(entries: Sequence[MemoryEntry], parent: str | None = None) -> str:
         inputs = {"memory": parent} if parent else {}
-        recipe = Recipe("index_memory", 1, {"ids": [entry.entry_id for entry in entries]}, inputs, 0)
+        ids = [entry.entry_id for entry in entries]
+        recipe = Recipe("index_memory", 1, {"ids": ids}, inputs, 0, kind="memory")
         with store.create(recipe, run="run", iteration=1) as staging:
             write_delta(staging.path / "entries.parquet", entries, embedder)
             return staging.commit(memory_version=recipe.artifact_id).manifest.artifact_id
@@ -148,11 +146,12 @@ def tiny_run(store: ArtifactStore, embedder: Embedder) -> TinyRun:
         with store.create(recipe, run="run", iteration=1) as staging:
             write(staging.path)
             artifact: Artifact = staging.commit()
-        run.record(1, recipe.stage, recipe.artifact_id, reused=False, seconds=1.0)
+        run.record(1, recipe.stage, recipe.artifact_id, kind=recipe.kind, reused=False, seconds=1.0)
         return artifact.manifest.artifact_id
 
     checkpoint = commit(
-        Recipe("bootstrap", 1, {}, {}, 0), lambda folder: (folder / "weights").write_bytes(b"weights")
+        Recipe("bootstrap", 1, {}, {}, 0, kind="checkpoint"),
+        lambda folder: (folder / "weights").write_bytes(b"weights"),
     )
     first = replace(FIRST, policy_version=checkpoint)
     reflection = replace(
@@ -162,7 +161,8 @@ def tiny_run(store: ArtifactStore, embedder: Embedder) -> TinyRun:
         parent_trajectory_id="first",
         success=True,
         reward=1.0,
-        reflection="go right",
+        text="go right",
+        memory_version="empty",
     )
     second = replace(
         first,
@@ -174,13 +174,15 @@ def tiny_run(store: ArtifactStore, embedder: Embedder) -> TinyRun:
         feedback="",
     )
     shard = commit(
-        Recipe("rollout_shard", 1, {}, {"checkpoint": checkpoint}, 0),
+        Recipe("rollout_shard", 1, {}, {"checkpoint": checkpoint}, 0, kind="trajectories"),
         lambda folder: write_trajectories(folder / "trajectories.parquet", [first, reflection, second]),
     )
-    rollouts = commit(Recipe("generate_rollouts", 1, {}, {"shard-0000": shard}, 0), lambda _: None)
+    rollouts = commit(
+        Recipe("generate_rollouts", 1, {}, {"shard-0000": shard}, 0, kind="rollouts"), lambda _: None
+    )
     entry = an_entry(1, source_trajectory_id="reflection", policy_version=checkpoint)
     memory = commit(
-        Recipe("index_memory", 1, {}, {"rollouts": rollouts}, 0),
+        Recipe("index_memory", 1, {}, {"rollouts": rollouts}, 0, kind="memory"),
         lambda folder: write_delta(folder / "entries.parquet", [entry], embedder),
     )
     row = SftRow(
@@ -201,7 +203,7 @@ def tiny_run(store: ArtifactStore, embedder: Embedder) -> TinyRun:
         weight=1.0,
     )
     dataset = commit(
-        Recipe("build_distillation", 1, {}, {"rollouts": rollouts}, 0),
+        Recipe("build_distillation", 1, {}, {"rollouts": rollouts}, 0, kind="sft_dataset"),
         lambda folder: write_sft_rows(folder / "sft.parquet", [row]),
     )
     return TinyRun(store, run, checkpoint, shard, rollouts, memory, dataset)

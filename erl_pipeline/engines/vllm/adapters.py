@@ -1,24 +1,19 @@
-"""Policies that are LoRA adapters: the server keeps the base's weights and is given a small adapter.
+"""Policies that are LoRA adapters: the server keeps the weights of the base and is given a small adapter.
 
-An adapter is loaded under its policy version, a name that no other adapter ever has, and each request
-names it: a request for an adapter that is not there is refused, and vLLM keeps prompts that were computed
-with different adapters apart. Requests that name none are answered by the base.
+An adapter is loaded under its policy version, a name that no other adapter ever has. Each request names
+its adapter: the server refuses one that it does not have, and shares no cached prompt between adapters. A
+request that names none is answered by the base.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-import torch
-from transformers import PreTrainedModel
 
+from erl_pipeline.engines.interface import Probe, ServedAdapter
 from erl_pipeline.engines.vllm.client import VllmClient
-from erl_pipeline.engines.vllm.probe import Probe
-from erl_pipeline.policies.adapters import without_adapter
 from storage.errors import EngineError
 
 ADAPTER_ENVIRONMENT = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"}
@@ -28,45 +23,13 @@ _SERVED_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 _SHARE_NEEDED = 0.5
 _STANDARD_ERRORS = 5.0
 
-Logprobs = tuple[tuple[float, ...], ...]
 
-
-@dataclass(frozen=True)
-class ServedAdapter:
-    """What a policy adds to the weights that the server was started with, and keeps.
-
-    `folder` has `adapter_model.safetensors` and `adapter_config.json`; None where the policy is those
-    weights themselves. `base_logprobs` are what the trainer's model says of the probe without its adapter.
-    """
-
-    folder: Path | None
-    base_logprobs: Logprobs
-
-
-@dataclass(frozen=True)
-class AdapterShape:
-    """What a server must make room for: the adapters' rank, and the names of the modules that they change."""
-
-    rank: int
-    modules: tuple[str, ...]
-
-
-def adapter_arguments(shape: AdapterShape) -> list[str]:
-    """Arguments of a server that serves one adapter of this shape at a time."""
-    room = next(served for served in _SERVED_RANKS if served >= shape.rank)
-    # Where it could adapt the output head too, vLLM 0.32 dies of requests for log-probabilities of a prompt.
-    modules = ["--lora-target-modules", *shape.modules]
+def adapter_arguments(adapter: ServedAdapter) -> list[str]:
+    """Arguments of a server that serves one adapter at a time, of the rank and modules of this one."""
+    room = next(served for served in _SERVED_RANKS if served >= adapter.rank)
+    # A server that may adapt the output head dies of requests for log-probabilities of a prompt (vLLM 0.32).
+    modules = ["--lora-target-modules", *adapter.modules]
     return ["--enable-lora", *modules, "--max-loras=1", f"--max-lora-rank={room}"]
-
-
-def score_base(model: PreTrainedModel, probe: Probe) -> Logprobs:
-    """What the model without its adapter says of the probe's continuations, as in `Probe.logprobs`."""
-    tokens = torch.tensor(probe.token_ids, device=model.device)  # [sequences, time]
-    length = len(probe.logprobs[0])
-    with without_adapter(model), torch.inference_mode():
-        logits = model(input_ids=tokens, use_cache=False).logits[:, -length - 1 : -1]
-    logprobs = torch.log_softmax(logits.float(), dim=-1)
-    return tuple(map(tuple, logprobs.gather(2, tokens[:, -length:, None]).squeeze(2).tolist()))
 
 
 async def put_adapter(client: VllmClient, policy_version: str, adapter: ServedAdapter) -> None:
@@ -101,21 +64,23 @@ async def has_adapter(client: VllmClient, policy_version: str, adapter: ServedAd
 async def prove_adapter(
     client: VllmClient, probe: Probe, policy_version: str, adapter: ServedAdapter
 ) -> None:
-    """Raise `EngineError` where the server, asked for the adapter, can be seen not to apply it.
+    """Raise `EngineError` where it can be shown that the server does not apply the adapter.
 
-    The tolerance of log-probabilities in coarse number types is wider than what an adapter changes at
-    first. But how much server and trainer differ on the base says how large rounding is, and the mean over
-    the probe's tokens tells a smaller change from none.
+    A fresh adapter changes log-probabilities by less than the tolerance of a coarse number type, so
+    comparing them token by token shows nothing. But rounding is random, and its size is known from how
+    much server and trainer differ on the base: the mean over all tokens of the probe shows the change.
     """
     if adapter.folder is None:
         return
+    if probe.base_logprobs is None:
+        raise ValueError("the probe of a policy with an adapter must hold what its base says too")
     base, adapted = [
         np.asarray(
             await asyncio.gather(*(client.score(ids, base=of_base) for ids in probe.token_ids)), dtype=float
         )[:, -len(probe.logprobs[0]) :]
         for of_base in (True, False)
     ]
-    trainer_base = np.asarray(adapter.base_logprobs)
+    trainer_base = np.asarray(probe.base_logprobs)
     share, error = applied_share(
         trainer=np.asarray(probe.logprobs) - trainer_base, server=adapted - base, rounding=base - trainer_base
     )

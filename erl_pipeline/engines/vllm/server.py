@@ -30,7 +30,7 @@ class ManagedServer:
     """vLLM's OpenAI-compatible server on the loopback interface, on a free port, with a random key.
 
     As a context manager it is stopped however the block ends; when this process is killed, the server's
-    process group goes too. The developer endpoints are on, since a hand-over of weights needs them; like
+    process group goes too. The developer endpoints are on, since new weights are read through them; like
     `/health` they ask for no key, so every user of this machine can reach them.
 
     Args:
@@ -121,8 +121,8 @@ class ManagedServer:
         process = self._process
         return process is not None and process.poll() is None
 
-    def last_words(self) -> str:
-        """What its processes gave as reasons since its last start, and the last lines of its log."""
+    def failure_log(self) -> str:
+        """Why its processes failed since the last start, as far as they said, and the end of its log."""
         told = [f"  {reason}" for reason in reasons(self._log_file, self._log_begin)]
         return "\n".join([*told, f"last log lines, of {self._log_file}:", last_lines(self._log_file)])
 
@@ -184,14 +184,14 @@ class ManagedServer:
         while True:
             elapsed = time.monotonic() - started
             if process.poll() is not None:
-                raise EngineError(f"the vLLM server ended before it was ready\n{self.last_words()}")
+                raise EngineError(f"the vLLM server ended before it was ready\n{self.failure_log()}")
             # With the key, so that a stranger's server on this port is not taken for ours.
             if self._answers():
                 return
             if elapsed > self._startup_seconds:
                 raise EngineError(
                     f"the vLLM server was not ready within {self._startup_seconds:g} s (startup_seconds)\n"
-                    f"{self.last_words()}"
+                    f"{self.failure_log()}"
                 )
             if self._on_progress is not None and elapsed - reported >= 1.0:
                 reported = elapsed

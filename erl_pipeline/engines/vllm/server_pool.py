@@ -1,4 +1,4 @@
-"""Several servers as one: the least busy answers, a failing one is set aside until it is well again."""
+"""Several servers as one: the least busy answers, and one that fails is set aside until it works again."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Literal
 from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.engines.vllm.client import ServerFailure, VllmClient
 from erl_pipeline.engines.vllm.server import ManagedServer
-from erl_pipeline.engines.vllm.weight_sync import Handover, ServedPolicy, hand_over, prove_restarted
+from erl_pipeline.engines.vllm.weight_sync import ServedPolicy, WeightSync, prove_restarted, sync_weights
 from storage.errors import EngineError
 
 _RECOVERY_POLL_SECONDS = 1.0
 
 
 @dataclass
-class Member:
-    """One server of a fleet; `server` is set when it is our own."""
+class Replica:
+    """One server of a pool; `server` is set when it is our own."""
 
     client: VllmClient
     server: ManagedServer | None = None
@@ -31,20 +31,20 @@ class Member:
     recovery: asyncio.Task[None] | None = field(default=None, repr=False)
 
 
-class Fleet:
+class ServerPool:
     """Sends each request to the least busy server; lives in one event loop.
 
-    A request that was on a failing server goes to another one, or to the same when it is back, from its
-    beginning: it has the same seed, and only one answer is ever handed out.
+    A request on a server that fails starts again on another one, or on the same when it is back, with the
+    same seed. Each request gets one answer.
 
     Args:
-        members: clients not yet entered; servers of our own that are started.
+        replicas: clients not yet entered; servers of our own that are started.
         max_failures: failures of servers that are survived while one policy is served.
         recovery_seconds: how long to wait for a server when all are set aside.
     """
 
-    def __init__(self, members: Sequence[Member], max_failures: int, recovery_seconds: float) -> None:
-        self._members = list(members)
+    def __init__(self, replicas: Sequence[Replica], max_failures: int, recovery_seconds: float) -> None:
+        self._replicas = list(replicas)
         self._max_failures = max_failures
         self._recovery_seconds = recovery_seconds
         self._policy: ServedPolicy | None = None
@@ -52,51 +52,50 @@ class Fleet:
         self._error: EngineError | None = None
         self._changed = asyncio.Condition()
 
-    async def __aenter__(self) -> Fleet:
-        for member in self._members:
-            await member.client.__aenter__()
+    async def __aenter__(self) -> ServerPool:
+        for replica in self._replicas:
+            await replica.client.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._end_recoveries()
-        for member in self._members:
-            await member.client.__aexit__(kind, error, trace)
+        for replica in self._replicas:
+            await replica.client.__aexit__(kind, error, trace)
 
-    async def serve(self, policy: ServedPolicy) -> list[Handover]:
+    async def serve(self, policy: ServedPolicy) -> list[WeightSync]:
         """Hand the policy to every server, with proof; nothing may be in flight.
 
         Raises `EngineError` when a server cannot be made to serve it.
         """
-        if any(member.in_flight for member in self._members):
-            raise RuntimeError("a policy cannot be handed over while requests are in flight")
+        if any(replica.in_flight for replica in self._replicas):
+            raise RuntimeError("weights cannot change while requests are in flight")
         await self._end_recoveries()
         self._policy, self._failures, self._error = policy, [], None
-        handovers = await asyncio.gather(*(self._bring_up(member) for member in self._members))
-        for member in self._members:
-            member.available = True
-        return handovers
+        syncs = await asyncio.gather(*(self._bring_up(replica) for replica in self._replicas))
+        for replica in self._replicas:
+            replica.available = True
+        return syncs
 
-    async def rest(self, level: Literal[1, 2] | None) -> None:
-        """Give the memory of our own servers back: let them sleep at this level, or end them (None).
+    async def offload(self, level: Literal[1, 2] | None) -> None:
+        """Give the memory of our own servers back: they sleep at this level, or end (None).
 
-        `serve` wakes or starts them again; until then nothing is sampled. A server that fails to sleep
-        ends.
+        `serve` wakes or starts them again; until then nothing is sampled. A server that cannot sleep ends.
         """
-        if any(member.in_flight for member in self._members):
-            raise RuntimeError("a server cannot rest while requests are in flight")
+        if any(replica.in_flight for replica in self._replicas):
+            raise RuntimeError("memory cannot be given back while requests are in flight")
         await self._end_recoveries()
         self._policy = None
-        for member in self._members:
-            if member.server is not None and not await _falls_asleep(member, level):
-                await asyncio.to_thread(member.server.end)
+        for replica in self._replicas:
+            if replica.server is not None and not await _sleeps(replica, level):
+                await asyncio.to_thread(replica.server.end)
 
     async def reset_prefix_caches(self) -> None:
         """Forget the keys and values of earlier prompts; nothing may be in flight."""
-        for member in self._members:
-            if member.available:
-                await member.client.reset_prefix_cache()
+        for replica in self._replicas:
+            if replica.available:
+                await replica.client.reset_prefix_cache()
 
     async def generate(self, request: GenerationRequest) -> Generation:
         """Sample one turn from the policy that is served.
@@ -104,47 +103,47 @@ class Fleet:
         Raises `EngineError` after too many failures, with the last log lines of our own servers.
         """
         while True:
-            member = await self._least_busy()
+            replica = await self._least_busy()
             assert self._policy is not None
-            returns = member.returns
-            member.in_flight += 1
+            returns = replica.returns
+            replica.in_flight += 1
             try:
-                return await member.client.generate(
-                    request, self._policy.policy_version, member.context_length
+                return await replica.client.generate(
+                    request, self._policy.policy_version, replica.context_length
                 )
             except ServerFailure as failure:
-                # A late failure of a server that has come back since says nothing about it now.
-                if member.available and member.returns == returns:
-                    await self._set_aside(member, failure)
+                # A request that failed before the server came back says nothing about the server now.
+                if replica.available and replica.returns == returns:
+                    await self._set_aside(replica, failure)
             finally:
-                member.in_flight -= 1
+                replica.in_flight -= 1
 
-    async def _least_busy(self) -> Member:
+    async def _least_busy(self) -> Replica:
         if self._policy is None:
             raise EngineError("the vLLM engine serves no policy yet")
-        while not self._someone_or_error():
-            await self._wait_for_someone()
+        while not self._available_or_failed():
+            await self._wait_for_replica()
         if self._error is not None:
             raise self._error
-        available = [member for member in self._members if member.available]
-        return min(available, key=lambda member: member.in_flight)
+        available = [replica for replica in self._replicas if replica.available]
+        return min(available, key=lambda replica: replica.in_flight)
 
-    async def _wait_for_someone(self) -> None:
+    async def _wait_for_replica(self) -> None:
         async with self._changed:
-            waiting = self._changed.wait_for(self._someone_or_error)
+            waiting = self._changed.wait_for(self._available_or_failed)
             try:
                 await asyncio.wait_for(waiting, self._recovery_seconds)
             except TimeoutError as error:
                 problem = f"no server came back within {self._recovery_seconds:g} s"
                 raise EngineError(self._describe(problem)) from error
 
-    def _someone_or_error(self) -> bool:
-        return self._error is not None or any(member.available for member in self._members)
+    def _available_or_failed(self) -> bool:
+        return self._error is not None or any(replica.available for replica in self._replicas)
 
-    async def _set_aside(self, member: Member, failure: ServerFailure) -> None:
-        member.available = False
+    async def _set_aside(self, replica: Replica, failure: ServerFailure) -> None:
+        replica.available = False
         if await self._survives(failure):
-            member.recovery = asyncio.create_task(self._recover(member))
+            replica.recovery = asyncio.create_task(self._recover(replica))
 
     async def _survives(self, failure: ServerFailure) -> bool:
         self._failures.append(str(failure))
@@ -155,35 +154,35 @@ class Fleet:
         )
         return False
 
-    async def _recover(self, member: Member) -> None:
+    async def _recover(self, replica: Replica) -> None:
         while True:
             try:
-                await self._bring_up(member)
+                await self._bring_up(replica)
                 break
             except ServerFailure as failure:
-                # A server of somebody else may be away for long; ours was just started.
-                if member.server is not None and not await self._survives(failure):
+                # A server of somebody else may be away for long. One of our own was just started.
+                if replica.server is not None and not await self._survives(failure):
                     return
                 await asyncio.sleep(_RECOVERY_POLL_SECONDS)
             except EngineError as error:
                 await self._give_up(error)
                 return
         async with self._changed:
-            member.available = True
-            member.returns += 1
+            replica.available = True
+            replica.returns += 1
             self._changed.notify_all()
 
-    async def _bring_up(self, member: Member) -> Handover:
-        """Make one server serve the policy: ours starts anew unless it is well."""
+    async def _bring_up(self, replica: Replica) -> WeightSync:
+        """Make one server serve the policy; a server of our own that does not work is started anew."""
         assert self._policy is not None
         started = time.perf_counter()
-        if member.server is not None and not (member.available and member.server.running):
-            await asyncio.to_thread(member.server.restart, self._policy.folder)
-            handover = await prove_restarted(member.client, self._policy, started)
+        if replica.server is not None and not (replica.available and replica.server.running):
+            await asyncio.to_thread(replica.server.restart, self._policy.folder)
+            sync = await prove_restarted(replica.client, self._policy, started)
         else:
-            handover = await hand_over(member.client, member.server, self._policy)
-        member.context_length = await member.client.context_length()
-        return handover
+            sync = await sync_weights(replica.client, replica.server, self._policy)
+        replica.context_length = await replica.client.context_length()
+        return sync
 
     async def _give_up(self, error: EngineError) -> None:
         async with self._changed:
@@ -191,23 +190,22 @@ class Fleet:
             self._changed.notify_all()
 
     async def _end_recoveries(self) -> None:
-        recoveries = [member.recovery for member in self._members if member.recovery is not None]
+        recoveries = [replica.recovery for replica in self._replicas if replica.recovery is not None]
         for recovery in recoveries:
             recovery.cancel()
         await asyncio.gather(*recoveries, return_exceptions=True)
 
     def _describe(self, problem: str) -> str:
-        logs = [
-            f"{member.client.url}:\n{member.server.last_words()}" for member in self._members if member.server
-        ]
+        own = [(replica.client.url, replica.server) for replica in self._replicas if replica.server]
+        logs = [f"{url}:\n{server.failure_log()}" for url, server in own]
         return "\n".join([f"vLLM: {problem}", *self._failures, *logs])
 
 
-async def _falls_asleep(member: Member, level: Literal[1, 2] | None) -> bool:
-    if level is None or not member.available:
+async def _sleeps(replica: Replica, level: Literal[1, 2] | None) -> bool:
+    if level is None or not replica.available:
         return False
     try:
-        await member.client.sleep(level)
+        await replica.client.sleep(level)
     except ServerFailure:
         return False
     return True

@@ -1,8 +1,8 @@
 """A checkpoint as a running server can be given it: complete, and with an output head of its own.
 
-vLLM's weight reload leaves the output head of a model with tied embeddings as it was, where the build
-has packed it into a layout of its own (the CPU build does): the server then samples from neither policy.
-So the server is never told of the tie; it gets the head as a tensor of its own, and reloads it like any
+Some builds of vLLM (the CPU build) pack the output head into a layout of their own. When such a server
+reloads a model with tied embeddings, it keeps the old head, and then samples from neither policy. So the
+server is never told that they are tied: it gets the head as a tensor of its own, and reloads it like any
 other. This costs the server the memory of one more embedding matrix.
 """
 
@@ -11,10 +11,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from storage.errors import EngineError
 
@@ -29,6 +26,11 @@ def write_serving_copy(checkpoint_folder: Path, folder: Path) -> Path:
     the embeddings are not tied and a file with the head. Raises `EngineError` when the checkpoint lacks
     a tensor: a reload would keep the one of the policy before.
     """
+    # Only here are model classes needed: the engine itself handles plain files and numbers.
+    import torch
+    from safetensors.torch import save_file
+    from transformers import AutoConfig, AutoModelForCausalLM
+
     config = AutoConfig.from_pretrained(checkpoint_folder)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)

@@ -9,27 +9,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from erl_pipeline.engines.vllm.adapters import (
-    ServedAdapter,
-    has_adapter,
-    prove_adapter,
-    put_adapter,
-)
+from erl_pipeline.engines.interface import PROBE_TEMPERATURE, Probe, ServedAdapter
+from erl_pipeline.engines.vllm.adapters import has_adapter, prove_adapter, put_adapter
+from erl_pipeline.engines.vllm.agreement import LogprobDifference, compare, compare_hot, tolerance
 from erl_pipeline.engines.vllm.client import ServerFailure, UndefinedLogprobs, VllmClient
-from erl_pipeline.engines.vllm.probe import HOT, Difference, Probe, compare, compare_hot, tolerance
 from erl_pipeline.engines.vllm.server import ManagedServer
 from storage.errors import EngineError
 
 Method = Literal["kept", "reload", "load", "restart"]
-"""How a server got a policy: it had it, read all weights or (`load`) an adapter, or was started with it."""
+"""How a server got a policy: `kept` what it had, read all weights (`reload`) or an adapter (`load`), or was
+started with it (`restart`)."""
 
 
 @dataclass(frozen=True)
 class ServedPolicy:
-    """What a server is to serve: `folder` from `write_serving_copy`, `dtype` the server's number type.
-
-    Where there is an `adapter`, the server keeps the weights of `folder` and the policy is that adapter.
-    """
+    """What a server is to serve: the weights in `folder` (see `write_serving_copy`), and an adapter of them
+    where there is one. `dtype` is the number type that the server computes in."""
 
     policy_version: str
     folder: Path
@@ -39,26 +34,27 @@ class ServedPolicy:
 
 
 @dataclass(frozen=True)
-class Handover:
-    """How a server came to serve a policy, and how far it then was from the trainer's model."""
+class WeightSync:
+    """How a server came to serve a policy, and how far its log-probabilities then were from the probe's."""
 
     url: str
     policy_version: str
     method: Method
     seconds: float
-    difference: Difference
+    difference: LogprobDifference
 
 
-async def hand_over(client: VllmClient, server: ManagedServer | None, policy: ServedPolicy) -> Handover:
+async def sync_weights(client: VllmClient, server: ManagedServer | None, policy: ServedPolicy) -> WeightSync:
     """Load the policy into a running server, unless it says it has it, and prove it.
 
-    Where the proof fails, a server of our own (`server`) is restarted with the policy and must prove it
-    again. Raises `EngineError` when the server still serves something else, `ServerFailure` when it fails.
+    A server of our own (`server`) that fails the proof is restarted with the policy, and must prove it
+    again. Raises `EngineError` when the server serves something else even then, `ServerFailure` when it
+    fails.
     """
     started = time.perf_counter()
     if await client.sleeping():
         await client.wake_up()
-    # A server of somebody else may only have been out of reach; reloading it would drop its cache.
+    # A server of somebody else may just have been out of reach: a reload would drop its cache for nothing.
     if await client.weights_label() == policy.policy_version and await _has_adapter(client, policy):
         difference = await _distance(client, policy.probe)
         if difference.within(_tolerance(policy)):
@@ -71,7 +67,7 @@ async def hand_over(client: VllmClient, server: ManagedServer | None, policy: Se
         difference = await _distance(client, policy.probe)
         served = difference.within(_tolerance(policy))
     except (ServerFailure, EngineError):
-        # Not every engine can: other shapes, layouts that are packed at the start.
+        # Some weights can only be read at a start: those of other shapes, or in a layout that is packed then.
         if server is None:
             raise
         served = False
@@ -83,7 +79,7 @@ async def hand_over(client: VllmClient, server: ManagedServer | None, policy: Se
     return await _conclude(client, policy, method, difference, started)
 
 
-async def prove_restarted(client: VllmClient, policy: ServedPolicy, started: float) -> Handover:
+async def prove_restarted(client: VllmClient, policy: ServedPolicy, started: float) -> WeightSync:
     """The proof for a server that was started with this policy; `started` is of `time.perf_counter`."""
     await _put_adapter(client, policy)
     return await _conclude(client, policy, "restart", await _distance(client, policy.probe), started)
@@ -102,9 +98,9 @@ async def _conclude(
     client: VllmClient,
     policy: ServedPolicy,
     method: Method,
-    difference: Difference,
+    difference: LogprobDifference,
     started: float,
-) -> Handover:
+) -> WeightSync:
     bound = _tolerance(policy)
     refused = f"{client.url} does not serve policy {policy.policy_version} after a {method}"
     if math.isnan(difference.mean):
@@ -120,30 +116,30 @@ async def _conclude(
     await _prove_sampling(client, policy)
     # Last, so that no answer carries the label before the proof.
     await client.label_weights(policy.policy_version)
-    return Handover(client.url, policy.policy_version, method, time.perf_counter() - started, difference)
+    return WeightSync(client.url, policy.policy_version, method, time.perf_counter() - started, difference)
 
 
 async def _prove_sampling(client: VllmClient, policy: ServedPolicy) -> None:
-    """Raise `EngineError` unless what the server reports of its own tokens is after temperature, and of the
-    whole distribution."""
-    sequences = policy.probe.token_ids
-    drawn = await asyncio.gather(*(client.draw(ids, HOT, seed) for seed, ids in enumerate(sequences)))
+    """Raise `EngineError` unless the server reports log-probabilities of what it samples from: after
+    temperature, with no token cut off."""
+    sequences, hot = policy.probe.token_ids, PROBE_TEMPERATURE
+    drawn = await asyncio.gather(*(client.draw(ids, hot, seed) for seed, ids in enumerate(sequences)))
     difference = compare_hot(policy.probe, drawn)
     if not difference.within(_tolerance(policy)):
         raise EngineError(
-            f"{client.url} does not report the distribution that it samples from: at temperature {HOT:g} "
+            f"{client.url} does not report the distribution that it samples from: at temperature {hot:g} "
             f"its log-probabilities differ from the trainer's by {difference.mean:.3g} nats on average. Rows "
             "with such log-probabilities cannot be trained on: start the server with "
             "--logprobs-mode processed_logprobs --generation-config vllm"
         )
 
 
-async def _distance(client: VllmClient, probe: Probe) -> Difference:
+async def _distance(client: VllmClient, probe: Probe) -> LogprobDifference:
     try:
         return compare(probe, await asyncio.gather(*(client.score(ids) for ids in probe.token_ids)))
     except UndefinedLogprobs:
-        return Difference(math.nan, math.nan)
+        return LogprobDifference(math.nan, math.nan)
 
 
-def _tolerance(policy: ServedPolicy) -> Difference:
+def _tolerance(policy: ServedPolicy) -> LogprobDifference:
     return tolerance(policy.probe.dtype, policy.dtype)

@@ -1,17 +1,51 @@
 """ERL (arXiv 2602.13949): attempt, feedback, reflection, second attempt; all three texts are trained by
 reinforcement, and second attempts that succeeded are distilled onto the first attempt's prompt."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
 from erl_pipeline.methods.erl.columns import columns
 from erl_pipeline.methods.erl.plan import plan_learning, plan_rollouts
 from erl_pipeline.methods.erl.roles import FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT
 from erl_pipeline.methods.erl.settings import ErlConfig, ErlEpisodeSettings, episode_settings
 from erl_pipeline.methods.interface import Method
 
+if TYPE_CHECKING:
+    from erl_pipeline.config.generation import SamplingConfig
+    from erl_pipeline.config.memory import RetrievalSettings
+    from erl_pipeline.environments.prompt_format import PromptFormat
+    from erl_pipeline.episodes.context import EpisodeProtocol
+    from erl_pipeline.episodes.limits import RoleLimits
 
-def _open_episode(settings, prompts):  # type: ignore[no-untyped-def]
-    from erl_pipeline.methods.erl.episode import open_episode
 
-    return open_episode(settings, prompts)
+def _open_episode(
+    settings: ErlEpisodeSettings, prompts: PromptFormat | None, *, first_only: bool, retrieval: bool
+) -> EpisodeProtocol:
+    from erl_pipeline.methods.erl.episode import ErlRules, run_episode
+    from erl_pipeline.methods.erl.prompts import ChatPrompts
+
+    rules = ErlRules(
+        prompts=prompts or ChatPrompts(settings.prompts),
+        max_revisions=0 if first_only else settings.max_revisions,
+        reflection=settings.reflection,
+        retrieval=retrieval,
+    )
+    return partial(run_episode, rules=rules)
+
+
+def _role_limits(settings: ErlEpisodeSettings, sampling: SamplingConfig) -> Mapping[str, RoleLimits]:
+    from erl_pipeline.episodes.limits import RoleLimits
+
+    attempt = RoleLimits(sampling.temperature, sampling.max_new_tokens)
+    reflection = RoleLimits(sampling.temperature, settings.max_reflection_tokens)
+    return {FIRST_ATTEMPT: attempt, REFLECTION: reflection, SECOND_ATTEMPT: attempt}
+
+
+def _retrieval(settings: ErlConfig) -> RetrievalSettings | None:
+    return None if settings.memory is None else settings.memory.retrieval
 
 
 def _roles(settings: ErlConfig) -> tuple[str, ...]:
@@ -25,5 +59,7 @@ METHOD = Method(
     plan_learning=plan_learning,
     episode_settings=episode_settings,
     open_episode=_open_episode,
+    role_limits=_role_limits,
+    retrieval=_retrieval,
     columns=columns,
 )

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from erl_pipeline.config.base import Settings
 from erl_pipeline.config.distillation import DistillationConfig
-from erl_pipeline.config.memory import MemoryConfig, RetrievalSettings
+from erl_pipeline.config.memory import MemoryConfig
 from erl_pipeline.config.switch import switch
 from erl_pipeline.methods.erl.prompts import PromptTemplates
 
@@ -21,6 +21,8 @@ class ErlConfig(Settings):
     """`off`: second attempts follow the feedback alone, without a reflection (an ablation)."""
     max_revisions: int = Field(default=1, ge=1, le=8)
     """Most rounds of reflection and further attempt after a first attempt that failed."""
+    max_reflection_tokens: int = Field(default=8, ge=1)
+    """Most tokens of one reflection."""
     memory: Annotated[MemoryConfig | None, BeforeValidator(switch)] = MemoryConfig()
     """`off`: reflections are neither stored nor retrieved."""
     distillation: Annotated[DistillationConfig | None, BeforeValidator(switch)] = DistillationConfig()
@@ -49,17 +51,15 @@ class ErlEpisodeSettings(Settings):
     type: Literal["erl"] = "erl"
     reflection: bool
     max_revisions: int
-    retrieval: RetrievalSettings | None
-    """None: reflections see no memory."""
+    max_reflection_tokens: int
     prompts: PromptTemplates
 
 
 def episode_settings(settings: ErlConfig) -> ErlEpisodeSettings:
-    """What the memory keeps is in the version that is an input; how it is searched is part of the episode."""
-    memory = settings.memory
+    """The settings of episodes; what is learned from them afterwards changes no episode."""
     return ErlEpisodeSettings(
         reflection=settings.reflection,
         max_revisions=settings.max_revisions,
-        retrieval=None if memory is None else memory.retrieval,
+        max_reflection_tokens=settings.max_reflection_tokens,
         prompts=settings.prompts,
     )

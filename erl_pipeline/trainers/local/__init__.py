@@ -1,1 +1,24 @@
-"""How the policy is changed: packing, forward and backward passes, the optimizer and the two updates."""
+"""The trainer in this process: packing, forward and backward passes, the optimizer and the two updates."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from erl_pipeline.config.base import Settings
+from erl_pipeline.trainers.interface import Trainer, TrainerPlugin, TrainingStart
+
+
+class LocalTrainerConfig(Settings):
+    """Training in the process of the stage, on one device."""
+
+    type: Literal["local"] = "local"
+
+
+def _open(settings: LocalTrainerConfig, start: TrainingStart) -> Trainer:
+    # torch takes seconds to import, which a process that only plans should not pay.
+    from erl_pipeline.trainers.local.trainer import LocalTrainer
+
+    return LocalTrainer(start)
+
+
+TRAINER = TrainerPlugin(settings=LocalTrainerConfig, open=_open)

@@ -12,13 +12,13 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from erl_pipeline.trainers.local.packing import Microbatch, pack_rows, pack_segments
 from erl_pipeline.trainers.local.segment_attention import SEGMENTS
-from erl_pipeline.trainers.local.sequences import TrainingSequence
 from erl_pipeline.trainers.local.token_logprobs import (
     HEAD_CHUNK_TOKENS,
     TokenLoss,
     backward_through_head,
     token_logprobs,
 )
+from erl_pipeline.trainers.sequences import TrainingSequence
 from storage.errors import InputError
 
 
@@ -110,6 +110,16 @@ class PolicyForward:
             ):
                 result[tokens], _ = token_logprobs(self.head, states, targets, temperatures[tokens])
         return result
+
+    def sequence_logprobs(
+        self, sequences: Sequence[TrainingSequence], microbatch_tokens: int
+    ) -> list[torch.Tensor]:
+        """Log-probabilities (nats) of each sequence's trained tokens, at its temperature."""
+        counts = [len(sequence.trained_offsets) for sequence in sequences]
+        temperatures = torch.tensor([sequence.temperature for sequence in sequences], device=self.device)
+        by_token = temperatures.repeat_interleave(torch.tensor(counts, dtype=torch.long, device=self.device))
+        trained = [sequence for sequence in sequences if sequence.trained_offsets]
+        return list(self.logprobs(trained, by_token, microbatch_tokens).split(counts))
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from erl_pipeline.trainers.local.segment_attention import AttentionBlock
-from erl_pipeline.trainers.local.sequences import TrainingSequence
+from erl_pipeline.trainers.sequences import TrainingSequence
 
 _BLOCK_PAIRS = 2**18  # query-key pairs of one batch of products: its scores stay in the CPU's cache
 _SHORTEST_SHARE = 0.75  # of the longest segment of a block; below it padding costs more than another block

@@ -10,12 +10,14 @@ from erl_pipeline.objectives.kl import kl_estimate
 from erl_pipeline.objectives.policy_gradient import clipped_surrogate
 from erl_pipeline.trainers.local.packing import Microbatch
 from erl_pipeline.trainers.local.statistics import Statistics
-from erl_pipeline.trainers.local.token_columns import TokenColumns
+from erl_pipeline.trainers.local.token_columns import RoleColumns, TokenColumns
 from erl_pipeline.trainers.local.token_logprobs import TokenLoss
 
 
 class PolicyLoss:
     """Surrogate, KL and entropy of a batch that arrives in microbatches; adds up the parts of its loss.
+
+    Clip range and coefficients are those of each token's role, in `roles`; all else is in `objective`.
 
     Args:
         old_logprobs: `[trained]`, what the ratio is taken against under `decoupled`; None under `bypass`,
@@ -29,6 +31,7 @@ class PolicyLoss:
         self,
         objective: ObjectiveConfig,
         columns: TokenColumns,
+        roles: RoleColumns,
         old_logprobs: torch.Tensor | None,
         reference_logprobs: torch.Tensor | None,
         statistics: Statistics,
@@ -36,6 +39,7 @@ class PolicyLoss:
     ) -> None:
         self._objective = objective
         self._columns = columns
+        self._roles = roles
         self._old_logprobs = old_logprobs
         self._reference_logprobs = reference_logprobs
         self._statistics = statistics
@@ -59,39 +63,40 @@ class PolicyLoss:
 
     def _loss(self, logprobs: torch.Tensor, entropies: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """`logprobs`, `entropies` and `tokens` (numbers of the tokens in the columns): `[chunk]`."""
-        columns, objective = self._columns, self._objective
+        columns, roles = self._columns, self._roles
         regularizer_weights = columns.regularizer_weights[tokens]
-        self._statistics.observe("entropy", entropies)
+        self._observe("entropy", entropies, tokens)
         if self._measure_mismatch:
             self._observe_mismatch(logprobs.detach(), columns.behaviour_logprobs[tokens])
 
         total = self._add("policy_loss", self._surrogate(logprobs, tokens) * columns.policy_weights[tokens])
         if self._reference_logprobs is not None:
-            divergence = kl_estimate(logprobs, self._reference_logprobs[tokens], objective.kl_estimator)
+            divergence = kl_estimate(logprobs, self._reference_logprobs[tokens], self._objective.kl_estimator)
             self._statistics.observe("kl", divergence)
-            total = total + self._add("kl_loss", objective.kl_coefficient * divergence * regularizer_weights)
-        if objective.entropy_coefficient > 0:
-            bonus = objective.entropy_coefficient * entropies * regularizer_weights
+            penalty = roles.kl_coefficients[tokens] * divergence * regularizer_weights
+            total = total + self._add("kl_loss", penalty)
+        if roles.has_entropy:
+            bonus = roles.entropy_coefficients[tokens] * entropies * regularizer_weights
             total = total + self._add("entropy_loss", -bonus)
         return total
 
     def _surrogate(self, logprobs: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """Clipped surrogate of each token of a chunk, times its importance weight under `decoupled`."""
-        objective, behaviour = self._objective, self._columns.behaviour_logprobs[tokens]
+        roles, behaviour = self._roles, self._columns.behaviour_logprobs[tokens]
         olds, importance = behaviour, None
-        if isinstance(objective.correction, DecoupledCorrection):
+        if isinstance(self._objective.correction, DecoupledCorrection):
             olds = logprobs.detach() if self._old_logprobs is None else self._old_logprobs[tokens]
             importance = self._importance(olds, tokens)
         surrogate = clipped_surrogate(
             logprobs,
             olds,
             self._columns.advantages[tokens],
-            clip_low=objective.clip_low,
-            clip_high=objective.clip_high,
-            dual_clip=objective.dual_clip,
+            lowest_ratio=roles.lowest_ratio[tokens],
+            highest_ratio=roles.highest_ratio[tokens],
+            dual_clip=None if roles.dual_clip is None else roles.dual_clip[tokens],
         )
         self._statistics.observe("ratio", surrogate.ratio)
-        self._statistics.observe("clipped", surrogate.clipped)
+        self._observe("clipped", surrogate.clipped, tokens)
         return surrogate.loss if importance is None else surrogate.loss * importance
 
     def _importance(self, olds: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
@@ -116,6 +121,11 @@ class PolicyLoss:
         return importance_weights(
             olds, behaviour, sequence, level=correction.level, mode=correction.mode, cap=correction.cap
         )
+
+    def _observe(self, name: str, values: torch.Tensor, tokens: torch.Tensor) -> None:
+        """Over all tokens, and by role."""
+        self._statistics.observe(name, values)
+        self._statistics.observe_groups(name, values, self._roles.role[tokens], len(self._roles.roles))
 
     def _observe_mismatch(self, logprobs: torch.Tensor, behaviour: torch.Tensor) -> None:
         self._statistics.observe("mismatch", (logprobs - behaviour).abs())

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass, replace
 
 import torch
 from transformers import PreTrainedModel
@@ -14,91 +15,133 @@ from transformers import PreTrainedModel
 from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig
 from erl_pipeline.config.optimizer import UpdateConfig
 from erl_pipeline.policies.adapters import without_adapter
-from erl_pipeline.trainers.local.divergence import raise_if_diverged
-from erl_pipeline.trainers.local.forward import PassCounts, PolicyForward, ready_for_training
-from erl_pipeline.trainers.local.metrics import UpdateMetrics
-from erl_pipeline.trainers.local.optimizer import PolicyOptimizer
+from erl_pipeline.trainers.interface import OnStep, Reinforcement
+from erl_pipeline.trainers.local.forward import PolicyForward, ready_for_training
+from erl_pipeline.trainers.local.optimizer_steps import Learner, OptimizerSteps, count_tokens, mean
 from erl_pipeline.trainers.local.policy_loss import PolicyLoss
-from erl_pipeline.trainers.local.sequences import TrainingSequence
 from erl_pipeline.trainers.local.statistics import Statistics
-from erl_pipeline.trainers.local.token_columns import token_columns
+from erl_pipeline.trainers.local.token_columns import role_columns, token_columns
+from erl_pipeline.trainers.metrics import RoleMetrics, UpdateMetrics
+from erl_pipeline.trainers.sequences import TrainingSequence
 
 
-def update_policy(
-    model: PreTrainedModel,
-    sequences: Sequence[TrainingSequence],
-    objective: ObjectiveConfig,
-    update: UpdateConfig,
-    optimizer: PolicyOptimizer,
-    *,
-    reference_model: PreTrainedModel | None = None,
-    seed: int,
-    on_step: Callable[[int, float], None] | None = None,
+def reinforce(
+    learner: Learner,
+    work: Reinforcement,
+    reference: PreTrainedModel | None = None,
+    on_step: OnStep | None = None,
 ) -> UpdateMetrics:
-    """Change the model's weights by `update.epochs * update.minibatches` steps on the given sequences.
+    """Change the model's weights by `update.epochs * update.minibatches` steps.
 
-    Sequences with advantage 0 are left out, unless the KL or entropy term wants them. `seed` decides
-    how prompts are dealt to minibatches. `on_step` is told each optimizer step (from 1) and its loss.
-    `model` itself as `reference_model` stands for its base, without its adapter.
+    The model itself as `reference` stands for its base, without its adapter.
 
     Raises:
         TrainingDiverged: a loss or gradient is not finite; the step was not taken.
         InputError: the model's architecture cannot be trained (see `ready_for_training`).
         ValueError: a sequence lacks the sampler's log-probabilities, or the KL term its reference model.
     """
-    if objective.kl_coefficient > 0 and reference_model is None:
-        raise ValueError("objective.kl_coefficient is above 0, but no reference model was given")
-    regularised = objective.kl_coefficient > 0 or objective.entropy_coefficient > 0
+    if work.objective.needs_reference and reference is None:
+        raise ValueError("the objective has a KL term, but no reference model was given")
     started = time.perf_counter()
-    trainable = [sequence for sequence in sequences if sequence.trained_offsets]
-    kept = [sequence for sequence in trainable if sequence.advantage != 0.0 or regularised]
+    selection = _select(work)
+    references = None
+    if reference is not None and work.objective.needs_reference:
+        references = _reference_logprobs(learner.model, reference, selection.kept, work.update)
+    with ready_for_training(learner.model, work.update.gradient_checkpointing) as forward:
+        steps = OptimizerSteps(forward, learner.optimizer, work.update.microbatch_tokens, on_step)
+        statistics = _take_steps(forward, steps, work, selection, references)
+    seconds = time.perf_counter() - started
+    return _metrics(work, selection, steps, statistics, seconds, forward.shares_prompts)
+
+
+@dataclass(frozen=True)
+class _Selection:
+    """The sequences that are trained, their roles, and how many were left out for which reason."""
+
+    kept: list[TrainingSequence]
+    roles: tuple[str, ...]
+    zero_advantage: int
+    untrained: int
+    zero_weight: int
+
+
+def _select(work: Reinforcement) -> _Selection:
+    """Leave out what has no loss; multiply weights by those of the roles."""
+    terms = {role: work.objective.terms(role) for role in {sequence.role for sequence in work.sequences}}
+    trainable = [sequence for sequence in work.sequences if sequence.trained_offsets]
+    weighted = [sequence for sequence in trainable if terms[sequence.role].weight != 0.0]
+    kept = [
+        sequence for sequence in weighted if sequence.advantage != 0.0 or terms[sequence.role].regularized
+    ]
     for sequence in kept:
         if not sequence.behaviour_logprobs:
             raise ValueError(f"trajectory {sequence.trajectory_id} has no log-probabilities of its sampler")
+    return _Selection(
+        kept=[replace(sequence, weight=sequence.weight * terms[sequence.role].weight) for sequence in kept],
+        roles=tuple(sorted({sequence.role for sequence in kept})),
+        zero_advantage=len(weighted) - len(kept),
+        untrained=len(work.sequences) - len(trainable),
+        zero_weight=len(trainable) - len(weighted),
+    )
 
+
+def _reference_logprobs(
+    model: PreTrainedModel,
+    reference: PreTrainedModel,
+    sequences: Sequence[TrainingSequence],
+    update: UpdateConfig,
+) -> list[torch.Tensor]:
+    base = without_adapter(model) if reference is model else nullcontext()
+    with base, ready_for_training(reference, gradient_checkpointing=False) as forward:
+        return forward.sequence_logprobs(sequences, update.microbatch_tokens)
+
+
+def _take_steps(
+    forward: PolicyForward,
+    steps: OptimizerSteps,
+    work: Reinforcement,
+    selection: _Selection,
+    references: Sequence[torch.Tensor] | None,
+) -> Statistics:
+    """All optimizer steps of the update; what was observed in them."""
+    objective, update, kept = work.objective, work.update, selection.kept
     statistics = Statistics()
-    step, passes = 0, PassCounts()
-    references = olds = None
-    if reference_model is not None and objective.kl_coefficient > 0:
-        base = without_adapter(model) if reference_model is model else nullcontext()
-        with base, ready_for_training(reference_model, gradient_checkpointing=False) as forward:
-            references = _logprobs(forward, kept, update)
-    with ready_for_training(model, update.gradient_checkpointing) as forward:
-        shares_prompts = forward.shares_prompts
-        if _needs_old_logprobs(objective, update):
-            olds = _logprobs(forward, kept, update)
-        for members in _minibatches(kept, update, seed):
-            batch = [kept[index] for index in members]
-            columns = token_columns(batch, objective.loss_normalization, forward.device)
-            loss = PolicyLoss(
-                objective,
-                columns,
-                old_logprobs=None if olds is None else torch.cat([olds[index] for index in members]),
-                reference_logprobs=None
-                if references is None
-                else torch.cat([references[index] for index in members]),
-                statistics=statistics,
-                measure_mismatch=step == 0,
-            )
-            step += 1
-            passes += forward.backward_batch(
-                batch, columns.temperatures, update.microbatch_tokens, loss.of, optimizer.collect_gradients
-            )
-            grad_norm = optimizer.clip_gradients()
-            raise_if_diverged(step, {**loss.parts(), "grad_norm": grad_norm}, batch)
-            optimizer.step()
-            statistics.observe("policy_loss", torch.tensor(loss.parts()["policy_loss"]))
-            statistics.observe("grad_norm", torch.tensor(grad_norm))
-            if on_step is not None:
-                on_step(step, loss.parts()["policy_loss"])
+    olds = None
+    if _needs_old_logprobs(objective, update):
+        olds = forward.sequence_logprobs(kept, update.microbatch_tokens)
+    for members in _minibatches(kept, update, work.seed):
+        batch = [kept[index] for index in members]
+        columns = token_columns(batch, objective.loss_normalization, forward.device)
+        loss = PolicyLoss(
+            objective,
+            columns,
+            role_columns(batch, objective, selection.roles, forward.device),
+            old_logprobs=None if olds is None else torch.cat([olds[index] for index in members]),
+            reference_logprobs=None
+            if references is None
+            else torch.cat([references[index] for index in members]),
+            statistics=statistics,
+            measure_mismatch=not steps.losses,
+        )
+        steps.take(batch, columns.temperatures, loss)
+    return statistics
 
-    seconds = time.perf_counter() - started
-    sequence_tokens = update.epochs * sum(len(s.prompt_token_ids) + len(s.response_token_ids) for s in kept)
+
+def _metrics(
+    work: Reinforcement,
+    selection: _Selection,
+    steps: OptimizerSteps,
+    statistics: Statistics,
+    seconds: float,
+    shares_prompts: bool,
+) -> UpdateMetrics:
+    kept, epochs = selection.kept, work.update.epochs
+    sequence_tokens = epochs * count_tokens(kept)
     return UpdateMetrics(
-        policy_loss=statistics.mean("policy_loss"),
+        policy_loss=mean(steps.losses),
         kl_loss=statistics.mean("kl"),
         entropy=statistics.mean("entropy"),
-        grad_norm=statistics.mean("grad_norm"),
+        grad_norm=mean(steps.grad_norms),
         ratio_mean=statistics.mean("ratio"),
         clip_fraction=statistics.mean("clipped"),
         mismatch_mean=statistics.mean("mismatch"),
@@ -108,15 +151,23 @@ def update_policy(
         importance_capped=statistics.mean("importance_capped"),
         seconds=seconds,
         tokens_per_second=sequence_tokens / seconds,
-        optimizer_steps=step,
-        microbatches=passes.microbatches,
+        optimizer_steps=len(steps.losses),
+        microbatches=steps.passes.microbatches,
         sequences=len(kept),
-        dropped_zero_advantage=len(trainable) - len(kept),
-        dropped_untrained=len(sequences) - len(trainable),
-        trained_tokens=update.epochs * sum(len(sequence.trained_offsets) for sequence in kept),
+        dropped_zero_advantage=selection.zero_advantage,
+        dropped_untrained=selection.untrained,
+        dropped_zero_weight=selection.zero_weight,
+        trained_tokens=epochs * sum(len(sequence.trained_offsets) for sequence in kept),
         sequence_tokens=sequence_tokens,
-        input_tokens=passes.input_tokens,
+        input_tokens=steps.passes.input_tokens,
         shares_prompts=int(shares_prompts),
+        roles={
+            role: RoleMetrics(
+                entropy=statistics.group_mean("entropy", number),
+                clip_fraction=statistics.group_mean("clipped", number),
+            )
+            for number, role in enumerate(selection.roles)
+        },
     )
 
 
@@ -127,16 +178,6 @@ def _needs_old_logprobs(objective: ObjectiveConfig, update: UpdateConfig) -> boo
     return isinstance(correction, DecoupledCorrection) and (
         update.optimizer_steps > 1 or correction.level == "sequence"
     )
-
-
-def _logprobs(
-    forward: PolicyForward, sequences: Sequence[TrainingSequence], update: UpdateConfig
-) -> list[torch.Tensor]:
-    """Log-probabilities of each sequence's trained tokens, at its temperature."""
-    counts = [len(sequence.trained_offsets) for sequence in sequences]
-    temperatures = torch.tensor([sequence.temperature for sequence in sequences], device=forward.device)
-    by_token = temperatures.repeat_interleave(torch.tensor(counts, dtype=torch.long, device=forward.device))
-    return list(forward.logprobs(sequences, by_token, update.microbatch_tokens).split(counts))
 
 
 def _minibatches(

@@ -14,6 +14,8 @@ class Statistics:
     _sums: dict[str, torch.Tensor] = field(default_factory=dict)
     _counts: dict[str, int] = field(default_factory=dict)
     _maxima: dict[str, torch.Tensor] = field(default_factory=dict)
+    _group_sums: dict[str, torch.Tensor] = field(default_factory=dict)
+    _group_counts: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def observe(self, name: str, values: torch.Tensor) -> None:
         """Take in a tensor of any shape with at least one element."""
@@ -24,8 +26,21 @@ class Statistics:
         self._sums[name], self._maxima[name] = total, largest
         self._counts[name] = self._counts.get(name, 0) + values.numel()
 
+    def observe_groups(self, name: str, values: torch.Tensor, groups: torch.Tensor, count: int) -> None:
+        """Take in `values` by group. `values`, `groups` (int64, below `count`): `[tokens]`."""
+        values = values.detach().double()
+        none = torch.zeros(count, dtype=torch.double, device=values.device)
+        sums, counts = self._group_sums.get(name, none), self._group_counts.get(name, none)
+        self._group_sums[name] = sums.index_add(0, groups, values)
+        self._group_counts[name] = counts.index_add(0, groups, torch.ones_like(values))
+
     def mean(self, name: str) -> float:
         return float(self._sums[name]) / self._counts[name] if name in self._sums else 0.0
 
     def maximum(self, name: str) -> float:
         return float(self._maxima[name]) if name in self._maxima else 0.0
+
+    def group_mean(self, name: str, group: int) -> float:
+        """0 of a group without values."""
+        count = float(self._group_counts[name][group]) if name in self._group_counts else 0.0
+        return float(self._group_sums[name][group]) / count if count else 0.0

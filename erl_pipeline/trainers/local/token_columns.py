@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
+from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.objectives.aggregation import LossNormalization, token_weights
-from erl_pipeline.trainers.local.sequences import TrainingSequence
+from erl_pipeline.trainers.sequences import TrainingSequence
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ def token_columns(
     repeats = torch.tensor(counts, device=device)
 
     def column(values: Sequence[float]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.float32, device=device).repeat_interleave(repeats)
+        return _by_token(values, repeats)
 
     behaviour = [
         sequence.behaviour_logprobs[offset] if sequence.behaviour_logprobs else 0.0
@@ -61,3 +63,54 @@ def token_columns(
         policy_weights=column(policy_weights),
         regularizer_weights=column(regularizer_weights),
     )
+
+
+@dataclass(frozen=True)
+class RoleColumns:
+    """What the objective says of each trained token by the role of its sequence; `[trained]`, fp32.
+
+    `role` (int64) is the place of the token's role in `roles`. `dual_clip` is infinite where a role has
+    none, and None where no role has one.
+    """
+
+    roles: tuple[str, ...]
+    role: torch.Tensor
+    lowest_ratio: torch.Tensor
+    highest_ratio: torch.Tensor
+    dual_clip: torch.Tensor | None
+    kl_coefficients: torch.Tensor
+    entropy_coefficients: torch.Tensor
+    has_entropy: bool
+    """Whether any entropy coefficient is above 0."""
+
+
+def role_columns(
+    sequences: Sequence[TrainingSequence],
+    objective: ObjectiveConfig,
+    roles: Sequence[str],
+    device: torch.device,
+) -> RoleColumns:
+    """Columns of a whole optimizer batch. `roles`: those of the whole update, in the order to number them."""
+    numbers = {role: number for number, role in enumerate(roles)}
+    known = {role: objective.terms(role) for role in roles}
+    terms = [known[sequence.role] for sequence in sequences]
+    repeats = torch.tensor([len(sequence.trained_offsets) for sequence in sequences], device=device)
+
+    def column(values: Sequence[float]) -> torch.Tensor:
+        return _by_token(values, repeats)
+
+    dual_clips = [math.inf if each.dual_clip is None else each.dual_clip for each in terms]
+    return RoleColumns(
+        roles=tuple(roles),
+        role=torch.tensor([numbers[s.role] for s in sequences], device=device).repeat_interleave(repeats),
+        lowest_ratio=column([1 - each.clip_low for each in terms]),
+        highest_ratio=column([1 + each.clip_high for each in terms]),
+        dual_clip=None if all(map(math.isinf, dual_clips)) else column(dual_clips),
+        kl_coefficients=column([each.kl_coefficient for each in terms]),
+        entropy_coefficients=column([each.entropy_coefficient for each in terms]),
+        has_entropy=any(each.entropy_coefficient > 0 for each in terms),
+    )
+
+
+def _by_token(values: Sequence[float], repeats: torch.Tensor) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float32, device=repeats.device).repeat_interleave(repeats)

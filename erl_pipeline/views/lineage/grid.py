@@ -10,7 +10,7 @@ from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
 from storage.lineage import ArtifactGraph, downstream, runs_by_artifact, upstream
-from storage.lineage.artifacts import HERE
+from storage.lineage.graph import START
 from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run, RunStore
 
@@ -134,8 +134,8 @@ def _related(store: ArtifactStore, run: Run, of: str) -> tuple[frozenset[str], f
     holders = {thing.id for thing in above.things if thing.kind == "artifact" and thing.via == above.id}
     reached = {thing.facts["artifact_id"] for thing in below.things if thing.kind != "artifact"}
     graph = ArtifactGraph(store.list())
-    after = graph.descendants(dict.fromkeys(reached, HERE))
-    before = graph.ancestors(dict.fromkeys(below.trained, HERE))
+    after = graph.descendants(dict.fromkeys(reached, START))
+    before = graph.ancestors(dict.fromkeys(below.trained, START))
     return frozenset(found | reached | (after.keys() & before.keys())), frozenset(holders)
 
 

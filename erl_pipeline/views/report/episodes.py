@@ -20,7 +20,7 @@ _COLUMNS = (
     "finish_reason",
     "feedback",
     "messages",
-    "reflection",
+    "text",
     "memory_entry_ids",
     "task_payload",
 )
@@ -147,7 +147,7 @@ def _step(row: Mapping[str, Any], memory_texts: Mapping[str, str]) -> Step:
     if row["role"] == "reflection":
         said = messages[spoken]["content"] if spoken < len(messages) else ""
         return Step(
-            title="Reflection" if row["reflection"] is not None else "Reflection, ill-formed and not used",
+            title="Reflection" if row["text"] is not None else "Reflection, ill-formed and not used",
             outcome="",
             prompt=prompt,
             # Imported trajectories may have seen entries of a memory elsewhere.
@@ -155,7 +155,7 @@ def _step(row: Mapping[str, Any], memory_texts: Mapping[str, str]) -> Step:
                 memory_texts.get(entry_id, f"{entry_id}: not in this store")
                 for entry_id in row["memory_entry_ids"]
             ],
-            reflection=row["reflection"] if row["reflection"] is not None else said,
+            reflection=row["text"] if row["text"] is not None else said,
         )
     return Step(
         title=_attempt_title(row["revision_index"]),

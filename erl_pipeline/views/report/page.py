@@ -27,6 +27,8 @@ from erl_pipeline.views.report.tables import (
 )
 from storage.artifacts.store import ArtifactStore
 from storage.errors import StoreError
+from storage.lineage.graph import walk_inputs
+from storage.memory.chain import PARENT_INPUT
 from storage.memory.entries import scan_deltas
 from storage.runs.origin import BranchOrigin, OfflineOrigin, read_origin
 from storage.runs.run import Run
@@ -104,14 +106,14 @@ def render_report(store: ArtifactStore, run: Run) -> str:
 def _shard_files(store: ArtifactStore, rollouts: StageRecord) -> list[Path]:
     """The trajectory files of an iteration's rollouts, verified, in the order of the shards.
 
-    Of those that retention has released they hold rewards and ids, and no texts.
+    Of those that retention has pruned they hold rewards and ids, and no texts.
     """
     shards = rollouts.manifest.inputs
     return [store.open(shards[name]).rows_path("trajectories.parquet") for name in sorted(shards)]
 
 
 def _has_texts(store: ArtifactStore, rollouts: StageRecord) -> bool:
-    return not any(store.open(shard).releases.files for shard in rollouts.manifest.inputs.values())
+    return not any(store.open(shard).pruned.files for shard in rollouts.manifest.inputs.values())
 
 
 def _change(store: ArtifactStore, evaluations: Sequence[StageRecord]) -> PairedDifference | None:
@@ -156,16 +158,12 @@ def _memory_texts(store: ArtifactStore, versions: Set[str | None]) -> dict[str, 
 
     Rollouts that were taken from another run saw versions that this run did not make.
     """
-    waiting, known = list(versions), set[str]()
-    files = []
-    while waiting:
-        version = waiting.pop()
-        manifest = store.find(version) if version and version not in known else None
-        if manifest is not None:
-            known.add(manifest.artifact_id)
-            waiting.append(manifest.inputs.get("memory"))
-            if any(entry.path == _ENTRIES for entry in manifest.files):
-                files.append(store.open(manifest.artifact_id).path(_ENTRIES))
+    ancestry = walk_inputs(store.find, [version for version in versions if version], through={PARENT_INPUT})
+    files = [
+        store.open(artifact_id).path(_ENTRIES)
+        for artifact_id, manifest in ancestry.manifests.items()
+        if any(entry.path == _ENTRIES for entry in manifest.files)
+    ]
     if not files:
         return {}
     return dict(scan_deltas(files).select("entry_id", "text").collect().iter_rows())

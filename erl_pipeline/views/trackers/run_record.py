@@ -8,7 +8,7 @@ from erl_pipeline.views.trackers.writer import LastingWriter, Mark, MetricsWrite
 from storage.artifacts.recipe import digest
 from storage.artifacts.store import ArtifactStore
 from storage.errors import DamagedArtifact
-from storage.memory.history import FORGET_STAGE
+from storage.memory.forgetting import FORGET_STAGE
 from storage.runs.ledger import LedgerEntry
 
 _LEFT_OUT = frozenset({"rollout_shard", "evaluate_on_request"})

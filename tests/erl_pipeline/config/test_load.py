@@ -105,6 +105,12 @@ def test_a_problem_inside_a_chosen_type_is_named_as_the_file_writes_it(small: Pa
     assert "policy.cold_start.steps: 0; allowed: at least 1" in message(small, "policy.cold_start.steps=0")
 
 
+def test_a_problem_in_a_group_that_the_user_named_is_told_as_any_other(small: Path) -> None:
+    told = message(small, "objective.roles={reflection: {clip_lw: 0.1}, second_attempt: {clip_low: 7}}")
+    assert "objective.roles.reflection.clip_lw: unknown key; did you mean clip_low?" in told
+    assert "objective.roles.second_attempt.clip_low: 7; allowed: less than 1.0" in told
+
+
 def test_impossible_combinations_name_their_keys(small: Path) -> None:
     problem = message(small, "environment.max_steps=3")
     assert "line 3: environment.path_length: [2, 6]: allowed is at most 3" in problem

@@ -3,7 +3,13 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig
+from erl_pipeline.config.objective import (
+    DecoupledCorrection,
+    ObjectiveConfig,
+    RoleTerms,
+    require_known_roles,
+)
+from storage.errors import ConfigError
 
 
 def test_correction_is_chosen_by_its_type() -> None:
@@ -24,8 +30,42 @@ def test_correction_is_chosen_by_its_type() -> None:
         {"clip_low": 1.0},
         {"dual_clip": 1.0},
         {"advantage_normalisation": "std"},
+        {"roles": {"reflection": {"kl_estimator": "k2"}}},  # the estimator is one for all roles
+        {"roles": {"reflection": {"weight": -1.0}}},
     ],
 )
 def test_settings_that_make_no_sense_are_refused(values: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         ObjectiveConfig.model_validate(values)
+
+
+def test_a_role_takes_the_common_value_for_what_it_does_not_set() -> None:
+    config = ObjectiveConfig.model_validate(
+        {
+            "clip_high": 0.3,
+            "dual_clip": 3.0,
+            "roles": {"reflection": {"clip_low": 0.1, "entropy_coefficient": 0.01, "weight": 0.5}},
+        }
+    )
+    assert config.terms("first_attempt") == RoleTerms(0.2, 0.3, 3.0, 0.0, 0.0, 1.0)
+    assert config.terms("reflection") == RoleTerms(0.1, 0.3, 3.0, 0.0, 0.01, 0.5)
+    assert config.terms("reflection").regularized
+    assert not config.terms("first_attempt").regularized
+    # As a recipe holds it.
+    assert ObjectiveConfig.model_validate(config.model_dump(mode="json")) == config
+
+
+def test_a_reference_is_needed_where_any_role_has_a_kl_term() -> None:
+    assert not ObjectiveConfig().needs_reference
+    assert ObjectiveConfig(kl_coefficient=0.1).needs_reference
+    config = ObjectiveConfig.model_validate({"roles": {"reflection": {"kl_coefficient": 0.1}}})
+    assert config.needs_reference
+
+
+def test_roles_that_the_method_does_not_have_are_refused() -> None:
+    config = ObjectiveConfig.model_validate({"roles": {"reflexion": {}}})
+    with pytest.raises(
+        ConfigError, match="reflexion is no role of this method; allowed: attempt, reflection"
+    ):
+        require_known_roles(config, ["reflection", "attempt"])
+    require_known_roles(ObjectiveConfig(), [])

@@ -15,7 +15,7 @@ from erl_pipeline.episodes.episode import run_episode
 from erl_pipeline.episodes.requests import EpisodeSteps, ReflectionsWanted
 from erl_pipeline.policies.tiny.tokenizer import build_tokenizer
 from storage.errors import EngineError
-from storage.memory.reflection_memory import MemoryHit
+from storage.memory.view import MemoryHit
 from storage.tables.trajectories import Trajectory
 from tests.erl_pipeline.episodes.script import CONTEXT, ENVIRONMENT, PROVENANCE, TASK, rules
 

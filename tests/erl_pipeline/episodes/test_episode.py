@@ -26,7 +26,7 @@ def test_a_failure_leads_to_a_reflection_with_the_reward_of_the_second_attempt()
         ("second_attempt", 1.0, True),
     ]
     first, reflection, second = rows
-    assert reflection.reflection == "? a b ?"
+    assert reflection.text == "? a b ?"
     assert first.parent_trajectory_id is None
     assert reflection.parent_trajectory_id == first.trajectory_id
     assert second.parent_trajectory_id == reflection.trajectory_id
@@ -60,7 +60,7 @@ def test_an_ill_formed_reflection_ends_the_episode_without_reward() -> None:
         ("first_attempt", 0.0, "done"),
         ("reflection", 0.0, "ill_formed"),
     ]
-    assert rows[1].reflection is None
+    assert rows[1].text is None
 
 
 def test_retrieved_reflections_stand_in_the_reflection_prompt_and_in_the_row() -> None:

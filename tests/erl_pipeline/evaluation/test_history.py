@@ -22,7 +22,7 @@ def commit(
     recipe = Recipe(stage, 1, {"iteration": iteration}, {}, 0)
     with store.create(recipe, run=run.name, iteration=iteration) as staging:
         staging.commit(counters=counters, metrics=metrics)
-    run.record(iteration, stage, recipe.artifact_id, reused=False, seconds=0.0)
+    run.record(iteration, stage, recipe.artifact_id, kind=recipe.kind, reused=False, seconds=0.0)
 
 
 @pytest.fixture
@@ -88,6 +88,6 @@ def test_a_number_that_was_not_reported_is_none_or_an_error(recorded: tuple[Arti
 
 def test_a_ledger_that_names_a_missing_artifact_is_an_error(recorded: tuple[ArtifactStore, Run]) -> None:
     store, run = recorded
-    run.record(3, "update_policy", "0" * 32, reused=False, seconds=0.0)
+    run.record(3, "update_policy", "0" * 32, kind="checkpoint", reused=False, seconds=0.0)
     with pytest.raises(StoreError, match=r"artifact 0{32} of stage update_policy is not in the store"):
         read_history(store, run)

@@ -12,7 +12,12 @@ def surrogate(ratio: float, advantage: float, dual_clip: float | None = None) ->
     """Surrogate of one token at clip range 0.2 / 0.3, and the gradient of its loss."""
     logprobs = torch.tensor([math.log(ratio)], requires_grad=True)
     result = clipped_surrogate(
-        logprobs, torch.zeros(1), torch.tensor([advantage]), clip_low=0.2, clip_high=0.3, dual_clip=dual_clip
+        logprobs,
+        torch.zeros(1),
+        torch.tensor([advantage]),
+        lowest_ratio=torch.tensor([0.8]),
+        highest_ratio=torch.tensor([1.3]),
+        dual_clip=None if dual_clip is None else torch.tensor([dual_clip]),
     )
     (gradient,) = torch.autograd.grad(result.loss.sum(), logprobs)
     return result, float(gradient)
@@ -46,6 +51,9 @@ def test_dual_clip_bounds_the_loss_of_a_negative_advantage() -> None:
     assert result.clipped.item() is True
     assert surrogate(2.0, -2.0, dual_clip=3.0)[0].loss.item() == pytest.approx(4.0)
     assert surrogate(5.0, 2.0, dual_clip=3.0)[0].loss.item() == pytest.approx(-2.6)
+    unbounded, gradient = surrogate(5.0, -2.0, dual_clip=math.inf)
+    assert (unbounded.loss.item(), gradient) == (pytest.approx(10.0), pytest.approx(10.0))
+    assert surrogate(5.0, 0.0, dual_clip=math.inf)[1] == 0.0
 
 
 def test_far_off_tokens_stay_finite() -> None:
@@ -53,7 +61,7 @@ def test_far_off_tokens_stay_finite() -> None:
         torch.tensor([0.0, -500.0]),
         torch.tensor([-500.0, 0.0]),
         torch.tensor([-1.0, 1.0]),
-        clip_low=0.2,
-        clip_high=0.2,
+        lowest_ratio=torch.tensor([0.8]),
+        highest_ratio=torch.tensor([1.2]),
     )
     assert result.ratio.tolist() == pytest.approx([math.exp(20), math.exp(-20)])

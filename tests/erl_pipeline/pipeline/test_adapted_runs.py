@@ -109,9 +109,8 @@ def test_another_rank_shares_the_base_and_the_first_rollouts_but_no_checkpoint(f
 
 def test_the_kl_term_refers_to_the_base(finished: Finished) -> None:
     """One step from the base moves nothing away from it yet; in the second iteration there is a distance."""
-    settings = config(
-        finished.base, name="kl", objective={"kl_coefficient": 0.1, "kl_estimator": "k3"}, distillation=False
-    )
+    objective = {"kl_coefficient": 0.1, "kl_estimator": "k3", "entropy_coefficient": 0.1}
+    settings = config(finished.base, name="kl", objective=objective, distillation=False)
     run(settings, finished.store)
     store = ArtifactStore(str(finished.store))
     base_id, first, second = finished.checkpoints("kl")

@@ -18,10 +18,10 @@ from erl_pipeline.pipeline.branching import establish_origin
 from erl_pipeline.pipeline.context import open_context
 from erl_pipeline.pipeline.outcome import Silent, StageOutcome
 from erl_pipeline.pipeline.train import train
+from erl_pipeline.policies.embedding import SentenceEmbedder
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
-from storage.memory.embedding import Embedder
 from storage.memory.forgetting import forget
 from storage.memory.history import latest_version
 from storage.memory.reflection_memory import ReflectionMemory
@@ -283,5 +283,5 @@ def test_what_was_forgotten_between_two_starts_stays_forgotten(config: RunConfig
 def entry_ids(store: Path) -> list[str]:
     """Ids of the entries that the run's memory holds."""
     version = latest_version(RunStore(str(store)).open("small"))
-    memory = ReflectionMemory(str(store), "small", ArtifactStore(str(store)), Embedder())
+    memory = ReflectionMemory(str(store), "small", ArtifactStore(str(store)), SentenceEmbedder())
     return [str(entry) for entry in memory.at(version).facts()["entry_id"]]

@@ -37,6 +37,7 @@ def line(iteration: int | None, stage: str, artifact_id: str = "first") -> Ledge
     return LedgerEntry(
         iteration=iteration,
         stage=stage,
+        kind="table",
         key="",
         artifact_id=f"{artifact_id} {stage} {iteration}",
         reused=False,

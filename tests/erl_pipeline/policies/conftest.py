@@ -6,26 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-WORDS = ["<pad>", "<bos>", "<end>", "<user>", "<assistant>", "left", "right"]
-TEMPLATE = "<bos>{% for m in messages %} <user> {{ m['content'] }}{% endfor %} <assistant>"
+from tests.random_models import WORDS, word_tokenizer
 
 
 @pytest.fixture
 def tokenizer() -> PreTrainedTokenizerFast:
-    backend = Tokenizer(WordLevel({word: index for index, word in enumerate(WORDS)}))
-    backend.pre_tokenizer = WhitespaceSplit()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        bos_token="<bos>",
-        eos_token="<end>",
-        pad_token="<pad>",
-        chat_template=TEMPLATE,
-    )
+    return word_tokenizer()
 
 
 @pytest.fixture

@@ -55,13 +55,21 @@ def test_order_of_keys_does_not_matter(value: dict[str, Any]) -> None:
 
 
 def test_artifact_id_is_the_digest_of_the_recipe() -> None:
-    recipe = Recipe("evaluate", 2, {"samples": 4, "greedy": True}, {"checkpoint": "abc"}, seed=7)
+    recipe = Recipe(
+        "evaluate",
+        2,
+        {"samples": 4, "greedy": True},
+        {"checkpoint": "abc"},
+        seed=7,
+        index={"iteration": 3},
+        code={"maze": "f0"},
+        kind="evaluation",
+    )
     text = (
-        '{"config":{"greedy":true,"samples":4},"inputs":{"checkpoint":"abc"},'
-        '"seed":7,"stage":"evaluate","stage_version":2}'
+        '{"code":{"maze":"f0"},"index":{"iteration":3},"inputs":{"checkpoint":"abc"},"kind":"evaluation",'
+        '"seed":7,"settings":{"greedy":true,"samples":4},"stage":"evaluate","stage_version":2}'
     )
     assert recipe.artifact_id == hashlib.sha256(text.encode()).hexdigest()[:32]
-    assert recipe.artifact_id == "872d227b7caadd4f674bb2e410b75f16"
 
 
 @pytest.mark.parametrize(
@@ -72,6 +80,9 @@ def test_artifact_id_is_the_digest_of_the_recipe() -> None:
         Recipe("evaluate", 2, {"samples": 5}, {"checkpoint": "abc"}, 7),
         Recipe("evaluate", 2, {"samples": 4}, {"checkpoint": "abd"}, 7),
         Recipe("evaluate", 2, {"samples": 4}, {"checkpoint": "abc"}, 8),
+        Recipe("evaluate", 2, {"samples": 4}, {"checkpoint": "abc"}, 7, index={"iteration": 1}),
+        Recipe("evaluate", 2, {"samples": 4}, {"checkpoint": "abc"}, 7, code={"maze": "f0"}),
+        Recipe("evaluate", 2, {"samples": 4}, {"checkpoint": "abc"}, 7, kind="evaluation"),
     ],
 )
 def test_any_change_gives_another_id(other: Recipe) -> None:

@@ -26,7 +26,7 @@ def test_rows_that_used_a_memory_entry_are_those_that_saw_it_and_those_that_foll
     found = rows_using_memory(rows, "m-")
     assert found.select("id", "how", "iteration", "task_id", "artifact_id").rows() == [
         ("reflection-2", "saw it", 2, "t2", history.ids["shard-2"]),
-        ("second-2", "followed a reflection that saw it", 2, "t2", history.ids["shard-2"]),
+        ("second-2", "followed a trajectory that saw it", 2, "t2", history.ids["shard-2"]),
     ]
 
 

@@ -30,8 +30,8 @@ def test_an_sft_row_came_from_its_episode_and_from_what_made_the_rows(history: H
     }
     told = {thing.id: (thing.relation, thing.via) for thing in reach.things}
     assert told["second"] == ("attempt that succeeded", "s-second")
-    assert told["reflection"] == ("what it followed", "second")
-    assert told["first"] == ("attempt it reflects on", "reflection")
+    assert told["reflection"] == ("trajectory it followed", "second")
+    assert told["first"] == ("trajectory it followed", "reflection")
     assert told[history.ids["shard"]] == ("artifact that holds it", "second")
     assert told[history.ids["bootstrap"]] == ("its input checkpoint", history.ids["shard"])
 
@@ -126,7 +126,7 @@ def test_a_row_that_lies_in_two_artifacts_is_one_row_and_reaches_what_trained_on
         source = store.open(history.ids["shard-3"]).path("trajectories.parquet")
         shutil.copy(source, staging.path / "trajectories.parquet")
         staging.commit()
-    trained = Recipe("update_policy", 1, {}, {"replayed": copied.artifact_id}, 0)
+    trained = Recipe("update_policy", 1, {}, {"replayed": copied.artifact_id}, 0, kind="checkpoint")
     with store.create(trained, run="base", iteration=3) as staging:
         staging.commit(policy_version=trained.artifact_id)
     reach = downstream(store, None, "first-3")

@@ -39,15 +39,15 @@ def test_an_sft_row_leads_to_reflection_first_attempt_and_policy(tiny_run: Any) 
         [
             ("attempt that succeeded", "trajectory", "second"),
             [
-                ("what it followed", "trajectory", "reflection"),
-                [("attempt it reflects on", "trajectory", "first"), [policy]],
+                ("trajectory it followed", "trajectory", "reflection"),
+                [("trajectory it followed", "trajectory", "first"), [policy]],
                 [policy],
             ],
             [policy],
         ],
     ]
     reflection = node.origins[0].origins[0]
-    assert reflection.facts["reflection"] == "go right"
+    assert reflection.facts["text"] == "go right"
     assert reflection.facts["artifact_id"] == tiny_run.shard
     first = reflection.origins[0]
     assert (first.facts["feedback"], first.facts["reward"]) == ("fell into B", 0.0)
@@ -58,7 +58,7 @@ def test_a_memory_entry_leads_to_the_reflection_it_holds(tiny_run: Any) -> None:
     node = explain(tiny_run.store, None, "m-001")
     assert node.facts["text"] == "reflection 1"
     assert node.facts["artifact_id"] == tiny_run.memory
-    assert outline(node.origins[0])[0] == ("reflection it holds", "trajectory", "reflection")
+    assert outline(node.origins[0])[0] == ("trajectory it was taken from", "trajectory", "reflection")
 
 
 def test_an_artifact_leads_to_its_inputs_as_deep_as_asked(tiny_run: Any) -> None:

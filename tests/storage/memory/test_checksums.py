@@ -9,10 +9,11 @@ import lancedb
 import pytest
 
 from storage.artifacts.store import ArtifactStore
-from storage.memory.checksums import Seal
-from storage.memory.embedding import Embedder
+from storage.memory.checksums import IndexChecksums
+from storage.memory.embedder import Embedder
+from storage.memory.entries import MemoryEntry
 from storage.memory.index import MemoryIndex
-from storage.memory.reflection_memory import MemoryEntry, ReflectionMemory
+from storage.memory.reflection_memory import ReflectionMemory
 
 Entry = Callable[..., MemoryEntry]
 Commit = Callable[..., str]
@@ -65,24 +66,24 @@ def test_a_flipped_bit_in_the_table_is_found_and_mended(
     content = bytearray(data.read_bytes())
     content[len(content) // 3] ^= 4
     data.write_bytes(content)
-    seal = Seal(folder)
-    seal.load()
-    assert seal.versions == {}
+    checksums = IndexChecksums(folder)
+    checksums.load()
+    assert checksums.versions == {}
     assert ReflectionMemory(store.uri, "run", store, embedder).at(version).digest() == digest
 
 
 @pytest.mark.parametrize("damage", [b"", b"{}\n", b'{"versions": {'])
-def test_a_damaged_seal_is_no_seal(
+def test_damaged_checksums_are_not_trusted(
     damage: bytes, store: ArtifactStore, embedder: Embedder, commit_memory: Commit, entry: Entry, folder: Path
 ) -> None:
     version = commit_memory([entry(1)])
     ReflectionMemory(store.uri, "run", store, embedder).at(version)
-    path = folder.with_name("run.seal.jsonl")
+    path = folder.with_name("run.checksums.jsonl")
     path.write_bytes(path.read_bytes()[:40] + damage)
     assert ReflectionMemory(store.uri, "run", store, embedder).at(version).count() == 1
-    seal = Seal(folder)
-    seal.load()
-    assert list(seal.versions) == [version]
+    checksums = IndexChecksums(folder)
+    checksums.load()
+    assert list(checksums.versions) == [version]
 
 
 def test_many_versions_are_put_together_only_when_it_is_worth_it(
@@ -108,7 +109,7 @@ def test_a_table_of_an_earlier_layout_is_made_anew(
     table = lancedb.connect(folder).open_table("reflections")
     table.drop_columns(["index_key", "gain_step"])
     table.tags.update(version, table.version)
-    seal = folder.with_name("run.seal.jsonl")
-    seal.write_text(seal.read_text().replace('"layout":2,', ""))
+    checksums = folder.with_name("run.checksums.jsonl")
+    checksums.write_text(checksums.read_text().replace('"layout":3,', ""))
     view = ReflectionMemory(store.uri, "run", store, embedder).at(version)
     assert [len(hits) for hits in view.search(["a lake"], 5, minimum_gain=0.3)] == [2]

@@ -11,12 +11,13 @@ import pytest
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError, RunBusy
+from storage.lineage.memory_policies import policies_reached
 from storage.memory.chain import read_delta_of
-from storage.memory.embedding import Embedder
-from storage.memory.forgetting import forget
-from storage.memory.history import forget_requests, latest_version, memory_versions
-from storage.memory.reach import reach
-from storage.memory.reflection_memory import MemoryEntry, ReflectionMemory, write_delta
+from storage.memory.embedder import Embedder
+from storage.memory.entries import MemoryEntry, write_delta
+from storage.memory.forgetting import forget, forget_requests
+from storage.memory.history import latest_version, memory_versions
+from storage.memory.reflection_memory import ReflectionMemory
 from storage.runs.run import RunStore
 from storage.tables.trajectories import Trajectory, write_trajectories
 from storage.upkeep.verification import verify_run
@@ -39,7 +40,7 @@ def test_an_entry_leaves_the_next_version_and_stays_in_those_before(
     [removal] = read_delta_of(tiny_run.store, done.memory_version).removals()
     assert (removal.entry_id, removal.reason, removal.detail) == ("m-001", "forgotten", "it is wrong")
     request = tiny_run.store.open(done.request_id).manifest
-    assert request.config == {"entry_id": "m-001", "reason": "it is wrong"}
+    assert request.settings == {"entry_id": "m-001", "reason": "it is wrong"}
     assert [each.artifact_id for each in memory_versions(tiny_run.run)] == [
         tiny_run.memory,
         done.memory_version,
@@ -59,7 +60,9 @@ def test_the_record_is_verified_with_the_run(tiny_run: TinyRun) -> None:
 
 
 def test_in_the_middle_of_an_iteration_it_waits_for_its_end(tiny_run: TinyRun, embedder: Embedder) -> None:
-    tiny_run.run.record(2, "rollout_shard", tiny_run.shard, key="0000", reused=False, seconds=1.0)
+    tiny_run.run.record(
+        2, "rollout_shard", tiny_run.shard, kind="trajectories", key="0000", reused=False, seconds=1.0
+    )
     done = forget(tiny_run.store, tiny_run.run, "m-001", "it is wrong")
     assert (done.iteration, done.memory_version) == (2, None)
     assert forget_requests(tiny_run.run) == {2: [done.request_id]}
@@ -95,7 +98,7 @@ def test_the_policies_that_an_entry_has_reached(
         with store.create(recipe, run="run", iteration=iteration) as staging:
             write(staging.path)
             staging.commit()
-        run.record(iteration, recipe.stage, recipe.artifact_id, reused=False, seconds=1.0)
+        run.record(iteration, recipe.stage, recipe.artifact_id, kind=recipe.kind, reused=False, seconds=1.0)
         return recipe.artifact_id
 
     def checkpoint(name: str, iteration: int, **inputs: str) -> str:
@@ -103,12 +106,14 @@ def test_the_policies_that_an_entry_has_reached(
             (folder / "model").mkdir()
             (folder / "model" / "weights").write_bytes(name.encode())
 
-        return commit(Recipe("update_policy", 1, {"name": name}, inputs, 0), iteration, write)
+        return commit(
+            Recipe("update_policy", 1, {"name": name}, inputs, 0, kind="checkpoint"), iteration, write
+        )
 
     def shard(name: str, iteration: int, saw: tuple[str, ...], **inputs: str) -> str:
         row = replace(trajectory, trajectory_id=name, role="reflection", memory_entry_ids=saw)
         return commit(
-            Recipe("rollout_shard", 1, {"name": name}, inputs, 0),
+            Recipe("rollout_shard", 1, {"name": name}, inputs, 0, kind="trajectories"),
             iteration,
             lambda folder: write_trajectories(folder / "trajectories.parquet", [row]),
         )
@@ -116,19 +121,21 @@ def test_the_policies_that_an_entry_has_reached(
     a = checkpoint("a", 1, checkpoint=tiny_run.checkpoint, rollouts=tiny_run.rollouts)
     seeing = shard("seeing", 2, ("m-001",), checkpoint=a, memory=tiny_run.memory)
     b = checkpoint("b", 2, checkpoint=a, rollouts=seeing)
-    dataset = commit(Recipe("build_distillation", 1, {}, {"rollouts": seeing}, 0), 2, lambda _: None)
+    distilled = Recipe("build_distillation", 1, {}, {"rollouts": seeing}, 0, kind="sft_dataset")
+    dataset = commit(distilled, 2, lambda _: None)
     c = checkpoint("c", 2, checkpoint=b, dataset=dataset)
     d = checkpoint("d", 3, checkpoint=c)
     blind = shard("blind", 2, ("m-002",), checkpoint=tiny_run.checkpoint, memory=tiny_run.memory)
     checkpoint("e", 2, checkpoint=tiny_run.checkpoint, rollouts=blind)
     child = entry(2, source_trajectory_id="seeing", parent_entry_ids=("m-001",))
     commit(
-        Recipe("index_memory", 2, {}, {"rollouts": seeing, "memory": tiny_run.memory}, 0),
+        Recipe("index_memory", 2, {}, {"rollouts": seeing, "memory": tiny_run.memory}, 0, kind="memory"),
         2,
         lambda folder: write_delta(folder / "entries.parquet", [child], embedder),
     )
 
-    reached = reach(store, entry(1, source_trajectory_id="reflection", memory_version=tiny_run.memory))
+    source = entry(1, source_trajectory_id="reflection", memory_version=tiny_run.memory)
+    reached = policies_reached(store, source)
     assert {policy.artifact_id for policy in reached.trained_with_it} == {b, c}
     assert [policy.artifact_id for policy in reached.trained_on_its_source] == [a]
     assert [policy.artifact_id for policy in reached.descendants] == [d]

@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from storage.memory.entries import MemoryEntry, read_delta, write_embedded
+from storage.memory.entries import MEMORY_SCHEMA, MemoryEntry, iterate_delta, write_embedded
 from storage.memory.index_columns import (
     ENTRY,
     GAIN,
@@ -32,7 +32,8 @@ EAST, NORTH = np.eye(4, dtype=np.float32)[:2]
 def made(tmp_path: Path, entries: list[MemoryEntry]) -> pa.Table:
     """The table's rows of entries that all have the vector EAST."""
     write_embedded(tmp_path / "entries.parquet", entries, np.stack([EAST] * len(entries)), "made")
-    return with_index_columns(read_delta(tmp_path / "entries.parquet"))
+    rows = pa.Table.from_batches(iterate_delta(tmp_path / "entries.parquet"), schema=MEMORY_SCHEMA)
+    return with_index_columns(rows)
 
 
 def keys(rows: pa.Table) -> np.ndarray:

@@ -10,8 +10,10 @@ import pytest
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.errors import DamagedArtifact, InputError, StoreError
-from storage.memory.embedding import Embedder
-from storage.memory.reflection_memory import MemoryEntry, ReflectionMemory, write_delta
+from storage.memory.embedder import Embedder
+from storage.memory.entries import MemoryEntry, write_delta
+from storage.memory.reflection_memory import ReflectionMemory
+from tests.embedders import WordEmbedder
 
 Entry = Callable[..., MemoryEntry]
 Commit = Callable[..., str]
@@ -74,7 +76,6 @@ def test_the_search_can_be_narrowed(memory: ReflectionMemory, commit_memory: Com
         [
             entry(1, task_type="lake's"),
             entry(2, reward_before=0.5),
-            entry(3, status="evicted"),
             entry(4, "a far away lake"),
         ]
     )
@@ -234,7 +235,7 @@ def test_a_query_by_another_model_is_refused(
     store: ArtifactStore, commit_memory: Commit, entry: Entry
 ) -> None:
     version = commit_memory([entry(1)])
-    other = Embedder()
-    other.__dict__["embedding_model"] = "other@0"
-    with pytest.raises(StoreError, match=r"embedded by all-MiniLM-L6-v2@.* and the query by other@0"):
+    other = WordEmbedder()
+    other.embedding_model = "other@0"
+    with pytest.raises(StoreError, match=r"embedded by words@1 and the query by other@0"):
         ReflectionMemory(store.uri, "run", store, other).at(version).search(["a lake"], 1)

@@ -11,10 +11,11 @@ import pytest
 
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
-from storage.memory.embedding import Embedder
-from storage.memory.entries import write_embedded
-from storage.memory.reflection_memory import MemoryEntry, MemoryView, ReflectionMemory
+from storage.memory.embedder import Embedder
+from storage.memory.entries import MemoryEntry, write_embedded
+from storage.memory.reflection_memory import ReflectionMemory
 from storage.memory.search import fuse
+from storage.memory.view import MemoryView
 
 Entry = Callable[..., MemoryEntry]
 Commit = Callable[..., str]

@@ -8,11 +8,12 @@ import pytest
 
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
-from storage.memory.chain import read_chain
-from storage.memory.embedding import Embedder
-from storage.memory.reflection_memory import EMPTY_MEMORY, MemoryEntry, ReflectionMemory, write_delta
+from storage.memory.chain import EMPTY_MEMORY, read_chain
+from storage.memory.embedder import Embedder
+from storage.memory.entries import MemoryEntry, write_delta
+from storage.memory.reflection_memory import ReflectionMemory
 from storage.memory.removals import Removal, write_removals
-from storage.memory.selection import MemoryLimits, keep_small
+from storage.memory.selection import MemoryLimits, compact
 from storage.memory.use import growth, stands_for
 
 Entry = Callable[..., MemoryEntry]
@@ -35,7 +36,7 @@ def add(store: ArtifactStore, embedder: Embedder, memory: ReflectionMemory) -> A
         recipe = Recipe("index_memory", 2, {"ids": ids}, {"memory": parent} if parent else {}, 0)
         version = recipe.artifact_id
         marked = [MemoryEntry(**{**vars(entry), "memory_version": version}) for entry in entries]
-        removals = keep_small(
+        removals = compact(
             memory.at(parent or EMPTY_MEMORY), marked, limits or MemoryLimits(), embedder, version
         )
         with store.create(recipe, run="run", iteration=len(ids)) as staging:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.memory.use import Comparison, compare, reflections, retrieval_counts
+from storage.memory.use import Comparison, compare, memory_searches, retrieval_counts
 from storage.tables.trajectories import Trajectory, write_trajectories
 
 
@@ -24,7 +24,7 @@ def episode(
         iteration=iteration,
         memory_version=f"version-{iteration}",
         memory_entry_ids=saw,
-        reflection="go right",
+        text="go right",
         success=bool(success),
     )
     attempt = replace(
@@ -33,11 +33,10 @@ def episode(
         role="second_attempt",
         parent_trajectory_id=f"{name}-r",
         memory_entry_ids=(),
-        reflection=None,
+        text=None,
+        memory_version="",
     )
-    begun = replace(
-        first, trajectory_id=f"{name}-1", task_id=task, iteration=iteration, memory_version="version-0"
-    )
+    begun = replace(first, trajectory_id=f"{name}-1", task_id=task, iteration=iteration)
     return [begun, reflection, *([] if success is None else [attempt])]
 
 
@@ -60,7 +59,7 @@ def files(trajectory: Trajectory, tmp_path: Path) -> list[Path]:
 
 
 def test_retrievals_are_counted_by_iteration_and_version(files: list[Path]) -> None:
-    assert retrieval_counts(reflections(files)).rows() == [
+    assert retrieval_counts(memory_searches(files)).rows() == [
         ("m-1", 2, "version-2", 2),
         ("m-1", 3, "version-3", 2),
         ("m-2", 2, "version-2", 1 + 1),
@@ -69,7 +68,7 @@ def test_retrievals_are_counted_by_iteration_and_version(files: list[Path]) -> N
 
 def test_an_entry_is_compared_with_other_attempts_at_the_same_tasks(files: list[Path]) -> None:
     """m-1 was seen by a, b, f and g, which had no second attempt; c, d and e are the others."""
-    found = compare(reflections(files), "m-1")
+    found = compare(memory_searches(files), "m-1")
     assert found.with_memory.by_task == {"lake": [True, False], "pond": [True]}
     assert found.without.by_task == {"lake": [True, False], "pond": [True]}
     assert found.without_same_iterations.by_task == {"lake": [True], "pond": [True]}
@@ -77,14 +76,14 @@ def test_an_entry_is_compared_with_other_attempts_at_the_same_tasks(files: list[
 
 
 def test_an_entry_that_all_saw_has_no_comparison(files: list[Path]) -> None:
-    found = compare(reflections(files[1:]).filter(iteration=3), "m-1")
+    found = compare(memory_searches(files[1:]).filter(iteration=3), "m-1")
     assert found.with_memory.by_task == {"pond": [True]}
     assert found.without.attempts == 0
-    assert compare(reflections(files), "m-9").with_memory.attempts == 0
+    assert compare(memory_searches(files), "m-9").with_memory.attempts == 0
 
 
 def test_memory_as_a_whole_is_compared_with_reflections_that_saw_none(files: list[Path]) -> None:
-    found: Comparison = compare(reflections(files), None)
+    found: Comparison = compare(memory_searches(files), None)
     assert found.with_memory.by_task == {"lake": [True, False, True], "pond": [True]}
     assert found.without.by_task == {"lake": [False], "pond": [True], "sea": [False]}
     assert found.without_same_iterations.by_task == {"pond": [True], "sea": [False]}

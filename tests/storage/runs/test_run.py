@@ -45,10 +45,10 @@ def test_unknown_taken_and_bad_names_are_refused(store_uri: str) -> None:
 
 def test_the_ledger_keeps_the_latest_entry_of_each_stage(store_uri: str) -> None:
     run = RunStore(store_uri).create("run", {})
-    run.record(None, "bootstrap", "a", reused=False, seconds=2.0)
-    run.record(1, "rollout_shard", "b", key="0000", reused=False, seconds=1.0)
-    run.record(1, "rollout_shard", "c", key="0001", reused=False, seconds=1.0)
-    run.record(1, "rollout_shard", "d", key="0000", reused=True, seconds=0.0)
+    run.record(None, "bootstrap", "a", kind="checkpoint", reused=False, seconds=2.0)
+    run.record(1, "rollout_shard", "b", kind="trajectories", key="0000", reused=False, seconds=1.0)
+    run.record(1, "rollout_shard", "c", kind="trajectories", key="0001", reused=False, seconds=1.0)
+    run.record(1, "rollout_shard", "d", kind="trajectories", key="0000", reused=True, seconds=0.0)
     entries = RunStore(store_uri).open("run").stages()
     assert [(e.iteration, e.stage, e.key, e.artifact_id, e.reused, e.seconds) for e in entries] == [
         (None, "bootstrap", "", "a", False, 2.0),
@@ -59,19 +59,19 @@ def test_the_ledger_keeps_the_latest_entry_of_each_stage(store_uri: str) -> None
 
 def test_a_line_cut_short_by_a_kill_is_ignored_and_then_cut_off(tmp_path: Path) -> None:
     run = RunStore(str(tmp_path)).create("run", {})
-    run.record(1, "evaluate", "a", reused=False, seconds=1.0)
+    run.record(1, "evaluate", "a", kind="evaluation", reused=False, seconds=1.0)
     ledger = tmp_path / "runs" / "run" / "ledger.jsonl"
     whole = ledger.read_bytes()
     ledger.write_bytes(whole + whole[:-20])
     assert [entry.artifact_id for entry in run.stages()] == ["a"]
-    run.record(2, "evaluate", "b", reused=False, seconds=1.0)
+    run.record(2, "evaluate", "b", kind="evaluation", reused=False, seconds=1.0)
     assert [entry.artifact_id for entry in run.stages()] == ["a", "b"]
     assert ledger.read_bytes().startswith(whole + b'{"iteration":2')
 
 
 def test_a_line_that_is_no_entry_is_named(tmp_path: Path) -> None:
     run = RunStore(str(tmp_path)).create("run", {})
-    run.record(1, "evaluate", "a", reused=False, seconds=1.0)
+    run.record(1, "evaluate", "a", kind="evaluation", reused=False, seconds=1.0)
     with (tmp_path / "runs" / "run" / "ledger.jsonl").open("a") as file:
         file.write("{}\n")
     with pytest.raises(StoreError, match=r"ledger\.jsonl, line 2 is not a ledger entry"):

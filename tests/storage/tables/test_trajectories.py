@@ -41,8 +41,7 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
         task_id=draw(text),
         task_type=draw(text),
         environment=draw(text),
-        role=draw(st.sampled_from(["first_attempt", "reflection", "second_attempt", "guided"])),
-        attempt_index=draw(int32),
+        role=draw(st.sampled_from(["first_attempt", "reflection", "search"])),
         revision_index=draw(int32),
         sample_index=draw(int32),
         group_id=draw(text),
@@ -60,12 +59,12 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
         truncated=draw(st.booleans()),
         feedback=draw(text),
         messages=draw(text),
-        reflection=draw(st.none() | text),
         memory_version=draw(text),
         memory_entry_ids=tuple(draw(st.lists(text, max_size=3))),
         seed=draw(st.integers(0, 2**63 - 1)),
-        environment_seed=draw(st.integers(0, 2**63 - 1)),
         task_payload=draw(text),
+        text=draw(st.none() | text),
+        metrics=draw(st.sampled_from(["{}", '{"steps": 4, "score": 0.5}'])),
     )
 
 
@@ -93,7 +92,8 @@ def test_the_schema_has_the_fields_of_the_dataclass() -> None:
         ({"behaviour_logprobs": (-1.0, 0.5, -1.0)}, "log-probability 0.5 for token 9"),
         ({"behaviour_logprobs": (-1.0, float("nan"), -1.0)}, "log-probability nan for token 9"),
         ({"prompt_token_ids": (1, -1)}, "negative token id"),
-        ({"role": "third_attempt"}, "role 'third_attempt'; allowed: first_attempt, reflection"),
+        ({"role": ""}, "has no role"),
+        ({"metrics": '{"steps": NaN}'}, "has metrics .* a JSON object"),
         ({"reward": float("inf")}, "reward inf"),
     ],
 )

@@ -32,7 +32,9 @@ def chain(store: ArtifactStore) -> tuple[str, str, str, str]:
     b = commit(store, "b", first=a)
     c = commit(store, "c")
     d = commit(store, "d", first=a, second=c)
-    RunStore(store.uri).create("run", {}).record(1, "evaluate", b, reused=False, seconds=0.0)
+    RunStore(store.uri).create("run", {}).record(
+        1, "evaluate", b, kind="evaluation", reused=False, seconds=0.0
+    )
     return a, b, c, d
 
 
@@ -62,7 +64,7 @@ def test_what_is_young_stays_since_its_ledger_line_may_be_about_to_be_written(st
 def test_all_lines_of_a_ledger_count_not_only_the_latest(store: ArtifactStore) -> None:
     a, b, c, d = chain(store)
     run = RunStore(store.uri).open("run")
-    run.record(1, "evaluate", d, reused=False, seconds=0.0)
+    run.record(1, "evaluate", d, kind="evaluation", reused=False, seconds=0.0)
     assert [entry.artifact_id for entry in run.stages()] == [d]
     assert collect(store.uri, NOW).unreached == ()
     assert ids(store) == {a, b, c, d}

@@ -9,7 +9,7 @@ from safetensors.numpy import save_file
 
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
-from storage.errors import DamagedArtifact, InputError, ReleasedFileError, RunBusy
+from storage.errors import DamagedArtifact, InputError, PrunedFileError, RunBusy
 from storage.lineage import explain
 from storage.runs.run import Run, RunStore
 from storage.upkeep.collection import collect
@@ -36,13 +36,13 @@ def train(store: ArtifactStore, name: str, iterations: int, shared: int = 0) -> 
     ids = {}
     for iteration in range(1, iterations + 1):
         ids[iteration] = checkpoint(store, "fine_tune", iteration, "" if iteration <= shared else name)
-        run.record(iteration, "fine_tune", ids[iteration], reused=False, seconds=0.0)
+        run.record(iteration, "fine_tune", ids[iteration], kind="checkpoint", reused=False, seconds=0.0)
     return run, ids
 
 
-def released(store: ArtifactStore, ids: dict[int, str], name: str) -> list[int]:
+def pruned(store: ArtifactStore, ids: dict[int, str], name: str) -> list[int]:
     fresh = ArtifactStore(store.uri)
-    return [number for number, one in ids.items() if fresh.open(one).releases.of(name) is not None]
+    return [number for number, one in ids.items() if fresh.open(one).pruned.of(name) is not None]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_old_files_go_by_their_rules_and_the_rest_stays(store_uri: str) -> None:
     _, ids = train(store, "run", 4)
     rules = {"checkpoints": RetentionRule("2", 2), "optimizer": RetentionRule("1", 1)}
     planned = plan_retention(store_uri, rules)  # type: ignore[arg-type]
-    assert released(store, ids, "optimizer.safetensors") == []
+    assert pruned(store, ids, "optimizer.safetensors") == []
     assert {(p.manifest.iteration, p.files) for p in planned} == {
         (1, ("model/model.safetensors",)),
         (2, ("model/model.safetensors",)),
@@ -81,28 +81,28 @@ def test_old_files_go_by_their_rules_and_the_rest_stays(store_uri: str) -> None:
         (3, ("optimizer.safetensors",)),
     }
     retain(store_uri, rules)  # type: ignore[arg-type]
-    assert released(store, ids, "model/model.safetensors") == [1, 2]
-    assert released(store, ids, "optimizer.safetensors") == [1, 2, 3]
+    assert pruned(store, ids, "model/model.safetensors") == [1, 2]
+    assert pruned(store, ids, "optimizer.safetensors") == [1, 2, 3]
     assert all(store.verify(artifact_id) == [] for artifact_id in ids.values())
     assert retain(store_uri, rules) == []  # type: ignore[arg-type]
 
 
-def test_a_released_file_is_refused_by_name_and_the_others_can_be_read(store_uri: str) -> None:
+def test_a_pruned_file_is_refused_by_name_and_the_others_can_be_read(store_uri: str) -> None:
     store = ArtifactStore(store_uri)
     _, ids = train(store, "run", 2)
     retain(store_uri, {"optimizer": parse_rule("1")})
     old = ArtifactStore(store_uri).open(ids[1])
     assert (old.path("model") / "model.safetensors").exists()
-    said = rf"optimizer\.safetensors of artifact {ids[1]} \(fine_tune, iteration 1\) was released on .* by"
-    with pytest.raises(ReleasedFileError, match=said + " the rule --retain-optimizer 1"):
+    said = rf"optimizer\.safetensors of artifact {ids[1]} \(fine_tune, iteration 1\) was pruned on .* by"
+    with pytest.raises(PrunedFileError, match=said + " the rule --retain-optimizer 1"):
         old.path("optimizer.safetensors")
-    with pytest.raises(ReleasedFileError, match=said):
+    with pytest.raises(PrunedFileError, match=said):
         _ = old.folder
     assert (ArtifactStore(store_uri).open(ids[2]).folder / "optimizer.safetensors").exists()
     retain(store_uri, {"checkpoints": parse_rule("1")})
-    with pytest.raises(ReleasedFileError, match=r"model/model\.safetensors"):
+    with pytest.raises(PrunedFileError, match=r"model/model\.safetensors"):
         ArtifactStore(store_uri).open(ids[1]).path("model")
-    assert [file.path for file in ArtifactStore(store_uri).open(ids[1]).releases.files] == [
+    assert [file.path for file in ArtifactStore(store_uri).open(ids[1]).pruned.files] == [
         "optimizer.safetensors",
         "model/model.safetensors",
     ]
@@ -113,39 +113,39 @@ def test_what_a_branch_still_keeps_stays(store: ArtifactStore) -> None:
     _, young = train(store, "young", 3, shared=3)
     assert {old[number] for number in (1, 2, 3)} == set(young.values())
     retain(store.uri, {"checkpoints": parse_rule("2")})
-    assert released(store, old, "model/model.safetensors") == [1, 4]
+    assert pruned(store, old, "model/model.safetensors") == [1, 4]
 
 
 def test_one_run_can_be_named_and_the_others_lose_nothing(store: ArtifactStore) -> None:
     _, one = train(store, "one", 3)
     _, two = train(store, "two", 3)
     retain(store.uri, {"checkpoints": parse_rule("1")}, "two")
-    assert released(store, one, "model/model.safetensors") == []
-    assert released(store, two, "model/model.safetensors") == [1, 2]
+    assert pruned(store, one, "model/model.safetensors") == []
+    assert pruned(store, two, "model/model.safetensors") == [1, 2]
     with pytest.raises(InputError, match="no run three"):
         retain(store.uri, {"checkpoints": parse_rule("1")}, "three")
 
 
-def test_nothing_is_released_while_a_run_is_worked_on(store: ArtifactStore) -> None:
+def test_nothing_is_pruned_while_a_run_is_worked_on(store: ArtifactStore) -> None:
     run, _ = train(store, "run", 3)
     with run.lock(), pytest.raises(RunBusy):
         retain(store.uri, {"checkpoints": parse_rule("1")})
 
 
-def test_lineage_of_released_rollouts_stays_to_the_row(tiny_run: Any) -> None:
+def test_lineage_of_pruned_rollouts_stays_to_the_row(tiny_run: Any) -> None:
     store, run = tiny_run.store, tiny_run.run
     before = verify_run(store, run)
     whole = explain(store, run, "second", depth=3)
-    run.record(2, "rollout_shard", _later_shard(store), reused=False, seconds=0.0)
-    (release,) = retain(store.uri, {"trajectories": parse_rule("1")})
-    assert (release.manifest.artifact_id, release.files) == (tiny_run.shard, ("trajectories.parquet",))
+    run.record(2, "rollout_shard", _later_shard(store), kind="trajectories", reused=False, seconds=0.0)
+    (pruning,) = retain(store.uri, {"trajectories": parse_rule("1")})
+    assert (pruning.manifest.artifact_id, pruning.files) == (tiny_run.shard, ("trajectories.parquet",))
 
     fresh = ArtifactStore(store.uri)
     assert explain(fresh, run, "second", depth=3) == whole
     after = verify_run(fresh, run)
-    assert (after.problems, after.released_files) == ([], 1)
+    assert (after.problems, after.pruned_files) == ([], 1)
     assert after.trajectories == before.trajectories == 3
-    with pytest.raises(ReleasedFileError):
+    with pytest.raises(PrunedFileError):
         fresh.open(tiny_run.shard).path("trajectories.parquet")
     assert not (
         Path(store.uri) / "artifacts" / "rollout_shard" / tiny_run.shard / "trajectories.parquet"
@@ -159,10 +159,10 @@ def _later_shard(store: ArtifactStore) -> str:
 
 def test_a_changed_record_or_changed_kept_rows_are_found(tiny_run: Any) -> None:
     store, run = tiny_run.store, tiny_run.run
-    run.record(2, "rollout_shard", _later_shard(store), reused=False, seconds=0.0)
+    run.record(2, "rollout_shard", _later_shard(store), kind="trajectories", reused=False, seconds=0.0)
     retain(store.uri, {"trajectories": parse_rule("1")})
     folder = Path(store.uri) / "artifacts" / "rollout_shard" / tiny_run.shard
-    for name in ("released.json", "kept_rows/trajectories.parquet"):
+    for name in ("pruned.json", "kept_rows/trajectories.parquet"):
         whole = (folder / name).read_bytes()
         (folder / name).write_bytes(whole[:200] + bytes([whole[200] ^ 1]) + whole[201:])
         with pytest.raises(DamagedArtifact, match=name):
@@ -171,7 +171,7 @@ def test_a_changed_record_or_changed_kept_rows_are_found(tiny_run: Any) -> None:
         (folder / name).write_bytes(whole)
 
 
-def test_a_release_that_was_killed_before_the_bytes_went_is_finished_by_the_next(
+def test_a_pruning_that_was_killed_before_the_bytes_went_is_finished_by_the_next(
     store: ArtifactStore,
 ) -> None:
     _, ids = train(store, "run", 2)
@@ -181,8 +181,8 @@ def test_a_release_that_was_killed_before_the_bytes_went_is_finished_by_the_next
     (folder / "model" / "model.safetensors").write_bytes(weights)
     fresh = ArtifactStore(store.uri)
     assert fresh.verify(ids[1]) == []
-    with pytest.raises(ReleasedFileError):
+    with pytest.raises(PrunedFileError):
         fresh.open(ids[1]).path("model")
     (left,) = collect(store.uri, timedelta(hours=1)).leftovers
-    assert (left.kind, left.bytes) == ("released, and still there", len(weights))
+    assert (left.kind, left.bytes) == ("pruned, and still there", len(weights))
     assert not (folder / "model" / "model.safetensors").exists()

@@ -12,8 +12,9 @@ import pytest
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.errors import StoreError
-from storage.memory.embedding import Embedder
-from storage.memory.reflection_memory import MemoryEntry, ReflectionMemory, write_delta
+from storage.memory.embedder import Embedder
+from storage.memory.entries import MemoryEntry, write_delta
+from storage.memory.reflection_memory import ReflectionMemory
 from storage.runs.origin import BranchOrigin, write_origin
 from storage.tables.trajectories import Trajectory, write_trajectories
 from storage.upkeep.verification import verify_run
@@ -24,7 +25,7 @@ def add(tiny_run: Any, stage: str, write: Callable[[Path], object], **inputs: st
     with tiny_run.store.create(recipe, run="run", iteration=2) as staging:
         write(staging.path)
         staging.commit()
-    tiny_run.run.record(2, stage, recipe.artifact_id, reused=False, seconds=1.0)
+    tiny_run.run.record(2, stage, recipe.artifact_id, kind=recipe.kind, reused=False, seconds=1.0)
     return recipe.artifact_id
 
 

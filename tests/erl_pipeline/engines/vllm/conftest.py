@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from erl_pipeline.engines.vllm.engine import server_arguments
+from erl_pipeline.engines.vllm.model_servers import server_arguments
 from erl_pipeline.engines.vllm.server import ManagedServer
 from tests.erl_pipeline.engines.vllm.small_policies import ENGINE, SMALL_SERVER, save, untied_gpt2
 

@@ -9,6 +9,8 @@ import torch
 from transformers import PreTrainedModel
 
 from erl_pipeline.config.generation import VllmEngineConfig
+from erl_pipeline.engines.interface import ServedCheckpoint
+from erl_pipeline.policies.serving import make_probe
 from tests.random_models import random_gpt2, random_llama
 
 VOCABULARY = 44
@@ -44,6 +46,11 @@ def save(model: PreTrainedModel, folder: Path) -> Path:
     """Write the model as a checkpoint folder."""
     model.save_pretrained(folder)
     return folder
+
+
+def served(model: PreTrainedModel, version: str, folder: Path) -> ServedCheckpoint:
+    """The model as an engine is given it; its weights are written below `folder`."""
+    return ServedCheckpoint(version, save(model, folder / version), make_probe(model), frozenset({END}))
 
 
 def train_a_little(model: PreTrainedModel) -> None:

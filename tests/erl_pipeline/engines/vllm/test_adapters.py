@@ -4,18 +4,9 @@ import math
 
 import numpy as np
 import pytest
-import torch
 
-from erl_pipeline.config.policy import LoraConfig
-from erl_pipeline.engines.vllm.adapters import (
-    AdapterShape,
-    adapter_arguments,
-    applied_share,
-    score_base,
-)
-from erl_pipeline.engines.vllm.probe import make_probe
-from erl_pipeline.policies.adapters import adapted_modules, add_fresh_adapter
-from tests.erl_pipeline.engines.vllm.small_policies import tied_llama
+from erl_pipeline.engines.interface import ServedAdapter
+from erl_pipeline.engines.vllm.adapters import adapter_arguments, applied_share
 
 
 def test_the_share_is_1_where_the_server_changes_as_the_trainer_does_and_0_where_it_does_not() -> None:
@@ -34,7 +25,7 @@ def test_an_adapter_that_changes_nothing_tells_nothing() -> None:
 
 @pytest.mark.parametrize(("rank", "room"), [(1, 1), (2, 8), (8, 8), (9, 16), (300, 320), (512, 512)])
 def test_the_server_makes_room_for_the_next_rank_it_knows(rank: int, room: int) -> None:
-    assert adapter_arguments(AdapterShape(rank, ("q_proj", "v_proj"))) == [
+    assert adapter_arguments(ServedAdapter(None, rank, ("q_proj", "v_proj"))) == [
         "--enable-lora",
         "--lora-target-modules",
         "q_proj",
@@ -42,21 +33,3 @@ def test_the_server_makes_room_for_the_next_rank_it_knows(rank: int, room: int) 
         "--max-loras=1",
         f"--max-lora-rank={room}",
     ]
-
-
-def test_the_base_is_scored_on_the_texts_of_the_adapted_model() -> None:
-    model = tied_llama()
-    base = make_probe(model)
-    add_fresh_adapter(model, LoraConfig(rank=2), seed=0, base="base")
-    assert adapted_modules(model) == (
-        "down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj",
-    )  # fmt: skip
-    # A fresh adapter changes nothing, so that both say the same texts.
-    assert np.asarray(score_base(model, make_probe(model))) == pytest.approx(np.asarray(base.logprobs))
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if ".lora_B." in name:
-                weight.fill_(0.02)
-    changed = make_probe(model)
-    scored = np.asarray(score_base(model, changed))
-    assert np.abs(scored - np.asarray(changed.logprobs)).max() > 0.01

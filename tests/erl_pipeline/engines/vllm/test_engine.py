@@ -13,16 +13,17 @@ import psutil
 import pytest
 from transformers import PreTrainedModel
 
-from erl_pipeline.engines.interface import GenerationRequest, Interrupted
+from erl_pipeline.engines.interface import POLICY, GenerationRequest, Interrupted
+from erl_pipeline.engines.vllm.agreement import compare
 from erl_pipeline.engines.vllm.client import VllmClient
 from erl_pipeline.engines.vllm.engine import VllmEngine
-from erl_pipeline.engines.vllm.probe import compare, make_probe
-from erl_pipeline.engines.vllm.weight_sync import Handover, ServedPolicy, hand_over
+from erl_pipeline.engines.vllm.weight_sync import ServedPolicy, WeightSync, sync_weights
 from erl_pipeline.environments.catalog import open_environment, prompt_format
 from erl_pipeline.episodes.concurrent_driver import run_concurrently
 from erl_pipeline.episodes.dialogue import ChatTokenizer
 from erl_pipeline.episodes.episode import run_episode
 from erl_pipeline.episodes.requests import EpisodeSteps
+from erl_pipeline.policies.serving import make_probe
 from erl_pipeline.policies.tiny.tokenizer import build_tokenizer
 from storage.errors import EngineError
 from storage.tables.trajectories import Trajectory
@@ -33,6 +34,7 @@ from tests.erl_pipeline.engines.vllm.small_policies import (
     VOCABULARY,
     logprobs_of,
     save,
+    served,
     tied_llama,
     train_a_little,
 )
@@ -52,10 +54,10 @@ def model() -> PreTrainedModel:
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory, model: PreTrainedModel) -> Iterator[VllmEngine]:
     folder: Path = tmp_path_factory.mktemp("engine")
-    with VllmEngine(ENGINE, folder / "vllm", frozenset({END}), environment={}) as engine:
-        (handover,) = engine.serve(save(model, folder / "checkpoint"), "policy-1", make_probe(model))
-        assert handover.method == "restart"
-        assert handover.difference.maximum < 1e-4
+    with VllmEngine(ENGINE, folder / "vllm", environment={}) as engine:
+        (sync,) = engine.serve(POLICY, served(model, "policy-1", folder))
+        assert sync.method == "restart"
+        assert sync.difference.maximum < 1e-4
         yield engine
 
 
@@ -132,8 +134,8 @@ def test_a_server_out_of_memory_loses_no_episode_and_one_that_stays_so_stops_the
     # Half a megabyte a token in the first layer: more than the worker has left over from earlier steps.
     model = tied_llama(layers=1, width=131072)
     config = ENGINE.model_copy(update={"arguments": ("--max-num-batched-tokens=256",), "max_failures": 1})
-    with VllmEngine(config, tmp_path / "vllm", frozenset({END}), environment={}) as engine:
-        engine.serve(save(model, tmp_path / "checkpoint"), "policy-1", make_probe(model))
+    with VllmEngine(config, tmp_path / "vllm", environment={}) as engine:
+        engine.serve(POLICY, served(model, "policy-1", tmp_path))
         starved = worker_process(engine)
         rows = run_shard(engine, lambda: no_more_memory(starved))
         assert_sampled_from(model, rows)
@@ -190,8 +192,8 @@ def test_a_hanging_server_is_started_anew_and_loses_no_sequence(
 ) -> None:
     """It lives and answers nothing: only the deadline of a request tells."""
     config = ENGINE.model_copy(update={"request_seconds": 10.0})
-    with VllmEngine(config, tmp_path / "vllm", frozenset({END}), environment={}) as engine:
-        engine.serve(save(model, tmp_path / "checkpoint"), "policy", make_probe(model))
+    with VllmEngine(config, tmp_path / "vllm", environment={}) as engine:
+        engine.serve(POLICY, served(model, "policy", tmp_path))
         hanging = engine_process(engine)
         os.kill(hanging, signal.SIGSTOP)
         requests = [request(seed) for seed in range(6)]
@@ -204,15 +206,15 @@ def test_a_hanging_server_is_started_anew_and_loses_no_sequence(
 def test_tied_weights_reach_the_running_server(engine: VllmEngine, tmp_path: Path) -> None:
     model = tied_llama()
     old = make_probe(model)
-    engine.serve(save(model, tmp_path / "old"), "old", old)
+    engine.serve(POLICY, served(model, "old", tmp_path))
     train_a_little(model)
     changed = [logprobs_of(model, ids[:1], ids[1:]) for ids in old.token_ids]
     assert compare(old, changed).mean > 0.1
 
-    (handover,) = engine.serve(save(model, tmp_path / "new"), "new", make_probe(model))
+    (sync,) = engine.serve(POLICY, served(model, "new", tmp_path))
 
-    assert handover.method == "reload"
-    assert handover.difference.maximum < 1e-4
+    assert sync.method == "reload"
+    assert sync.difference.maximum < 1e-4
     asked = request(1)
     (answer,) = engine.generate([asked])
     assert answer.logprobs == pytest.approx(
@@ -225,41 +227,41 @@ def test_a_stale_head_is_noticed_and_a_restart_sets_it_right(engine: VllmEngine,
     model = tied_llama()
     checkpoint = save(model, tmp_path / "tied")
     policy = ServedPolicy("tied", checkpoint, make_probe(model), "float32")
-    server = engine._server
+    server = engine.server()
     assert server is not None
 
-    async def exchange() -> Handover:
+    async def exchange() -> WeightSync:
         async with VllmClient(server.url, server.api_key, frozenset({END}), 120.0) as client:
-            return await hand_over(client, server, policy)
+            return await sync_weights(client, server, policy)
 
-    handover = asyncio.run(exchange())
-    assert handover.method == "restart"
-    assert handover.difference.maximum < 1e-4
+    sync = asyncio.run(exchange())
+    assert sync.method == "restart"
+    assert sync.difference.maximum < 1e-4
 
 
 def test_weights_that_cannot_be_read_by_a_running_server_make_it_start_anew(
     engine: VllmEngine, tmp_path: Path
 ) -> None:
     deeper = tied_llama(layers=3)
-    (handover,) = engine.serve(save(deeper, tmp_path / "deeper"), "deeper", make_probe(deeper))
-    assert handover.method == "restart"
-    assert handover.difference.maximum < 1e-4
+    (sync,) = engine.serve(POLICY, served(deeper, "deeper", tmp_path))
+    assert sync.method == "restart"
+    assert sync.difference.maximum < 1e-4
 
 
 def test_a_server_of_one_stage_ends_when_the_trainer_works(tmp_path: Path, model: PreTrainedModel) -> None:
     config = ENGINE.model_copy(update={"lifecycle": "per_stage"})
-    checkpoint = save(model, tmp_path / "checkpoint")
-    with VllmEngine(config, tmp_path / "vllm", frozenset({END}), environment={}) as engine:
-        engine.serve(checkpoint, "policy", make_probe(model))
-        server = engine._server
+    checkpoint = served(model, "policy", tmp_path)
+    with VllmEngine(config, tmp_path / "vllm", environment={}) as engine:
+        engine.serve(POLICY, checkpoint)
+        server = engine.server()
         assert server is not None
         (first,) = engine.generate([request(3)])
-        engine.rest()
+        engine.offload()
         assert not server.running
-        with pytest.raises(EngineError, match="serves no policy"):
+        with pytest.raises(EngineError, match="serves no checkpoint of model policy"):
             engine.generate([request(3)])
-        (handover,) = engine.serve(checkpoint, "policy", make_probe(model))
-        assert handover.method == "restart"
+        (sync,) = engine.serve(POLICY, checkpoint)
+        assert sync.method == "restart"
         (again,) = engine.generate([request(3)])
         assert again.token_ids == first.token_ids
     assert not server.running
@@ -270,26 +272,24 @@ def test_a_sleep_that_the_build_does_not_have_is_refused_at_the_start(
 ) -> None:
     config = ENGINE.model_copy(update={"sleep": True})
     with (
-        VllmEngine(config, tmp_path / "vllm", frozenset({END}), environment={}) as engine,
+        VllmEngine(config, tmp_path / "vllm", environment={}) as engine,
         pytest.raises(EngineError, match="Sleep mode is not supported on current platform"),
     ):
-        engine.serve(save(model, tmp_path / "checkpoint"), "policy", make_probe(model))
+        engine.serve(POLICY, served(model, "policy", tmp_path))
 
 
 def test_a_stop_ends_the_wait_for_a_starting_server(tmp_path: Path, model: PreTrainedModel) -> None:
     stop = threading.Event()
-    engine = VllmEngine(
-        ENGINE, tmp_path / "vllm", frozenset({END}), {}, stop, lambda seconds, line: stop.set()
-    )
+    engine = VllmEngine(ENGINE, tmp_path / "vllm", {}, stop, lambda seconds, line: stop.set())
     with engine, pytest.raises(Interrupted):
-        engine.serve(save(model, tmp_path / "checkpoint"), "policy", make_probe(model))
-    assert engine._server is not None
-    assert not engine._server.running
+        engine.serve(POLICY, served(model, "policy", tmp_path))
+    assert (server := engine.server()) is not None
+    assert not server.running
 
 
 def engine_process(engine: VllmEngine) -> int:
     """The process that plans the steps, found by its parents; with it goes the one that computes."""
-    server = engine._server
+    server = engine.server()
     assert server is not None
     assert server._process is not None
     (api_server,) = children(server._process.pid)

@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from erl_pipeline.config.generation import VllmEngineConfig
-from erl_pipeline.engines.vllm.engine import VllmEngine, server_arguments
+from erl_pipeline.engines.vllm.engine import VllmEngine
+from erl_pipeline.engines.vllm.model_servers import server_arguments
 from storage.errors import ConfigError
 
 
@@ -25,4 +26,4 @@ def test_a_missing_key_is_named_before_anything_starts(tmp_path: Path) -> None:
     address = {"url": "http://gpu-1:8000", "api_key_variable": "GPU_1_KEY"}
     config = VllmEngineConfig.model_validate({"servers": [address]})
     with pytest.raises(ConfigError, match=r"environment variable GPU_1_KEY \(api_key_variable\) is not set"):
-        VllmEngine(config, tmp_path, frozenset({2}), environment={})
+        VllmEngine(config, tmp_path, environment={})

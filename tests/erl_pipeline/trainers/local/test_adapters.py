@@ -12,10 +12,12 @@ from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.config.optimizer import OptimizerConfig, UpdateConfig
 from erl_pipeline.config.policy import LoraConfig
 from erl_pipeline.policies.adapters import add_fresh_adapter, merge_adapter
+from erl_pipeline.trainers.interface import Reinforcement
 from erl_pipeline.trainers.local.forward import ready_for_training
 from erl_pipeline.trainers.local.optimizer import PolicyOptimizer
-from erl_pipeline.trainers.local.reinforcement import update_policy
-from erl_pipeline.trainers.local.sequences import TrainingSequence
+from erl_pipeline.trainers.local.optimizer_steps import Learner
+from erl_pipeline.trainers.local.reinforcement import reinforce
+from erl_pipeline.trainers.sequences import TrainingSequence
 
 LORA = LoraConfig(rank=2, alpha=6)  # changes are scaled by 3
 SCALE = 3.0
@@ -79,7 +81,7 @@ def test_an_update_changes_every_matrix_of_the_adapter_and_no_bit_of_the_rest(
     before = {name: weight.detach().clone() for name, weight in adapted.named_parameters()}
     optimizer = PolicyOptimizer(adapted, OptimizerConfig(learning_rate=1e-2, weight_decay=0.1))
     config = UpdateConfig(epochs=2, gradient_checkpointing=checkpointing)
-    update_policy(adapted, sequences, ObjectiveConfig(), config, optimizer, seed=0)
+    reinforce(Learner(adapted, optimizer), Reinforcement(sequences, ObjectiveConfig(), config, seed=0))
     for name, weight in adapted.named_parameters():
         assert torch.equal(weight, before[name]) == (".lora_" not in name), name
     assert all(".lora_" in name for name in optimizer.tensors())
@@ -96,7 +98,8 @@ def test_low_precision_adapters_have_master_weights(
     assert weight.dtype == torch.bfloat16
     before = weight.detach().clone()
     optimizer = PolicyOptimizer(model, OptimizerConfig(learning_rate=1e-5))
-    update_policy(model, sequences, ObjectiveConfig(), UpdateConfig(epochs=2), optimizer, seed=0)
+    work = Reinforcement(sequences, ObjectiveConfig(), UpdateConfig(epochs=2), seed=0)
+    reinforce(Learner(model, optimizer), work)
     moved = (optimizer.tensors()[f"master.{name}"] - before.float()).abs()
     assert 0 < float(moved.max()) < 3e-5
     large = before.abs() > 0.1
@@ -114,15 +117,9 @@ def test_the_model_as_its_own_reference_stands_for_its_base(
             for name, weight in model.named_parameters():
                 if ".lora_B." in name:
                     weight.fill_(0.05)
-        metrics = update_policy(
-            model,
-            sequences,
-            ObjectiveConfig(kl_coefficient=0.1),
-            UpdateConfig(),
-            PolicyOptimizer(model, OptimizerConfig()),
-            reference_model=reference(model),
-            seed=0,
-        )
+        learner = Learner(model, PolicyOptimizer(model, OptimizerConfig()))
+        work = Reinforcement(sequences, ObjectiveConfig(kl_coefficient=0.1), UpdateConfig(), seed=0)
+        metrics = reinforce(learner, work, reference(model))
         assert any(weight.requires_grad for weight in model.parameters())
         return metrics.kl_loss
 

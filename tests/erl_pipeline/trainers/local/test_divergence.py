@@ -5,7 +5,7 @@ import math
 import pytest
 
 from erl_pipeline.trainers.local.divergence import raise_if_diverged
-from erl_pipeline.trainers.local.sequences import TrainingSequence
+from erl_pipeline.trainers.sequences import TrainingSequence
 from storage.errors import TrainingDiverged
 
 BATCH = [TrainingSequence(f"t{i}", "first_attempt", (1,), (2,), (1,), (-1.0,), 1.0) for i in range(10)]

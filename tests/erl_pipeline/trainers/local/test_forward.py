@@ -8,7 +8,7 @@ from transformers import CohereConfig, CohereForCausalLM, MistralConfig, Mistral
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from erl_pipeline.trainers.local.forward import PolicyForward, ready_for_training
-from erl_pipeline.trainers.local.sequences import TrainingSequence
+from erl_pipeline.trainers.sequences import TrainingSequence
 from storage.errors import InputError
 
 TEMPERATURE = 1.3

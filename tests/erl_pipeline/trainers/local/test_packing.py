@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 
 from erl_pipeline.trainers.local.packing import pack_rows, pack_segments
-from erl_pipeline.trainers.local.sequences import TrainingSequence
+from erl_pipeline.trainers.sequences import TrainingSequence
 
 CPU = torch.device("cpu")
 

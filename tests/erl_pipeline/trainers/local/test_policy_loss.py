@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,9 +11,9 @@ import torch
 from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig
 from erl_pipeline.trainers.local.packing import pack_rows
 from erl_pipeline.trainers.local.policy_loss import PolicyLoss
-from erl_pipeline.trainers.local.sequences import TrainingSequence
 from erl_pipeline.trainers.local.statistics import Statistics
-from erl_pipeline.trainers.local.token_columns import token_columns
+from erl_pipeline.trainers.local.token_columns import role_columns, token_columns
+from erl_pipeline.trainers.sequences import TrainingSequence
 
 CPU = torch.device("cpu")
 BEHAVIOUR = (math.log(0.5), math.log(0.4), math.log(0.2))
@@ -22,15 +23,20 @@ SEQUENCES = [
 ]
 CURRENT = torch.tensor([0.55, 0.8, 0.3]).log()  # ratios 1.1, 2 and 1.5
 ENTROPIES = torch.tensor([1.0, 2.0, 3.0])
+TWO_ROLES = [SEQUENCES[0], replace(SEQUENCES[1], role="reflection")]
 
 
 def compute(
-    objective: ObjectiveConfig, old: torch.Tensor | None = None, reference: torch.Tensor | None = None
+    objective: ObjectiveConfig,
+    old: torch.Tensor | None = None,
+    reference: torch.Tensor | None = None,
+    sequences: list[TrainingSequence] = SEQUENCES,
 ) -> tuple[PolicyLoss, float, Statistics]:
     statistics = Statistics()
-    columns = token_columns(SEQUENCES, objective.loss_normalization, CPU)
-    policy_loss = PolicyLoss(objective, columns, old, reference, statistics, measure_mismatch=True)
-    (microbatch,) = pack_rows(SEQUENCES, 100, CPU)
+    columns = token_columns(sequences, objective.loss_normalization, CPU)
+    roles = role_columns(sequences, objective, ["first_attempt", "reflection"], CPU)
+    policy_loss = PolicyLoss(objective, columns, roles, old, reference, statistics, measure_mismatch=True)
+    (microbatch,) = pack_rows(sequences, 100, CPU)
     loss = policy_loss.of(microbatch)(CURRENT[microbatch.tokens], ENTROPIES[microbatch.tokens], slice(0, 3))
     return policy_loss, float(loss), statistics
 
@@ -85,9 +91,82 @@ def test_kl_and_entropy_are_added_with_their_coefficients() -> None:
 def test_parts_add_up_over_microbatches() -> None:
     columns = token_columns(SEQUENCES, "token_mean", CPU)
     whole, _, _ = compute(ObjectiveConfig())
-    parts = PolicyLoss(ObjectiveConfig(), columns, None, None, Statistics(), measure_mismatch=False)
+    roles = role_columns(SEQUENCES, ObjectiveConfig(), ["first_attempt"], CPU)
+    parts = PolicyLoss(ObjectiveConfig(), columns, roles, None, None, Statistics(), measure_mismatch=False)
     for microbatch in pack_rows(SEQUENCES, 1, CPU):
         tokens = microbatch.tokens
         parts.of(microbatch)(CURRENT[tokens], ENTROPIES[tokens], slice(0, len(tokens)))
     assert parts.parts()["policy_loss"] == pytest.approx(whole.parts()["policy_loss"])
     assert len(pack_rows(SEQUENCES, 1, CPU)) == 2
+
+
+def test_each_role_has_its_own_clip_range() -> None:
+    """The reflection's ratio of 1.5 has the advantage -1; its surrogate is bounded at 1.2 times that. The
+    second token of the first attempt has ratio 2, and is clipped at 1.3."""
+    objective = ObjectiveConfig.model_validate(
+        {"roles": {"first_attempt": {"clip_high": 0.3}, "reflection": {"dual_clip": 1.2}}}
+    )
+    _, loss, statistics = compute(objective, sequences=TWO_ROLES)
+    assert loss == pytest.approx((-1.1 * 2 - 1.3 * 2 + 1.2) / 3)
+    assert [statistics.group_mean("clipped", role) for role in (0, 1)] == [0.5, 1.0]
+    assert [statistics.group_mean("entropy", role) for role in (0, 1)] == [1.5, 3.0]
+
+
+def test_each_role_has_its_own_regularizers() -> None:
+    """Two nats away from the reference, k2 is 2 at each of the three tokens; the reflection has the third."""
+    objective = ObjectiveConfig.model_validate(
+        {
+            "kl_coefficient": 0.1,
+            "kl_estimator": "k2",
+            "roles": {"reflection": {"kl_coefficient": 0.4, "entropy_coefficient": 0.01}},
+        }
+    )
+    policy_loss, _, _ = compute(objective, reference=CURRENT - 2.0, sequences=TWO_ROLES)
+    parts = policy_loss.parts()
+    assert parts["kl_loss"] == pytest.approx((0.1 * 2 + 0.1 * 2 + 0.4 * 2) / 3)
+    assert parts["entropy_loss"] == pytest.approx(-0.01 * 3.0 / 3)
+
+
+def test_without_overrides_columns_give_the_bits_of_plain_numbers() -> None:
+    """The loss and its gradient as they are written with the numbers of the objective themselves."""
+    stream = torch.Generator().manual_seed(0)
+    logprobs = -3 * torch.rand(1000, generator=stream)
+    behaviour = -3 * torch.rand(1000, generator=stream)
+    first, second = tuple(behaviour[:400].tolist()), tuple(behaviour[400:].tolist())
+    entropies = torch.rand(1000, generator=stream)
+    reference = -3 * torch.rand(1000, generator=stream)
+    sequences = [
+        TrainingSequence("a", "first_attempt", (1,), (2,) * 400, (1,) * 400, first, 2.0),
+        TrainingSequence("b", "reflection", (1,), (2,) * 600, (1,) * 600, second, -1.0),
+    ]
+    objective = ObjectiveConfig(
+        clip_low=0.23, clip_high=0.37, dual_clip=1.7, kl_coefficient=0.3, entropy_coefficient=0.07
+    )
+    columns = token_columns(sequences, objective.loss_normalization, CPU)
+    roles = role_columns(sequences, objective, ["first_attempt", "reflection"], CPU)
+    by_columns = PolicyLoss(objective, columns, roles, None, reference, Statistics(), measure_mismatch=False)
+    (microbatch,) = pack_rows(sequences, 10_000, CPU)
+    order = microbatch.tokens
+    found = logprobs.clone().requires_grad_()
+    loss = by_columns.of(microbatch)(found[order], entropies[order], slice(0, 1000))
+
+    plain = logprobs.clone().requires_grad_()
+    chosen, advantages = plain[order], columns.advantages[order]
+    ratio = (chosen - columns.behaviour_logprobs[order]).clamp(-20.0, 20.0).exp()
+    surrogate = torch.minimum(ratio * advantages, ratio.clamp(1 - 0.23, 1 + 0.37) * advantages)
+    bound = 1.7 * advantages
+    surrogate = torch.where((advantages < 0) & (surrogate < bound), bound, surrogate)
+    difference = (chosen - reference[order]).clamp(-20.0, 20.0)
+    divergence = torch.expm1(-difference) + difference
+    weights = columns.regularizer_weights[order]
+    expected = (
+        (-surrogate * columns.policy_weights[order]).sum()
+        + (0.3 * divergence * weights).sum()
+        + (-(0.07 * entropies[order] * weights)).sum()
+    )
+    assert torch.equal(loss, expected)
+    loss.backward()
+    expected.backward()
+    assert found.grad is not None
+    assert plain.grad is not None
+    assert torch.equal(found.grad, plain.grad)

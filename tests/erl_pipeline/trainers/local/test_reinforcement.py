@@ -10,11 +10,13 @@ from transformers import PreTrainedModel
 
 from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig
 from erl_pipeline.config.optimizer import OptimizerConfig, UpdateConfig
+from erl_pipeline.trainers.interface import Reinforcement
 from erl_pipeline.trainers.local.forward import ready_for_training
-from erl_pipeline.trainers.local.metrics import UpdateMetrics
 from erl_pipeline.trainers.local.optimizer import PolicyOptimizer
-from erl_pipeline.trainers.local.reinforcement import update_policy
-from erl_pipeline.trainers.local.sequences import TrainingSequence
+from erl_pipeline.trainers.local.optimizer_steps import Learner
+from erl_pipeline.trainers.local.reinforcement import reinforce
+from erl_pipeline.trainers.metrics import UpdateMetrics
+from erl_pipeline.trainers.sequences import TrainingSequence
 from storage.errors import TrainingDiverged
 
 MakeModel = Callable[[], PreTrainedModel]
@@ -30,15 +32,8 @@ def update(
     reference: PreTrainedModel | None = None,
 ) -> UpdateMetrics:
     optimizer = PolicyOptimizer(model, OptimizerConfig(learning_rate=learning_rate))
-    return update_policy(
-        model,
-        sequences,
-        objective or ObjectiveConfig(),
-        config or UpdateConfig(),
-        optimizer,
-        reference_model=reference,
-        seed=0,
-    )
+    work = Reinforcement(sequences, objective or ObjectiveConfig(), config or UpdateConfig(), seed=0)
+    return reinforce(Learner(model, optimizer), work, reference)
 
 
 def sampled_by(model: PreTrainedModel, sequences: Sequence[TrainingSequence]) -> list[TrainingSequence]:
@@ -67,7 +62,7 @@ def test_a_rewarded_response_becomes_likely(make_model: MakeModel) -> None:
     for _ in range(20):
         rows = sampled_by(model, [good, bad])
         probabilities.append([math.exp(sum(row.behaviour_logprobs)) for row in rows])
-        update_policy(model, rows, ObjectiveConfig(), UpdateConfig(), optimizer, seed=0)
+        reinforce(Learner(model, optimizer), Reinforcement(rows, ObjectiveConfig(), UpdateConfig(), seed=0))
     (good_before, _), (good_after, bad_after) = probabilities[0], probabilities[-1]
     assert good_before < 1e-3
     assert good_after > 100 * good_before
@@ -125,12 +120,40 @@ def test_counters(make_model: MakeModel, sequences: list[TrainingSequence]) -> N
         "sequences": 7,
         "dropped_zero_advantage": 1,
         "dropped_untrained": 1,
+        "dropped_zero_weight": 0,
         "trained_tokens": 48,
         "sequence_tokens": 2 * (8 + 6 + 11 + 6 + 5 + 11 + 11),
         "input_tokens": 2 * (5 + 2 + 0 + 4 + 2 + 2 + 2 + 10 + 10),
         "shares_prompts": 1,
     }
     assert metrics.metrics()["tokens_per_second"] == pytest.approx(metrics.sequence_tokens / metrics.seconds)
+
+
+def test_a_role_with_weight_0_is_left_out_and_others_are_scaled(
+    make_model: MakeModel, sequences: list[TrainingSequence]
+) -> None:
+    """Of seven sequences one is a reflection; without it 23 of 24 tokens are trained."""
+    model = make_model()
+    rows = sampled_by(model, [*sequences[:1], replace(sequences[1], role="reflection"), *sequences[2:]])
+    objective = ObjectiveConfig.model_validate(
+        {"roles": {"reflection": {"weight": 0.0}, "first_attempt": {"weight": 2.0}}}
+    )
+    metrics = update(model, rows, objective)
+    assert (metrics.sequences, metrics.dropped_zero_weight, metrics.trained_tokens) == (6, 1, 23)
+    assert metrics.policy_loss == pytest.approx(2 * -(2.6 + 0.5) / 23, abs=1e-5)
+    assert metrics.roles.keys() == {"first_attempt"}
+    assert metrics.metrics()["entropy_first_attempt"] == pytest.approx(metrics.entropy)
+    assert metrics.metrics()["clip_fraction_first_attempt"] == 0.0
+
+
+def test_a_regularized_role_is_trained_without_advantage(
+    make_model: MakeModel, sequences: list[TrainingSequence]
+) -> None:
+    rows = [replace(row, advantage=0.0) for row in sequences]
+    rows[0] = replace(rows[0], role="reflection")
+    objective = ObjectiveConfig.model_validate({"roles": {"reflection": {"entropy_coefficient": 0.1}}})
+    metrics = update(make_model(), rows, objective)
+    assert (metrics.sequences, metrics.dropped_zero_advantage) == (1, 6)
 
 
 def test_no_advantage_no_step(make_model: MakeModel, sequences: list[TrainingSequence]) -> None:

@@ -6,7 +6,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from erl_pipeline.trainers.local.packing import pack_segments
 from erl_pipeline.trainers.local.segment_attention import AttentionBlock, fused_attention, segment_attention
-from erl_pipeline.trainers.local.sequences import TrainingSequence
+from erl_pipeline.trainers.sequences import TrainingSequence
 
 
 @pytest.fixture

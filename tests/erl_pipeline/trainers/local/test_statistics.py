@@ -17,3 +17,11 @@ def test_means_and_maxima_run_over_all_observed_values() -> None:
 
 def test_what_was_never_observed_is_zero() -> None:
     assert (Statistics().mean("kl"), Statistics().maximum("kl")) == (0.0, 0.0)
+    assert Statistics().group_mean("kl", 0) == 0.0
+
+
+def test_groups_have_means_of_their_own() -> None:
+    statistics = Statistics()
+    statistics.observe_groups("entropy", torch.tensor([1.0, 2.0, 6.0]), torch.tensor([0, 2, 0]), 3)
+    statistics.observe_groups("entropy", torch.tensor([5.0]), torch.tensor([0]), 3)
+    assert [statistics.group_mean("entropy", group) for group in range(3)] == [4.0, 0.0, 2.0]

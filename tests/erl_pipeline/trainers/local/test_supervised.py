@@ -9,10 +9,12 @@ import torch
 from transformers import PreTrainedModel
 
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig
-from erl_pipeline.trainers.local.metrics import FineTuneMetrics
+from erl_pipeline.trainers.interface import SupervisedTraining
 from erl_pipeline.trainers.local.optimizer import PolicyOptimizer
-from erl_pipeline.trainers.local.sequences import TrainingSequence
-from erl_pipeline.trainers.local.supervised import fine_tune
+from erl_pipeline.trainers.local.optimizer_steps import Learner
+from erl_pipeline.trainers.local.supervised import fine_tune_supervised
+from erl_pipeline.trainers.metrics import FineTuneMetrics
+from erl_pipeline.trainers.sequences import TrainingSequence
 from storage.errors import TrainingDiverged
 
 MakeModel = Callable[[], PreTrainedModel]
@@ -20,7 +22,7 @@ MakeModel = Callable[[], PreTrainedModel]
 
 def tune(model: PreTrainedModel, rows: list[TrainingSequence], config: FineTuneConfig) -> FineTuneMetrics:
     optimizer = PolicyOptimizer(model, OptimizerConfig(learning_rate=1e-3))
-    return fine_tune(model, rows, config, optimizer, seed=0)
+    return fine_tune_supervised(Learner(model, optimizer), SupervisedTraining(rows, config, seed=0))
 
 
 def test_the_first_loss_is_the_mean_cross_entropy_of_the_trained_tokens(

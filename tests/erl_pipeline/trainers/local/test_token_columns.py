@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from erl_pipeline.trainers.local.sequences import TrainingSequence
 from erl_pipeline.trainers.local.token_columns import token_columns
+from erl_pipeline.trainers.sequences import TrainingSequence
 
 FIRST = TrainingSequence(
     "a", "first_attempt", (1,), (2, 3, 4), (1, 0, 1), (-0.5, 0.0, -0.25), 2.0, temperature=0.7

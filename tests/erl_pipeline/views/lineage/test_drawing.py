@@ -92,7 +92,7 @@ def test_iterations_after_the_last_that_it_reached_are_refused(history: History)
 
 def test_a_run_that_has_only_begun_is_drawn(history: History) -> None:
     begun = history.runs.create("begun", {})
-    begun.record(None, "bootstrap", history.ids["bootstrap"], reused=True, seconds=0.0)
+    begun.record(None, "bootstrap", history.ids["bootstrap"], kind="checkpoint", reused=True, seconds=0.0)
     grid = lay_out(history.store, history.runs, "begun")
     assert grid.rows == ("before",)
     assert [box.stage for box in grid.boxes] == ["bootstrap"]
@@ -145,7 +145,7 @@ def test_a_long_run_is_drawn_in_part_and_more_than_can_be_read_is_refused(tmp_pa
         recipe = Recipe("evaluate", 1, {"iteration": iteration % 2}, {}, iteration)
         with store.create(recipe, run="long", iteration=iteration) as staging:
             staging.commit()
-        run.record(iteration, "evaluate", recipe.artifact_id, reused=False, seconds=0.0)
+        run.record(iteration, "evaluate", recipe.artifact_id, kind="evaluation", reused=False, seconds=0.0)
     grid = lay_out(store, runs, "long")
     assert grid.iterations == tuple(range(95, 101))
     assert grid.caption == "iterations 95 to 100 of 100; --iteration A..B draws others"

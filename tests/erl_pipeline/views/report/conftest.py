@@ -44,7 +44,9 @@ class RecordedRun:
         with self.store.create(recipe, run=self.run.name, iteration=iteration) as staging:
             write(staging.path)
             staging.commit(counters=counters, metrics=metrics)
-        self.run.record(iteration, stage, recipe.artifact_id, key=key, reused=False, seconds=0.5)
+        self.run.record(
+            iteration, stage, recipe.artifact_id, kind=recipe.kind, key=key, reused=False, seconds=0.5
+        )
         return recipe.artifact_id
 
     def begin(self) -> None:
@@ -122,7 +124,6 @@ def attempt(
         task_type="frozen_lake-3x3",
         environment="frozen_lake",
         role=role,
-        attempt_index=revision,
         revision_index=revision,
         sample_index=sample,
         group_id=f"{task_id}/{role}",
@@ -142,11 +143,10 @@ def attempt(
         messages=json.dumps(
             [{"role": "user", "content": f"the {role} prompt"}, {"role": "assistant", "content": "down a"}]
         ),
-        reflection=None,
+        text=None,
         memory_version="",
         memory_entry_ids=(),
         seed=0,
-        environment_seed=0,
         task_payload=json.dumps({"board": BOARD, "max_steps": 6, "actions": {"a": "up", "b": "down"}}),
     )
     return replace(row, **changes)
@@ -164,7 +164,7 @@ def retried_episode(
         helped,
         iteration,
         parent=first,
-        reflection="Say <b>b</b> to go down.",
+        text="Say <b>b</b> to go down.",
         memory_entry_ids=memory,
     )
     return [

@@ -48,7 +48,7 @@ def database(empty_database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def begun_run(store: Path, name: str = "first") -> Run:
     run = RunStore(str(store)).create(name, {})
-    run.record(1, "evaluate", "id-1", reused=False, seconds=3.0)
+    run.record(1, "evaluate", "id-1", kind="evaluation", reused=False, seconds=3.0)
     return run
 
 
@@ -74,7 +74,7 @@ def manifest(loss: float, finished: datetime = NOON) -> Manifest:
         finished_at=finished,
         policy_version=None,
         memory_version=None,
-        guarantee="bytes",
+        determinism="bytes",
         counters={"tokens": 7},
         metrics={"loss": loss},
         files=[],
@@ -142,7 +142,7 @@ def test_the_mark_of_one_start_is_read_by_the_next(database: str, tmp_path: Path
     assert isinstance(first, LastingWriter)
     assert first.mark() is None
     assert recorded_runs(database) == []  # nothing to tell yet
-    run.record(1, "evaluate", "id-1", reused=False, seconds=3.0)
+    run.record(1, "evaluate", "id-1", kind="evaluation", reused=False, seconds=3.0)
     first.set_mark(Mark(0, "abc"))
     first.set_mark(Mark(12, "def"))
     assert writer(tmp_path, run).mark() == Mark(12, "def")

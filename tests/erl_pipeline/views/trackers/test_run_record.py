@@ -32,7 +32,7 @@ class Recorded:
 
     def add(self, stage: str, iteration: int, loss: float) -> Manifest:
         manifest = commit(self.store, stage, iteration, loss)
-        self.run.record(iteration, stage, manifest.artifact_id, reused=False, seconds=0.0)
+        self.run.record(iteration, stage, manifest.artifact_id, kind=manifest.kind, reused=False, seconds=0.0)
         if self.record is not None:
             self.record.add(iteration, stage, manifest.artifact_id)
         return manifest

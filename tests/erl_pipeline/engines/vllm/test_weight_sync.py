@@ -10,14 +10,16 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
-from erl_pipeline.engines.interface import GenerationRequest
+from erl_pipeline.engines.interface import POLICY, GenerationRequest
+from erl_pipeline.engines.vllm.agreement import compare
 from erl_pipeline.engines.vllm.client import ServerFailure, VllmClient
-from erl_pipeline.engines.vllm.engine import VllmEngine, server_arguments
-from erl_pipeline.engines.vllm.probe import compare, make_probe
+from erl_pipeline.engines.vllm.engine import VllmEngine
+from erl_pipeline.engines.vllm.model_servers import server_arguments
 from erl_pipeline.engines.vllm.server import ManagedServer
 from erl_pipeline.engines.vllm.serving_copy import write_serving_copy
-from erl_pipeline.engines.vllm.weight_sync import ServedPolicy, hand_over
-from storage.errors import EngineError
+from erl_pipeline.engines.vllm.weight_sync import ServedPolicy, sync_weights
+from erl_pipeline.policies.serving import make_probe
+from storage.errors import ConfigError, EngineError
 from tests.erl_pipeline.engines.vllm.small_policies import (
     CONTEXT,
     END,
@@ -25,6 +27,7 @@ from tests.erl_pipeline.engines.vllm.small_policies import (
     SMALL_SERVER,
     logprobs_of,
     save,
+    served,
     train_a_little,
     untied_gpt2,
 )
@@ -55,15 +58,15 @@ def test_untied_weights_reach_a_running_server(gpt2_server: ManagedServer, tmp_p
     new = policy(model, "trained", tmp_path)
 
     async def exchange(client: VllmClient) -> None:
-        assert (await hand_over(client, None, old)).difference.maximum < 1e-4
+        assert (await sync_weights(client, None, old)).difference.maximum < 1e-4
         # Long enough to fill a block of the prefix cache with keys and values of the old policy.
         request = GenerationRequest((7, 8, 9, 10) * 20, 4, 1.0, 0, "conversation")
         await client.generate(request, "untrained", CONTEXT)
 
-        handover = await hand_over(client, None, new)
+        sync = await sync_weights(client, None, new)
 
-        assert handover.method == "reload"
-        assert handover.difference.maximum < 1e-4
+        assert sync.method == "reload"
+        assert sync.difference.maximum < 1e-4
         after = [await client.score(ids) for ids in old.probe.token_ids]
         assert compare(old.probe, after).mean > 0.1
         answer = await client.generate(request, "trained", CONTEXT)
@@ -81,7 +84,7 @@ def test_another_policy_than_the_trainers_is_not_served(gpt2_server: ManagedServ
     train_a_little(model)
     wrong = replace(right, policy_version="wrong", probe=make_probe(model))
     with pytest.raises(EngineError, match="does not serve policy wrong after a reload"):
-        with_client(gpt2_server, lambda client: hand_over(client, None, wrong))
+        with_client(gpt2_server, lambda client: sync_weights(client, None, wrong))
 
 
 def test_weights_that_are_no_numbers_are_not_served(gpt2_server: ManagedServer, tmp_path: Path) -> None:
@@ -91,7 +94,7 @@ def test_weights_that_are_no_numbers_are_not_served(gpt2_server: ManagedServer, 
         model.lm_head.weight[5] = float("nan")
     broken = replace(policy(model, "broken", tmp_path), probe=sound)
     with pytest.raises(EngineError, match=r"does not serve policy broken .* are no numbers"):
-        with_client(gpt2_server, lambda client: hand_over(client, None, broken))
+        with_client(gpt2_server, lambda client: sync_weights(client, None, broken))
 
 
 def test_a_weight_that_was_not_read_is_noticed_though_it_had_not_changed(
@@ -105,14 +108,14 @@ def test_a_weight_that_was_not_read_is_noticed_though_it_had_not_changed(
     save_file(weights, lacking / "model.safetensors")
 
     async def exchange(client: VllmClient) -> None:
-        await hand_over(client, None, complete)
+        await sync_weights(client, None, complete)
         with pytest.raises(EngineError, match="does not serve policy lacking"):
-            await hand_over(client, None, replace(complete, policy_version="lacking", folder=lacking))
+            await sync_weights(client, None, replace(complete, policy_version="lacking", folder=lacking))
 
     with_client(gpt2_server, exchange)
 
 
-def test_a_sleeping_server_answers_nothing_and_a_hand_over_wakes_it(
+def test_a_sleeping_server_answers_nothing_and_a_sync_wakes_it(
     gpt2_server: ManagedServer, tmp_path: Path
 ) -> None:
     """The CPU build frees no memory, but it keeps requests waiting as a GPU does."""
@@ -123,7 +126,7 @@ def test_a_sleeping_server_answers_nothing_and_a_hand_over_wakes_it(
     request = GenerationRequest((7, 8, 9), 4, 1.0, 0, "conversation")
 
     async def exchange(client: VllmClient) -> None:
-        await hand_over(client, None, old)
+        await sync_weights(client, None, old)
         await client.sleep(2)
         assert await client.sleeping()
         waiting = asyncio.create_task(client.generate(request, "after-sleep", CONTEXT))
@@ -132,9 +135,9 @@ def test_a_sleeping_server_answers_nothing_and_a_hand_over_wakes_it(
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
 
-        handover = await hand_over(client, None, new)
+        sync = await sync_weights(client, None, new)
 
-        assert handover.difference.maximum < 1e-4
+        assert sync.difference.maximum < 1e-4
         assert not await client.sleeping()
         answer = await client.generate(request, "after-sleep", CONTEXT)
         assert answer.logprobs == pytest.approx(logprobs_of(model, (7, 8, 9), answer.token_ids), abs=1e-4)
@@ -146,14 +149,14 @@ def test_a_server_that_reports_another_distribution_than_it_samples_from_is_refu
     model = untied_gpt2()
     train_a_little(model)
     arguments = [*server_arguments(ENGINE), "--logprobs-mode=raw_logprobs"]
-    served = policy(model, "policy", tmp_path)
+    target = policy(model, "policy", tmp_path)
     with (
         ManagedServer(
-            served.folder, tmp_path / "server.log", arguments=arguments, environment=SMALL_SERVER
+            target.folder, tmp_path / "server.log", arguments=arguments, environment=SMALL_SERVER
         ) as server,
         pytest.raises(EngineError, match=r"does not report the distribution .* processed_logprobs"),
     ):
-        with_client(server, lambda client: hand_over(client, server, served))
+        with_client(server, lambda client: sync_weights(client, server, target))
 
 
 def test_an_engine_serves_one_policy_after_another(gpt2_server: ManagedServer, tmp_path: Path) -> None:
@@ -162,15 +165,17 @@ def test_an_engine_serves_one_policy_after_another(gpt2_server: ManagedServer, t
     config = ENGINE.model_validate({**ENGINE.model_dump(), "servers": [address]})
     model = untied_gpt2()
     request = GenerationRequest((7, 8, 9), 8, 1.0, 0, "conversation")
-    with VllmEngine(
-        config, tmp_path / "engine", frozenset({END}), {"SERVER_KEY": gpt2_server.api_key}
-    ) as engine:
-        with pytest.raises(EngineError, match="serves no policy"):
+    with VllmEngine(config, tmp_path / "engine", {"SERVER_KEY": gpt2_server.api_key}) as engine:
+        with pytest.raises(EngineError, match="serves no model policy"):
             engine.generate([request])
         for version in ("policy-1", "policy-2"):
-            engine.serve(save(model, tmp_path / version), version, make_probe(model))
-            assert engine.policy_version == version
+            engine.serve(POLICY, served(model, version, tmp_path))
             (answer,) = engine.generate([request])
             assert answer.logprobs == pytest.approx(logprobs_of(model, (7, 8, 9), answer.token_ids), abs=1e-4)
             train_a_little(model)
+        with pytest.raises(ConfigError, match=r"serve the model policy, .* samples from extractor"):
+            engine.serve("extractor", served(model, "extractor-1", tmp_path))
+        with pytest.raises(EngineError, match="serves no model extractor"):
+            engine.generate([replace(request, model="extractor")])
     assert gpt2_server.running
+    assert engine.server() is None

@@ -10,10 +10,10 @@ from transformers import PreTrainedModel
 
 from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.engines.vllm.client import VllmClient
-from erl_pipeline.engines.vllm.probe import make_probe
 from erl_pipeline.engines.vllm.server import ManagedServer
-from erl_pipeline.engines.vllm.server_pool import Fleet, Member
+from erl_pipeline.engines.vllm.server_pool import Replica, ServerPool
 from erl_pipeline.engines.vllm.weight_sync import ServedPolicy
+from erl_pipeline.policies.serving import make_probe
 from storage.errors import EngineError
 from tests.erl_pipeline.engines.vllm.small_policies import END, logprobs_of, save, untied_gpt2
 
@@ -62,11 +62,11 @@ def model() -> PreTrainedModel:
 
 @pytest.fixture(scope="module")
 def policy(model: PreTrainedModel, tmp_path_factory: pytest.TempPathFactory) -> ServedPolicy:
-    checkpoint: Path = save(model, tmp_path_factory.mktemp("fleet") / "checkpoint")
-    return ServedPolicy("fleet-policy", checkpoint, make_probe(model), "float32")
+    checkpoint: Path = save(model, tmp_path_factory.mktemp("pool") / "checkpoint")
+    return ServedPolicy("pool-policy", checkpoint, make_probe(model), "float32")
 
 
-Scenario = Callable[[Fleet, list[Member], list[Door]], Awaitable[None]]
+Scenario = Callable[[ServerPool, list[Replica], list[Door]], Awaitable[None]]
 
 
 def with_two_doors(
@@ -77,16 +77,16 @@ def with_two_doors(
     recovery_seconds: float = 60.0,
 ) -> None:
     async def run() -> None:
-        async with Fleet([Member(client(server.url, server))], 0, 0.0) as direct:
+        async with ServerPool([Replica(client(server.url, server))], 0, 0.0) as direct:
             await direct.serve(policy)
         doors = [Door(server), Door(server)]
         for door in doors:
             await door.open()
-        members = [Member(client(f"http://127.0.0.1:{door.port}", server)) for door in doors]
-        async with Fleet(members, max_failures, recovery_seconds) as fleet:
-            handovers = await fleet.serve(policy)
-            assert [handover.method for handover in handovers] == ["kept", "kept"]
-            await scenario(fleet, members, doors)
+        replicas = [Replica(client(f"http://127.0.0.1:{door.port}", server)) for door in doors]
+        async with ServerPool(replicas, max_failures, recovery_seconds) as pool:
+            syncs = await pool.serve(policy)
+            assert [sync.method for sync in syncs] == ["kept", "kept"]
+            await scenario(pool, replicas, doors)
         for door in doors:
             door.close()
 
@@ -101,8 +101,8 @@ def request(seed: int) -> GenerationRequest:
     return GenerationRequest((7, 8, 9, 10 + seed), 40, 1.0, seed, str(seed))
 
 
-def start(fleet: Fleet, count: int) -> list[asyncio.Task[Generation]]:
-    return [asyncio.create_task(fleet.generate(request(seed))) for seed in range(count)]
+def start(pool: ServerPool, count: int) -> list[asyncio.Task[Generation]]:
+    return [asyncio.create_task(pool.generate(request(seed))) for seed in range(count)]
 
 
 def assert_sampled_from(model: PreTrainedModel, answers: list[Generation]) -> None:
@@ -114,12 +114,12 @@ def assert_sampled_from(model: PreTrainedModel, answers: list[Generation]) -> No
 def test_requests_go_to_the_least_busy(
     gpt2_server: ManagedServer, policy: ServedPolicy, model: PreTrainedModel
 ) -> None:
-    async def scenario(fleet: Fleet, members: list[Member], doors: list[Door]) -> None:
-        tasks = start(fleet, 6)
+    async def scenario(pool: ServerPool, replicas: list[Replica], doors: list[Door]) -> None:
+        tasks = start(pool, 6)
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED, timeout=0)
-        assert [member.in_flight for member in members] == [3, 3]
+        assert [replica.in_flight for replica in replicas] == [3, 3]
         assert_sampled_from(model, await asyncio.gather(*tasks))
-        assert [member.in_flight for member in members] == [0, 0]
+        assert [replica.in_flight for replica in replicas] == [0, 0]
 
     with_two_doors(gpt2_server, policy, scenario)
 
@@ -127,17 +127,17 @@ def test_requests_go_to_the_least_busy(
 def test_a_server_that_fails_is_set_aside_and_comes_back(
     gpt2_server: ManagedServer, policy: ServedPolicy, model: PreTrainedModel
 ) -> None:
-    async def scenario(fleet: Fleet, members: list[Member], doors: list[Door]) -> None:
+    async def scenario(pool: ServerPool, replicas: list[Replica], doors: list[Door]) -> None:
         doors[0].close()
-        assert_sampled_from(model, await asyncio.gather(*start(fleet, 6)))
-        assert [member.available for member in members] == [False, True]
-        assert members[0].recovery is not None
+        assert_sampled_from(model, await asyncio.gather(*start(pool, 6)))
+        assert [replica.available for replica in replicas] == [False, True]
+        assert replicas[0].recovery is not None
         await doors[0].open()
-        await members[0].recovery
-        assert members[0].available
-        tasks = start(fleet, 2)
+        await replicas[0].recovery
+        assert replicas[0].available
+        tasks = start(pool, 2)
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED, timeout=0)
-        assert [member.in_flight for member in members] == [1, 1]
+        assert [replica.in_flight for replica in replicas] == [1, 1]
         assert_sampled_from(model, await asyncio.gather(*tasks))
 
     with_two_doors(gpt2_server, policy, scenario)
@@ -146,29 +146,29 @@ def test_a_server_that_fails_is_set_aside_and_comes_back(
 def test_a_server_with_other_weights_is_set_right(
     gpt2_server: ManagedServer, policy: ServedPolicy, model: PreTrainedModel
 ) -> None:
-    async def scenario(fleet: Fleet, members: list[Member], doors: list[Door]) -> None:
+    async def scenario(pool: ServerPool, replicas: list[Replica], doors: list[Door]) -> None:
         doors[1].close()
-        await members[0].client.label_weights("somebody-elses")
-        assert_sampled_from(model, [await fleet.generate(request(0))])
-        assert await members[0].client.weights_label() == "fleet-policy"
+        await replicas[0].client.label_weights("somebody-elses")
+        assert_sampled_from(model, [await pool.generate(request(0))])
+        assert await replicas[0].client.weights_label() == "pool-policy"
 
     with_two_doors(gpt2_server, policy, scenario, max_failures=2)
 
 
 def test_too_many_failures_stop_the_run(gpt2_server: ManagedServer, policy: ServedPolicy) -> None:
-    async def scenario(fleet: Fleet, members: list[Member], doors: list[Door]) -> None:
+    async def scenario(pool: ServerPool, replicas: list[Replica], doors: list[Door]) -> None:
         doors[0].close()
         with pytest.raises(EngineError, match=r"more than 0 failures \(max_failures\)\nhttp://127"):
-            await asyncio.gather(*start(fleet, 2))
+            await asyncio.gather(*start(pool, 2))
 
     with_two_doors(gpt2_server, policy, scenario, max_failures=0)
 
 
 def test_the_run_stops_when_no_server_comes_back(gpt2_server: ManagedServer, policy: ServedPolicy) -> None:
-    async def scenario(fleet: Fleet, members: list[Member], doors: list[Door]) -> None:
+    async def scenario(pool: ServerPool, replicas: list[Replica], doors: list[Door]) -> None:
         for door in doors:
             door.close()
         with pytest.raises(EngineError, match=r"no server came back within 0\.5 s"):
-            await asyncio.gather(*start(fleet, 2))
+            await asyncio.gather(*start(pool, 2))
 
     with_two_doors(gpt2_server, policy, scenario, max_failures=2, recovery_seconds=0.5)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from erl_pipeline.trainers.local.sequences import TrainingSequence
+from erl_pipeline.trainers.sequences import TrainingSequence
 
 SEQUENCE = TrainingSequence("t", "reflection", (1, 2), (3, 4, 5), (1, 0, 1), (-0.5, 0.0, -0.25), 1.0)
 

@@ -1,9 +1,15 @@
-"""What both updates are given: one token sequence with what is known about it."""
+"""What a trainer is given: one token sequence with what is known about it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+
+from storage.tables.sft import SftRow
+from storage.tables.trajectories import Trajectory
+
+DISTILLED = "distilled"
+"""The role of supervised rows."""
 
 
 @dataclass(frozen=True)
@@ -43,3 +49,32 @@ class TrainingSequence:
     def trained_offsets(self) -> tuple[int, ...]:
         """Places in the response of the tokens that are trained."""
         return tuple(offset for offset, bit in enumerate(self.response_mask) if bit)
+
+
+def trajectory_sequence(row: Trajectory, advantage: float = 0.0) -> TrainingSequence:
+    """A stored trajectory as a sequence to train on, or to compute log-probabilities of."""
+    return TrainingSequence(
+        trajectory_id=row.trajectory_id,
+        role=row.role,
+        prompt_token_ids=row.prompt_token_ids,
+        response_token_ids=row.response_token_ids,
+        response_mask=row.response_mask,
+        behaviour_logprobs=row.behaviour_logprobs,
+        advantage=advantage,
+        temperature=row.temperature,
+    )
+
+
+def supervised_sequence(row: SftRow) -> TrainingSequence:
+    """A row of a distillation dataset; the prompt reaches up to the first token that is trained."""
+    start = row.loss_mask.index(1)
+    return TrainingSequence(
+        trajectory_id=row.trajectory_id,
+        role=DISTILLED,
+        prompt_token_ids=row.input_token_ids[:start],
+        response_token_ids=row.input_token_ids[start:],
+        response_mask=row.loss_mask[start:],
+        behaviour_logprobs=(),
+        advantage=1.0,
+        weight=row.weight,
+    )

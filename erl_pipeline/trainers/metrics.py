@@ -1,7 +1,8 @@
-"""The numbers that an update reports."""
+"""The numbers that a trainer reports."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 
@@ -14,6 +15,14 @@ class _Metrics:
     def metrics(self) -> dict[str, float]:
         """All other numbers."""
         return {name: value for name, value in asdict(self).items() if isinstance(value, float)}
+
+
+@dataclass(frozen=True)
+class RoleMetrics:
+    """Means over the trained tokens of one role, over all optimizer steps."""
+
+    entropy: float
+    clip_fraction: float
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,8 @@ class UpdateMetrics(_Metrics):
     """Sequences left out because their advantage is 0."""
     dropped_untrained: int
     """Sequences left out because no token of theirs is the policy's."""
+    dropped_zero_weight: int
+    """Sequences left out because the objective gives their role the weight 0."""
     trained_tokens: int
     """Tokens with a loss, times epochs."""
     sequence_tokens: int
@@ -61,6 +72,17 @@ class UpdateMetrics(_Metrics):
     """Tokens that went through the model: fewer where prompts are shared."""
     shares_prompts: int
     """1 where the model's attention takes shared prompts, 0 where padded rows are used."""
+    roles: Mapping[str, RoleMetrics]
+    """The roles that were trained."""
+
+    def metrics(self) -> dict[str, float]:
+        """All numbers that are not whole; those of a role as `entropy_reflection`."""
+        by_role = {
+            f"{name}_{role}": value
+            for role, numbers in self.roles.items()
+            for name, value in asdict(numbers).items()
+        }
+        return {**super().metrics(), **by_role}
 
 
 @dataclass(frozen=True)

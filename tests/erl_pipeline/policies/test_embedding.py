@@ -6,61 +6,61 @@ import numpy as np
 import pytest
 import torch
 
+from erl_pipeline.policies.embedding import SentenceEmbedder
 from storage.errors import ConfigError
-from storage.memory.embedding import Embedder
 
 TEXTS = [f"board {number} " + "fell into a hole " * (number % 5) for number in range(7)]
 
 
-def test_vectors_have_unit_length(embedder: Embedder) -> None:
+def test_vectors_have_unit_length(embedder: SentenceEmbedder) -> None:
     vectors = embedder.embed(TEXTS)
     assert vectors.shape == (7, 384) == (len(TEXTS), embedder.dimension)
     assert vectors.dtype == np.float32
     assert np.allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-6)
 
 
-def test_a_vector_does_not_depend_on_its_company(embedder: Embedder) -> None:
-    alone = Embedder()
+def test_a_vector_does_not_depend_on_its_company(embedder: SentenceEmbedder) -> None:
+    alone = SentenceEmbedder()
     one_by_one = np.concatenate([alone.embed([text]) for text in TEXTS])
     assert np.array_equal(one_by_one, embedder.embed(TEXTS))
-    assert np.array_equal(Embedder().embed(TEXTS[::-1])[::-1], one_by_one)
+    assert np.array_equal(SentenceEmbedder().embed(TEXTS[::-1])[::-1], one_by_one)
 
 
-def test_it_agrees_with_sentence_transformers(embedder: Embedder) -> None:
+def test_it_agrees_with_sentence_transformers(embedder: SentenceEmbedder) -> None:
     expected = embedder._encoder.encode(TEXTS[:3], normalize_embeddings=True, show_progress_bar=False)
     assert np.allclose(embedder.embed(TEXTS[:3]), expected, atol=1e-5)
 
 
-def test_similar_texts_are_near(embedder: Embedder) -> None:
+def test_similar_texts_are_near(embedder: SentenceEmbedder) -> None:
     hole, pit, weather = embedder.embed(["you fell into a hole", "you dropped into a pit", "sunny and warm"])
     assert hole @ pit > hole @ weather + 0.2
 
 
-def test_no_texts_give_no_vectors(embedder: Embedder) -> None:
+def test_no_texts_give_no_vectors(embedder: SentenceEmbedder) -> None:
     assert embedder.embed([]).shape == (0, 384)
 
 
-def test_a_long_text_is_cut_to_what_the_model_takes(embedder: Embedder) -> None:
+def test_a_long_text_is_cut_to_what_the_model_takes(embedder: SentenceEmbedder) -> None:
     assert np.array_equal(*embedder.embed(["hole " * 300, "hole " * 400]))
 
 
-def test_the_model_is_named_with_the_digest_of_its_weights(embedder: Embedder) -> None:
+def test_the_model_is_named_with_the_digest_of_its_weights(embedder: SentenceEmbedder) -> None:
     name, _, digest = embedder.embedding_model.partition("@")
     assert name == "all-MiniLM-L6-v2"
     assert digest == "2c705a5e3279"
 
 
-def test_the_thread_count_is_given_back(embedder: Embedder) -> None:
+def test_the_thread_count_is_given_back(embedder: SentenceEmbedder) -> None:
     before = torch.get_num_threads()
     embedder.embed(["a text that was never embedded before"])
     assert torch.get_num_threads() == before
 
 
 def test_loading_writes_nothing_to_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
-    Embedder().embed(["quiet"])
+    SentenceEmbedder().embed(["quiet"])
     assert capfd.readouterr() == ("", "")
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"embedding model .* cannot be loaded"):
-        Embedder(str(tmp_path)).embed(["x"])
+        SentenceEmbedder(str(tmp_path)).embed(["x"])

@@ -27,7 +27,7 @@ _BATCH_TOKENS = 512
 _LENGTH_STEP = 16
 
 
-class Embedder:
+class SentenceEmbedder:
     """A sentence-transformers model on the CPU, loaded at first use.
 
     A text's vector is the same to the bit whatever it is embedded together with, so that a run which is

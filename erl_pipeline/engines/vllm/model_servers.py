@@ -1,0 +1,165 @@
+"""The servers of one model: what they serve now, and how they come to serve the next checkpoint."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from erl_pipeline.config.generation import VllmEngineConfig
+from erl_pipeline.engines.interface import GenerationRequest, ServedAdapter, ServedCheckpoint
+from erl_pipeline.engines.vllm.adapters import ADAPTER_ENVIRONMENT, adapter_arguments
+from erl_pipeline.engines.vllm.client import VllmClient
+from erl_pipeline.engines.vllm.server import ManagedServer, OnProgress
+from erl_pipeline.engines.vllm.server_pool import Replica, ServerPool
+from erl_pipeline.engines.vllm.serving_copy import write_serving_copy
+from erl_pipeline.engines.vllm.weight_sync import ServedPolicy, WeightSync
+from storage.errors import EngineError
+
+_BASE = "base"
+
+
+class ModelServers:
+    """A pool of servers for one model; all but `prepare` and `finish` run in the engine's event loop.
+
+    A server of our own starts with the first checkpoint. Checkpoints are all whole models, or all adapters
+    of one base.
+
+    Args:
+        keys: API keys of `config.servers`, None for those that ask for none.
+        folder: for the server's log (`server.log`) and copies of checkpoints; readable by the servers.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: VllmEngineConfig,
+        keys: Sequence[str | None],
+        folder: Path,
+        on_progress: OnProgress | None,
+    ) -> None:
+        self._name = name
+        self._config = config
+        self._keys = keys
+        self._folder = folder
+        self._on_progress = on_progress
+        self._pool: ServerPool | None = None
+        self._weights: Path | None = None
+        self._adapted = False
+        self._served: ServedCheckpoint | None = None
+        self.server: ManagedServer | None = None
+        """Our own; None before the first checkpoint, and where the servers are somebody else's."""
+
+    def prepare(self, checkpoint: ServedCheckpoint) -> ServedPolicy:
+        """Forget what is served, and put the checkpoint into a form that servers read."""
+        self._served = None
+        adapted = checkpoint.adapter is not None
+        if self._weights is not None and adapted != self._adapted:
+            raise ValueError(f"model {self._name}: checkpoints are all adapters, or none is")
+        # The base of adapters stays the same.
+        if self._weights is None or not adapted:
+            self._weights = self._write_copy(checkpoint)
+        self._adapted = adapted
+        return ServedPolicy(
+            checkpoint.checkpoint_id,
+            self._weights,
+            checkpoint.probe,
+            self._config.dtype,
+            checkpoint.adapter,
+        )
+
+    async def serve(self, checkpoint: ServedCheckpoint, policy: ServedPolicy) -> list[WeightSync]:
+        """Give the policy to every server, with proof; how each took it."""
+        if self._pool is None:
+            replicas = self._replicas(checkpoint, policy)
+            pool = ServerPool(replicas, self._config.max_failures, self._config.startup_seconds)
+            self._pool = await pool.__aenter__()
+        return await self._pool.serve(policy)
+
+    def finish(self, checkpoint: ServedCheckpoint) -> None:
+        """The checkpoint is served: answer requests, and drop copies of earlier ones."""
+        for older in (self._folder / "serving").glob("*"):
+            if older.name != _copy_name(checkpoint):
+                shutil.rmtree(older)
+        self._served = checkpoint
+
+    def pool(self, requests: Sequence[GenerationRequest] = ()) -> ServerPool:
+        """The pool, once it serves a checkpoint that can read the requests; else EngineError."""
+        if self._pool is None or self._served is None:
+            raise EngineError(f"the vLLM engine serves no checkpoint of model {self._name}")
+        vocabulary = self._served.probe.hot_logprobs.shape[1]
+        # A token outside the vocabulary would end the server's engine process.
+        highest = max((max(request.prompt_token_ids) for request in requests), default=0)
+        if highest >= vocabulary:
+            raise EngineError(
+                f"a prompt holds token id {highest}, but policy {self._served.checkpoint_id} has "
+                f"{vocabulary} tokens"
+            )
+        return self._pool
+
+    async def offload(self) -> None:
+        """Give the memory of our own server back, as the configuration says; `serve` takes it again."""
+        self._served = None
+        if self._pool is not None:
+            # The base of adapters is not replaced, so it must be kept, in host memory.
+            level: Literal[1, 2] = 1 if self._adapted else 2
+            await self._pool.offload(level if self._config.sleep else None)
+
+    async def close(self) -> None:
+        """Close the connections; the server itself is ended by its owner."""
+        if self._pool is not None:
+            await self._pool.__aexit__(None, None, None)
+
+    def failure_log(self) -> str:
+        """Of our own server; empty where there is none."""
+        return "" if self.server is None else self.server.failure_log()
+
+    def _write_copy(self, checkpoint: ServedCheckpoint) -> Path:
+        copy = self._folder / "serving" / _copy_name(checkpoint)
+        if copy.exists():
+            shutil.rmtree(copy)
+        return write_serving_copy(checkpoint.base_folder, copy)
+
+    def _replicas(self, checkpoint: ServedCheckpoint, policy: ServedPolicy) -> list[Replica]:
+        ends, seconds = checkpoint.end_token_ids, self._config.request_seconds
+        if self._config.servers:
+            return [
+                Replica(VllmClient(address.url.rstrip("/"), key, ends, seconds))
+                for address, key in zip(self._config.servers, self._keys, strict=True)
+            ]
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self.server = ManagedServer(
+            policy.folder,
+            self._folder / "server.log",
+            arguments=server_arguments(self._config, policy.adapter),
+            environment={**self._config.environment, **(ADAPTER_ENVIRONMENT if policy.adapter else {})},
+            executable=self._config.executable or sys.executable,
+            startup_seconds=self._config.startup_seconds,
+            on_progress=self._on_progress,
+        )
+        return [Replica(VllmClient(self.server.url, self.server.api_key, ends, seconds), self.server)]
+
+
+def server_arguments(config: VllmEngineConfig, adapter: ServedAdapter | None = None) -> list[str]:
+    """The part of a server's command line that follows from the settings and the first adapter."""
+    arguments = [
+        f"--dtype={config.dtype}",
+        f"--max-num-seqs={config.max_in_flight}",
+    ]
+    if config.max_context is not None:
+        arguments.append(f"--max-model-len={config.max_context}")
+    if not config.chunked_prefill:
+        arguments.append("--no-enable-chunked-prefill")
+    if config.sleep:
+        arguments.append("--enable-sleep-mode")
+    if config.enforce_eager:
+        arguments.append("--enforce-eager")
+    if adapter is not None:
+        arguments += adapter_arguments(adapter)
+    return [*arguments, *config.arguments]
+
+
+def _copy_name(checkpoint: ServedCheckpoint) -> str:
+    return _BASE if checkpoint.adapter else checkpoint.checkpoint_id

@@ -1,0 +1,193 @@
+"""Computing stored artifacts again and comparing the bytes: an audit of reproducibility."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Literal
+
+from erl_pipeline.config.generation import operational_settings
+from erl_pipeline.plan.differences import recipe_differences
+from erl_pipeline.plan.job import StageJob, compute
+from erl_pipeline.plan.listener import Listener, StageProgress
+from erl_pipeline.plan.plan import PlannedStage, stage_names
+from erl_pipeline.plan.resources import Resources, WorkerSettings
+from erl_pipeline.runs.config import run_config
+from erl_pipeline.runs.planning import plan_as_made
+from storage.artifacts.artifact import Artifact
+from storage.artifacts.manifest import Manifest, package_versions
+from storage.artifacts.staging import StagingFolder, remove_abandoned
+from storage.artifacts.store import ArtifactStore
+from storage.errors import DamagedArtifact, InputError
+from storage.runs.run import RunStore
+
+AuditVerdict = Literal["equal", "not promised", "different", "other recipe", "damaged"]
+"""`equal`: every file has the stored bytes. `not promised`: it has not, but the artifact's manifest promises
+none (a GPU, a server that batches). `other recipe`: this program's stage would make another artifact.
+`damaged`: the stored files are no longer those of their manifest."""
+
+REFUTED: frozenset[AuditVerdict] = frozenset({"different", "other recipe", "damaged"})
+"""Verdicts of artifacts that are not what computing them again gives."""
+
+
+@dataclass(frozen=True)
+class AuditResult:
+    """One artifact that was computed again. `differences` has a line for each file or counter that differs,
+    for each package whose version does, and for what makes the recipe another."""
+
+    iteration: int
+    stage: str
+    key: str
+    artifact_id: str
+    verdict: AuditVerdict
+    files: int
+    seconds: float
+    differences: tuple[str, ...] = ()
+
+
+def audit(
+    store_uri: str,
+    run_name: str,
+    iteration: int,
+    stage: str,
+    last: int,
+    scratch: Path,
+    listener: Listener,
+    stop: threading.Event,
+) -> list[AuditResult]:
+    """Compute everything again from a stage of an iteration through the iteration `last`, without reuse.
+
+    Every stage gets its stored inputs, so that a stage that differs does not make all later ones differ.
+    Iteration 0 is what came before the first. Neither the run nor its store is written to, so that a run at
+    work can be audited too; what is computed lies under `scratch` and is gone afterwards.
+
+    Raises InputError when the run lacks one of the stages, or the iteration has no such stage.
+    """
+    run = RunStore(store_uri).open(run_name)
+    config = run_config(run)
+    plan = plan_as_made(store_uri, run, last)
+    names = stage_names(plan.of_iteration(iteration))
+    if stage not in names:
+        raise InputError(f"--from {stage}: the stages of iteration {iteration} are {', '.join(names)}")
+    earlier = set(names[: names.index(stage)])
+    again = [
+        node
+        for node in plan.nodes
+        if (node.iteration or 0) > iteration
+        or ((node.iteration or 0) == iteration and node.stage.shown_as not in earlier)
+    ]
+    stored = ArtifactStore(store_uri, threads=config.resources.threads)
+    remove_abandoned(scratch)
+    folder = StagingFolder(scratch)
+    try:
+        store = ScratchStore(folder.path, stored)
+        worker = WorkerSettings(
+            store_uri, run.name, config.resources.threads, operational_settings(config.engine)
+        )
+        with Resources(worker, stop, store) as resources:
+            return [_again(node, StageJob(node, worker), resources, store, listener) for node in again]
+    finally:
+        folder.release()
+
+
+class ScratchStore(ArtifactStore):
+    """Gives the artifacts of another store, and keeps only the manifests of what is made."""
+
+    def __init__(self, folder: Path, stored: ArtifactStore) -> None:
+        super().__init__(str(folder), stored.threads)
+        self.stored = stored
+        self.made: dict[str, Manifest] = {}
+
+    def find(self, artifact_id: str, stage: str | None = None) -> Manifest | None:
+        """The manifest of a stored artifact."""
+        return self.stored.find(artifact_id, stage)
+
+    def open(self, artifact_id: str) -> Artifact:
+        """A stored artifact."""
+        return self.stored.open(artifact_id)
+
+    def publish(self, manifest: Manifest, folder: Path) -> Artifact:
+        """Remember what was made; its files go with the scratch folder."""
+        self.made[manifest.artifact_id] = manifest
+        return Artifact(manifest, folder)
+
+
+def _again(
+    node: PlannedStage, job: StageJob, resources: Resources, store: ScratchStore, listener: Listener
+) -> AuditResult:
+    listener.stage_started(node.title)
+    started = perf_counter()
+    try:
+        stored = store.stored.open(node.artifact_id).manifest
+    except DamagedArtifact as damage:
+        return _result(node, "damaged", 0, started, (str(damage),))
+    if node.recipe.artifact_id != node.artifact_id:
+        lines = recipe_differences(stored.recipe, node.recipe)
+        return _result(node, "other recipe", 0, started, tuple(lines))
+    # Bytes depend on the number of threads; and every stage gets its policy from the store.
+    threads = int(stored.environment.get("threads", resources.settings.threads))
+    store.threads = threads
+    settings = replace(resources.settings, threads=threads)
+    with Resources(settings, resources.stop, store) as own:
+        compute(job, own, StageProgress(node.title, listener, own.stop))
+    made = store.made[node.artifact_id]
+    differences = manifest_differences(stored, made)
+    if not differences:
+        return _result(node, "equal", len(stored.files), started)
+    promised = stored.determinism == "bytes"
+    lines = differences + _package_differences(stored.packages)
+    return _result(node, "different" if promised else "not promised", len(stored.files), started, tuple(lines))
+
+
+def manifest_differences(stored: Manifest, made: Manifest) -> list[str]:
+    """Files and counters in which two makings of one artifact differ, one line each."""
+    before = {entry.path: entry for entry in stored.files}
+    after = {entry.path: entry for entry in made.files}
+    lines = []
+    for name in sorted(before | after):
+        old, new = before.get(name), after.get(name)
+        if old is None or new is None:
+            lines.append(f"{name} is only in the {'new' if old is None else 'stored'} artifact")
+        elif old.sha256 != new.sha256:
+            lines.append(
+                f"{name} has SHA-256 {new.sha256[:12]}, {new.bytes:,} bytes; stored are {old.sha256[:12]}, "
+                f"{old.bytes:,} bytes"
+            )
+    names = sorted(stored.counters.keys() | made.counters.keys())
+    lines += [
+        f"counter {name} is {made.counters.get(name)}; stored is {stored.counters.get(name)}"
+        for name in names
+        if made.counters.get(name) != stored.counters.get(name)
+    ]
+    return lines
+
+
+def _package_differences(before: Mapping[str, str]) -> list[str]:
+    now = package_versions()
+    return [
+        f"{name} is {now.get(name, 'absent')} now and was {version}"
+        for name, version in before.items()
+        if now.get(name) != version
+    ]
+
+
+def _result(
+    node: PlannedStage,
+    verdict: AuditVerdict,
+    files: int,
+    started: float,
+    differences: tuple[str, ...] = (),
+) -> AuditResult:
+    return AuditResult(
+        iteration=node.iteration or 0,
+        stage=node.stage.name,
+        key=node.key,
+        artifact_id=node.artifact_id,
+        verdict=verdict,
+        files=files,
+        seconds=perf_counter() - started,
+        differences=differences,
+    )

@@ -1,0 +1,96 @@
+"""Runs that begin where another was: what they share with it stands in their ledger before their own work."""
+
+from __future__ import annotations
+
+from erl_pipeline.config.objective import DecoupledCorrection
+from erl_pipeline.config.run import RunConfig
+from erl_pipeline.plan.build import shared_stages
+from erl_pipeline.plan.plan import Place
+from erl_pipeline.plan.sources import unread_sources
+from erl_pipeline.runs.config import run_config
+from erl_pipeline.runs.driver import OpenRun
+from erl_pipeline.runs.planning import plan_as_made, stored_rollouts
+from storage.errors import ConfigError
+from storage.runs.ledger import LedgerEntry
+from storage.runs.origin import BranchOrigin, OfflineOrigin, read_origin, write_origin
+from storage.runs.run import RunStore
+from storage.tables.trajectory_import import IMPORTED
+
+
+def begin_branch(opened: OpenRun, origin: BranchOrigin) -> None:
+    """Make a new run a branch of another, and enter what it shares in its ledger; `train` then goes on.
+
+    What somebody asked to have forgotten later comes with the first memory that the branch makes itself.
+
+    Raises ConfigError for a run that was begun otherwise, InputError when the other run lacks something
+    before the branch.
+    """
+    _establish(opened, origin)
+    source = RunStore(opened.store.uri).open(origin.run)
+    entries = source.stages()
+    plan = plan_as_made(
+        opened.store.uri, source, origin.iteration, sources=unread_sources(run_config(source))
+    )
+    shared = shared_stages(plan, origin.iteration, origin.stage)
+    places = {node.place for node in shared}
+    remembers = any(
+        node.stage.output == "memory" and node.iteration == origin.iteration for node in shared
+    )
+    own_memory = origin.iteration + 1 if remembers else origin.iteration
+    found: list[LedgerEntry] = []
+    for entry in entries:
+        if entry.kind == "request":
+            at = min(entry.iteration or 0, own_memory)
+            found.append(entry.model_copy(update={"iteration": at}))
+        elif Place(entry.iteration or 0, entry.stage, entry.key) in places:
+            found.append(entry)
+    opened.share(found)
+
+
+def begin_offline(opened: OpenRun, origin: OfflineOrigin) -> None:
+    """Make a new run one that trains on another's stored rollouts, and enter these in its ledger.
+
+    Raises ConfigError for a run that was begun otherwise, or an objective without importance correction;
+    InputError when the other run lacks rollouts that are asked for.
+    """
+    require_correction(opened.config)
+    _establish(opened, origin)
+    source = RunStore(opened.store.uri).open(origin.run)
+    stored_rollouts(source, origin)
+    first, last = origin.first_iteration, origin.last_iteration
+    shared: list[LedgerEntry] = []
+    beginning = set()
+    if IMPORTED not in source.config:
+        plan = plan_as_made(opened.store.uri, source, 0, sources=unread_sources(run_config(source)))
+        beginning = {node.place for node in plan.nodes if node.stage.output != "evaluation"}
+    for entry in source.stages():
+        if Place(entry.iteration or 0, entry.stage, entry.key) in beginning:
+            shared.append(entry)
+        elif entry.kind in ("trajectories", "rollouts") and first <= (entry.iteration or 0) <= last:
+            shared.append(entry.model_copy(update={"iteration": (entry.iteration or 0) - first + 1}))
+    opened.share(shared)
+
+
+def require_correction(config: RunConfig) -> None:
+    """Raise ConfigError when the objective takes stored data for the policy's own."""
+    if not isinstance(config.objective.correction, DecoupledCorrection):
+        raise ConfigError(
+            "objective.correction.type: bypass cannot be trained offline: it takes the ratio against the "
+            "policy that sampled, so that on old data most tokens lie outside the clip range from the first "
+            "step and are left out in silence; use decoupled, which weighs each token by how likely the "
+            "policy at hand makes it"
+        )
+
+
+def _establish(opened: OpenRun, origin: BranchOrigin | OfflineOrigin) -> None:
+    """Write down what a new run was begun from; for a run that has this origin already nothing changes."""
+    found = read_origin(opened.store.uri, opened.run.name)
+    if found == origin:
+        return
+    if found is not None or opened.entries():
+        begun = "by itself" if found is None else found.describe()
+        raise ConfigError(
+            f"run {opened.run.name} exists and was begun {begun}, not {origin.describe()}. "
+            "Give the new run another name with --as."
+        )
+    write_origin(opened.store.uri, opened.run.name, origin)

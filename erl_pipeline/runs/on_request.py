@@ -1,0 +1,74 @@
+"""Evaluations that somebody asks for, outside the training of a run."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from erl_pipeline.plan.job import StageOutcome
+from erl_pipeline.plan.plan import POLICY, Plan, RunState
+from erl_pipeline.plan.planner import Planner
+from erl_pipeline.plan.sources import Sources, read_sources
+from erl_pipeline.runs.driver import OpenRun, carry_out
+from erl_pipeline.stages.evaluate import EVALUATE_ON_REQUEST
+from erl_pipeline.stages.playing import TASKS
+from erl_pipeline.stages.prepare_tasks import plan_requested_tasks
+from storage.artifacts.recipe import derive_seed
+from storage.errors import InputError
+
+
+def evaluate_on_request(
+    opened: OpenRun,
+    iteration: int,
+    checkpoint_id: str,
+    base_id: str | None,
+    samples: int,
+    *,
+    count: int | None = None,
+    file: Path | None = None,
+) -> StageOutcome:
+    """Evaluate a checkpoint of a run, on generated held-out tasks or on those of a file.
+
+    Args:
+        iteration: that of the checkpoint; 0 for the one that the run began with.
+        base_id: the weights below the adapter, where the run trains one.
+        samples: sampled attempts of each task beside the greedy one.
+        count: held-out tasks; default: as many as in training.
+        file: a task file, instead of generated tasks.
+
+    Raises InputError for a file that cannot be read, or whose tasks the environment refuses.
+    """
+    config = opened.config
+    evaluation = config.evaluation.model_copy(
+        update={"samples_per_task": samples, "tasks": count or config.evaluation.tasks}
+    )
+    config = config.model_copy(update={"evaluation": evaluation})
+    sources = _with_file(read_sources(config), file)
+    external = frozenset({checkpoint_id, base_id or checkpoint_id})
+    planner = Planner(config, sources, external=external)
+    tasks = plan_requested_tasks(planner, None if file is None else sources.files[str(file)])
+    bases = {} if base_id is None else {POLICY: base_id}
+    state = RunState(tasks=tasks, models={POLICY: checkpoint_id}, initial={}, bases=bases)
+    inputs = {**state.model_inputs(POLICY), TASKS: tasks}
+    seed = derive_seed(config.seed, EVALUATE_ON_REQUEST.name)
+    wanted = planner.add(
+        EVALUATE_ON_REQUEST,
+        inputs,
+        iteration=iteration,
+        seed=seed,
+        index={"iteration": iteration},
+        key=tasks,
+    )
+    found: list[StageOutcome] = []
+    carry_out(opened, Plan(tuple(planner.nodes), (state,)), frozenset(), found.append)
+    return next(each for each in found if each.artifact_id == wanted)
+
+
+def _with_file(sources: Sources, file: Path | None) -> Sources:
+    if file is None:
+        return sources
+    try:
+        sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
+    except OSError as error:
+        raise InputError(f"task file {file} cannot be read: {error}") from error
+    return sources.with_file(file, sha256)

@@ -1,0 +1,273 @@
+"""Playing episodes with a checkpoint: what rollouts and evaluation have in common."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pydantic import SerializeAsAny
+
+from erl_pipeline.config.base import Settings
+from erl_pipeline.config.generation import (
+    EngineConfig,
+    SamplingConfig,
+    VllmEngineConfig,
+    identity_of,
+    with_operational,
+)
+from erl_pipeline.config.memory import RetrievalSettings
+from erl_pipeline.environments.interface import Task
+from erl_pipeline.plan.plan import POLICY
+from erl_pipeline.plan.resources import Resources
+from erl_pipeline.plan.stage import StageCall
+from erl_pipeline.plugins import plugins
+from erl_pipeline.policies.checkpoints import (
+    CheckpointParts,
+    LoadedPolicies,
+    WeightsSettings,
+    checkpoint_parts,
+    weights_settings,
+)
+from erl_pipeline.stages.prepare_tasks import environment_identity
+from erl_pipeline.stages.rollout_counts import count_rollouts, success_rates
+
+if TYPE_CHECKING:
+    from erl_pipeline.config.run import RunConfig
+    from erl_pipeline.engines.vllm.engine import VllmEngine
+    from erl_pipeline.episodes.play import Batches, Played, Turns
+    from erl_pipeline.episodes.requests import Retrieve
+    from erl_pipeline.policies.pretrained import LoadedPolicy
+    from storage.tables.trajectories import Trajectory
+
+TASKS, MEMORY = "tasks", "memory"
+"""Names of the inputs of a stage that plays."""
+
+_VLLM_STARTS = "the vLLM server to start"
+
+
+class PlaySettings(Settings):
+    """What episodes follow from, beside the checkpoint, the tasks and the memory."""
+
+    episode: SerializeAsAny[Settings]
+    """The method's, with its type."""
+    retrieval: RetrievalSettings | None
+    """How a memory is searched; what it keeps is in the version that is an input."""
+    environment: SerializeAsAny[Settings]
+    sampling: SamplingConfig
+    success_threshold: float
+    step_seconds: float
+    engine: EngineConfig
+    weights: WeightsSettings
+
+
+def play_settings(config: RunConfig) -> PlaySettings:
+    """What the episodes of a run follow from."""
+    method = plugins("methods")[config.method.type].value
+    return PlaySettings(
+        episode=method.episode_settings(config.method),
+        retrieval=method.retrieval(config.method),
+        environment=environment_identity(config),
+        sampling=config.sampling,
+        success_threshold=config.rollouts.success_threshold,
+        step_seconds=config.rollouts.step_seconds,
+        engine=identity_of(config.engine),
+        weights=weights_settings(config),
+    )
+
+
+def play_episodes(
+    call: StageCall[Any],
+    settings: PlaySettings,
+    tasks: Sequence[Task],
+    samples: range,
+    *,
+    iteration: int,
+    run_seed: int,
+    temperature: float | None = None,
+    first_only: bool = False,
+) -> Played:
+    """One episode for each task and sample index, with the checkpoint among the stage's inputs.
+
+    Args:
+        temperature: instead of the settings' own; 0 takes the most probable token each time.
+        first_only: an episode is its first attempt.
+
+    Raises what `erl_pipeline.episodes.play.play_episodes` raises.
+    """
+    from erl_pipeline.episodes import play
+    from erl_pipeline.episodes.dialogue import ChatTokenizer
+    from erl_pipeline.episodes.limits import EpisodeLimits
+    from erl_pipeline.episodes.rows import Provenance
+
+    parts = checkpoint_parts(call.inputs)
+    policy = call.resources.keep("policies", LoadedPolicies).get(parts, settings.weights)
+    environment = plugins("environments")[settings.environment.type].value  # type: ignore[attr-defined]
+    method = plugins("methods")[settings.episode.type].value  # type: ignore[attr-defined]
+    sampling = settings.sampling
+    if temperature is not None:
+        sampling = sampling.model_copy(update={"temperature": temperature})
+    memory = call.inputs.get(MEMORY)
+    setup = play.EpisodeSetup(
+        plugin=environment,
+        settings=settings.environment,
+        protocol=method.open_episode(
+            settings.episode,
+            environment.prompts(settings.environment),
+            first_only=first_only,
+            retrieval=memory is not None,
+        ),
+        chat=ChatTokenizer(policy.tokenizer),
+        limits=EpisodeLimits(
+            context_length=policy.context_length,
+            end_token_ids=policy.eos_token_ids,
+            success_threshold=settings.success_threshold,
+            step_seconds=settings.step_seconds,
+            by_role=method.role_limits(settings.episode, sampling),
+        ),
+        provenance=Provenance(
+            recipe_id=call.artifact_id,
+            iteration=iteration,
+            policy_version=parts.checkpoint_id,
+            tokenizer_digest=policy.tokenizer_digest,
+            memory_version="" if memory is None else memory.manifest.artifact_id,
+            run_seed=run_seed,
+        ),
+    )
+    progress = _EpisodeProgress(call)
+    return play.play_episodes(
+        setup,
+        tasks,
+        samples,
+        _sampling(call, settings, policy, parts, progress),
+        _retrieve(call, settings),
+        on_episode=progress.count_episode,
+        stop=call.resources.stop,
+    )
+
+
+def engine_of(call: StageCall[Any], settings: PlaySettings) -> EngineConfig:
+    """The engine of the recipe, as this worker runs it."""
+    return with_operational(settings.engine, call.resources.settings.engine)
+
+
+def release_engine(resources: Resources) -> None:
+    """Let a server give its memory back before something trains on the same device."""
+    serving = resources.kept("vllm")
+    if serving is not None:
+        serving.offload()
+
+
+class _ServedPolicy:
+    """A vLLM engine, and the checkpoint that it is proven to sample from."""
+
+    def __init__(self, engine: VllmEngine) -> None:
+        self.engine = engine
+        self.checkpoint_id = ""
+
+    def offload(self) -> None:
+        """Give the memory of the servers back."""
+        self.engine.offload()
+        self.checkpoint_id = ""
+
+
+def _sampling(
+    call: StageCall[Any],
+    settings: PlaySettings,
+    policy: LoadedPolicy,
+    parts: CheckpointParts,
+    progress: _EpisodeProgress,
+) -> Batches | Turns:
+    """The engine of the settings, with the policy's weights."""
+    from erl_pipeline.episodes import play
+
+    engine = engine_of(call, settings)
+    if isinstance(engine, VllmEngineConfig):
+        server = _served(call, engine, policy, parts)
+        if engine.max_in_flight == 1 and not engine.servers:
+            # Whether a prefix is found or computed may change the last bits; see `sampling_determinism`.
+            server.reset_prefix_cache()
+        return play.Turns(server, engine.max_in_flight, progress.count_tokens)
+    from erl_pipeline.engines.embedded_models import EmbeddedEngine
+
+    embedded = EmbeddedEngine(
+        engine.max_batch_sequences, stop=call.resources.stop, on_tokens=progress.count_tokens
+    )
+    embedded.serve(POLICY, policy.model, parts.checkpoint_id, policy.eos_token_ids)
+    return play.Batches(embedded)
+
+
+def _served(
+    call: StageCall[Any], engine: VllmEngineConfig, policy: LoadedPolicy, parts: CheckpointParts
+) -> VllmEngine:
+    """The vLLM engine, proven to sample from this checkpoint. Its server starts at the first call and ends
+    with the worker's resources."""
+    from erl_pipeline.engines.vllm.engine import VllmEngine
+    from erl_pipeline.policies.hardware import release_cached_memory
+    from erl_pipeline.policies.serving import served_checkpoint
+
+    resources = call.resources
+    started = resources.keep(
+        "vllm engine",
+        lambda: VllmEngine(
+            engine,
+            resources.scratch / "vllm",
+            os.environ,
+            resources.stop,
+            lambda seconds, line: call.progress.waiting(_VLLM_STARTS, seconds, line),
+        ),
+    )
+    serving = resources.keep("vllm", lambda: _ServedPolicy(started))
+    if serving.checkpoint_id != parts.checkpoint_id:
+        serving.checkpoint_id = ""
+        # What the trainer no longer needs, so that a server on the same GPU finds room.
+        release_cached_memory()
+        started.serve(
+            POLICY, served_checkpoint(policy, parts.checkpoint_id, parts.base_folder, parts.adapter_folder)
+        )
+        serving.checkpoint_id = parts.checkpoint_id
+    return started
+
+
+def _retrieve(call: StageCall[Any], settings: PlaySettings) -> Retrieve:
+    """Answers retrievals from the memory version among the stage's inputs."""
+    from erl_pipeline.episodes.requests import RetrievalRequest, nothing_remembered
+    from storage.memory.reflection_memory import MemoryHit
+
+    memory, how = call.inputs.get(MEMORY), settings.retrieval
+    if memory is None or how is None:
+        return nothing_remembered
+    view = call.resources.memory(how.embedding_model).at(memory.manifest.artifact_id)
+
+    def retrieve(requests: Sequence[RetrievalRequest]) -> list[list[MemoryHit]]:
+        answers: dict[int, list[MemoryHit]] = {}
+        task_types = {request.task_type if how.same_task_type else None for request in requests}
+        for task_type in sorted(task_types, key=str):
+            indices = [i for i, each in enumerate(requests) if task_type in (None, each.task_type)]
+            hits = view.search([requests[i].situation for i in indices], how.top_k, task_type=task_type)
+            answers.update(zip(indices, hits, strict=True))
+        return [answers[i] for i in range(len(requests))]
+
+    return retrieve
+
+
+class _EpisodeProgress:
+    """Running success rates and tokens a second."""
+
+    def __init__(self, call: StageCall[Any]) -> None:
+        self._progress = call.progress
+        self._started = time.perf_counter()
+        self._counters: Counter[str] = Counter()
+        self._tokens = 0
+
+    def count_tokens(self, count: int) -> None:
+        """The engine has drawn tokens."""
+        self._tokens += count
+
+    def count_episode(self, rows: list[Trajectory]) -> None:
+        """An episode is over."""
+        self._counters.update(count_rollouts(rows))
+        rate = self._tokens / max(time.perf_counter() - self._started, 1e-9)
+        self._progress.advance(1, tokens_per_second=rate, **success_rates(self._counters))

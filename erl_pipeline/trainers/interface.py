@@ -1,0 +1,122 @@
+"""What the pipeline needs of a trainer. Importing it never imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
+
+from erl_pipeline.config.base import Settings
+from erl_pipeline.config.objective import ObjectiveConfig
+from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
+from erl_pipeline.trainers.metrics import FineTuneMetrics, UpdateMetrics
+from erl_pipeline.trainers.sequences import TrainingSequence
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from erl_pipeline.policies.pretrained import LoadedPolicy
+
+SettingsT = TypeVar("SettingsT", bound=Settings)
+
+OnStep = Callable[[int, float], None]
+"""Called after each optimizer step with its number, from 1, and its loss. An error that it raises ends the
+training."""
+
+LoadPolicy = Callable[[], "LoadedPolicy"]
+
+
+@dataclass(frozen=True)
+class TrainingStart:
+    """The checkpoint that a trainer begins with.
+
+    `checkpoint` is the folder of the checkpoint's artifact, where the state of the optimizer is. `load` gives
+    its policy in this process, with its adapter where it has one; a trainer calls it at most once. Whoever
+    trains gives a `load` whose policy nobody else uses.
+    """
+
+    checkpoint: Path
+    load: LoadPolicy
+    optimizer: OptimizerConfig
+
+
+@dataclass(frozen=True)
+class Reinforcement:
+    """A reinforcement-learning update.
+
+    `seed` decides how prompts are dealt to minibatches. `reference` is the policy that the KL term refers
+    to: how to load it, or `own_base` for the trained policy without its adapter.
+    """
+
+    sequences: Sequence[TrainingSequence]
+    objective: ObjectiveConfig
+    update: UpdateConfig
+    seed: int
+    reference: LoadPolicy | Literal["own_base"] | None = None
+
+
+@dataclass(frozen=True)
+class SupervisedTraining:
+    """Supervised steps on the trained tokens of `sequences`. `seed` decides in which order they are drawn."""
+
+    sequences: Sequence[TrainingSequence]
+    settings: FineTuneConfig
+    seed: int
+
+
+class Trainer(Protocol):
+    """A policy and its optimizer. Several updates may follow on each other before they are saved."""
+
+    @property
+    def determinism(self) -> Literal["bytes", "approximate"]:
+        """Whether the same work gives the same bytes on this machine."""
+        ...
+
+    def reinforce(self, work: Reinforcement, on_step: OnStep | None = None) -> UpdateMetrics:
+        """Change the policy by `epochs * minibatches` optimizer steps.
+
+        Sequences without advantage are left out, unless a KL or entropy term wants them.
+
+        Raises:
+            TrainingDiverged: a loss or gradient is not finite; the step was not taken.
+            InputError: the model's architecture cannot be trained.
+        """
+        ...
+
+    def fine_tune_supervised(
+        self, work: SupervisedTraining, on_step: OnStep | None = None
+    ) -> FineTuneMetrics:
+        """Take `steps` optimizer steps on the cross-entropy of the trained tokens; raises as `reinforce`."""
+        ...
+
+    def logprobs(self, sequences: Sequence[TrainingSequence], microbatch_tokens: int) -> list[np.ndarray]:
+        """Log-probabilities (nats, at the sequence's temperature, fp32) of each sequence's trained tokens.
+
+        Sequences without a trained token get an empty array. The policy is not changed.
+        """
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write a checkpoint into an artifact's folder: weights or adapter in `model`, and the optimizer.
+
+        Equal states give equal bytes.
+        """
+        ...
+
+    def trained_policy(self) -> LoadedPolicy | None:
+        """The policy as it is now, for whoever samples from it next in this process; None where it is in
+        other processes, and must be loaded from what was saved. The trainer is not used after this."""
+        ...
+
+
+@dataclass(frozen=True)
+class TrainerPlugin(Generic[SettingsT]):
+    """What an entry point of `erl_pipeline.trainers` names.
+
+    `settings` has a field `type` with the plug-in's name. `open` imports what is heavy, and gives the
+    trainer of one checkpoint.
+    """
+
+    settings: type[SettingsT]
+    open: Callable[[SettingsT, TrainingStart], Trainer]

@@ -1,0 +1,87 @@
+"""Optimizer steps, as both updates take them: gradients of a batch, clipping, a check, the step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from transformers import PreTrainedModel
+
+from erl_pipeline.trainers.interface import OnStep
+from erl_pipeline.trainers.local.divergence import raise_if_diverged
+from erl_pipeline.trainers.local.forward import PassCounts, PolicyForward
+from erl_pipeline.trainers.local.optimizer import PolicyOptimizer
+from erl_pipeline.trainers.local.packing import Microbatch
+from erl_pipeline.trainers.local.token_logprobs import TokenLoss
+from erl_pipeline.trainers.sequences import TrainingSequence
+
+
+@dataclass(frozen=True)
+class Learner:
+    """A model and the optimizer of its trainable weights."""
+
+    model: PreTrainedModel
+    optimizer: PolicyOptimizer
+
+
+class BatchLoss(Protocol):
+    """The loss of one optimizer batch, which arrives in microbatches and is added up."""
+
+    def of(self, microbatch: Microbatch) -> TokenLoss:
+        """The loss function of one microbatch."""
+        ...
+
+    def parts(self) -> Mapping[str, float]:
+        """The parts of the loss over all microbatches so far; the first is the one that is reported."""
+        ...
+
+
+class OptimizerSteps:
+    """Takes steps and keeps their number, losses, gradient norms and passes."""
+
+    def __init__(
+        self,
+        forward: PolicyForward,
+        optimizer: PolicyOptimizer,
+        microbatch_tokens: int,
+        on_step: OnStep | None,
+    ) -> None:
+        self._forward = forward
+        self._optimizer = optimizer
+        self._microbatch_tokens = microbatch_tokens
+        self._on_step = on_step
+        self.losses: list[float] = []
+        """The reported part of each step's loss."""
+        self.grad_norms: list[float] = []
+        """Euclidean, before clipping."""
+        self.passes = PassCounts()
+
+    def take(self, batch: Sequence[TrainingSequence], temperatures: torch.Tensor, loss: BatchLoss) -> None:
+        """One step on a batch. `temperatures`: `[trained]`.
+
+        Raises `TrainingDiverged`, before the step, where a loss or gradient is not finite.
+        """
+        self.passes += self._forward.backward_batch(
+            batch, temperatures, self._microbatch_tokens, loss.of, self._optimizer.collect_gradients
+        )
+        grad_norm = self._optimizer.clip_gradients()
+        parts = loss.parts()
+        step = len(self.losses) + 1
+        raise_if_diverged(step, {**parts, "grad_norm": grad_norm}, batch)
+        self._optimizer.step()
+        self.losses.append(next(iter(parts.values())))
+        self.grad_norms.append(grad_norm)
+        if self._on_step is not None:
+            self._on_step(step, self.losses[-1])
+
+
+def mean(values: Sequence[float]) -> float:
+    """0 of no values."""
+    return sum(values) / len(values) if values else 0.0
+
+
+def count_tokens(sequences: Sequence[TrainingSequence]) -> int:
+    """Prompt and response tokens."""
+    return sum(len(row.prompt_token_ids) + len(row.response_token_ids) for row in sequences)

@@ -1,0 +1,66 @@
+"""A policy and its optimizer in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from erl_pipeline.policies.checkpoints import MODEL
+from erl_pipeline.policies.hardware import adds_in_fixed_order
+from erl_pipeline.policies.pretrained import LoadedPolicy, save_policy
+from erl_pipeline.trainers.interface import OnStep, Reinforcement, SupervisedTraining, TrainingStart
+from erl_pipeline.trainers.local.forward import ready_for_training
+from erl_pipeline.trainers.local.optimizer import PolicyOptimizer, load_optimizer, save_optimizer
+from erl_pipeline.trainers.local.optimizer_steps import Learner
+from erl_pipeline.trainers.local.reinforcement import reinforce
+from erl_pipeline.trainers.local.supervised import fine_tune_supervised
+from erl_pipeline.trainers.metrics import FineTuneMetrics, UpdateMetrics
+from erl_pipeline.trainers.sequences import TrainingSequence
+
+
+class LocalTrainer:
+    """Trains the policy that `start.load` gives; see `erl_pipeline.trainers.interface.Trainer`."""
+
+    def __init__(self, start: TrainingStart) -> None:
+        self._start = start
+
+    @cached_property
+    def _policy(self) -> LoadedPolicy:
+        return self._start.load()
+
+    @cached_property
+    def _optimizer(self) -> PolicyOptimizer:
+        return load_optimizer(self._policy.model, self._start.optimizer, self._start.checkpoint)
+
+    @property
+    def determinism(self) -> Literal["bytes", "approximate"]:
+        return "bytes" if adds_in_fixed_order(self._policy.model.device) else "approximate"
+
+    def reinforce(self, work: Reinforcement, on_step: OnStep | None = None) -> UpdateMetrics:
+        model = self._policy.model
+        if work.reference is None:
+            reference = None
+        else:
+            reference = model if work.reference == "own_base" else work.reference().model
+        return reinforce(Learner(model, self._optimizer), work, reference, on_step)
+
+    def fine_tune_supervised(
+        self, work: SupervisedTraining, on_step: OnStep | None = None
+    ) -> FineTuneMetrics:
+        return fine_tune_supervised(Learner(self._policy.model, self._optimizer), work, on_step)
+
+    def logprobs(self, sequences: Sequence[TrainingSequence], microbatch_tokens: int) -> list[np.ndarray]:
+        with ready_for_training(self._policy.model, gradient_checkpointing=False) as forward:
+            found = forward.sequence_logprobs(sequences, microbatch_tokens)
+        return [values.cpu().numpy() for values in found]
+
+    def save(self, folder: Path) -> None:
+        save_policy(self._policy, folder / MODEL)
+        save_optimizer(self._optimizer, folder)
+
+    def trained_policy(self) -> LoadedPolicy:
+        return self._policy

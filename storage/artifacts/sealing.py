@@ -1,0 +1,74 @@
+"""Small JSON documents, sealed: the last member of each is the digest of all that stands before it.
+
+A manifest, the record of an artifact's pruned files, what a run is and where it began are such documents, and
+so is each line of a ledger. The digest is of the bytes as they were written, so every changed byte is found.
+It finds faults, not a forger.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+
+from storage.errors import StoreError
+
+SCHEMA_VERSION = 3
+"""The format of a store's documents. Each but the lines of ledgers says it, as `schema_version`."""
+
+_SEAL = re.compile(rb'"seal": ?"[^"]{64}"\s*\}\s*$')
+
+
+def seal(document: str) -> bytes:
+    """A JSON object with its digest as last member; a document of several lines ends in a newline.
+
+    Raises ValueError for what is no JSON object, or an empty one.
+    """
+    body = document.encode("utf-8").rstrip()
+    if not (body.startswith(b"{") and body.endswith(b"}") and len(body) > 2):
+        raise ValueError("only a JSON object with members can be sealed")
+    return _sealed(body[:-1].rstrip())
+
+
+def unseal(written: bytes) -> bytes | None:
+    """The JSON object that was sealed, without its digest; None where it is not as it was written."""
+    found = _SEAL.search(written, max(0, len(written) - 120))
+    if found is None:
+        return None
+    content = written[: found.start()].rstrip().removesuffix(b",")
+    return content + b"}" if _sealed(content) == written else None
+
+
+def open_document(written: bytes, where: str) -> bytes | None:
+    """Like `unseal`, for a document that says its schema version.
+
+    Raises StoreError, with what to do, for a document of another version of this program.
+    """
+    content = unseal(written)
+    if content is None and _SEAL.search(written):
+        return None
+    try:
+        document = json.loads(written if content is None else content)
+    except ValueError:
+        return None
+    if not isinstance(document, dict):
+        return None
+    version = document.get("schema_version")
+    if version == SCHEMA_VERSION:
+        return content
+    older = not isinstance(version, int) or version < SCHEMA_VERSION
+    found = "no schema version" if version is None else f"schema version {version}"
+    writer = "an earlier" if older else "a later"
+    advice = "Use the program that wrote it" if older else "Use a newer program"
+    raise StoreError(
+        f"{where} was written by {writer} version of erl-pipeline: it has {found}, and this program reads "
+        f"version {SCHEMA_VERSION}. {advice}, or train into a new store (--store)."
+    )
+
+
+def _sealed(content: bytes) -> bytes:
+    """`content` is a JSON object without its closing brace."""
+    digest = hashlib.sha256(content).hexdigest().encode()
+    if b"\n" in content:
+        return content + b',\n "seal": "' + digest + b'"\n}\n'
+    return content + b',"seal":"' + digest + b'"}'

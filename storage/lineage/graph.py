@@ -1,0 +1,162 @@
+"""The graph of artifacts and the one way to walk it: breadth first, each artifact by its shortest way.
+
+What an artifact was made from stands in its manifest, so a walk to its inputs only needs a way to find
+manifests (`walk_inputs`). A walk to what was made from it needs all manifests at once (`ArtifactGraph`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from storage.artifacts.manifest import Manifest
+
+Link = tuple[str, str]
+"""What a neighbour is to an artifact, and the neighbour's id."""
+
+
+@dataclass(frozen=True)
+class Visit:
+    """How something was reached: `depth` links from a start, from `via`, to which it is `relation`."""
+
+    depth: int
+    relation: str
+    via: str
+
+
+START = Visit(0, "", "")
+"""Where a walk begins."""
+
+
+def walk(
+    starts: Mapping[str, Visit], links: Callable[[str], Iterable[Link]], depth: int | None = None
+) -> dict[str, Visit]:
+    """The starts and all that they are linked to, the nearest first.
+
+    Args:
+        starts: where to begin, and how each was reached; links are counted on from there.
+        links: the neighbours of an artifact; it is asked once for each that is reached.
+        depth: leave out what is further away.
+    """
+    by_distance: dict[int, dict[str, Visit]] = {}
+    for artifact_id, visit in starts.items():
+        by_distance.setdefault(visit.depth, {})[artifact_id] = visit
+    found: dict[str, Visit] = {}
+    while by_distance:
+        distance = min(by_distance)
+        level = by_distance.pop(distance)
+        if depth is not None and distance > depth:
+            break
+        for artifact_id, visit in level.items():
+            if artifact_id in found:
+                continue
+            found[artifact_id] = visit
+            following = by_distance.setdefault(distance + 1, {})
+            for relation, neighbour in links(artifact_id):
+                if neighbour not in found:
+                    following.setdefault(neighbour, Visit(distance + 1, relation, artifact_id))
+    return found
+
+
+@dataclass(frozen=True)
+class Ancestry:
+    """Artifacts and all that they were made from, the nearest first."""
+
+    manifests: dict[str, Manifest]
+    missing: dict[str, Visit]
+    """Ids that are named and were not found, and how each was reached."""
+
+
+def walk_inputs(
+    find: Callable[[str], Manifest | None],
+    starts: Iterable[str] | Mapping[str, Visit],
+    through: Collection[str] | None = None,
+) -> Ancestry:
+    """Follow artifacts to all that they were made from; each manifest is asked for once.
+
+    Args:
+        find: gives the manifest of an artifact; the walk ends where it gives None.
+        through: names of the inputs to follow; None for all.
+    """
+    manifests: dict[str, Manifest] = {}
+
+    def links(artifact_id: str) -> Iterable[Link]:
+        manifest = find(artifact_id)
+        if manifest is None:
+            return ()
+        manifests[artifact_id] = manifest
+        return _inputs(manifest, through)
+
+    begun = starts if isinstance(starts, Mapping) else dict.fromkeys(starts, START)
+    visits = walk(begun, links)
+    return Ancestry(manifests, {key: visit for key, visit in visits.items() if key not in manifests})
+
+
+class ArtifactGraph:
+    """A set of artifacts as a graph. An input whose manifest is not in the set is an end of it."""
+
+    def __init__(self, manifests: Iterable[Manifest]) -> None:
+        self.manifests = {manifest.artifact_id: manifest for manifest in manifests}
+        self._made_from: dict[str, list[Link]] = {}
+        for manifest in self.manifests.values():
+            for name, input_id in manifest.inputs.items():
+                self._made_from.setdefault(input_id, []).append(
+                    (f"made with it as {name}", manifest.artifact_id)
+                )
+
+    def ancestors(self, starts: Mapping[str, Visit], depth: int | None = None) -> dict[str, Visit]:
+        """The starts and all that they were made from, the nearest first; see `walk`."""
+        return walk(starts, self._links_to_inputs, depth)
+
+    def descendants(self, starts: Mapping[str, Visit], depth: int | None = None) -> dict[str, Visit]:
+        """The starts and all that was made from them, the nearest first; see `walk`."""
+        return walk(starts, lambda artifact_id: self._made_from.get(artifact_id, ()), depth)
+
+    def policies_trained_on(self, artifact_id: str) -> list[str]:
+        """Policies whose training read this artifact's files, itself or through lists of artifacts.
+
+        A way that passes another policy, or an artifact with rows of its own (a memory version, a dataset),
+        does not count: what those took over stands in their rows.
+        """
+        return self.nearest_checkpoints([artifact_id], through=lambda manifest: not holds_rows(manifest))
+
+    def nearest_checkpoints(
+        self, starts: Iterable[str], through: Callable[[Manifest], bool] = lambda _: True
+    ) -> list[str]:
+        """Checkpoints that were made from the starts with no other checkpoint in between, the nearest first.
+
+        Args:
+            through: whether a way may pass this artifact, which is no checkpoint.
+        """
+        begun = dict.fromkeys(starts, START)
+
+        def links(artifact_id: str) -> Iterable[Link]:
+            if artifact_id not in begun and self.is_checkpoint(artifact_id):
+                return ()
+            made = self._made_from.get(artifact_id, ())
+            return [link for link in made if self.is_checkpoint(link[1]) or through(self.manifests[link[1]])]
+
+        reached = walk(begun, links)
+        return [one for one in reached if one not in begun and self.is_checkpoint(one)]
+
+    def is_checkpoint(self, artifact_id: str) -> bool:
+        """Whether this artifact holds a policy; False for one that is not in the graph."""
+        manifest = self.manifests.get(artifact_id)
+        return manifest is not None and manifest.kind == "checkpoint"
+
+    def _links_to_inputs(self, artifact_id: str) -> Iterable[Link]:
+        manifest = self.manifests.get(artifact_id)
+        return () if manifest is None else _inputs(manifest, None)
+
+
+def holds_rows(manifest: Manifest) -> bool:
+    """Whether an artifact has a table of trajectories, memory entries or SFT rows, even an empty one."""
+    return any(entry.table is not None for entry in manifest.files)
+
+
+def _inputs(manifest: Manifest, through: Collection[str] | None) -> list[Link]:
+    return [
+        (f"its input {name}", input_id)
+        for name, input_id in manifest.inputs.items()
+        if through is None or name in through
+    ]

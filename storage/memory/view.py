@@ -1,0 +1,210 @@
+"""One version of a memory, to be searched and read, and the memory that gives its versions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pyarrow as pa
+
+from storage.artifacts.store import ArtifactStore
+from storage.errors import StoreError
+from storage.memory.embedder import Embedder
+from storage.memory.entries import MEMORY_SCHEMA, MemoryEntry, entries_digest
+from storage.memory.index import MemoryIndex, index_folder
+from storage.memory.index_columns import entry_of
+from storage.memory.search import (
+    MemoryFilter,
+    Ranked,
+    SearchMode,
+    exact_search,
+    hybrid_search,
+    indexed_entries,
+    text_search,
+)
+from storage.memory.search_indexes import quote, vector_index
+
+if TYPE_CHECKING:
+    from lancedb.table import Table
+
+_ENTRY_COLUMNS = [field.name for field in fields(MemoryEntry)]
+_FETCHED_AT_ONCE = 1000
+
+
+@dataclass(frozen=True)
+class MemoryHit:
+    """An entry that was found.
+
+    `score` is the cosine similarity of its key to the query, in [-1, 1]; of a search by words its BM25
+    score, of a hybrid search the sum of its reciprocal ranks.
+    """
+
+    entry: MemoryEntry
+    score: float
+
+
+class MemoryVersions:
+    """The versions of one memory, opened by a table of its own.
+
+    The LanceDB table lies in `STORE/memory/<name>`; of an object store, on this machine. It holds what the
+    committed artifacts of the memory versions hold, so any version can be opened by any name and after any
+    kill.
+    """
+
+    def __init__(self, store_uri: str, name: str, artifacts: ArtifactStore, embedder: Embedder) -> None:
+        self.embedder = embedder
+        self._index = MemoryIndex(index_folder(store_uri, name), artifacts)
+
+    def at(self, version: str) -> MemoryView:
+        """The memory as it is at a version: an artifact id, or `empty`.
+
+        Raises InputError for an unknown version, DamagedArtifact when an artifact of it is damaged.
+        """
+        return MemoryView(self._index.open(version), self.embedder)
+
+
+class MemoryView:
+    """One memory version; it never changes."""
+
+    def __init__(self, table: Table | None, embedder: Embedder) -> None:
+        self._table = table
+        self._embedder = embedder
+
+    def search(
+        self,
+        texts: Sequence[str],
+        top_k: int,
+        task_type: str | None = None,
+        minimum_gain: float | None = None,
+        *,
+        environment: str | None = None,
+        first_iteration: int | None = None,
+        last_iteration: int | None = None,
+        mode: SearchMode = "vector",
+        exact: bool = True,
+    ) -> list[list[MemoryHit]]:
+        """For each text the `top_k` best entries, the best first, equals by entry id.
+
+        Args:
+            minimum_gain: the least `reward_after - reward_before`.
+            mode: by similarity of meaning, by words, or both fused by rank.
+            exact: compare every vector. Without, a memory that has a vector index is searched by it: in
+                milliseconds, but an entry may be missed. What must be reproducible has to be exact, and by
+                vector.
+
+        Raises:
+            ValueError: `top_k` is less than 1.
+            StoreError: the entries were embedded by another model than the one for the queries.
+        """
+        if top_k < 1:
+            raise ValueError(f"top_k is {top_k}; it must be at least 1")
+        if self._table is None or not texts:
+            return [[] for _ in texts]
+        distinct = list(dict.fromkeys(texts))
+        by_index = not exact and self.vector_index is not None
+        chosen = MemoryFilter(task_type, environment, minimum_gain, first_iteration, last_iteration)
+        if mode == "vector" and by_index:
+            return self._search_index(self._table, texts, top_k, chosen)
+        found = self._find(self._table, distinct, top_k, chosen, mode, exact)
+        entries = _fetch(self._table, {entry_id for ranked in found for entry_id, _ in ranked})
+        hits = {
+            text: [MemoryHit(entries[entry_id], score) for entry_id, score in ranked]
+            for text, ranked in zip(distinct, found, strict=True)
+        }
+        return [list(hits[text]) for text in texts]
+
+    def _search_index(
+        self, table: Table, texts: Sequence[str], top_k: int, chosen: MemoryFilter
+    ) -> list[list[MemoryHit]]:
+        self._require_same_model()
+        return [
+            [MemoryHit(entry, score) for entry, score in indexed_entries(table, query, top_k, chosen)]
+            for query in self._embedder.embed(texts)
+        ]
+
+    def _find(
+        self,
+        table: Table,
+        texts: list[str],
+        top_k: int,
+        chosen: MemoryFilter,
+        mode: SearchMode,
+        exact: bool,
+    ) -> list[Ranked]:
+        if mode == "text":
+            return text_search(table, texts, top_k, chosen.condition())
+        self._require_same_model()
+        queries = self._embedder.embed(texts)
+        if mode == "hybrid":
+            return hybrid_search(table, texts, queries, top_k, chosen, exact)
+        return exact_search(table, queries, top_k, chosen.condition())
+
+    @cached_property
+    def vector_index(self) -> str | None:
+        """Type of the index that searches which need not be exact go by; None where all are exact."""
+        return None if self._table is None else vector_index(self._table)
+
+    def count(self) -> int:
+        """Number of entries."""
+        return 0 if self._table is None else int(self._table.count_rows())
+
+    def facts(self) -> pl.DataFrame:
+        """All entries without texts and vectors: id, task type, environment, iteration and rewards; by id."""
+        columns = ["entry_id", "task_type", "environment", "iteration", "reward_before", "reward_after"]
+        if self._table is None:
+            rows = MEMORY_SCHEMA.empty_table().select(columns)
+        else:
+            rows = self._table.search().select(columns).limit(max(1, self.count())).to_arrow()
+        return _frame(rows)
+
+    def get(self, entry_ids: Sequence[str]) -> dict[str, MemoryEntry]:
+        """Those entries that this version holds, by id."""
+        return {} if self._table is None else _fetch(self._table, set(entry_ids))
+
+    def entries(self) -> pl.DataFrame:
+        """All entries with their vectors, by entry id."""
+        return _frame(self._rows)
+
+    def digest(self) -> str:
+        """64 hex digits over the entries; equal for equal memories, whatever their files."""
+        return entries_digest(self._rows)
+
+    @property
+    def _rows(self) -> pa.Table:
+        if self._table is None:
+            return MEMORY_SCHEMA.empty_table()
+        return self._table.search().select(MEMORY_SCHEMA.names).limit(max(1, self.count())).to_arrow()
+
+    @cached_property
+    def _models(self) -> set[str]:
+        assert self._table is not None
+        rows = self._table.search().select(["embedding_model"]).limit(self.count()).to_arrow()
+        return set(rows.column("embedding_model").unique().to_pylist())
+
+    def _require_same_model(self) -> None:
+        other = self._models - {self._embedder.embedding_model}
+        if other:
+            raise StoreError(
+                f"the memory was embedded by {', '.join(sorted(other))} and the query by "
+                f"{self._embedder.embedding_model}; search with the model that the memory was made with."
+            )
+
+
+def _frame(rows: pa.Table) -> pl.DataFrame:
+    frame = pl.from_arrow(rows)
+    assert isinstance(frame, pl.DataFrame)
+    return frame.sort("entry_id")
+
+
+def _fetch(table: Table, entry_ids: set[str]) -> dict[str, MemoryEntry]:
+    wanted = sorted(entry_ids)
+    entries: list[MemoryEntry] = []
+    for start in range(0, len(wanted), _FETCHED_AT_ONCE):
+        some = wanted[start : start + _FETCHED_AT_ONCE]
+        condition = f"entry_id IN ({', '.join(quote(entry_id) for entry_id in some)})"
+        rows = table.search().where(condition).select(_ENTRY_COLUMNS).limit(len(some)).to_arrow()
+        entries += [entry_of(row) for row in rows.to_pylist()]
+    return {entry.entry_id: entry for entry in entries}

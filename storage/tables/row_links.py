@@ -1,0 +1,78 @@
+"""What the rows of a file of trajectories say of each other, and where they contradict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from storage.tables.row_checks import shown
+
+SHOWN_PROBLEMS = 10
+
+
+@dataclass
+class Problems:
+    """What is wrong with a file: the first few in words, and how many there are."""
+
+    shown: list[str] = field(default_factory=list)
+    count: int = 0
+
+    def add(self, problem: str) -> None:
+        self.count += 1
+        if len(self.shown) < SHOWN_PROBLEMS:
+            self.shown.append(problem)
+
+
+class RowLinks:
+    """What rows say of each other."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, tuple[int, str]] = {}
+        self._parents: list[tuple[int, str, str]] = []
+        self._episodes: dict[str, tuple[int, int]] = {}
+        self._groups: dict[str, tuple[str, str]] = {}
+        self._begun: set[str] = set()
+        self._revised: dict[str, int] = {}
+        self._iteration = 1
+
+    def take(self, number: int, row: Mapping[str, Any], problems: Problems) -> None:
+        """Remember a row, and say where it contradicts those before it."""
+        name, episode, group = row["trajectory_id"], row["episode_id"], row["group_id"]
+        first, _ = self._rows.setdefault(name, (number, episode))
+        if first != number:
+            problems.add(f"row {number}: trajectory_id: {shown(name)} is the id of row {first} too")
+        if row["iteration"] < self._iteration:
+            problems.add(
+                f"row {number}: iteration: is {row['iteration']} after {self._iteration}; "
+                "rows must be in the order of their iterations"
+            )
+        self._iteration = max(self._iteration, row["iteration"])
+        begun, iteration = self._episodes.setdefault(episode, (number, row["iteration"]))
+        if iteration != row["iteration"]:
+            problems.add(
+                f"row {number}: episode_id: {shown(episode)} is in iteration {iteration} at row {begun}"
+            )
+        task, role = self._groups.setdefault(group, (row["task_id"], row["role"]))
+        if (task, role) != (row["task_id"], row["role"]):
+            problems.add(
+                f"row {number}: group_id: {shown(group)} has task {shown(task)} and role {role} before; "
+                "rewards are compared within one task and role"
+            )
+        if row.get("parent_trajectory_id") is not None:
+            self._parents.append((number, row["parent_trajectory_id"], episode))
+        if row["revision_index"] == 0:
+            self._begun.add(episode)
+        else:
+            self._revised.setdefault(episode, number)
+
+    def finish(self, problems: Problems) -> None:
+        """Say which links lead nowhere."""
+        for number, parent, episode in self._parents:
+            if parent not in self._rows:
+                problems.add(f"row {number}: parent_trajectory_id: no row has the id {shown(parent)}")
+            elif self._rows[parent][1] != episode:
+                problems.add(f"row {number}: parent_trajectory_id: {shown(parent)} is of another episode")
+        for episode, number in self._revised.items():
+            if episode not in self._begun:
+                problems.add(f"row {number}: episode_id: {shown(episode)} has no row with revision_index 0")

@@ -1,0 +1,32 @@
+"""An embedder without a model, for tests in which only nearness matters."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+DIMENSION = 64
+
+
+class WordEmbedder:
+    """Texts are near by the words that they share: each word is a direction, a text the sum of its words'."""
+
+    model = "words"
+    embedding_model = "words@1"
+
+    def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        sums = np.array([self._sum(text) for text in texts], np.float64).reshape(len(texts), DIMENSION)
+        return (sums / np.linalg.norm(sums, axis=1, keepdims=True)).astype(np.float32)
+
+    def _sum(self, text: str) -> npt.NDArray[np.float64]:
+        words = re.findall(r"\w+|[^\w\s]", text.lower()) or [""]
+        return np.sum([_direction(word) * (1.0 if word.isalnum() else 0.3) for word in words], axis=0)
+
+
+def _direction(word: str) -> npt.NDArray[np.float64]:
+    seed = int.from_bytes(hashlib.sha256(word.encode()).digest()[:8], "big")
+    return np.random.default_rng(seed).standard_normal(DIMENSION)
