@@ -12,7 +12,7 @@ from command_line.progress import ProgressDisplay
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
-    from erl_pipeline.pipeline.context import RunContext
+    from erl_pipeline.runs.driver import OpenRun
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ def work_on_run(
     config: RunConfig,
     store: str,
     iterations: int,
-    work: Callable[[RunContext], T],
+    work: Callable[[OpenRun], T],
     when_stopped: Callable[[], str],
 ) -> T:
     """Open a run and call `work` with it, in a thread that signals do not disturb.
@@ -34,12 +34,12 @@ def work_on_run(
     """
 
     def open_and_work(display: ProgressDisplay, stop: Stop) -> T:
-        from erl_pipeline.pipeline.context import open_context
+        from erl_pipeline.runs.driver import open_run
 
-        with open_context(config, store, display, stop.event) as context:
-            return work(context)
+        with open_run(config, store, display, stop.event) as opened:
+            return work(opened)
 
-    heading = f"Run {config.name} in {store}: {config.method}, {iterations} iterations"
+    heading = f"Run {config.name} in {store}: {config.method.type}, {iterations} iterations"
     return in_foreground(heading, iterations, open_and_work, when_stopped)
 
 
@@ -53,23 +53,20 @@ def in_foreground(
 
     Raises typer.Exit, with the status that a shell expects, when a signal stopped the work.
     """
+    import os
+
     from rich.console import Console
 
-    from erl_pipeline.engines.interface import Interrupted
+    from erl_pipeline.plan.listener import Interrupted
 
+    # Bars of its own would tear ours. Read when huggingface_hub and transformers are imported.
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     stop = Stop()
     display = ProgressDisplay(iterations, Console(stderr=True, highlight=False))
-
-    def work_quietly() -> T:
-        from transformers.utils import logging as transformers_logging
-
-        transformers_logging.disable_progress_bar()  # bars of its own would tear ours
-        return work(display, stop)
-
     try:
         with display:
             display.note(heading)
-            return call_interruptibly(work_quietly, stop, display.note)
+            return call_interruptibly(lambda: work(display, stop), stop, display.note)
     except Interrupted:
         display.note(when_stopped())
         raise typer.Exit(stop.exit_status) from None

@@ -81,7 +81,7 @@ class ArtifactStore:
 
     def ids(self, stage: str) -> Sequence[str]:
         """Ids of a stage's artifacts, from their folders alone: manifests are not read."""
-        return self._places.ids(stage)
+        return self._layout.ids(stage)
 
     def list(self, stage: str | None = None) -> Iterator[Manifest]:
         """Manifests of all committed artifacts, by stage and id."""

@@ -1,0 +1,121 @@
+"""Making the plan that is shown: of a configuration, of a run as it goes on, or of a run from a stage on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from erl_pipeline.config.differences import changed_settings
+from erl_pipeline.config.load import change_config, load_config
+from erl_pipeline.config.run import RunConfig
+from erl_pipeline.plan.build import plan_branch, plan_run, shared_stages
+from erl_pipeline.plan.forecast import Forecast, forecast
+from erl_pipeline.plan.plan import Place, Plan
+from erl_pipeline.plan.sources import read_sources
+from erl_pipeline.runs.config import refuse_other_settings, run_config
+from erl_pipeline.runs.lookups import StoreLookups
+from erl_pipeline.runs.planning import plan_as_made, plan_for
+from erl_pipeline.runs.state import completed_iterations
+from storage.errors import ConfigError, InputError
+from storage.runs.origin import BranchOrigin
+from storage.runs.run import Run, RunStore
+
+
+@dataclass(frozen=True)
+class ShownPlan:
+    """A plan, what becomes of it, and what is said above and below."""
+
+    run: str
+    store: str
+    iterations: int
+    what: str
+    forecast: Forecast
+    notes: tuple[str, ...] = ()
+
+
+def plan_of_config(config: RunConfig, store: str, iterations: int | None) -> ShownPlan:
+    """What `train` would do with a configuration."""
+    target = iterations or config.iterations
+    runs = RunStore(store)
+    notes: tuple[str, ...] = ()
+    if config.name in runs.list():
+        run = runs.open(config.name)
+        plan = plan_for(store, run, config, target)
+        notes = _refusal(run, config)
+    else:
+        plan = plan_run(config, read_sources(config), iterations=target)
+    return _shown(config, store, plan, f"Run {config.name} in {store}", notes)
+
+
+def plan_of_run(name: str, store: str, iterations: int | None, settings: Sequence[str]) -> ShownPlan:
+    """What going on with a run would do, or with its configuration changed."""
+    run = RunStore(store).open(name)
+    config = run_config(run)
+    if settings:
+        config = change_config(config, settings)
+    return plan_of_config(config, store, iterations)
+
+
+def plan_from_stage(
+    name: str, store: str, iterations: int | None, settings: Sequence[str], iteration: int, stage: str
+) -> ShownPlan:
+    """What `replay` would compute from a stage of an iteration on: a branch where settings change, else the
+    stages that an audit computes again."""
+    run = RunStore(store).open(name)
+    old = run_config(run)
+    done = completed_iterations(old, run.stages())
+    last = iterations or max(done, iteration)
+    if not settings:
+        if not iteration <= last <= done:
+            raise InputError(
+                f"run {name} has iterations 1 to {done}; it cannot be computed again from iteration {iteration} "
+                f"to {last}"
+            )
+        plan = plan_as_made(store, run, last)
+        kept = {node.place for node in shared_stages(plan, iteration, stage)}
+        again = frozenset(node.place for node in plan.nodes if node.place not in kept)
+        what = f"Audit of {name} in {store}, from {stage} of iteration {iteration}"
+        return _shown(old, store, plan, what, again=again)
+    if iteration < 1:
+        raise InputError("a branch begins in iteration 1 or later; plan a new run with `plan CONFIG`")
+    new = change_config(old, [*settings, f"iterations={json.dumps(last)}"])
+    sources = read_sources(new)
+    origin = BranchOrigin(run=name, iteration=iteration, stage=stage)
+    source = plan_as_made(store, run, iteration - 1 if done < iteration else iteration)
+    plan = plan_branch(new, sources, source, old, origin, iterations=last)
+    changes = "; ".join(changed_settings(old, new))
+    what = f"Branch of {name} in {store}, from {stage} of iteration {iteration}: {changes}"
+    return _shown(new, store, plan, what)
+
+
+def is_config(given: str) -> bool:
+    """Whether an argument names a configuration file, and not a run."""
+    return given.endswith((".yaml", ".yml")) or Path(given).is_file()
+
+
+def read_config(path: str, settings: Sequence[str]) -> RunConfig:
+    """The configuration of a file, with overrides."""
+    return load_config(Path(path), settings)
+
+
+def _shown(
+    config: RunConfig,
+    store: str,
+    plan: Plan,
+    what: str,
+    notes: tuple[str, ...] = (),
+    again: frozenset[Place] = frozenset(),
+) -> ShownPlan:
+    lookups = StoreLookups(store, config.model_dump(mode="json"))
+    return ShownPlan(config.name, store, plan.iterations, what, forecast(plan, lookups, again), notes)
+
+
+def _refusal(run: Run, config: RunConfig) -> tuple[str, ...]:
+    """What `train` would say to this configuration, where it would not go on with the run."""
+    try:
+        refuse_other_settings(run, config)
+    except ConfigError as error:
+        return (f"`train` refuses this: {error}",)
+    return ()
