@@ -19,6 +19,7 @@ from erl_pipeline.plan.runner import Runner, RunnerCall
 from erl_pipeline.plugins import plugins
 from erl_pipeline.runs.config import refuse_other_settings
 from erl_pipeline.runs.planning import recorded_ids
+from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
 from storage.filesystem import disk_errors
 from storage.runs.ledger import LedgerEntry
@@ -86,7 +87,7 @@ class OpenRun:
         self,
         iteration: int | None,
         place: Place,
-        kind: str,
+        kind: ArtifactKind,
         artifact_id: str,
         reused: bool,
         seconds: float,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.build import plan_branch, plan_offline, plan_run
 from erl_pipeline.plan.plan import Place, Plan, RunState
@@ -140,4 +141,3 @@ def beginning_of(store_uri: str, source: Run) -> RunState | None:
 def _alike(sources: Sources, config: RunConfig) -> Sources:
     """The sources of another configuration: read where these were."""
     return read_sources(config) if sources.read else unread_sources(config)
-

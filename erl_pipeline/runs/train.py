@@ -27,9 +27,7 @@ def train(opened: OpenRun, iterations: int | None = None, check: bool = False) -
     `check` all are looked at. What is damaged is set aside and made again.
     """
     target = iterations or opened.config.iterations
-    plan = plan_for(
-        opened.store.uri, opened.run, opened.config, target, entries=opened.entries()
-    )
+    plan = plan_for(opened.store.uri, opened.run, opened.config, target, entries=opened.entries())
     with recorded_metrics(opened):
         carry_out(opened, plan, frozenset() if check else trusted_artifacts(opened, plan))
     return TrainingSummary(opened.run.name, target, plan.states[-1])

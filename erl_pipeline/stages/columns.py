@@ -10,7 +10,9 @@ from erl_pipeline.stages.rollouts import GENERATE_ROLLOUTS
 from erl_pipeline.stages.update_policy import UPDATE_POLICY
 
 ENTRIES = Column(INDEX_MEMORY.name, "entries", "memory", "entries in the memory", ",d")
-LOSS = Column(UPDATE_POLICY.name, "policy_loss", "RL loss", "loss of the reinforcement-learning update", "+.4f")
+LOSS = Column(
+    UPDATE_POLICY.name, "policy_loss", "RL loss", "loss of the reinforcement-learning update", "+.4f"
+)
 DISTILLED = Column(BUILD_DISTILLATION.name, "sft_rows", "SFT", "rows distilled", ",d")
 HELD_OUT = Column(
     EVALUATE.name,
@@ -21,7 +23,11 @@ HELD_OUT = Column(
 )
 TOKENS = Column(GENERATE_ROLLOUTS.name, "generated_tokens", "tokens", "tokens generated", ",d", compare=True)
 TOKENS_PER_SECOND = Column(
-    GENERATE_ROLLOUTS.name, "tokens_per_second", "tokens/s", "tokens generated in a second of rollouts", ",.0f"
+    GENERATE_ROLLOUTS.name,
+    "tokens_per_second",
+    "tokens/s",
+    "tokens generated in a second of rollouts",
+    ",.0f",
 )
 
 
