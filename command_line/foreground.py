@@ -21,10 +21,12 @@ def work_on_run(
     config: RunConfig,
     store: str,
     iterations: int,
-    work: Callable[[OpenRun], T],
+    work: Callable[[OpenRun, Callable[[str], None]], T],
     when_stopped: Callable[[], str],
 ) -> T:
     """Open a run and call `work` with it, in a thread that signals do not disturb.
+
+    `work` also gets a function that shows the user one line.
 
     Args:
         iterations: where the run ends, for the display.
@@ -37,7 +39,7 @@ def work_on_run(
         from erl_pipeline.runs.driver import open_run
 
         with open_run(config, store, display, stop.event) as opened:
-            return work(opened)
+            return work(opened, display.note)
 
     heading = f"Run {config.name} in {store}: {config.method.type}, {iterations} iterations"
     return in_foreground(heading, iterations, open_and_work, when_stopped)
@@ -53,14 +55,10 @@ def in_foreground(
 
     Raises typer.Exit, with the status that a shell expects, when a signal stopped the work.
     """
-    import os
-
     from rich.console import Console
 
     from erl_pipeline.plan.listener import Interrupted
 
-    # Bars of its own would tear ours. Read when huggingface_hub and transformers are imported.
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     stop = Stop()
     display = ProgressDisplay(iterations, Console(stderr=True, highlight=False))
     try:

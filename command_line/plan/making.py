@@ -78,16 +78,9 @@ def plan_from_stage(
         again = frozenset(node.place for node in plan.nodes if node.place not in kept)
         what = f"Audit of {name} in {store}, from {stage} of iteration {iteration}"
         return _shown(old, store, plan, what, again=again)
-    if iteration < 1:
-        raise InputError("a branch begins in iteration 1 or later; plan a new run with `plan CONFIG`")
-    new = change_config(old, [*settings, f"iterations={json.dumps(last)}"])
-    sources = read_sources(new)
-    origin = BranchOrigin(run=name, iteration=iteration, stage=stage)
-    source = plan_as_made(store, run, iteration - 1 if done < iteration else iteration)
-    plan = plan_branch(new, sources, source, old, origin, iterations=last)
-    changes = "; ".join(changed_settings(old, new))
-    what = f"Branch of {name} in {store}, from {stage} of iteration {iteration}: {changes}"
-    return _shown(new, store, plan, what)
+    branch = planned_branch(name, store, iteration, stage, iterations, settings, name)
+    what = f"Branch of {name} in {store}, from {stage} of iteration {iteration}: {'; '.join(branch.changed)}"
+    return _shown(branch.config, store, branch.plan, what)
 
 
 def is_config(given: str) -> bool:

@@ -15,12 +15,19 @@ from erl_pipeline.plugins import Group, plugins
 from storage.errors import ConfigError
 
 
-def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+Options = Mapping[str, tuple[str, Any]]
+"""Options of a command that give a setting: name of the option, such as `--name` -> (dotted key, value)."""
+
+_NONE: Options = {}
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = (), options: Options = _NONE) -> RunConfig:
     """Read and validate a run's configuration.
 
     Args:
         path: a YAML file.
         overrides: `dotted.key=value` each, the value in YAML; they win over the file, the last one over all.
+        options: win over these.
 
     Raises:
         ConfigError: the file cannot be read or is not YAML, or settings are unknown, of the wrong type,
@@ -30,28 +37,32 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     values = {} if document.value is None else document.value
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: holds {shorten(values)}; allowed is a mapping of settings, `key: value`")
-    return _validate(
-        values, {key: f"line {line}" for key, line in document.lines.items()}, overrides, str(path)
-    )
+    lines = {key: f"line {line}" for key, line in document.lines.items()}
+    return _validate(values, lines, overrides, options, str(path))
 
 
-def change_config(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
+def change_config(config: RunConfig, overrides: Sequence[str], options: Options = _NONE) -> RunConfig:
     """A configuration with some settings changed; all others stay, also those that were defaults.
 
     Raises ConfigError as `load_config` does.
     """
-    return _validate(config.model_dump(mode="json"), {}, overrides, f"run {config.name}")
+    return _validate(config.model_dump(mode="json"), {}, overrides, options, f"run {config.name}")
 
 
 def _validate(
-    values: dict[str, Any], origins: dict[KeyPath, str], overrides: Sequence[str], where: str
+    values: dict[str, Any],
+    origins: dict[KeyPath, str],
+    overrides: Sequence[str],
+    options: Options,
+    where: str,
 ) -> RunConfig:
-    for override in overrides:
-        key, value = _parse_override(override)
+    given = [("--set", *_parse_override(override)) for override in overrides]
+    given += [(option, tuple(key.split(".")), value) for option, (key, value) in options.items()]
+    for source, key, value in given:
         _set(values, key, value)
         for depth in range(1, len(key)):
-            origins.setdefault(key[:depth], "--set")
-        origins[key] = "--set"
+            origins.setdefault(key[:depth], source)
+        origins[key] = source
     require_usable_plugins(values)
     try:
         return RunConfig.model_validate(values)
