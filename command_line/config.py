@@ -35,4 +35,6 @@ def check(config: ConfigFile, settings: Settings = None, json: Json = False) -> 
     if json:
         print_json({"valid": True, "run": run.name})
     else:
-        print_line(f"{config} is valid: run {run.name}, {counted(run.iterations, 'iteration')} of {run.method.type}")
+        print_line(
+            f"{config} is valid: run {run.name}, {counted(run.iterations, 'iteration')} of {run.method.type}"
+        )

@@ -69,9 +69,7 @@ def evaluate(
 
         opened.config = config.model_copy(update={"runner": InProcessConfig()})
         base = beginning.bases.get(POLICY)
-        return evaluate_on_request(
-            opened, iteration, checkpoint_id, base, samples, count=count, file=file
-        )
+        return evaluate_on_request(opened, iteration, checkpoint_id, base, samples, count=count, file=file)
 
     kept = "Stopped; nothing is kept of this evaluation."
     outcome = work_on_run(config, store, config.iterations, work, lambda: kept)

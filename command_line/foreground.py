@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import typer
 
 from command_line.interruption import Stop, call_interruptibly
+from command_line.output import counted
 from command_line.progress import ProgressDisplay
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def work_on_run(
         with open_run(config, store, display, stop.event) as opened:
             return work(opened, display.note)
 
-    heading = f"Run {config.name} in {store}: {config.method.type}, {iterations} iterations"
+    heading = f"Run {config.name} in {store}: {config.method.type}, {counted(iterations, 'iteration')}"
     return in_foreground(heading, iterations, open_and_work, when_stopped)
 
 
@@ -57,7 +58,7 @@ def in_foreground(
     """
     from rich.console import Console
 
-    from erl_pipeline.plan.listener import Interrupted
+    from erl_pipeline.engines.interface import Interrupted
 
     stop = Stop()
     display = ProgressDisplay(iterations, Console(stderr=True, highlight=False))

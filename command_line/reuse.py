@@ -21,9 +21,9 @@ def reuse_lines(opened: OpenRun, plan: Plan) -> list[str]:
     A run that only goes on has nothing to say, and the store is not looked into.
     """
     recorded = opened.recorded
-    if all(
-        recorded[node.place] == node.artifact_id for node in plan.nodes if node.place in recorded
-    ) and any(node.place in recorded for node in plan.nodes):
+    if all(recorded[node.place] == node.artifact_id for node in plan.nodes if node.place in recorded) and any(
+        node.place in recorded for node in plan.nodes
+    ):
         return []
     from erl_pipeline.plan.forecast import forecast
     from erl_pipeline.runs.lookups import StoreLookups
@@ -55,7 +55,7 @@ def computed_again(found: Forecast) -> list[str]:
                     iterations.setdefault(reason.words, []).append(stage.node.iteration or 0)
     last = max((stage.node.iteration or 0 for stage in found.computed if stage.compared), default=0)
     return [
-        f"{words[:1].upper()}{words[1:]} since this run was trained: {_span(min(numbers), last)} computed again"
+        f"{words[:1].upper()}{words[1:]}: {_span(min(numbers), last)} computed again"
         for words, numbers in iterations.items()
     ]
 
@@ -63,9 +63,9 @@ def computed_again(found: Forecast) -> list[str]:
 def _span(first: int, last: int) -> str:
     if last == 0:
         return "what comes before the first iteration is"
-    if first == last:
-        return f"iteration {last} is"
-    return f"{'the beginning' if first == 0 else f'iterations {first}'} to {'iteration ' if first == 0 else ''}{last} are"
+    if first == 0:
+        return f"everything through iteration {last} is"
+    return f"iteration {last} is" if first == last else f"iterations {first} to {last} are"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ def run_folder(store_uri: str, run_name: str) -> Path:
 
 
 def find_finished_run(config: RunConfig, store_uri: str, iterations: int) -> Run | None:
-    """The run of `config`, if its ledger has all of its plan and the artifacts of the last iteration are whole.
+    """The run of `config`, if its ledger has all of its plan and what the last iteration made is whole.
 
     Their files are hashed again; where one is damaged the answer is no, and training, which looks at them
     too, names it and makes it again. Those of earlier iterations are not looked at.

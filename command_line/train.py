@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from command_line.options import DEFAULT_STORE, ConfigFile, Json, Settings, Store
-from command_line.output import print_json, print_line, print_table
+from command_line.output import counted, print_json, print_line, print_table
 from command_line.program import command
 
 if TYPE_CHECKING:
@@ -80,7 +80,10 @@ def train(
         return
     finished = None if check else find_finished_run(resolved, store, target)
     if finished is not None:
-        print(f"Run {finished.name} is finished: all {target} iterations are committed.", file=sys.stderr)
+        print(
+            f"Run {finished.name} is finished: all of {counted(target, 'iteration')} is committed.",
+            file=sys.stderr,
+        )
     else:
         _work(resolved, store, target, check)
     _conclude(finished or RunStore(store).open(resolved.name), store, target, finished is None, json)
@@ -154,7 +157,7 @@ def _conclude(run: Run, store: str, target: int, worked: bool, json: bool) -> No
     tries = [
         ["status", run.name],
         ["evaluate", run.name, "--tasks", "generated"],
-        *([["memory", "search", run.name, "fell into a hole"]] if rows[-1].memory is not None else []),
+        *([["memory", "list", run.name]] if any(entry.kind == "memory" for entry in entries) else []),
         ["lineage", "show", run.name, checkpoint.artifact_id[:12]],
     ]
     if report is None:
@@ -164,7 +167,16 @@ def _conclude(run: Run, store: str, target: int, worked: bool, json: bool) -> No
     print_line("Try next:")
     for words in tries:
         print_line("  " + command([*words, *place]))
-    print_line("  " + command([*sys.argv[1:], "--iterations", str(target + 10)]))
+    print_line("  " + command([*_without("--iterations", sys.argv[1:]), "--iterations", str(target + 10)]))
+
+
+def _without(option: str, words: Sequence[str]) -> list[str]:
+    """A command line without an option that has a value."""
+    return [
+        word
+        for place, word in enumerate(words)
+        if word != option and not word.startswith(f"{option}=") and words[max(0, place - 1)] != option
+    ]
 
 
 def _report(artifacts: ArtifactStore, run: Run, worked: bool) -> Path:

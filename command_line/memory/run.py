@@ -7,8 +7,8 @@ from functools import cached_property
 
 import polars as pl
 
-from erl_pipeline.policies.embedding import SentenceEmbedder
 from erl_pipeline.plugins import plugins
+from erl_pipeline.policies.embedding import SentenceEmbedder
 from erl_pipeline.runs.config import run_config
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
@@ -17,8 +17,8 @@ from storage.memory.entries import MemoryEntry
 from storage.memory.history import latest_version, memory_versions
 from storage.memory.reflection_memory import ReflectionMemory
 from storage.memory.removals import Removal
-from storage.memory.view import MemoryView
 from storage.memory.standalone import STANDALONE
+from storage.memory.view import MemoryView
 from storage.runs.run import Run, RunStore
 
 

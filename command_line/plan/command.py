@@ -16,12 +16,15 @@ Planned = Annotated[
     str, typer.Argument(metavar="CONFIG|RUN", help="A configuration file, or the name of a run in the store.")
 ]
 Iterations = Annotated[
-    int | None, typer.Option("--iterations", min=1, metavar="N", help="Where to end; default: the configuration's.")
+    int | None,
+    typer.Option("--iterations", min=1, metavar="N", help="Where to end; default: the configuration's."),
 ]
 FromStage = Annotated[
     str | None,
     typer.Option(
-        "--from", metavar="STAGE", help="What `replay` of the run would compute from this stage on; with --iteration."
+        "--from",
+        metavar="STAGE",
+        help="What `replay` of the run would compute from this stage on; with --iteration.",
     ),
 ]
 Iteration = Annotated[
@@ -56,7 +59,9 @@ def plan(
         raise InputError("--from STAGE and --iteration N say together where to begin; give both")
     if is_config(planned):
         if stage is not None:
-            raise InputError("--from is for a run that is in the store; name the run instead of a configuration")
+            raise InputError(
+                "--from is for a run that is in the store; name the run instead of a configuration"
+            )
         shown = plan_of_config(read_config(planned, settings or []), store, iterations)
     elif stage is not None and iteration is not None:
         shown = plan_from_stage(planned, store, iterations, settings or [], iteration, stage)

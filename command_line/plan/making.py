@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from erl_pipeline.config.differences import changed_settings
+from command_line.replay.planned_branch import planned_branch
+from command_line.replay.stored import StoredRun
 from erl_pipeline.config.load import change_config, load_config
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.plan.build import plan_branch, plan_run, shared_stages
+from erl_pipeline.plan.build import plan_run, shared_stages
 from erl_pipeline.plan.forecast import Forecast, forecast
 from erl_pipeline.plan.plan import Place, Plan
 from erl_pipeline.plan.sources import read_sources
 from erl_pipeline.runs.config import refuse_other_settings, run_config
 from erl_pipeline.runs.lookups import StoreLookups
 from erl_pipeline.runs.planning import plan_as_made, plan_for
-from erl_pipeline.runs.state import completed_iterations
 from storage.errors import ConfigError, InputError
-from storage.runs.origin import BranchOrigin
 from storage.runs.run import Run, RunStore
 
 
@@ -63,21 +61,19 @@ def plan_from_stage(
 ) -> ShownPlan:
     """What `replay` would compute from a stage of an iteration on: a branch where settings change, else the
     stages that an audit computes again."""
-    run = RunStore(store).open(name)
-    old = run_config(run)
-    done = completed_iterations(old, run.stages())
-    last = iterations or max(done, iteration)
     if not settings:
-        if not iteration <= last <= done:
+        stored = StoredRun.open(name, store)
+        last = stored.done if iterations is None else iterations
+        if not iteration <= last <= stored.done:
             raise InputError(
-                f"run {name} has iterations 1 to {done}; it cannot be computed again from iteration {iteration} "
-                f"to {last}"
+                f"run {name} has iterations 1 to {stored.done}; it cannot be computed again from iteration "
+                f"{iteration} to {last}"
             )
-        plan = plan_as_made(store, run, last)
+        plan = plan_as_made(store, stored.run, last)
         kept = {node.place for node in shared_stages(plan, iteration, stage)}
         again = frozenset(node.place for node in plan.nodes if node.place not in kept)
         what = f"Audit of {name} in {store}, from {stage} of iteration {iteration}"
-        return _shown(old, store, plan, what, again=again)
+        return _shown(stored.config, store, plan, what, again=again)
     branch = planned_branch(name, store, iteration, stage, iterations, settings, name)
     what = f"Branch of {name} in {store}, from {stage} of iteration {iteration}: {'; '.join(branch.changed)}"
     return _shown(branch.config, store, branch.plan, what)

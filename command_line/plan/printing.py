@@ -17,7 +17,7 @@ _REASONS = 3
 
 def print_plan(shown: ShownPlan) -> None:
     """The plan as a table, and what it adds up to."""
-    print_line(f"{shown.what}: {counted(shown.iterations, 'iteration')}")
+    print_line(f"{shown.what}; {counted(shown.iterations, 'iteration')}")
     print_table(plan_cells(shown.forecast), left=("iterations", "stage", "what", "why"))
     for line in [*summary(shown.forecast), *shown.notes]:
         print_line(line)
@@ -63,7 +63,9 @@ def summary(forecast: Forecast) -> list[str]:
             + (" The sums leave it out." if known else "")
         )
     if known:
-        lines.append(f"Expected are the medians of the newest {MEASURED} artifacts of each stage in the store.")
+        lines.append(
+            f"Expected are the medians of the newest {MEASURED} artifacts of each stage in the store."
+        )
     return lines
 
 

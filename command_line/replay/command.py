@@ -87,8 +87,8 @@ def replay(
     if not settings:
         if name is not None:
             raise InputError(
-                f"--as {name}: without --set nothing changes, so this is an audit and makes no run; leave out "
-                "--as, or say with --set what the new run does otherwise"
+                f"--as {name}: without --set nothing changes, so this is an audit and makes no run; leave "
+                "out --as, or say with --set what the new run does otherwise"
             )
         from command_line.replay.audit import replay_audit
 

@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from command_line.foreground import work_on_run
@@ -19,47 +19,15 @@ from erl_pipeline.evaluation.history import of_stage, read_history
 from erl_pipeline.plan.runner import InProcessConfig
 from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.driver import OpenRun
-from erl_pipeline.runs.state import completed_iterations, latest_checkpoint
+from erl_pipeline.runs.state import latest_checkpoint
 from erl_pipeline.runs.train import train
 from erl_pipeline.stages.measure_staleness import MEASURE_STALENESS
 from erl_pipeline.views.iteration_table import LEGEND, history_rows, row_cells
 from erl_pipeline.views.report.page import write_report
 from storage.artifacts.store import ArtifactStore
-from storage.errors import ConfigError, InputError
+from storage.errors import ConfigError
 from storage.runs.origin import OfflineOrigin, read_origin
-from storage.runs.run import Run, RunStore
-
-
-@dataclass(frozen=True)
-class StoredRun:
-    """The run to start from, its configuration, and how many iterations it has."""
-
-    run: Run
-    config: RunConfig
-    done: int
-
-    @classmethod
-    def open(cls, name: str, store: str) -> StoredRun:
-        """Raises InputError, with the runs there are, for an unknown name."""
-        run = RunStore(store).open(name)
-        config = run_config(run)
-        return cls(run, config, completed_iterations(config, run.stages()))
-
-
-def require_other_name(run: str, name: str) -> None:
-    """Raise InputError when a new run would have the name of the one it starts from."""
-    if run == name:
-        raise InputError(f"--as {name}: stored artifacts are never replaced; give the new run another name")
-
-
-def own_settings(settings: Sequence[str]) -> list[str]:
-    """The user's overrides. Raises InputError for those that are options of this command."""
-    options = {"name": "--as", "iterations": "--iterations"}
-    for setting in settings:
-        option = options.get(setting.partition("=")[0].strip())
-        if option:
-            raise InputError(f"--set {setting}: use {option}")
-    return list(settings)
+from storage.runs.run import RunStore
 
 
 def work_on_new_run(

@@ -14,7 +14,6 @@ from erl_pipeline.config.yaml_values import KeyPath, parse_yaml, shorten
 from erl_pipeline.plugins import Group, plugins
 from storage.errors import ConfigError
 
-
 Options = Mapping[str, tuple[str, Any]]
 """Options of a command that give a setting: name of the option, such as `--name` -> (dotted key, value)."""
 
@@ -107,8 +106,8 @@ def _parse_override(override: str) -> tuple[KeyPath, Any]:
     return path, parse_yaml(value, f"--set {override}").value
 
 
-_NAMED: frozenset[KeyPath] = frozenset({("method",), ("trainer",), ("runner",)})
-"""Groups of settings for which a configuration may give just the type."""
+_NAMED = ("method", "trainer", "runner")
+"""Groups of settings for which a configuration may give just the type, or nothing."""
 
 
 def _set(values: dict[str, Any], path: KeyPath, value: Any) -> None:
@@ -116,8 +115,10 @@ def _set(values: dict[str, Any], path: KeyPath, value: Any) -> None:
     group = values
     for depth, part in enumerate(path[:-1], start=1):
         inner = group.get(part)
-        if isinstance(inner, str) and path[:depth] in _NAMED:
-            inner = group[part] = {"type": inner}
+        if depth == 1 and part in _NAMED:
+            named = RunConfig.model_fields[part].default if inner is None else inner
+            if isinstance(named, str):
+                inner = group[part] = {"type": named}
         if inner is None or inner is True:
             inner = group[part] = {}
         if not isinstance(inner, dict):

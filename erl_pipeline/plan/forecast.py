@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Literal, Protocol
 
 from erl_pipeline.plan.differences import recipe_differences
@@ -18,13 +19,13 @@ Verdict = Literal["reused", "computed"]
 
 NEW = "new"
 GONE = "its artifact is no longer in the store"
-AGAIN = "asked for again"
+AGAIN = "computed again, as `replay` does"
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What an artifact of a stage takes: wall seconds, generated tokens, bytes. None where it is not known, or
-    where a stage generates no tokens."""
+    """What an artifact of a stage takes: wall seconds, generated tokens, bytes. None where it is not known,
+    or where a stage generates no tokens."""
 
     seconds: float | None = None
     tokens: float | None = None
@@ -63,32 +64,40 @@ class Lookups(Protocol):
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a stage is computed. An input that is computed anew is named with the stage that makes it, which
-    is `back` iterations before this one; None: before the first iteration."""
+    """Why a stage is computed: in words, or the name of an input that is computed anew, with the stage that
+    makes it, `back` iterations before this one (None: before the first iteration)."""
 
     words: str
     maker: str = ""
     back: int | None = None
 
-    def of(self, iteration: int | None) -> str:
-        """The reason in words; `iteration` is None where it is said of several at once."""
-        if not self.maker:
-            return self.words
-        where = ""
+    def maker_in(self, iteration: int | None) -> str:
+        """The stage that makes the input; `iteration` is None where it is said of several at once."""
+        if self.back is None:
+            return self.maker
         if self.back == 0:
-            where = " of the same iteration"
-        elif self.back is not None and iteration is not None:
-            where = f" of iteration {iteration - self.back}"
-        elif self.back is not None:
-            where = " of the iteration before" if self.back == 1 else f" of {self.back} iterations before"
-        return f"{self.words} ({self.maker}{where}) is computed anew"
+            return f"{self.maker} of the same iteration"
+        if iteration is not None:
+            return f"{self.maker} of iteration {iteration - self.back}"
+        return f"{self.maker} of {'the iteration' if self.back == 1 else f'{self.back} iterations'} before"
+
+
+def reason_texts(reasons: Sequence[Reason], iteration: int | None) -> list[str]:
+    """Reasons in words, inputs that are computed anew in one sentence at the end."""
+    inputs = [f"{reason.words} ({reason.maker_in(iteration)})" for reason in reasons if reason.maker]
+    texts = [reason.words for reason in reasons if not reason.maker]
+    if len(inputs) == 1:
+        texts.append(f"input {inputs[0]} is computed anew")
+    elif inputs:
+        texts.append(f"inputs {', '.join(inputs[:-1])} and {inputs[-1]} are computed anew")
+    return texts
 
 
 @dataclass(frozen=True)
 class StageForecast:
     """What becomes of one planned stage.
 
-    `run` is the one whose artifact is reused, `compared` the one that the reasons were found by comparing with.
+    `run` is the one whose artifact is reused, `compared` the one that was compared with to find the reasons.
     `cost` is all None for what is reused.
     """
 
@@ -102,7 +111,7 @@ class StageForecast:
     @property
     def why(self) -> list[str]:
         """The reasons in words."""
-        return [reason.of(self.node.iteration) for reason in self.reasons]
+        return reason_texts(self.reasons, self.node.iteration)
 
 
 @dataclass(frozen=True)
@@ -151,7 +160,13 @@ class Forecast:
         readable however long it is."""
         alike: dict[tuple[object, ...], list[StageForecast]] = {}
         for stage in self.stages:
-            key = (stage.node.stage.name, stage.node.iteration is None, stage.verdict, stage.run, stage.reasons)
+            key = (
+                stage.node.stage.name,
+                stage.node.iteration is None,
+                stage.verdict,
+                stage.run,
+                stage.reasons,
+            )
             alike.setdefault(key, []).append(stage)
         return [_row(members) for members in alike.values()]
 
@@ -175,9 +190,7 @@ def forecast(plan: Plan, lookups: Lookups, again: Collection[Place] = frozenset(
         reasons = (Reason(AGAIN),) if node.place in again else _reasons(plan, node, earlier, computed)
         computed.setdefault(node.artifact_id, node)
         compared = earlier.run if earlier else ""
-        found.append(
-            StageForecast(node, "computed", "", reasons, compared, lookups.cost(node.stage.name))
-        )
+        found.append(StageForecast(node, "computed", "", reasons, compared, lookups.cost(node.stage.name)))
     return Forecast(tuple(found))
 
 
@@ -185,8 +198,8 @@ def own_differences(old: Recipe, new: Recipe, changed: Iterable[str] = ()) -> tu
     """How a stage's settings, code, version and seed differ; inputs are left out.
 
     Args:
-        changed: how the configurations differ. A recipe also holds what follows from settings; people are told
-            what they have set.
+        changed: how the configurations differ. A recipe also holds what follows from settings;
+            people are told what they have set.
     """
     said = {_last_key(line): line for line in changed}
     lines = [line for line in recipe_differences(old, new) if not line.startswith("input ")]
@@ -198,7 +211,7 @@ def iterations_text(iterations: Sequence[int]) -> str:
     if list(iterations) == [0]:
         return "start"
     step = iterations[1] - iterations[0] if len(iterations) > 1 else 1
-    even = all(after - before == step for before, after in zip(iterations, iterations[1:], strict=False))
+    even = all(after - before == step for before, after in pairwise(iterations))
     if len(iterations) > 2 and step > 1 and even:
         return f"{iterations[0]}..{iterations[-1]} every {step}"
     spans: list[list[int]] = []
@@ -231,7 +244,7 @@ def _reasons(
             back = None
             if maker.iteration is not None and node.iteration is not None:
                 back = node.iteration - maker.iteration
-            reasons.append(Reason(f"input {name}", maker.stage.name, back))
+            reasons.append(Reason(name, maker.stage.name, back))
         elif earlier.inputs is not None:
             maker_name = plan.by_id[artifact_id].title if artifact_id in plan.by_id else artifact_id[:12]
             reasons.append(Reason(f"input {name} is another: {maker_name}"))
@@ -262,7 +275,7 @@ def _row(members: Sequence[StageForecast]) -> ForecastRow:
         artifacts=len(members),
         verdict=first.verdict,
         run=first.run,
-        why=tuple(reason.of(alone) for reason in first.reasons),
+        why=tuple(reason_texts(first.reasons, alone)),
         cost=_total((stage.cost for stage in members), partial=False),
     )
 

@@ -31,8 +31,8 @@ def run_config(run: Run) -> RunConfig:
         )
     if "method" not in run.config and "memory" in run.config:
         raise InputError(
-            f"run {run.name} is a memory that stands by itself and is not trained; `memory list {run.name}` and "
-            "the other commands of `memory` look into it"
+            f"run {run.name} is a memory that stands by itself and is not trained; "
+            f"`memory list {run.name}` and the other commands of `memory` look into it"
         )
     try:
         require_usable_plugins(run.config)

@@ -1,4 +1,4 @@
-"""What a store says to a forecast: which artifacts are there, what stood at a place before, what stages took."""
+"""What a store says to a forecast: which artifacts are there, what stood at a place, what stages took."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ MEASURED = 5
 """Artifacts of a stage, the newest, that its expected cost is the median of."""
 
 _COMPARED = 64
+_OTHERS = 8
 _GENERATING = ("trajectories", "evaluation")
 _NO_SETTINGS = ("name", "iterations", "runner", "resources", "metrics")
 
@@ -32,8 +33,8 @@ class StoreLookups:
     """A forecast's `Lookups` in a store; ledgers and manifests are read when they are first asked for.
 
     Args:
-        config: the configuration that is planned; what stands in the run of its name is compared first, then what
-            stands in the run whose settings differ least from it.
+        config: the configuration that is planned; what stands in the run of its name is compared first, then
+            what stands in the runs whose settings differ least from it.
         others: False: compare with the run of that name only, and expect no costs.
     """
 
@@ -62,10 +63,10 @@ class StoreLookups:
         return manifest.run if manifest is not None else None
 
     def earlier(self, node: PlannedStage) -> Earlier | None:
-        """What stands at the place of a stage in the run of the same name, or in the nearest other run.
+        """What stands at the place of a stage in the run of the same name, or the nearest other that has it.
 
-        After the first 64 artifacts of a stage the differences of the last one are taken for those of the next
-        too, since settings are the same in all iterations of a run.
+        After the first 64 artifacts of a stage the differences of the last one are taken for those of the
+        next too, since settings are the same in all iterations of a run.
         """
         for run in self._to_compare:
             artifact_id = self._ledger(run).places.get(node.place)
@@ -131,18 +132,16 @@ class StoreLookups:
 
     @cached_property
     def _to_compare(self) -> Sequence[str]:
-        """The run of the same name, and the one whose settings differ least; of equals the newest."""
+        """The run of the same name, and those whose settings differ least; of equals the newest first."""
         own = [self._name] if self._name in self._runs.list() else []
         others = [name for name in self._names if name != self._name] if self._others else []
-        nearest = min(
-            others,
+        others.sort(
             key=lambda name: (
                 len(self._changed(name)),
                 -self._ledger(name).entries[-1].recorded_at.timestamp(),
-            ),
-            default=None,
+            )
         )
-        return own if nearest is None else [*own, nearest]
+        return [*own, *others[:_OTHERS]]
 
     def _changed(self, run: str) -> Sequence[str]:
         ledger = self._ledger(run)
@@ -187,4 +186,3 @@ def _median_cost(manifests: Sequence[Manifest]) -> Cost:
         else None,
         bytes=statistics.median(sum(entry.bytes for entry in m.files) for m in manifests),
     )
-
