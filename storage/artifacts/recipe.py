@@ -90,7 +90,7 @@ class Recipe:
             "stage_version": self.stage_version,
         }
         # The canonical JSON of the whole, put together from its parts: a plan has thousands of recipes.
-        text = ",".join(f'"{name}":{_text(value)}' for name, value in parts.items())
+        text = ",".join(f'"{name}":{_text(value, name)}' for name, value in parts.items())
         return hashlib.sha256(f"{{{text}}}".encode()).hexdigest()[:ID_LENGTH]
 
 
@@ -103,8 +103,11 @@ class SharedJson(dict[str, Any]):
         return canonical_json(dict(self))
 
 
-def _text(value: Any) -> str:
-    return value.text if isinstance(value, SharedJson) else canonical_json(value)
+def _text(value: Any, name: str) -> str:
+    if isinstance(value, SharedJson):
+        return value.text
+    require_json(value, f"$.{name}")
+    return encode_json(value)
 
 
 _EXACT = (str, int, bool, type(None))
