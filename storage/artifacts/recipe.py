@@ -22,11 +22,6 @@ def canonical_json(value: Any) -> str:
         ValueError: a number that is not finite; names where.
     """
     require_json(value)
-    return encode_json(value)
-
-
-def encode_json(value: Any) -> str:
-    """`canonical_json` of what is known to be JSON: it does not look for other types and keys."""
     return _ENCODER.encode(value)
 
 
@@ -36,7 +31,7 @@ def digest(value: Any) -> str:
 
 
 def derive_seed(*parts: str | int) -> int:
-    """A seed in [0, 2**63) from what it is for, such as (run seed, iteration, task, attempt, phase)."""
+    """A seed in [0, 2**63), derived from its use, such as (run seed, iteration, task, attempt, phase)."""
     hashed = hashlib.sha256(canonical_json(parts).encode("utf-8")).digest()
     return int.from_bytes(hashed[:8], "big") >> 1
 

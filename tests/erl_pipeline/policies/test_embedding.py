@@ -9,6 +9,12 @@ import torch
 from erl_pipeline.policies.embedding import SentenceEmbedder
 from storage.errors import ConfigError
 
+
+@pytest.fixture(scope="module")
+def embedder() -> SentenceEmbedder:
+    return SentenceEmbedder()
+
+
 TEXTS = [f"board {number} " + "fell into a hole " * (number % 5) for number in range(7)]
 
 
