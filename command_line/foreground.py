@@ -9,9 +9,9 @@ import typer
 
 from command_line.interruption import Stop, call_interruptibly
 from command_line.output import counted
-from command_line.progress import ProgressDisplay
 
 if TYPE_CHECKING:
+    from command_line.progress import ProgressDisplay
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.runs.driver import OpenRun
 
@@ -43,25 +43,31 @@ def work_on_run(
             return work(opened, display.note)
 
     heading = f"Run {config.name} in {store}: {config.method.type}, {counted(iterations, 'iteration')}"
-    return in_foreground(heading, iterations, open_and_work, when_stopped)
+    return in_foreground(heading, iterations, config, open_and_work, when_stopped)
 
 
 def in_foreground(
     heading: str,
     iterations: int,
+    config: RunConfig,
     work: Callable[[ProgressDisplay, Stop], T],
     when_stopped: Callable[[], str],
 ) -> T:
     """Call `work` with a progress display and the wish to stop, in a thread that signals do not disturb.
 
+    The display shows the numbers of the configuration's method.
+
     Raises typer.Exit, with the status that a shell expects, when a signal stopped the work.
     """
     from rich.console import Console
 
+    from command_line.progress import ProgressDisplay
     from erl_pipeline.engines.interface import Interrupted
 
+    from erl_pipeline.runs.columns import method_columns
+
     stop = Stop()
-    display = ProgressDisplay(iterations, Console(stderr=True, highlight=False))
+    display = ProgressDisplay(iterations, method_columns(config), Console(stderr=True, highlight=False))
     try:
         with display:
             display.note(heading)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -123,9 +122,11 @@ def _kept(config: RunConfig, store: str) -> str:
 def _conclude(run: Run, store: str, target: int, worked: bool, json: bool) -> None:
     """Print the newest iterations, write the report of a run that is not long, and name the commands to try
     next."""
+    from erl_pipeline.evaluation.iterations import stored_rows
+    from erl_pipeline.runs.columns import method_columns
     from erl_pipeline.runs.config import run_config
     from erl_pipeline.runs.state import latest_checkpoint
-    from erl_pipeline.views.iteration_table import LEGEND, MOST_ROWS, row_cells, stored_rows
+    from erl_pipeline.views.iteration_table import MOST_ROWS, legend, row_cells
     from storage.artifacts.store import ArtifactStore
 
     artifacts = ArtifactStore(store)
@@ -134,7 +135,9 @@ def _conclude(run: Run, store: str, target: int, worked: bool, json: bool) -> No
     checkpoint = latest_checkpoint(config, entries)
     assert checkpoint is not None
     newest = checkpoint.iteration or 0
-    rows = stored_rows(artifacts, [entry for entry in entries if newest - (entry.iteration or 0) < MOST_ROWS])
+    columns = method_columns(config)
+    shown = [entry for entry in entries if newest - (entry.iteration or 0) < MOST_ROWS]
+    rows = stored_rows(artifacts, shown, columns)
     report = _report(artifacts, run, worked) if newest <= REPORTED_ITERATIONS else None
     if json:
         print_json(
@@ -145,14 +148,14 @@ def _conclude(run: Run, store: str, target: int, worked: bool, json: bool) -> No
                 "worked": worked,
                 "checkpoint": checkpoint.artifact_id,
                 "report": report and str(report),
-                "rows": [asdict(row) for row in rows],
+                "rows": [row.plain(columns) for row in rows],
             }
         )
         return
-    print_table([row_cells(row) for row in rows])
+    print_table([row_cells(row, columns) for row in rows])
     if newest >= MOST_ROWS:
-        print_line(f"The newest {MOST_ROWS} iterations; `status` shows all.")
-    print_line(LEGEND + "\n")
+        print_line(f"The newest {counted(MOST_ROWS, 'iteration')}; `status` shows all.")
+    print_line(legend(columns) + "\n")
     place = [] if store == DEFAULT_STORE else ["--store", store]
     tries = [
         ["status", run.name],
@@ -185,7 +188,7 @@ def _report(artifacts: ArtifactStore, run: Run, worked: bool) -> Path:
 
     report = run_folder(artifacts.uri, run.name) / "report.html"
     if worked or not report.exists():
-        from erl_pipeline.views.report.page import write_report
+        from erl_pipeline.runs.report import write_run_report
 
-        write_report(artifacts, run, report)
+        write_run_report(artifacts, run, report)
     return report

@@ -6,7 +6,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import Any
 
 from command_line.foreground import work_on_run
@@ -16,14 +15,16 @@ from command_line.program import command
 from command_line.run_state import run_folder
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.evaluation.history import of_stage, read_history
+from erl_pipeline.evaluation.iterations import history_rows
 from erl_pipeline.plan.runner import InProcessConfig
+from erl_pipeline.runs.columns import method_columns
 from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.driver import OpenRun
+from erl_pipeline.runs.report import write_run_report
 from erl_pipeline.runs.state import latest_checkpoint
 from erl_pipeline.runs.train import train
 from erl_pipeline.stages.measure_staleness import MEASURE_STALENESS
-from erl_pipeline.views.iteration_table import LEGEND, history_rows, row_cells
-from erl_pipeline.views.report.page import write_report
+from erl_pipeline.views.iteration_table import legend, row_cells
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError
 from storage.runs.origin import OfflineOrigin, read_origin
@@ -68,9 +69,11 @@ def conclude(name: str, source: str, store: str, last: int, json: bool) -> None:
     origin = read_origin(store, name)
     assert origin is not None
     history = read_history(artifacts, run)
-    rows = history_rows(history)
-    report = write_report(artifacts, run, run_folder(store, name) / "report.html")
-    checkpoint = latest_checkpoint(run_config(run), run.stages())
+    config = run_config(run)
+    columns = method_columns(config)
+    rows = history_rows(history, columns)
+    report = write_run_report(artifacts, run, run_folder(store, name) / "report.html")
+    checkpoint = latest_checkpoint(config, run.stages())
     assert checkpoint is not None
     reused = Counter("shared" if record.reused else "computed" for record in history)
     staleness = [
@@ -88,16 +91,16 @@ def conclude(name: str, source: str, store: str, last: int, json: bool) -> None:
                 "computed": reused["computed"],
                 "checkpoint": checkpoint.artifact_id,
                 "report": str(report),
-                "rows": [asdict(row) for row in rows],
+                "rows": [row.plain(columns) for row in rows],
                 "staleness": staleness,
             }
         )
         return
-    print_table([row_cells(row) for row in rows])
-    print_line(LEGEND)
+    print_table([row_cells(row, columns) for row in rows])
+    print_line(legend(columns))
     if isinstance(origin, OfflineOrigin):
         print_line(
-            "1st, 2nd, retried, tokens: those of the stored attempts; nothing of them was generated again"
+            "Numbers of rollouts are those of the stored ones; nothing of them was generated again"
         )
         print_line()
         print_table([_staleness_cells(row) for row in staleness])
