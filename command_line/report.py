@@ -22,7 +22,7 @@ def report(
 ) -> None:
     """Write the report of a run: curves, whole episodes, settings and lineage on one page."""
     from command_line.run_state import run_folder
-    from erl_pipeline.pipeline.run_state import run_config
+    from erl_pipeline.runs.config import run_config
     from erl_pipeline.views.report.page import write_report
     from storage.artifacts.store import ArtifactStore
     from storage.runs.run import RunStore

@@ -11,7 +11,8 @@ from command_line.output import print_json, print_line, print_table
 def status(run: RunName, store: Store = DEFAULT_STORE, json: Json = False) -> None:
     """Show how far a run is, iteration by iteration."""
     from erl_pipeline.evaluation.history import read_history
-    from erl_pipeline.pipeline.run_state import completed_iterations, run_config
+    from erl_pipeline.runs.config import run_config
+    from erl_pipeline.runs.state import completed_iterations
     from erl_pipeline.views.iteration_table import LEGEND, history_rows, row_cells
     from storage.artifacts.store import ArtifactStore
     from storage.runs.origin import read_origin
@@ -40,7 +41,7 @@ def status(run: RunName, store: Store = DEFAULT_STORE, json: Json = False) -> No
                 "run": opened.name,
                 "store": store,
                 "origin": origin and origin.model_dump(),
-                "method": config.method,
+                "method": config.method.type,
                 "iterations_done": done,
                 "iterations_configured": config.iterations,
                 "rows": [asdict(row) for row in rows],
@@ -49,7 +50,7 @@ def status(run: RunName, store: Store = DEFAULT_STORE, json: Json = False) -> No
         )
         return
     print_line(
-        f"Run {opened.name}: {config.method}, {done} of {max(done, config.iterations)} iterations done"
+        f"Run {opened.name}: {config.method.type}, {done} of {max(done, config.iterations)} iterations done"
     )
     if origin:
         print_line(f"Begun {origin.describe()}")

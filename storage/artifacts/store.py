@@ -79,6 +79,10 @@ class ArtifactStore:
         some = ", ".join(found[:5])
         raise InputError(f"{len(found)} artifacts begin with {prefix!r}: {some}. Give more of the id.")
 
+    def ids(self, stage: str) -> Sequence[str]:
+        """Ids of a stage's artifacts, from their folders alone: manifests are not read."""
+        return self._layout.ids(stage)
+
     def list(self, stage: str | None = None) -> Iterator[Manifest]:
         """Manifests of all committed artifacts, by stage and id."""
         for name in [stage] if stage else self._layout.stages():
