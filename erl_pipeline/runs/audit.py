@@ -139,7 +139,9 @@ def _again(
         return _result(node, "equal", len(stored.files), started)
     promised = stored.determinism == "bytes"
     lines = differences + _package_differences(stored.packages)
-    return _result(node, "different" if promised else "not promised", len(stored.files), started, tuple(lines))
+    return _result(
+        node, "different" if promised else "not promised", len(stored.files), started, tuple(lines)
+    )
 
 
 def manifest_differences(stored: Manifest, made: Manifest) -> list[str]:

@@ -33,9 +33,7 @@ def begin_branch(opened: OpenRun, origin: BranchOrigin) -> None:
     )
     shared = shared_stages(plan, origin.iteration, origin.stage)
     places = {node.place for node in shared}
-    remembers = any(
-        node.stage.output == "memory" and node.iteration == origin.iteration for node in shared
-    )
+    remembers = any(node.stage.output == "memory" and node.iteration == origin.iteration for node in shared)
     own_memory = origin.iteration + 1 if remembers else origin.iteration
     found: list[LedgerEntry] = []
     for entry in entries:

@@ -18,14 +18,13 @@ from erl_pipeline.plan.resources import WorkerSettings
 from erl_pipeline.plan.runner import Runner, RunnerCall
 from erl_pipeline.plugins import plugins
 from erl_pipeline.runs.config import refuse_other_settings
-from erl_pipeline.runs.planning import recorded_ids
 from storage.artifacts.store import ArtifactStore
 from storage.filesystem import disk_errors
 from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run, RunStore, latest_entries
 
-Observer = Callable[[int, str, str], None]
-"""Is told of iteration, stage and id of every artifact that a run gets or goes by."""
+Observer = Callable[[LedgerEntry], None]
+"""Is told of the ledger's line of every artifact that a run gets or goes by."""
 
 
 @dataclass
@@ -44,12 +43,12 @@ class OpenRun:
 
     def __post_init__(self) -> None:
         self._entries = self.run.recorded()
-        self._recorded = recorded_ids(self._entries)
+        self._recorded = {_place(entry): entry for entry in self._entries}
 
     @property
     def recorded(self) -> dict[Place, str]:
         """The artifact that the run has at each place."""
-        return dict(self._recorded)
+        return {place: entry.artifact_id for place, entry in self._recorded.items()}
 
     def entries(self) -> list[LedgerEntry]:
         """Every line of the ledger, the oldest first."""
@@ -63,7 +62,8 @@ class OpenRun:
         """Write an outcome to the ledger, unless it stands there already."""
         if outcome.reused:
             self.reused[outcome.made_by, outcome.stage] += 1
-        if self._recorded.get(planned.place) != outcome.artifact_id or not outcome.reused:
+        known = self._recorded.get(planned.place)
+        if known is None or known.artifact_id != outcome.artifact_id or not outcome.reused:
             self._enter(
                 planned.iteration,
                 planned.place,
@@ -72,15 +72,15 @@ class OpenRun:
                 outcome.reused,
                 outcome.seconds,
             )
-        self._tell(planned.place, outcome.artifact_id)
+        self._tell(planned.place)
 
     def share(self, entries: Iterable[LedgerEntry]) -> None:
         """Enter artifacts of another run in this run's ledger, each once."""
         for entry in entries:
-            place = Place(entry.iteration or 0, entry.stage, entry.key)
+            place = _place(entry)
             if place not in self._recorded:
                 self._enter(entry.iteration, place, entry.kind, entry.artifact_id, True, 0.0)
-                self._tell(place, entry.artifact_id)
+                self._tell(place)
 
     def _enter(
         self,
@@ -101,11 +101,15 @@ class OpenRun:
             seconds=seconds,
         )
         self._entries.append(entry)
-        self._recorded[place] = artifact_id
+        self._recorded[place] = entry
 
-    def _tell(self, place: Place, artifact_id: str) -> None:
+    def _tell(self, place: Place) -> None:
         for observer in self.observers:
-            observer(place.iteration, place.stage, artifact_id)
+            observer(self._recorded[place])
+
+
+def _place(entry: LedgerEntry) -> Place:
+    return Place(entry.iteration or 0, entry.stage, entry.key)
 
 
 @contextmanager

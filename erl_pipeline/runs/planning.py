@@ -140,4 +140,3 @@ def beginning_of(store_uri: str, source: Run) -> RunState | None:
 def _alike(sources: Sources, config: RunConfig) -> Sources:
     """The sources of another configuration: read where these were."""
     return read_sources(config) if sources.read else unread_sources(config)
-

@@ -27,11 +27,14 @@ def train(opened: OpenRun, iterations: int | None = None, check: bool = False) -
     `check` all are looked at. What is damaged is set aside and made again.
     """
     target = iterations or opened.config.iterations
-    plan = plan_for(
-        opened.store.uri, opened.run, opened.config, target, entries=opened.entries()
-    )
-    with recorded_metrics(opened):
-        carry_out(opened, plan, frozenset() if check else trusted_artifacts(opened, plan))
+    plan = plan_for(opened.store.uri, opened.run, opened.config, target, entries=opened.entries())
+    before = list(opened.observers)
+    with recorded_metrics(opened.config, opened.store, opened.run, opened.stages()) as observers:
+        opened.observers = [*before, *observers]
+        try:
+            carry_out(opened, plan, frozenset() if check else trusted_artifacts(opened, plan))
+        finally:
+            opened.observers = before
     return TrainingSummary(opened.run.name, target, plan.states[-1])
 
 

@@ -134,7 +134,9 @@ def located(environment: Settings, files: Mapping[str, str], locations: Mapping[
     for name, sha256 in files.items():
         path = locations[sha256]
         if hashlib.sha256(Path(path).read_bytes()).hexdigest() != sha256:
-            raise InputError(f"environment.{name}: {path} has changed since the run was planned; start it again")
+            raise InputError(
+                f"environment.{name}: {path} has changed since the run was planned; start it again"
+            )
         paths[name] = path
     found: PluginSettings = environment.model_copy(update=paths)  # type: ignore[assignment]
     return found

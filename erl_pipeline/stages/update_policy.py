@@ -12,7 +12,13 @@ from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.config.optimizer import OptimizerConfig, UpdateConfig
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.policies.checkpoints import BASE, CHECKPOINT, WeightsSettings, checkpoint_parts, weights_settings
+from erl_pipeline.policies.checkpoints import (
+    BASE,
+    CHECKPOINT,
+    WeightsSettings,
+    checkpoint_parts,
+    weights_settings,
+)
 from erl_pipeline.stages.rollouts import trajectory_files
 from erl_pipeline.stages.training import ROLLOUTS, count_steps, open_trainer, training_result
 from erl_pipeline.trainers.interface import Reinforcement

@@ -49,7 +49,11 @@ def _retrieval(settings: ErlConfig) -> RetrievalSettings | None:
 
 
 def _roles(settings: ErlConfig) -> tuple[str, ...]:
-    return (FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT) if settings.reflection else (FIRST_ATTEMPT, SECOND_ATTEMPT)
+    return (
+        (FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT)
+        if settings.reflection
+        else (FIRST_ATTEMPT, SECOND_ATTEMPT)
+    )
 
 
 METHOD = Method(
