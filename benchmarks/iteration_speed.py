@@ -157,14 +157,16 @@ def measure_ours(arguments: argparse.Namespace) -> Figures:
 def prompts_of_the_run(arguments: argparse.Namespace) -> list[Any]:
     """The chat prompts of our first two iterations."""
     from erl_pipeline.config.load import load_config
-    from erl_pipeline.environments.catalog import open_environment, prompt_format, training_tasks
+    from erl_pipeline.environments.frozen_lake import ENVIRONMENT
+    from erl_pipeline.environments.frozen_lake.game import game_of
+    from erl_pipeline.episodes.plain_prompts import PlainPrompts
     from erl_pipeline.stages.prepare_tasks import draw_tasks
 
     config = load_config(CONFIG, settings(arguments))
-    prompts = prompt_format(config.environment)
-    tasks = training_tasks(config.environment, config.seed)
+    prompts = ENVIRONMENT.prompts(config.environment) or PlainPrompts()
+    tasks = ENVIRONMENT.training_tasks(config.environment, config.seed)
     drawn = [task for round_ in (1, 2) for task in draw_tasks(tasks, arguments.prompts, config.seed, round_)]
-    environments = [open_environment(config.environment, task) for task in drawn]
+    environments = [game_of(config.environment, task) for task in drawn]
     return [prompts.attempt(one.instructions, one.reset(), []) for one in environments]
 
 

@@ -45,7 +45,7 @@ def evaluate(
 ) -> None:
     """Evaluate first attempts, greedy and sampled, without memory or reflection in the prompt."""
     from command_line.foreground import work_on_run
-    from erl_pipeline.environments.catalog import held_out_tasks, tasks_from_file
+    from erl_pipeline.environments.frozen_lake import ENVIRONMENT
     from erl_pipeline.pipeline.run_state import run_config
     from storage.artifacts.store import ArtifactStore
     from storage.runs.run import RunStore
@@ -54,9 +54,11 @@ def evaluate(
     config = run_config(opened)
     iteration, checkpoint_id = find_checkpoint(ArtifactStore(store), opened, checkpoint)
     if tasks == "generated":
-        chosen = held_out_tasks(config.environment, config.seed, count or config.evaluation.tasks)
+        wanted = count or config.evaluation.tasks
+        chosen = list(ENVIRONMENT.held_out_tasks(config.environment, config.seed, wanted))
     else:
-        chosen = tasks_from_file(config.environment, config.seed, Path(tasks))
+        assert ENVIRONMENT.tasks_from_file is not None
+        chosen = list(ENVIRONMENT.tasks_from_file(config.environment, config.seed, Path(tasks)))
 
     def work(context: RunContext) -> StageOutcome:
         from erl_pipeline.stages.evaluate import EVALUATE_ON_REQUEST, evaluate_tasks

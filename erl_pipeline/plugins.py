@@ -12,14 +12,23 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
-from erl_pipeline.config.base import Settings
+from erl_pipeline.config.base import PluginSettings
 from storage.errors import ConfigError
 
+SettingsModel = type[PluginSettings]
 Group = Literal["environments", "methods", "trainers", "runners"]
 
 PARTS: Mapping[Group, tuple[str, ...]] = {
     "environments": ("settings", "training_tasks", "held_out_tasks", "open", "files", "tiny"),
-    "methods": ("settings", "roles", "plan_rollouts", "plan_learning", "episode_settings", "open_episode", "columns"),
+    "methods": (
+        "settings",
+        "roles",
+        "plan_rollouts",
+        "plan_learning",
+        "episode_settings",
+        "open_episode",
+        "columns",
+    ),
     "trainers": ("settings", "open"),
     "runners": ("settings", "run"),
 }
@@ -44,10 +53,10 @@ class Plugin:
         return self.target.partition(":")[0]
 
     @property
-    def settings(self) -> type[Settings]:
+    def settings(self) -> SettingsModel:
         """The model of its settings."""
-        settings: type[Settings] = self.value.settings
-        return settings
+        model: SettingsModel = self.value.settings
+        return model
 
 
 @dataclass(frozen=True)
@@ -97,7 +106,9 @@ def _find(group: Group) -> Plugins:
     broken: list[BrokenPlugin] = []
     points = importlib.metadata.entry_points(group=f"erl_pipeline.{group}")
     # The project's own come first: nothing that is installed beside it takes their names.
-    for point in sorted(points, key=lambda each: (_distribution(each) != _OWN, _distribution(each), each.name)):
+    for point in sorted(
+        points, key=lambda each: (_distribution(each) != _OWN, _distribution(each), each.name)
+    ):
         name = _distribution(point)
         plugin, problem = _load(group, point)
         if plugin is not None and plugin.type in found:
@@ -131,12 +142,12 @@ def _load(group: Group, point: importlib.metadata.EntryPoint) -> tuple[Plugin | 
     if missing:
         return None, f"{point.value} lacks {', '.join(missing)}"
     settings = value.settings
-    if not (isinstance(settings, type) and issubclass(settings, Settings)):
-        return None, f"{point.value}.settings is no subclass of erl_pipeline.config.base.Settings"
+    if not (isinstance(settings, type) and issubclass(settings, PluginSettings)):
+        return None, f"{point.value}.settings is no subclass of erl_pipeline.config.base.PluginSettings"
     field = settings.model_fields.get("type")
     types = get_args(field.annotation) if field is not None else ()
     if len(types) != 1 or not isinstance(types[0], str):
-        return None, f"{settings.__name__} needs a field `type: Literal[\"...\"]`"
+        return None, f'{settings.__name__} needs a field `type: Literal["..."]`'
     if types[0] != point.name:
         return None, f"its entry point is named {point.name!r}, but its settings have type {types[0]!r}"
     version = point.dist.version if point.dist is not None else "unknown"

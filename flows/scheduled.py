@@ -116,7 +116,7 @@ def _evaluated(context: RunContext, iteration: int) -> bool:
 
 
 def _evaluate(context: RunContext, tasks: int | None, samples: int) -> str:
-    from erl_pipeline.environments.catalog import held_out_tasks
+    from erl_pipeline.environments.frozen_lake import ENVIRONMENT
     from erl_pipeline.pipeline.run_state import latest_checkpoint
     from erl_pipeline.stages.evaluate import EVALUATE_ON_REQUEST, evaluate_tasks
     from flows.runner import PrefectRunner
@@ -125,7 +125,8 @@ def _evaluate(context: RunContext, tasks: int | None, samples: int) -> str:
     checkpoint = latest_checkpoint(context.stages())
     if checkpoint is None:
         raise InputError(f"run {context.run.name} has no checkpoint yet; train it first")
-    chosen = held_out_tasks(config.environment, config.seed, tasks or config.evaluation.tasks)
+    count = tasks or config.evaluation.tasks
+    chosen = ENVIRONMENT.held_out_tasks(config.environment, config.seed, count)
     settings = config.evaluation.model_copy(update={"samples_per_task": samples})
     context.config = config.model_copy(update={"evaluation": settings})
     outcome = PrefectRunner(context).call(

@@ -41,3 +41,7 @@ class TrainingDiverged(PipelineError):
 
 class EngineError(PipelineError):
     """A generation engine failed or serves another policy than the one asked for."""
+
+
+class EnvironmentFailed(PipelineError):
+    """An environment failed in every episode, so that there is nothing to learn from."""

@@ -8,15 +8,15 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from erl_pipeline.config.base import Settings
+from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.plugins import Group, plugins
 
 
 def settings_of(group: Group) -> Any:
     """The type of a setting that takes the settings of any plug-in of a group; a bare name stands for a
     plug-in with its defaults."""
-    found: list[type[Settings]] = [plugin.settings for plugin in plugins(group).found.values()]
-    union = functools.reduce(operator.or_, found)  # type: ignore[arg-type]
+    found: list[type[PluginSettings]] = [plugin.settings for plugin in plugins(group).found.values()]
+    union = functools.reduce(operator.or_, found)
     by_type = Annotated[union, Field(discriminator="type")] if len(found) > 1 else union
     return Annotated[by_type, BeforeValidator(_named)]
 

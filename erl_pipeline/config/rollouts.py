@@ -17,8 +17,7 @@ class RolloutConfig(Settings):
     success_threshold: float = Field(default=1.0, gt=0.0)
     """An attempt whose reward is at least this succeeded; a method retries only others (the gate)."""
     step_seconds: float = Field(default=60.0, gt=0.0)
-    """Deadline of one answer of the environment. An episode whose environment fails or misses it ends there, as
-    data: its `finish_reason` says so."""
+    """Deadline of each call of an environment. One that misses it ends its episode, with reward 0."""
     tasks_per_shard: int = Field(default=16, ge=1)
     """Tasks of one shard, the unit that is generated in one go and never generated again."""
 

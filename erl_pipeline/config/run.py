@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field, SerializeAsAny, model_validator
+from pydantic import Field, model_validator
 
-from erl_pipeline.config.base import Settings
+from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.evaluation import EvaluationConfig
 from erl_pipeline.config.generation import EngineConfig, SamplingConfig, TransformersEngineConfig
-from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig
+from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig, require_known_roles
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
 from erl_pipeline.config.pipeline import PipelineConfig
 from erl_pipeline.config.policy import PolicyConfig, TinyPolicyConfig
@@ -18,13 +18,12 @@ from erl_pipeline.config.rollouts import RolloutConfig
 from erl_pipeline.plugins import plugins
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
 
-    class PluginSettings(Settings):
-        """The settings of a plug-in, as those see them who know nothing but its type."""
-
-        type: str
-
-    MethodSettings = EnvironmentSettings = TrainerSettings = RunnerSettings = PluginSettings
+    MethodSettings: TypeAlias = PluginSettings
+    EnvironmentSettings: TypeAlias = PluginSettings
+    TrainerSettings: TypeAlias = PluginSettings
+    RunnerSettings: TypeAlias = PluginSettings
 else:
     from erl_pipeline.config.plugins import settings_of
 
@@ -43,7 +42,10 @@ class RunConfig(Settings):
     """Every random number of the run derives from it."""
     iterations: int = Field(ge=1)
     """Passes through the stages; `train --iterations N` continues a finished run to N."""
-    method: MethodSettings = Field(default="erl", validate_default=True)
+    method: MethodSettings = Field(
+        default="erl",
+        validate_default=True,
+    )
     """How the policy learns, such as `erl` (arXiv 2602.13949) or `rlvr`; a bare name takes its defaults."""
     environment: EnvironmentSettings
     """What the policy is asked to do."""
@@ -55,11 +57,17 @@ class RunConfig(Settings):
     optimizer: OptimizerConfig = OptimizerConfig()
     update: UpdateConfig = UpdateConfig()
     fine_tune: FineTuneConfig = FineTuneConfig()
-    trainer: TrainerSettings = Field(default="local", validate_default=True)
+    trainer: TrainerSettings = Field(
+        default="local",
+        validate_default=True,
+    )
     """What changes the weights."""
     evaluation: EvaluationConfig = EvaluationConfig()
     pipeline: PipelineConfig = PipelineConfig()
-    runner: RunnerSettings = Field(default="prefect", validate_default=True)
+    runner: RunnerSettings = Field(
+        default="prefect",
+        validate_default=True,
+    )
     """What calls the stages. No artifact depends on it."""
     resources: ResourcesConfig = ResourcesConfig()
     metrics: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ("tensorboard",)
@@ -78,7 +86,7 @@ class RunConfig(Settings):
         require_known_roles(self.objective, method.roles(self.method))
         if self.pipeline.lag and not isinstance(self.objective.correction, DecoupledCorrection):
             raise ValueError(
-                f"pipeline.lag: {self.pipeline.lag}; allowed with objective.correction.type: bypass is 0, since "
-                "rollouts of an older policy need importance weights; set objective.correction.type to decoupled"
+                f"pipeline.lag: {self.pipeline.lag}; allowed with objective.correction.type: bypass is 0, "
+                "since rollouts of an older policy need importance weights; set it to decoupled"
             )
         return self

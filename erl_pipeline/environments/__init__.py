@@ -1,1 +1,1 @@
-"""Multi-turn text environments: the policy's text in; observation, reward and true feedback out."""
+"""Multi-turn environments: what the policy says in; messages, reward and true feedback out."""

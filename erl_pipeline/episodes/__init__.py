@@ -1,1 +1,1 @@
-"""Episodes: first attempt, feedback, reflection, second attempt, as token sequences that can be trained."""
+"""Playing episodes: attempts at tasks as token sequences that can be trained, and the loop that runs them."""

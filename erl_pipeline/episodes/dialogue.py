@@ -2,74 +2,123 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
-
-from transformers import PreTrainedTokenizerBase
+from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.engines.interface import Generation
-from erl_pipeline.episodes.prompts import Message
+from erl_pipeline.environments.messages import AssistantTurn, Message, ToolSchema
+from erl_pipeline.environments.tool_calls import MARKERS, assistant_message, read_turn
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_Frozen = tuple[str, ...]
 _ASSISTANT_TURN = "@@assistant-turn@@"
+_OPENING: tuple[_Frozen, ...] = (("user", "."), ("assistant", _ASSISTANT_TURN))
 
 
 class ChatTokenizer:
-    """The tokenizer with its chat template: messages to prompt ids, observations to the ids between turns."""
+    """The tokenizer with its chat template: messages to prompt ids, and to the ids between turns."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer
-        # The text between two turns depends on the observation alone, and observations repeat.
-        self.between_turns = lru_cache(maxsize=4096)(self._between_turns)
-        # The first attempts of a group have one prompt.
+        # The text between two turns depends on the messages there alone, and observations repeat; the
+        # first attempts of a group have one prompt.
+        self._between_turns_of = lru_cache(maxsize=4096)(self._between_turns)
         self._prompt_of = lru_cache(maxsize=1024)(self._prompt)
 
-    def prompt(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """Token ids of the messages up to where the assistant begins to speak."""
-        return self._prompt_of(tuple(tuple(message.items()) for message in messages))
+    def prompt(self, messages: Sequence[Message], tools: str = "[]") -> tuple[int, ...]:
+        """Token ids of the messages up to where the assistant begins to speak; `tools` as JSON."""
+        return self._prompt_of(tuple(map(_frozen, messages)), tools)
 
-    def _prompt(self, messages: tuple[tuple[tuple[str, str], ...], ...]) -> tuple[int, ...]:
-        text = self._tokenizer.apply_chat_template(
-            [dict(message) for message in messages], tokenize=False, add_generation_prompt=True
-        )
-        return tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+    def between_turns(
+        self, messages: Sequence[Message], after_end_token: int | None, tools: str = "[]"
+    ) -> tuple[int, ...]:
+        """Ids that follow an assistant's turn: its end, the messages, and the opening of the next turn.
 
-    def text(self, token_ids: Sequence[int]) -> str:
-        """What the ids say, without special tokens."""
+        `after_end_token` is the end token that was sampled, which is then left out; None when the turn was
+        cut off before its end.
+        """
+        return self._between_turns_of(tuple(map(_frozen, messages)), after_end_token, tools)
+
+    def text(self, token_ids: Sequence[int], *, keep_tool_calls: bool = False) -> str:
+        """What the ids say, without special tokens; those around tool calls can be kept."""
+        if keep_tool_calls:
+            ids = [token for token in token_ids if token not in self._unspoken]
+            return str(self._tokenizer.decode(ids, skip_special_tokens=False)).strip()
         return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True)).strip()
 
-    def _between_turns(self, observation: str, after_end_token: int | None) -> tuple[int, ...]:
-        """Ids that follow an assistant's turn: its end, the observation as a user message, the next opening.
+    def _prompt(self, messages: tuple[_Frozen, ...], tools: str) -> tuple[int, ...]:
+        return self._ids(self._render(messages, tools))
 
-        The chat template is rendered around a stand-in for the assistant's words and cut after it, so
-        that the words themselves need not be rendered. `after_end_token` is the end token that was
-        sampled, which is then left out; None when the turn was cut off before its end.
-        """
-        text = self._tokenizer.apply_chat_template(
-            [*self._opening, {"role": "user", "content": observation}],
-            tokenize=False,
-            add_generation_prompt=True,
-        )
-        suffix = text.rpartition(_ASSISTANT_TURN)[2]
+    def _between_turns(
+        self, messages: tuple[_Frozen, ...], after_end_token: int | None, tools: str
+    ) -> tuple[int, ...]:
+        """The chat template is rendered around a stand-in for the assistant's words and cut after it, so
+        that the words themselves need not be rendered."""
+        suffix = self._render((*_OPENING, *messages), tools).rpartition(_ASSISTANT_TURN)[2]
         if after_end_token is not None:
             end = self._tokenizer.convert_ids_to_tokens(after_end_token)
             suffix = suffix.lstrip(" ").removeprefix(end)
-        return tuple(self._tokenizer(suffix, add_special_tokens=False)["input_ids"])
+        return self._ids(suffix)
+
+    def _render(self, messages: Sequence[_Frozen], tools: str) -> str:
+        offered: list[dict[str, Any]] = json.loads(tools)
+        rendered: str = self._tokenizer.apply_chat_template(
+            [_thawed(message) for message in messages],
+            tools=offered or None,
+            tokenize=False,
+            add_generation_prompt=True,
+        )
+        return rendered
+
+    def _ids(self, text: str) -> tuple[int, ...]:
+        return tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
     @cached_property
-    def _opening(self) -> list[Message]:
-        return [{"role": "user", "content": "."}, {"role": "assistant", "content": _ASSISTANT_TURN}]
+    def _unspoken(self) -> frozenset[int]:
+        """Special tokens that are no part of what is said."""
+        markers = set(self._tokenizer.convert_tokens_to_ids(list(MARKERS)))
+        return frozenset(self._tokenizer.all_special_ids) - markers
+
+
+def _frozen(message: Message) -> _Frozen:
+    """A message as the key of a cache."""
+    if len(message) == 2:
+        return message["role"], message["content"]
+    return message["role"], message["content"], json.dumps(message)
+
+
+def _thawed(frozen: _Frozen) -> Mapping[str, Any]:
+    """The message of a key."""
+    if len(frozen) == 2:
+        return {"role": frozen[0], "content": frozen[1]}
+    message: dict[str, Any] = json.loads(frozen[2])
+    return message
 
 
 class Dialogue:
-    """One growing conversation: prompt, then turns of the policy and observations in between."""
+    """One growing conversation: prompt, then turns of the policy and the environment's messages in between.
+
+    Without `messages` it has no tokens at all: an attempt whose environment did not begin.
+    """
 
     def __init__(
-        self, chat: ChatTokenizer, messages: Sequence[Message], end_token_ids: frozenset[int]
+        self,
+        chat: ChatTokenizer,
+        messages: Sequence[Message],
+        end_token_ids: frozenset[int],
+        tools: Sequence[ToolSchema] = (),
     ) -> None:
         self._chat = chat
         self._end_token_ids = end_token_ids
+        self._tools = json.dumps(list(tools)) if tools else "[]"
+        self._turns = 0
+        self.opening: tuple[Message, ...] = tuple(messages)
         self.messages: list[Message] = list(messages)
-        self.prompt_token_ids = chat.prompt(messages)
+        self.prompt_token_ids = chat.prompt(messages, self._tools) if messages else ()
         self.response_token_ids: list[int] = []
         self.response_mask: list[int] = []
         self.behaviour_logprobs: list[float] = []
@@ -80,21 +129,30 @@ class Dialogue:
         """Everything so far: the prompt of the next turn."""
         return self.prompt_token_ids + tuple(self.response_token_ids)
 
-    def add_turn(self, generation: Generation) -> str:
-        """Append what the policy said; returns it as text."""
+    @property
+    def length(self) -> int:
+        """Tokens so far."""
+        return len(self.prompt_token_ids) + len(self.response_token_ids)
+
+    def add_turn(self, generation: Generation) -> AssistantTurn:
+        """Append what the policy said; tool calls are read only where tools are offered."""
         self.response_token_ids.extend(generation.token_ids)
         self.response_mask.extend([1] * len(generation.token_ids))
         self.behaviour_logprobs.extend(generation.logprobs)
         self.truncated = self.truncated or generation.finish_reason == "length"
-        text = self._chat.text(generation.token_ids)
-        self.messages.append({"role": "assistant", "content": text})
-        return text
+        has_tools = self._tools != "[]"
+        text = self._chat.text(generation.token_ids, keep_tool_calls=has_tools)
+        turn = read_turn(text, self._turns) if has_tools else AssistantTurn(text)
+        self._turns += 1
+        self.messages.append(assistant_message(turn))
+        return turn
 
-    def add_observation(self, observation: str) -> None:
+    def add_messages(self, messages: Sequence[Message]) -> None:
         """Append what the environment said; its tokens are never trained (mask 0, log-probability 0)."""
-        last = self.response_token_ids[-1]
-        token_ids = self._chat.between_turns(observation, last if last in self._end_token_ids else None)
+        last = self.response_token_ids[-1] if self.response_token_ids else None
+        ended = last if last is not None and last in self._end_token_ids else None
+        token_ids = self._chat.between_turns(messages, ended, self._tools)
         self.response_token_ids.extend(token_ids)
         self.response_mask.extend([0] * len(token_ids))
         self.behaviour_logprobs.extend([0.0] * len(token_ids))
-        self.messages.append({"role": "user", "content": observation})
+        self.messages.extend(messages)

@@ -1,43 +1,42 @@
-"""What an episode asks for while it runs; a driver answers and the episode goes on."""
+"""What an episode asks for while it runs."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
+from typing import TYPE_CHECKING
 
-from erl_pipeline.engines.interface import Generation, GenerationRequest
-from storage.memory.view import MemoryHit
-from storage.tables.trajectories import Trajectory
+from erl_pipeline.engines.interface import GenerationRequest
 
-
-class Phase(IntEnum):
-    """Where in its episode a request stands; a batched driver finishes the earliest phase first, so that
-    batches stay large."""
-
-    FIRST_ATTEMPT = 0
-    RETRIEVAL = 1
-    REFLECTION = 2
-    SECOND_ATTEMPT = 3
+if TYPE_CHECKING:
+    from storage.memory.view import MemoryHit
 
 
 @dataclass(frozen=True)
-class TurnWanted:
-    """One turn of the policy, answered by a `Generation`."""
+class SampleRequest:
+    """One turn of a policy.
 
-    phase: Phase
+    `phase` says where in its episode the request stands; where episodes go in step, the earliest phase of
+    all is finished first, so that batches stay large.
+    """
+
+    phase: int
     request: GenerationRequest
 
 
 @dataclass(frozen=True)
-class ReflectionsWanted:
-    """Similar reflections from memory, answered by a list of `MemoryHit`."""
+class RetrievalRequest:
+    """Reflections from memory on similar situations; `phase` as in `SampleRequest`."""
 
+    phase: int
     situation: str
     task_type: str
-    phase: Phase = Phase.RETRIEVAL
 
 
-Wanted = TurnWanted | ReflectionsWanted
-Answer = Generation | list[MemoryHit]
-EpisodeSteps = Generator[Wanted, Answer, list[Trajectory]]
+Retrieve = Callable[[Sequence[RetrievalRequest]], "list[list[MemoryHit]]"]
+"""Answers many retrievals at once, in order."""
+
+
+def nothing_remembered(requests: Sequence[RetrievalRequest]) -> list[list[MemoryHit]]:
+    """The answers of an empty memory."""
+    return [[] for _ in requests]

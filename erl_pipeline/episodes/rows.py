@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import TYPE_CHECKING
 
-from erl_pipeline.environments.base import AttemptReport, Task
+from erl_pipeline.environments.interface import Task
+from erl_pipeline.environments.messages import Message
 from erl_pipeline.episodes.dialogue import Dialogue
-from erl_pipeline.episodes.prompts import Message
+from erl_pipeline.episodes.limits import RoleLimits
 from storage.artifacts.recipe import derive_seed
-from storage.memory.view import MemoryHit
 from storage.tables.trajectories import Trajectory, trajectory_id
+
+if TYPE_CHECKING:
+    from storage.memory.view import MemoryHit
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """What every trajectory of a shard says about where it came from."""
+    """What every trajectory of a shard says about where it came from.
+
+    `policy_versions` holds the artifact id of each model that is sampled, by the model's name.
+    """
 
     recipe_id: str
     iteration: int
-    policy_version: str
+    policy_versions: Mapping[str, str]
     tokenizer_digest: str
     memory_version: str
-    temperature: float
     run_seed: int
 
 
@@ -41,42 +46,18 @@ class EpisodeIdentity:
     def episode_id(self) -> str:
         return trajectory_id(self.provenance.recipe_id, self.task.task_id, self.sample_index)
 
-    def seed(self, phase: str, revision: int, turn: int) -> int:
-        """Seed of one turn: (run seed, iteration, task, sample, phase, revision, turn)."""
+    def seed(self, role: str, revision: int, turn: int) -> int:
+        """Seed of one turn: (run seed, iteration, task, sample, role, revision, turn). Rows hold that of
+        turn 0."""
         origin = self.provenance
         return derive_seed(
-            origin.run_seed, origin.iteration, self.task.task_id, self.sample_index, phase, revision, turn
+            origin.run_seed, origin.iteration, self.task.task_id, self.sample_index, role, revision, turn
         )
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """One try at the task. `finish_reason` is `done` or `context` (no room was left for another turn)."""
-
-    dialogue: Dialogue
-    opening: Sequence[Message]
-    report: AttemptReport
-    success: bool
-    finish_reason: str
-
-    def situation(self, feedback: str) -> str:
-        """What memory is searched by: the task as it was told, and the feedback."""
-        return situation(self.opening, feedback)
-
-
-@dataclass(frozen=True)
-class Reflection:
-    """What the policy wrote on a failed attempt; `text` is None when it is ill-formed."""
-
-    dialogue: Dialogue
-    text: str | None
-    hits: Sequence[MemoryHit]
-    finish_reason: str
 
 
 def opening_messages(row: Trajectory) -> tuple[Message, ...]:
     """The messages of a trajectory before the policy first spoke."""
-    messages = json.loads(row.messages)
+    messages: list[Message] = json.loads(row.messages)
     spoken = next((i for i, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
     return tuple(messages[:spoken])
 
@@ -86,76 +67,36 @@ def situation(opening: Sequence[Message], feedback: str) -> str:
     return f"{opening[-1]['content']}\n{feedback}"
 
 
-def attempt_row(
-    episode: EpisodeIdentity,
-    attempt: Attempt,
-    role: Literal["first_attempt", "second_attempt"],
-    revision: int,
-    parent: str | None,
-) -> Trajectory:
-    """The trajectory of an attempt; `parent` is the reflection (or attempt) that led to it."""
-    return _row(
-        episode,
-        attempt.dialogue,
-        role,
-        revision,
-        parent,
-        reward=attempt.report.reward,
-        success=attempt.success,
-        finish_reason=attempt.finish_reason,
-        truncated=attempt.dialogue.truncated or attempt.finish_reason == "context",
-        feedback=attempt.report.feedback,
-        text=None,
-        hits=(),
-        memory_version="",
-    )
+@dataclass(frozen=True)
+class Outcome:
+    """What a conversation of an episode led to; the names are those of the columns.
 
-
-def reflection_row(
-    episode: EpisodeIdentity, reflection: Reflection, failed: Attempt, revision: int, parent: str
-) -> Trajectory:
-    """The trajectory of a reflection on `failed`, with the feedback it answers.
-
-    Its reward is that of the attempt it leads to, 0 until that is known.
+    `parent` is the trajectory that led to this one, `text` a reflection as it is used, `hits` are the memory
+    entries that stood in the prompt; None where no memory was asked. `metrics` are the environment's.
     """
-    return _row(
-        episode,
-        reflection.dialogue,
-        "reflection",
-        revision,
-        parent,
-        reward=0.0,
-        success=False,
-        finish_reason=reflection.finish_reason if reflection.text is not None else "ill_formed",
-        truncated=reflection.dialogue.truncated,
-        feedback=failed.report.feedback,
-        text=reflection.text,
-        hits=reflection.hits,
-        memory_version=episode.provenance.memory_version,
-    )
+
+    role: str
+    revision: int
+    parent: str | None
+    reward: float
+    success: bool
+    finish_reason: str
+    truncated: bool
+    feedback: str
+    text: str | None = None
+    hits: Sequence[MemoryHit] | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
-def _row(
-    episode: EpisodeIdentity,
-    dialogue: Dialogue,
-    role: Literal["first_attempt", "reflection", "second_attempt"],
-    revision: int,
-    parent: str | None,
-    *,
-    reward: float,
-    success: bool,
-    finish_reason: str,
-    truncated: bool,
-    feedback: str,
-    text: str | None,
-    hits: Sequence[MemoryHit],
-    memory_version: str,
+def trajectory(
+    episode: EpisodeIdentity, limits: RoleLimits, dialogue: Dialogue, outcome: Outcome
 ) -> Trajectory:
-    task, origin = episode.task, episode.provenance
+    """The row of one conversation."""
+    task, origin, role, revision = episode.task, episode.provenance, outcome.role, outcome.revision
     return Trajectory(
         trajectory_id=trajectory_id(origin.recipe_id, task.task_id, episode.sample_index, role, revision),
         episode_id=episode.episode_id,
-        parent_trajectory_id=parent,
+        parent_trajectory_id=outcome.parent,
         iteration=origin.iteration,
         task_id=task.task_id,
         task_type=task.task_type,
@@ -169,18 +110,19 @@ def _row(
         response_token_ids=tuple(dialogue.response_token_ids),
         response_mask=tuple(dialogue.response_mask),
         behaviour_logprobs=tuple(dialogue.behaviour_logprobs),
-        temperature=origin.temperature,
-        policy_version=origin.policy_version,
+        temperature=limits.temperature,
+        policy_version=origin.policy_versions[limits.model],
         tokenizer_digest=origin.tokenizer_digest,
-        reward=reward,
-        success=success,
-        finish_reason=finish_reason,
-        truncated=truncated,
-        feedback=feedback,
+        reward=outcome.reward,
+        success=outcome.success,
+        finish_reason=outcome.finish_reason,
+        truncated=outcome.truncated,
+        feedback=outcome.feedback,
+        metrics=json.dumps(dict(outcome.metrics)),
         messages=json.dumps(dialogue.messages, ensure_ascii=False),
-        text=text,
-        memory_version=memory_version,
-        memory_entry_ids=tuple(hit.entry.entry_id for hit in hits),
+        text=outcome.text,
+        memory_version="" if outcome.hits is None else origin.memory_version,
+        memory_entry_ids=tuple(hit.entry.entry_id for hit in outcome.hits or ()),
         seed=episode.seed(role, revision, 0),
         task_payload=json.dumps(dict(task.payload), sort_keys=True, ensure_ascii=False),
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
-from erl_pipeline.config.base import Settings
+from erl_pipeline.config.base import PluginSettings
 
 if TYPE_CHECKING:
     from erl_pipeline.config.generation import SamplingConfig
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from erl_pipeline.plan.plan import RunState
     from erl_pipeline.plan.planner import Planner
 
-SettingsT = TypeVar("SettingsT", bound=Settings)
+SettingsT = TypeVar("SettingsT", bound=PluginSettings)
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,8 @@ class Column:
 
 
 class PlanLearning(Protocol):
-    """Plans the learning of an iteration from an artifact of kind `rollouts`; without `remember` (as in offline
+    """Plans the learning of an iteration from an artifact of kind `rollouts`; without `remember` (as in
+    offline
     training) no memory is kept."""
 
     def __call__(
@@ -122,7 +123,7 @@ class Method(Generic[SettingsT]):
     state names the policies to sample from."""
     plan_learning: PlanLearning
     """Plans what an iteration learns from rollouts, its own or stored ones; returns the state after it."""
-    episode_settings: Callable[[SettingsT], Settings]
+    episode_settings: Callable[[SettingsT], PluginSettings]
     """The settings that its episodes follow from, for the recipes of stages that play them."""
     open_episode: OpenEpisode
     """How an episode goes, given those settings."""

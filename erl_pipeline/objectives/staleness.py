@@ -71,7 +71,8 @@ def weight_rows(
     ages: Mapping[str, int | None],
     correction: DecoupledCorrection,
 ) -> list[dict[str, object]]:
-    """One row for each trajectory, for the table of a staleness measurement; arguments as `summarize_weights`.
+    """One row for each trajectory, for the table of a staleness measurement; arguments as
+    `summarize_weights`.
 
     `ages` maps a policy version to its age, None where it is unknown.
     """
@@ -93,7 +94,6 @@ def weight_rows(
             }
         )
     return result
-
 
 
 def _behaviour(rows: Sequence[Trajectory]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -75,9 +75,7 @@ class _Walk:
         self._deaths: Counter[int] = Counter()
         self._whole: set[str] = set()
         self._numbers = {node.artifact_id: at for at, node in reversed(list(enumerate(plan.nodes)))}
-        self._pending = {
-            node.artifact_id for node in plan.nodes if node.artifact_id not in execution.trusted
-        }
+        self._pending = {node.artifact_id for node in plan.nodes if node.artifact_id not in execution.trusted}
         for number, node in enumerate(plan.nodes):
             if node.artifact_id in self._pending:
                 self._await(number, set(node.recipe.inputs.values()) & self._pending)
@@ -167,7 +165,9 @@ class _Walk:
                 if artifact_id not in self._numbers:
                     raise
                 maker = self._plan.nodes[self._numbers[artifact_id]].title
-                self._given.listener.warn(f"{maker} ({artifact_id}) is gone from the store. It is made again.")
+                self._given.listener.warn(
+                    f"{maker} ({artifact_id}) is gone from the store. It is made again."
+                )
                 again.add(artifact_id)
         for artifact_id in again - self._pending:
             self._pending.add(artifact_id)

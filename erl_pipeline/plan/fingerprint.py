@@ -25,7 +25,9 @@ def package_fingerprint(package: str) -> str:
     """
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
-        raise ConfigError(f"package {package} has no source files, so no fingerprint of its code can be taken")
+        raise ConfigError(
+            f"package {package} has no source files, so no fingerprint of its code can be taken"
+        )
     origin = Path(spec.origin)
     if spec.submodule_search_locations is None:
         return files_fingerprint([(origin.name, origin)])

@@ -1,4 +1,5 @@
-"""One planned stage as a worker gets it, and its computation: what is not committed is computed and committed."""
+"""One planned stage as a worker gets it, and its computation: what is not committed is computed and
+committed."""
 
 from __future__ import annotations
 

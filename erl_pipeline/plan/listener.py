@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 
 class Listener(Protocol):
-    """Is told of stages by their titles, such as `fine_tune of iteration 3`. May be called from any thread."""
+    """Is told of stages by their titles, such as `fine_tune of iteration 3`. May be called from any
+    thread."""
 
     def stage_started(self, title: str) -> None:
         """A stage is looked for, or computed."""

@@ -12,7 +12,6 @@ from erl_pipeline.plan.stage import Stage
 from erl_pipeline.policies.checkpoints import BASE, CHECKPOINT
 from storage.artifacts.recipe import Recipe
 
-
 POLICY = "policy"
 """The model that acts; a method may train others beside it."""
 
@@ -28,7 +27,8 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class PlannedStage:
-    """One stage of a plan. `settings` are those of the recipe, as an object. `artifact_id` is the recipe's, but for what a run is known to have made by another
+    """One stage of a plan. `settings` are those of the recipe, as an object. `artifact_id` is the recipe's,
+    but for what a run is known to have made by another
     recipe; `locations` says where files lie whose digests are in the settings (SHA-256 -> path)."""
 
     stage: Stage[Any]

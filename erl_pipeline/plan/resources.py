@@ -38,7 +38,10 @@ class Resources:
     """What stages of one process share. Close it when no stage is at work any more."""
 
     def __init__(
-        self, settings: WorkerSettings, stop: threading.Event | None = None, store: ArtifactStore | None = None
+        self,
+        settings: WorkerSettings,
+        stop: threading.Event | None = None,
+        store: ArtifactStore | None = None,
     ) -> None:
         self.settings = settings
         self.store = store or ArtifactStore(settings.store_uri, threads=settings.threads)
@@ -72,10 +75,12 @@ class Resources:
         """The memory of the run, searched and written by its versions."""
 
         def open_memory() -> ReflectionMemory:
-            from storage.memory.embedding import Embedder
+            from erl_pipeline.policies.embedding import SentenceEmbedder
             from storage.memory.reflection_memory import ReflectionMemory
 
-            return ReflectionMemory(self.store.uri, self.settings.run, self.store, Embedder(embedding_model))
+            return ReflectionMemory(
+                self.store.uri, self.settings.run, self.store, SentenceEmbedder(embedding_model)
+            )
 
         return self.keep(f"memory {embedding_model}", open_memory)
 

@@ -1,4 +1,5 @@
-"""How stages are called: in this process one after the other, or by an orchestrator in threads or processes."""
+"""How stages are called: in this process one after the other, or by an orchestrator in threads or
+processes."""
 
 from __future__ import annotations
 
@@ -8,13 +9,13 @@ from dataclasses import dataclass
 from threading import Event
 from typing import Generic, Literal, Protocol, TypeVar
 
-from erl_pipeline.config.base import Settings
+from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.plan.job import StageJob, StageOutcome, compute
 from erl_pipeline.plan.listener import Listener, StageProgress
 from erl_pipeline.plan.resources import Resources, WorkerSettings
 from storage.artifacts.manifest import Manifest
 
-SettingsT = TypeVar("SettingsT", bound=Settings)
+SettingsT = TypeVar("SettingsT", bound=PluginSettings)
 
 
 class WorkerDied(Exception):
@@ -58,7 +59,7 @@ class RunnerPlugin(Generic[SettingsT]):
     """Calls the function with a runner for one run; all that the runner has started has ended after it."""
 
 
-class InProcessConfig(Settings):
+class InProcessConfig(PluginSettings):
     """Stages are called in this process, one after the other."""
 
     type: Literal["in_process"] = "in_process"

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sources:
-    """`code`: for the environment and the method, package -> fingerprint of its sources. `files`: path, as the
+    """`code`: for the environment and the method, package -> fingerprint of its sources. `files`: path, as
+    the
     configuration names it -> SHA-256 of its content. `weights`: digest of a pretrained policy's files."""
 
     code: Mapping[CodeOwner, Mapping[str, str]]
@@ -53,15 +54,15 @@ def read_sources(config: RunConfig) -> Sources:
     environment = plugins("environments")[config.environment.type]
     method = plugins("methods")[config.method.type]
     paths = environment.value.files(config.environment).values()
-    pretrained = isinstance(config.policy, PretrainedPolicyConfig)
+    model = config.policy.model if isinstance(config.policy, PretrainedPolicyConfig) else None
     return Sources(
         code={
             "environment": {environment.package: package_fingerprint(environment.package)},
             "method": {method.package: package_fingerprint(method.package)},
         },
         files={str(path): _sha256(path) for path in paths},
-        weights=weights_digest(config.policy.model) if pretrained else None,
-        model=config.policy.model if pretrained else "",
+        weights=None if model is None else weights_digest(model),
+        model=model or "",
     )
 
 
@@ -83,4 +84,3 @@ def _sha256(path: Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error}") from error
-

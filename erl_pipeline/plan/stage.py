@@ -1,4 +1,5 @@
-"""What a stage is: an object with a name, a version, a kind of output, the settings it reads, and `compute`."""
+"""What a stage is: an object with a name, a version, a kind of output, the settings it reads, and
+`compute`."""
 
 from __future__ import annotations
 

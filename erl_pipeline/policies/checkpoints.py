@@ -20,6 +20,7 @@ from storage.errors import ConfigError
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.policies.pretrained import LoadedPolicy
+    from storage.artifacts.store import ArtifactStore
 
 MODEL = "model"
 """The folder of a checkpoint that has the weights, or the adapter."""
@@ -67,6 +68,15 @@ def checkpoint_parts(inputs: Mapping[str, Artifact]) -> CheckpointParts:
     return CheckpointParts(checkpoint_id, base_id, base.path(MODEL), adapter)
 
 
+def stored_parts(store: ArtifactStore, checkpoint_id: str) -> CheckpointParts:
+    """The parts of a checkpoint in a store."""
+    checkpoint = store.open(checkpoint_id)
+    base = checkpoint.manifest.inputs.get(BASE)
+    return checkpoint_parts(
+        {CHECKPOINT: checkpoint} if base is None else {CHECKPOINT: checkpoint, BASE: store.open(base)}
+    )
+
+
 def load_checkpoint(parts: CheckpointParts, weights: WeightsSettings) -> LoadedPolicy:
     """The policy of a checkpoint: with its adapter, or a fresh one where the base is to get one.
 
@@ -80,8 +90,8 @@ def load_checkpoint(parts: CheckpointParts, weights: WeightsSettings) -> LoadedP
     if parts.adapter_folder is not None:
         if weights.lora is None:
             raise ConfigError(
-                f"policy.lora: checkpoint {parts.checkpoint_id} is an adapter; without policy.lora no run goes "
-                "on from it. `erl-pipeline export` merges it into a model that policy.model can name"
+                f"policy.lora: checkpoint {parts.checkpoint_id} is an adapter; without policy.lora no run "
+                "goes on from it. `erl-pipeline export` merges it into a model that policy.model can name"
             )
         read_adapter(policy.model, parts.adapter_folder, weights.lora)
     elif weights.lora is not None:

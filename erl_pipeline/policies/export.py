@@ -10,7 +10,7 @@ from typing import Literal
 from erl_pipeline.config.policy import PretrainedPolicyConfig
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.policies.adapters import merge_adapter, write_adapter
-from erl_pipeline.policies.checkpoints import checkpoint_parts, load_checkpoint
+from erl_pipeline.policies.checkpoints import load_checkpoint, stored_parts, weights_settings
 from erl_pipeline.policies.pretrained import save_policy
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
@@ -30,7 +30,7 @@ def export_checkpoint(
     """
     if output.is_file() or (output.is_dir() and any(output.iterdir())):
         raise InputError(f"--output {output} is there already and not an empty folder; name another one")
-    parts = checkpoint_parts(store, checkpoint_id)
+    parts = stored_parts(store, checkpoint_id)
     if adapter_only and parts.adapter_folder is None:
         raise InputError(f"--adapter-only: checkpoint {checkpoint_id} has no adapter; it is a whole model")
     try:
@@ -50,11 +50,11 @@ def export_checkpoint(
 def _write(
     store: ArtifactStore, config: RunConfig, checkpoint_id: str, folder: Path, adapter_only: bool
 ) -> Exported:
-    parts = checkpoint_parts(store, checkpoint_id)
+    parts = stored_parts(store, checkpoint_id)
     if parts.adapter_folder is None:
         shutil.copytree(parts.base_folder, folder, copy_function=shutil.copyfile)
         return "weights"
-    policy = load_checkpoint(store, checkpoint_id, config)
+    policy = load_checkpoint(parts, weights_settings(config))
     if adapter_only:
         assert isinstance(config.policy, PretrainedPolicyConfig)
         # Outside the store a base is known by the name that it came from.

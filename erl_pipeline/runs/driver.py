@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -18,6 +18,7 @@ from erl_pipeline.plan.resources import WorkerSettings
 from erl_pipeline.plan.runner import Runner, RunnerCall
 from erl_pipeline.plugins import plugins
 from erl_pipeline.runs.config import refuse_other_settings
+from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
 from storage.filesystem import disk_errors
 from storage.runs.ledger import LedgerEntry
@@ -58,6 +59,15 @@ class OpenRun:
         """The latest line of each place."""
         return latest_entries(self._entries)
 
+    @contextmanager
+    def observed_by(self, observers: Sequence[Observer]) -> Iterator[None]:
+        """Within the block these are told too."""
+        before, self.observers = self.observers, [*self.observers, *observers]
+        try:
+            yield
+        finally:
+            self.observers = before
+
     def record(self, planned: PlannedStage, outcome: StageOutcome) -> None:
         """Write an outcome to the ledger, unless it stands there already."""
         if outcome.reused:
@@ -86,7 +96,7 @@ class OpenRun:
         self,
         iteration: int | None,
         place: Place,
-        kind: str,
+        kind: ArtifactKind,
         artifact_id: str,
         reused: bool,
         seconds: float,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.build import plan_branch, plan_offline, plan_run
 from erl_pipeline.plan.plan import Place, Plan, RunState

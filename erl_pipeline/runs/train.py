@@ -28,13 +28,10 @@ def train(opened: OpenRun, iterations: int | None = None, check: bool = False) -
     """
     target = iterations or opened.config.iterations
     plan = plan_for(opened.store.uri, opened.run, opened.config, target, entries=opened.entries())
-    before = list(opened.observers)
-    with recorded_metrics(opened.config, opened.store, opened.run, opened.stages()) as observers:
-        opened.observers = [*before, *observers]
-        try:
-            carry_out(opened, plan, frozenset() if check else trusted_artifacts(opened, plan))
-        finally:
-            opened.observers = before
+    trusted = frozenset() if check else trusted_artifacts(opened, plan)
+    with recorded_metrics(opened.config, opened.store, opened.run, opened.stages()) as recorders:
+        with opened.observed_by(recorders):
+            carry_out(opened, plan, trusted)
     return TrainingSummary(opened.run.name, target, plan.states[-1])
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from erl_pipeline.config.generation import VllmEngineConfig
 from erl_pipeline.config.policy import PretrainedPolicyConfig
 from erl_pipeline.config.run import RunConfig
+from erl_pipeline.plan.build import plan_run
+from erl_pipeline.plan.sources import unread_sources
 from erl_pipeline.sizing.model_size import ModelSize, read_model_size
 from erl_pipeline.sizing.parts import Part
 from erl_pipeline.sizing.sampling import sampling_memory
 from erl_pipeline.sizing.training import BYTES, training_memory
+from erl_pipeline.stages.fine_tune import FineTuneSettings
 from storage.errors import InputError
 
 ASSUMED_TOKENS = 1024
@@ -44,8 +47,10 @@ def estimate_memory(config: RunConfig, size: ModelSize, sequence_tokens: int | N
     """
     policy = config.policy
     dtype = policy.dtype if isinstance(policy, PretrainedPolicyConfig) else "float32"
+    planned = plan_run(config, unread_sources(config), iterations=1).nodes
+    distils = any(isinstance(node.settings, FineTuneSettings) for node in planned)
     # Both updates hold the same weights and state; the one with more tokens at a time decides.
-    passes = [config.update, *([config.fine_tune] if config.distillation is not None else [])]
+    passes = [config.update, *([config.fine_tune] if distils else [])]
     estimates = [
         training_memory(
             size,
@@ -53,7 +58,7 @@ def estimate_memory(config: RunConfig, size: ModelSize, sequence_tokens: int | N
             config.optimizer,
             each,
             # With an adapter the reference is the model without it.
-            reference=config.objective.kl_coefficient > 0
+            reference=config.objective.needs_reference
             and not size.adapter_parameters
             and each is config.update,
         )

@@ -1,12 +1,13 @@
-"""The stages that make the first checkpoint: a cold start of the tiny policy, or the copy of a pretrained one."""
+"""The stages that make the first checkpoint: a cold start of the tiny policy, or the copy of a pretrained
+one."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import SerializeAsAny
 
-from erl_pipeline.config.base import Settings
+from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.policy import PretrainedPolicyConfig, TinyPolicyConfig
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.plugins import plugins
@@ -23,14 +24,14 @@ class ColdStartSettings(Settings):
     all runs of a store share it."""
 
     policy: TinyPolicyConfig
-    environment: SerializeAsAny[Settings]
+    environment: SerializeAsAny[PluginSettings]
 
 
 class PretrainedSettings(Settings):
     """Which model is copied in, by the digest of its files."""
 
     weights: str
-    dtype: str
+    dtype: Literal["float32", "bfloat16"]
 
 
 def _cold_start_slice(config: RunConfig, sources: Sources) -> ColdStartSettings:
@@ -44,7 +45,7 @@ def _cold_start(call: StageCall[ColdStartSettings]) -> StageResult:
     from erl_pipeline.policies.tiny.cold_start import cold_start
 
     settings = call.settings
-    plugin = plugins("environments")[settings.environment.type].value  # type: ignore[attr-defined]
+    plugin = plugins("environments")[settings.environment.type].value
     call.progress.begin(settings.policy.cold_start.steps, "steps")
 
     def on_step(_step: int, loss: float) -> None:

@@ -68,7 +68,9 @@ def distilled_rows(trajectories: Sequence[Trajectory], settings: DistillationSet
         via = parent if parent is not None and parent.role == settings.via_role else None
         yield SftRow(
             sft_row_id=f"s-{row.trajectory_id}",
-            prompt=opening_messages(first),
+            prompt=tuple(
+                {"role": said["role"], "content": said["content"]} for said in opening_messages(first)
+            ),
             completion=tuple(json.loads(row.messages)[len(opening_messages(row)) :]),
             input_token_ids=first.prompt_token_ids + row.response_token_ids,
             loss_mask=(0,) * len(first.prompt_token_ids) + row.response_mask,

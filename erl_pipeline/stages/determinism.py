@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import torch
+from typing import TYPE_CHECKING
 
 from erl_pipeline.config.generation import EngineConfig, VllmEngineConfig
 from storage.artifacts.manifest import Determinism
+
+if TYPE_CHECKING:
+    import torch
 
 
 def training_determinism(device: torch.device) -> Determinism:

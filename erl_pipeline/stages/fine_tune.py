@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import SerializeAsAny
 
-from erl_pipeline.config.base import Settings
+from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
@@ -15,9 +15,9 @@ from erl_pipeline.policies.checkpoints import WeightsSettings, weights_settings
 from erl_pipeline.stages.build_distillation import BUILD_DISTILLATION, DATASET, DistillationSettings
 from erl_pipeline.stages.training import ROLLOUTS, count_steps, open_trainer, training_result
 from erl_pipeline.trainers.interface import SupervisedTraining
-from erl_pipeline.trainers.sequences import TrainingSequence
+from erl_pipeline.trainers.sequences import supervised_sequence
 from storage.artifacts.recipe import derive_seed
-from storage.tables.sft import SftRow, read_sft_rows
+from storage.tables.sft import read_sft_rows
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
@@ -31,7 +31,7 @@ class FineTuneSettings(Settings):
 
     fine_tune: FineTuneConfig
     optimizer: OptimizerConfig
-    trainer: SerializeAsAny[Settings]
+    trainer: SerializeAsAny[PluginSettings]
     weights: WeightsSettings
 
 
@@ -70,7 +70,7 @@ def _compute(call: StageCall[FineTuneSettings]) -> StageResult:
     settings = call.settings
     rows = read_sft_rows([call.inputs["dataset"].path(DATASET)])
     trainer = open_trainer(call, settings.trainer, settings.optimizer, settings.weights)
-    work = SupervisedTraining([_sequence(row) for row in rows], settings.fine_tune, call.seed)
+    work = SupervisedTraining([supervised_sequence(row) for row in rows], settings.fine_tune, call.seed)
     metrics = trainer.fine_tune_supervised(work, count_steps(call, settings.fine_tune.steps))
     return training_result(call, trainer, metrics)
 
@@ -84,18 +84,3 @@ FINE_TUNE = Stage(
     slice=_slice,
     needs="device",
 )
-
-
-def _sequence(row: SftRow) -> TrainingSequence:
-    """The prompt reaches up to the first token that is trained."""
-    start = row.loss_mask.index(1)
-    return TrainingSequence(
-        trajectory_id=row.trajectory_id,
-        role="distilled",
-        prompt_token_ids=row.input_token_ids[:start],
-        response_token_ids=row.input_token_ids[start:],
-        response_mask=row.loss_mask[start:],
-        behaviour_logprobs=(),
-        advantage=1.0,
-        weight=row.weight,
-    )

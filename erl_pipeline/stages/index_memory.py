@@ -67,7 +67,8 @@ INDEX_MEMORY = Stage(
 def new_entries(
     trajectories: Sequence[Trajectory], memory_version: str, settings: IndexSettings
 ) -> Iterator[MemoryEntry]:
-    """Memory entries of one iteration's trajectories, in their order; one for each text that led to success."""
+    """Memory entries of one iteration's trajectories, in their order; one for each text that led to
+    success."""
     by_id = {row.trajectory_id: row for row in trajectories}
     openings = {
         row.episode_id: opening_messages(row) for row in trajectories if row.role == settings.opening_role

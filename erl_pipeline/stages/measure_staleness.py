@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pydantic import SerializeAsAny
 
-from erl_pipeline.config.base import Settings
+from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.objective import DecoupledCorrection
 from erl_pipeline.config.optimizer import OptimizerConfig
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
@@ -52,7 +52,7 @@ class StalenessSettings(Settings):
     correction: DecoupledCorrection
     microbatch_tokens: int
     optimizer: OptimizerConfig
-    trainer: SerializeAsAny[Settings]
+    trainer: SerializeAsAny[PluginSettings]
     weights: WeightsSettings
 
 

@@ -6,11 +6,12 @@ import os
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pydantic import SerializeAsAny
 
-from erl_pipeline.config.base import Settings
+from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.generation import (
     EngineConfig,
     SamplingConfig,
@@ -51,11 +52,11 @@ _VLLM_STARTS = "the vLLM server to start"
 class PlaySettings(Settings):
     """What episodes follow from, beside the checkpoint, the tasks and the memory."""
 
-    episode: SerializeAsAny[Settings]
+    episode: SerializeAsAny[PluginSettings]
     """The method's, with its type."""
     retrieval: RetrievalSettings | None
     """How a memory is searched; what it keeps is in the version that is an input."""
-    environment: SerializeAsAny[Settings]
+    environment: SerializeAsAny[PluginSettings]
     sampling: SamplingConfig
     success_threshold: float
     step_seconds: float
@@ -101,11 +102,13 @@ def play_episodes(
     from erl_pipeline.episodes.dialogue import ChatTokenizer
     from erl_pipeline.episodes.limits import EpisodeLimits
     from erl_pipeline.episodes.rows import Provenance
+    from erl_pipeline.policies.hardware import training_device
+    from erl_pipeline.stages.determinism import sampling_determinism
 
     parts = checkpoint_parts(call.inputs)
     policy = call.resources.keep("policies", LoadedPolicies).get(parts, settings.weights)
-    environment = plugins("environments")[settings.environment.type].value  # type: ignore[attr-defined]
-    method = plugins("methods")[settings.episode.type].value  # type: ignore[attr-defined]
+    environment = plugins("environments")[settings.environment.type].value
+    method = plugins("methods")[settings.episode.type].value
     sampling = settings.sampling
     if temperature is not None:
         sampling = sampling.model_copy(update={"temperature": temperature})
@@ -130,14 +133,14 @@ def play_episodes(
         provenance=Provenance(
             recipe_id=call.artifact_id,
             iteration=iteration,
-            policy_version=parts.checkpoint_id,
+            policy_versions={POLICY: parts.checkpoint_id},
             tokenizer_digest=policy.tokenizer_digest,
             memory_version="" if memory is None else memory.manifest.artifact_id,
             run_seed=run_seed,
         ),
     )
     progress = _EpisodeProgress(call)
-    return play.play_episodes(
+    played = play.play_episodes(
         setup,
         tasks,
         samples,
@@ -146,6 +149,8 @@ def play_episodes(
         on_episode=progress.count_episode,
         stop=call.resources.stop,
     )
+    engine = sampling_determinism(engine_of(call, settings), training_device())
+    return replace(played, determinism=engine if played.determinism == "bytes" else played.determinism)
 
 
 def engine_of(call: StageCall[Any], settings: PlaySettings) -> EngineConfig:
@@ -234,7 +239,7 @@ def _served(
 def _retrieve(call: StageCall[Any], settings: PlaySettings) -> Retrieve:
     """Answers retrievals from the memory version among the stage's inputs."""
     from erl_pipeline.episodes.requests import RetrievalRequest, nothing_remembered
-    from storage.memory.reflection_memory import MemoryHit
+    from storage.memory.view import MemoryHit
 
     memory, how = call.inputs.get(MEMORY), settings.retrieval
     if memory is None or how is None:

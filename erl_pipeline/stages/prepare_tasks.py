@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import SerializeAsAny
 
-from erl_pipeline.config.base import Settings
+from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.plugins import plugins
@@ -20,7 +20,7 @@ from storage.artifacts.recipe import derive_seed
 from storage.errors import InputError
 
 if TYPE_CHECKING:
-    from erl_pipeline.config.run import PluginSettings, RunConfig
+    from erl_pipeline.config.run import RunConfig
     from erl_pipeline.plan.planner import Planner
     from erl_pipeline.plan.sources import Sources
 
@@ -30,7 +30,7 @@ TRAINING, HELD_OUT = "training.jsonl", "held_out.jsonl"
 class TaskSettings(Settings):
     """What the tasks follow from."""
 
-    environment: SerializeAsAny[Settings]
+    environment: SerializeAsAny[PluginSettings]
     """Without the settings that name files; `files` has the digests of these."""
     files: dict[str, str]
     """Setting that names a file -> SHA-256 of the file."""
@@ -85,7 +85,8 @@ class RequestedTaskSettings(TaskSettings):
 
 
 def plan_requested_tasks(planner: Planner, task_file: str | None) -> str:
-    """Tasks for an evaluation on request: of a file, by its SHA-256, or as many held-out ones as configured."""
+    """Tasks for an evaluation on request: of a file, by its SHA-256, or as many held-out ones as
+    configured."""
     base = planner.settings(PREPARE_TASKS)
     settings = RequestedTaskSettings(
         environment=base.environment,
@@ -125,7 +126,9 @@ def _write(folder: Path, name: str, tasks: Sequence[Task]) -> None:
     (folder / name).write_text("".join(task_line(task) + "\n" for task in tasks), encoding="utf-8")
 
 
-def located(environment: Settings, files: Mapping[str, str], locations: Mapping[str, str]) -> PluginSettings:
+def located(
+    environment: PluginSettings, files: Mapping[str, str], locations: Mapping[str, str]
+) -> PluginSettings:
     """The environment's settings with the paths of its files on this machine.
 
     Raises InputError when a file no longer has the content that the plan was made with.
@@ -138,8 +141,7 @@ def located(environment: Settings, files: Mapping[str, str], locations: Mapping[
                 f"environment.{name}: {path} has changed since the run was planned; start it again"
             )
         paths[name] = path
-    found: PluginSettings = environment.model_copy(update=paths)  # type: ignore[assignment]
-    return found
+    return environment.model_copy(update=paths)
 
 
 def read_tasks(tasks: Artifact, name: str) -> list[Task]:

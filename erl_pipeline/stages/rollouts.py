@@ -85,7 +85,7 @@ def _generate(call: StageCall[RolloutSettings]) -> StageResult:
     write_trajectories(call.folder / TRAJECTORIES, played.rows)
     memory = call.inputs.get(MEMORY)
     return StageResult(
-        counters=count_rollouts(played.rows),
+        counters={**count_rollouts(played.rows), **played.counters},
         rows={TRAJECTORIES: len(played.rows)},
         policy_version=call.inputs[CHECKPOINT].manifest.artifact_id,
         memory_version=None if memory is None else memory.manifest.artifact_id,

@@ -1,11 +1,12 @@
-"""What the stages that train have in common: the trainer of a checkpoint, its progress, its new checkpoint."""
+"""What the stages that train have in common: the trainer of a checkpoint, its progress, its new
+checkpoint."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from erl_pipeline.config.base import Settings
+from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.config.optimizer import OptimizerConfig
 from erl_pipeline.plan.stage import StageCall, StageResult
 from erl_pipeline.plugins import plugins
@@ -20,7 +21,7 @@ ROLLOUTS = "rollouts"
 
 
 def open_trainer(
-    call: StageCall[Any], trainer: Settings, optimizer: OptimizerConfig, weights: WeightsSettings
+    call: StageCall[Any], trainer: PluginSettings, optimizer: OptimizerConfig, weights: WeightsSettings
 ) -> Trainer:
     """The trainer of the checkpoint among the stage's inputs. An engine gives its device back first."""
     release_engine(call.resources)
@@ -31,7 +32,7 @@ def open_trainer(
         load=lambda: policies.take(parts, weights),
         optimizer=optimizer,
     )
-    opened: Trainer = plugins("trainers")[trainer.type].value.open(trainer, start)  # type: ignore[attr-defined]
+    opened: Trainer = plugins("trainers")[trainer.type].value.open(trainer, start)
     return opened
 
 

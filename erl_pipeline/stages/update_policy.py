@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import SerializeAsAny
 
-from erl_pipeline.config.base import Settings
+from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.config.optimizer import OptimizerConfig, UpdateConfig
+from erl_pipeline.objectives.advantages import group_advantages
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import (
@@ -17,14 +19,15 @@ from erl_pipeline.policies.checkpoints import (
     CHECKPOINT,
     WeightsSettings,
     checkpoint_parts,
+    load_checkpoint,
     weights_settings,
 )
 from erl_pipeline.stages.rollouts import trajectory_files
 from erl_pipeline.stages.training import ROLLOUTS, count_steps, open_trainer, training_result
-from erl_pipeline.trainers.interface import Reinforcement
-from erl_pipeline.trainers.sequences import training_sequences
+from erl_pipeline.trainers.interface import LoadPolicy, Reinforcement
+from erl_pipeline.trainers.sequences import TrainingSequence, trajectory_sequence
 from storage.artifacts.recipe import derive_seed
-from storage.tables.trajectories import read_trajectories
+from storage.tables.trajectories import Trajectory, read_trajectories
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
@@ -41,7 +44,7 @@ class UpdateSettings(Settings):
     objective: ObjectiveConfig
     optimizer: OptimizerConfig
     update: UpdateConfig
-    trainer: SerializeAsAny[Settings]
+    trainer: SerializeAsAny[PluginSettings]
     weights: WeightsSettings
 
 
@@ -88,10 +91,22 @@ def _compute(call: StageCall[UpdateSettings]) -> StageResult:
     return training_result(call, trainer, metrics)
 
 
-def _reference(call: StageCall[UpdateSettings]):  # type: ignore[no-untyped-def]
-    """How the policy of the KL term is loaded; the base of an adapter is in memory already."""
-    from erl_pipeline.policies.checkpoints import load_checkpoint
+def training_sequences(
+    trajectories: Sequence[Trajectory], objective: ObjectiveConfig
+) -> list[TrainingSequence]:
+    """Trajectories with their advantages; groups are those of the rows, one for each task and role."""
+    advantages = group_advantages(
+        [row.reward for row in trajectories],
+        [row.group_id for row in trajectories],
+        objective.advantage_normalization,
+    )
+    return [
+        trajectory_sequence(row, advantage) for row, advantage in zip(trajectories, advantages, strict=True)
+    ]
 
+
+def _reference(call: StageCall[UpdateSettings]) -> LoadPolicy | Literal["own_base"] | None:
+    """How the policy of the KL term is loaded; the base of an adapter is in memory already."""
     if REFERENCE not in call.inputs:
         return None
     reference = call.inputs[REFERENCE]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
 
-from erl_pipeline.config.base import Settings
+from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
 from erl_pipeline.trainers.metrics import FineTuneMetrics, UpdateMetrics
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from erl_pipeline.policies.pretrained import LoadedPolicy
 
-SettingsT = TypeVar("SettingsT", bound=Settings)
+SettingsT = TypeVar("SettingsT", bound=PluginSettings)
 
 OnStep = Callable[[int, float], None]
 """Called after each optimizer step with its number, from 1, and its loss. An error that it raises ends the

@@ -31,7 +31,7 @@ class Reached:
     relation: str
     via: str
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Of an artifact stage, kind, iteration, run, policy version and metrics; of a row what tells it apart."""
+    """Of an artifact what its manifest says first (`_ARTIFACT_FACTS`); of a row what tells it apart."""
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,13 @@ So nothing that a run has already made is made again, and all that comes later i
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 
+from storage.artifacts.manifest import Manifest
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
@@ -24,13 +26,17 @@ from storage.memory.chain import (
 )
 from storage.memory.history import latest_version, memory_versions
 from storage.memory.removals import Removal, write_removals
-from storage.runs.run import Run
+from storage.runs.ledger import LedgerEntry
+from storage.runs.run import Run, latest_entries
 
 REQUEST_STAGE = "forget_request"
 """Asks that an entry be forgotten, and says why."""
 
-FORGET_STAGE = "forget_memory"
+FORGET_STAGE, FORGET_VERSION = "forget_memory", 1
 """Removes the entry that a request names."""
+
+REQUEST_INPUT = "request"
+"""The input that names the request."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,13 @@ def forget(store: ArtifactStore, run: Run, entry_id: str, reason: str) -> Forgot
         removal = forget_recipe(version, request.artifact_id) if indexed else None
         if removal is not None:
             with store.create(removal, run=run.name, iteration=begun) as staging:
-                removed = write_forgotten(store, staging.path, removal)
+                removed = write_forgotten(
+                    store,
+                    staging.path,
+                    version,
+                    store.open(request.artifact_id).manifest,
+                    removal.artifact_id,
+                )
                 staging.commit(counters={"entries_forgotten": removed}, memory_version=removal.artifact_id)
             _record(run, begun, removal, key)
     return Forgotten(
@@ -100,24 +112,36 @@ def request_recipe(version: str, entry_id: str, reason: str) -> Recipe:
 
 def forget_recipe(parent: str, request_id: str) -> Recipe:
     """The recipe of the memory version that fulfils a request."""
-    return Recipe(FORGET_STAGE, 1, {}, {PARENT_INPUT: parent, "request": request_id}, 0, kind="memory")
+    return Recipe(
+        FORGET_STAGE,
+        FORGET_VERSION,
+        {},
+        {PARENT_INPUT: parent, REQUEST_INPUT: request_id},
+        0,
+        kind="memory",
+    )
 
 
-def forget_requests(run: Run) -> dict[int, list[str]]:
+def forget_requests(entries: Iterable[LedgerEntry]) -> dict[int, tuple[str, ...]]:
     """Iteration -> the requests to be fulfilled after it, as artifact ids, in order."""
     requests: dict[int, list[tuple[str, str]]] = {}
-    for entry in run.stages():
+    for entry in latest_entries(entries):
         if entry.stage == REQUEST_STAGE:
             requests.setdefault(entry.iteration or 0, []).append((entry.key, entry.artifact_id))
-    return {iteration: [artifact_id for _, artifact_id in sorted(of)] for iteration, of in requests.items()}
+    return {
+        iteration: tuple(artifact_id for _, artifact_id in sorted(of)) for iteration, of in requests.items()
+    }
 
 
-def write_forgotten(store: ArtifactStore, folder: Path, recipe: Recipe) -> int:
-    """Write the files of a `forget_recipe`; how many entries leave (0 where it is gone by other means)."""
-    version = recipe.artifact_id
-    request = store.open(recipe.inputs["request"]).manifest
+def write_forgotten(
+    store: ArtifactStore, folder: Path, parent: str, request: Manifest, version: str
+) -> int:
+    """Write the files of the memory version that fulfils a request; how many entries leave.
+
+    None leaves where the entry is gone by other means. `parent` is the version before.
+    """
     entry_id, reason = str(request.settings["entry_id"]), str(request.settings["reason"])
-    state = _state(store, recipe.inputs[PARENT_INPUT], entry_id)
+    state = _state(store, parent, entry_id)
     removals = [Removal(entry_id, "forgotten", reason, version)] if state == "held" else []
     return write_removals(folder / REMOVALS_FILE, removals)
 

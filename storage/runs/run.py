@@ -48,8 +48,9 @@ class Run:
         key: str = "",
         reused: bool,
         seconds: float,
-    ) -> None:
-        """Write down that a stage has given an artifact of a kind; it is on disk when this returns.
+    ) -> LedgerEntry:
+        """Write down that a stage has given an artifact of a kind; the line, which is on disk when this
+        returns.
 
         `key` tells apart several artifacts of one stage in one iteration. `seconds` is wall time.
 
@@ -58,18 +59,18 @@ class Run:
         lease = self._lease
         if lease is not None:
             lease.require()
-        self._ledger("ledger.jsonl" if lease is None else f"ledger-{lease.number:08d}.jsonl").append(
-            LedgerEntry(
-                iteration=iteration,
-                stage=stage,
-                kind=kind,
-                key=key,
-                artifact_id=artifact_id,
-                reused=reused,
-                seconds=seconds,
-                recorded_at=datetime.now(UTC),
-            )
+        entry = LedgerEntry(
+            iteration=iteration,
+            stage=stage,
+            kind=kind,
+            key=key,
+            artifact_id=artifact_id,
+            reused=reused,
+            seconds=seconds,
+            recorded_at=datetime.now(UTC),
         )
+        self._ledger("ledger.jsonl" if lease is None else f"ledger-{lease.number:08d}.jsonl").append(entry)
+        return entry
 
     def stages(self) -> list[LedgerEntry]:
         """The latest entry of each (iteration, stage, key), in the order they were first recorded."""

@@ -1,1 +1,35 @@
 """FrozenLake without slipping, with symbols and action words that need not give their meaning away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from erl_pipeline.environments.frozen_lake import environment, tasks
+from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
+from erl_pipeline.environments.frozen_lake.tiny.parts import tiny_parts
+from erl_pipeline.environments.frozen_lake.tiny.prompts import CompactPrompts
+from erl_pipeline.environments.interface import EnvironmentPlugin
+from erl_pipeline.environments.prompt_format import PromptFormat
+
+
+def _prompts(settings: FrozenLakeConfig) -> PromptFormat | None:
+    return CompactPrompts(settings.action_words) if settings.format == "compact" else None
+
+
+def _files(settings: FrozenLakeConfig) -> dict[str, Path]:
+    return {} if settings.task_file is None else {"task_file": Path(settings.task_file)}
+
+
+ENVIRONMENT = EnvironmentPlugin(
+    settings=FrozenLakeConfig,
+    training_tasks=tasks.training_tasks,
+    held_out_tasks=tasks.held_out_tasks,
+    open=environment.open_frozen_lake,
+    tasks_from_file=tasks.tasks_from_file,
+    prompts=_prompts,
+    files=_files,
+    tiny=tiny_parts,
+    tiny_needs="format: compact",
+    # Demonstrations draw a world of their own each time, and boards that are generated.
+    tiny_exclude=frozenset({"world_seed", "task_file", "instructions"}),
+)

@@ -7,8 +7,8 @@ import random
 from collections.abc import Collection
 from typing import Literal
 
-from erl_pipeline.config.environment import FrozenLakeConfig
 from erl_pipeline.environments.frozen_lake.board import Board
+from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from storage.errors import ConfigError
 
 Split = Literal["training", "held_out"]

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
+from erl_pipeline.config.templates import render
 from erl_pipeline.environments.frozen_lake.board import Board
 from erl_pipeline.environments.frozen_lake.steps import Action, Ending, Outcome, Step
 from erl_pipeline.environments.frozen_lake.world import World
@@ -20,23 +21,25 @@ _EFFECTS: dict[Outcome, str] = {
 
 
 class ProseRendering:
-    """The texts of one task."""
+    """The texts of one task. `instructions` is a template, see `FrozenLakeConfig`."""
 
     def __init__(
-        self, board: Board, world: World, max_steps: int, action_mode: Literal["step", "plan"]
+        self,
+        board: Board,
+        world: World,
+        max_steps: int,
+        action_mode: Literal["step", "plan"],
+        instructions: str,
     ) -> None:
         self._board = board
         self._world = world
         self._max_steps = max_steps
         self._action_mode = action_mode
+        self._instructions = instructions
 
     @property
     def instructions(self) -> str:
-        return (
-            "You act in a world that is shown as a grid of symbols. Its rules and the meaning of the symbols "
-            "are not told; find out what leads to success. You may think first; the last square brackets "
-            f"count. The possible actions are: {', '.join(self._words)}."
-        )
+        return render(self._instructions, {"actions": self._words})
 
     @property
     def _answer_format(self) -> str:

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
-from erl_pipeline.config.environment import FrozenLakeConfig
-from erl_pipeline.environments.base import Task
 from erl_pipeline.environments.frozen_lake.board import Board
 from erl_pipeline.environments.frozen_lake.generation import Split, generate_boards
+from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.frozen_lake.task_file import BoardTask, read_task_file
 from erl_pipeline.environments.frozen_lake.world import world_of_task
+from erl_pipeline.environments.interface import Task
 from storage.errors import InputError
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
-from erl_pipeline.config.environment import FrozenLakeConfig
 from erl_pipeline.environments.frozen_lake.board import DIRECTIONS, Direction
+from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from erl_pipeline.config.base import Settings
+from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.config.distillation import DistillationConfig
 from erl_pipeline.config.memory import MemoryConfig
 from erl_pipeline.config.switch import switch
 from erl_pipeline.methods.erl.prompts import PromptTemplates
 
 
-class ErlConfig(Settings):
-    """Experiential reinforcement learning (arXiv 2602.13949): attempt, feedback, reflection, second attempt."""
+class ErlConfig(PluginSettings):
+    """Experiential reinforcement learning (arXiv 2602.13949): attempt, feedback, reflection, second
+    attempt."""
 
     type: Literal["erl"] = "erl"
     reflection: bool = True
@@ -45,7 +46,7 @@ class ErlConfig(Settings):
         return self
 
 
-class ErlEpisodeSettings(Settings):
+class ErlEpisodeSettings(PluginSettings):
     """What an episode of ERL follows from."""
 
     type: Literal["erl"] = "erl"

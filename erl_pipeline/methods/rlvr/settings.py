@@ -6,12 +6,12 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator
 
-from erl_pipeline.config.base import Settings
+from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.config.distillation import DistillationConfig
 from erl_pipeline.config.switch import switch
 
 
-class RlvrConfig(Settings):
+class RlvrConfig(PluginSettings):
     """Reinforcement learning from verifiable rewards: first attempts alone (GRPO, arXiv 2402.03300)."""
 
     type: Literal["rlvr"] = "rlvr"
@@ -19,7 +19,7 @@ class RlvrConfig(Settings):
     """`on`: supervised training on attempts that succeeded, the control that ERL is compared with."""
 
 
-class RlvrEpisodeSettings(Settings):
+class RlvrEpisodeSettings(PluginSettings):
     """What an episode follows from: nothing that can be set."""
 
     type: Literal["rlvr"] = "rlvr"

@@ -10,21 +10,7 @@ from __future__ import annotations
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from erl_pipeline.config.environment import FrozenLakeConfig
 from erl_pipeline.config.policy import TinyPolicyConfig
-from erl_pipeline.environments.frozen_lake.compact import STEP_WORDS
-from erl_pipeline.environments.frozen_lake.tiny.prompts import SLOTS
-
-_WORDS_PER_TURN = 7  # aim, action, <end>, <user>, outcome, cell, <assistant>
-
-
-def context_length(config: FrozenLakeConfig) -> int:
-    """Tokens of the longest sequence that is trained or sampled, with room for ill-formed turns."""
-    cells = config.rows[1] * config.column_range[1]
-    attempt = cells + SLOTS + 4 + _WORDS_PER_TURN * config.max_steps
-    reflection = cells + STEP_WORDS * config.max_steps + 2 * SLOTS + 8
-    spare = 6 * config.max_steps
-    return max(attempt + spare, reflection + spare)
 
 
 def build_model(

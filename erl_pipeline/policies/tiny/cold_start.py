@@ -10,13 +10,11 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from erl_pipeline.config.environment import FrozenLakeConfig
 from erl_pipeline.config.policy import ColdStartConfig, TinyPolicyConfig
-from erl_pipeline.environments.frozen_lake.generation import generate_boards
-from erl_pipeline.environments.frozen_lake.tiny.demonstrations import Demonstration, demonstrate
-from erl_pipeline.policies.tiny.architecture import build_model, context_length
-from erl_pipeline.policies.tiny.tokenizer import build_tokenizer
-from storage.errors import ConfigError, TrainingDiverged
+from erl_pipeline.environments.tiny_parts import Demonstration, TinyParts
+from erl_pipeline.policies.tiny.architecture import build_model
+from erl_pipeline.policies.tiny.tokenizer import ASSISTANT, BOS, END, USER, build_tokenizer
+from storage.errors import TrainingDiverged
 
 _DECAY_FROM = 0.6  # share of the steps after which the learning rate falls
 _LAST_RATE = 0.05  # what it falls to, as a share of its peak
@@ -25,31 +23,24 @@ _BETAS = (0.9, 0.95)
 
 def cold_start(
     policy: TinyPolicyConfig,
-    environment: FrozenLakeConfig,
+    parts: TinyParts,
     seed: int,
     output_dir: Path,
     on_step: Callable[[int, float], None] | None = None,
 ) -> dict[str, float]:
     """Make the tiny policy's first checkpoint: a plain `save_pretrained` folder with its tokenizer.
 
-    The same arguments and number of threads give the same weights. Held-out boards are never
-    demonstrated. `on_step` is told each step (from 1) and its loss in nats a token.
+    The same arguments and number of threads give the same weights. `parts` are those of the environment.
+    `on_step` is told each step (from 1) and its loss in nats a token.
 
     Returns the mean of the last losses in nats a token and the number of trained tokens. Raises
-    `ConfigError` when the environment does not speak the compact format and `TrainingDiverged` when a
-    loss is not finite.
+    `TrainingDiverged` when a loss is not finite.
     """
-    if environment.format != "compact":
-        raise ConfigError(
-            f"environment.format: {environment.format}: a policy of type: tiny reads format: compact only"
-        )
     settings = policy.cold_start
-    positions = context_length(environment)
-    tokenizer = build_tokenizer(environment, positions)
-    model = build_model(policy, tokenizer, positions, seed)
+    tokenizer = build_tokenizer(parts.words, parts.context_length)
+    model = build_model(policy, tokenizer, parts.context_length, seed)
     optimizers = _optimizers(model, settings)
-    boards = generate_boards(environment, "training", environment.training_boards)
-    stream = random.Random(f"cold_start/{seed}")
+    episodes = parts.demonstrations(random.Random(f"cold_start/{seed}"), settings)
 
     trained_tokens = 0
     losses: list[float] = []
@@ -57,7 +48,7 @@ def cold_start(
     for step in range(settings.steps):
         shown: list[Demonstration] = []
         for _ in range(settings.demonstrations_per_step):
-            shown += demonstrate(stream, environment, settings, boards)
+            shown += next(episodes)
         token_ids, trained = to_batch(shown, tokenizer)
         loss = _mean_loss(model, token_ids, trained)
         losses.append(loss.item())
@@ -81,19 +72,33 @@ def cold_start(
     return {"loss": sum(last) / len(last), "trained_tokens": float(trained_tokens)}
 
 
+def to_words(demonstration: Demonstration) -> tuple[list[str], list[bool]]:
+    """A conversation as the tokenizer's words, and which of them are trained: what the assistant says."""
+    words, trained = [BOS], [False]
+    for message in demonstration:
+        said = message["content"].split()
+        if message["role"] == "assistant":
+            words += [ASSISTANT, *said, END]
+            trained += [False, *[True] * (len(said) + 1)]
+        else:
+            words += [USER, *said]
+            trained += [False] * (len(said) + 1)
+    return words, trained
+
+
 def to_batch(
     demonstrations: Sequence[Demonstration], tokenizer: PreTrainedTokenizerFast
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Token ids and trained mask, `[batch, time]`; padded on the right, which causal attention never sees."""
     ids = tokenizer.get_vocab()
-    width = max(len(demonstration.words) for demonstration in demonstrations)
-    token_ids = torch.full((len(demonstrations), width), tokenizer.pad_token_id, dtype=torch.long)
-    trained = torch.zeros(len(demonstrations), width, dtype=torch.bool)
-    for row, demonstration in enumerate(demonstrations):
-        length = len(demonstration.words)
-        token_ids[row, :length] = torch.tensor([ids[word] for word in demonstration.words])
-        trained[row, :length] = torch.tensor(demonstration.trained)
-    return token_ids, trained
+    shown = [to_words(demonstration) for demonstration in demonstrations]
+    width = max(len(words) for words, _ in shown)
+    token_ids = torch.full((len(shown), width), tokenizer.pad_token_id, dtype=torch.long)
+    mask = torch.zeros(len(shown), width, dtype=torch.bool)
+    for row, (words, trained) in enumerate(shown):
+        token_ids[row, : len(words)] = torch.tensor([ids[word] for word in words])
+        mask[row, : len(words)] = torch.tensor(trained)
+    return token_ids, mask
 
 
 def _mean_loss(model: GPT2LMHeadModel, token_ids: torch.Tensor, trained: torch.Tensor) -> torch.Tensor:

@@ -1,23 +1,20 @@
-"""The tiny policy's tokenizer: one token for each word of the compact format, and its chat template."""
+"""The tiny policy's tokenizer: one token for each word of an environment, and its chat template."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedTokenizerFast
 
-from erl_pipeline.config.environment import FrozenLakeConfig
-from erl_pipeline.environments.frozen_lake.board import DIRECTIONS
-from erl_pipeline.environments.frozen_lake.compact import ENDINGS, OUTCOMES, PADDING, cell_word
-from erl_pipeline.environments.frozen_lake.tiny.prompts import FIELD_WORDS, UNKNOWN
-from storage.errors import ConfigError
-
 BOS = "<bos>"
 END = "<end>"
 PAD = "<pad>"
 USER = "<user>"
 ASSISTANT = "<assistant>"
+OWN_WORDS = (PAD, BOS, END, USER, ASSISTANT)
 
 CHAT_TEMPLATE = (
     "<bos>{% for message in messages %}"
@@ -27,28 +24,16 @@ CHAT_TEMPLATE = (
 )
 
 
-def vocabulary(config: FrozenLakeConfig) -> list[str]:
-    """Every word of the compact format of these settings; a word's place is its token id.
+def build_tokenizer(words: Sequence[str], context_length: int) -> PreTrainedTokenizerFast:
+    """A tokenizer that splits at spaces. An unknown word is an error, never a silent stand-in.
 
-    Raises `ConfigError` where a chosen symbol or action word is a word of the format itself.
+    `words` follow the tokenizer's own in the order of ids. Raises `ValueError` for a word that comes twice.
     """
-    cells = [cell_word(cell) for cell in range(config.rows[1] * config.column_range[1])]
-    fixed = [PAD, BOS, END, USER, ASSISTANT, PADDING, UNKNOWN, *FIELD_WORDS, *DIRECTIONS]
-    fixed += [word for word in OUTCOMES if word not in ENDINGS]
-    fixed += [*ENDINGS, *cells]
-    chosen = [*config.symbols, *config.action_words]
-    for word in chosen:
-        if word in fixed or chosen.count(word) > 1:
-            raise ConfigError(
-                f"environment.symbols and environment.action_words: {word!r} has another meaning in "
-                "format: compact; allowed are words that it does not use"
-            )
-    return fixed + chosen
-
-
-def build_tokenizer(config: FrozenLakeConfig, context_length: int) -> PreTrainedTokenizerFast:
-    """A tokenizer that splits at spaces. An unknown word is an error, never a silent stand-in."""
-    ids = {word: index for index, word in enumerate(vocabulary(config))}
+    vocabulary = [*OWN_WORDS, *words]
+    ids = {word: index for index, word in enumerate(vocabulary)}
+    if len(ids) < len(vocabulary):
+        twice = next(word for word in vocabulary if vocabulary.count(word) > 1)
+        raise ValueError(f"the word {twice!r} comes twice in the vocabulary of the tiny policy")
     tokenizer = Tokenizer(WordLevel(ids))
     tokenizer.pre_tokenizer = WhitespaceSplit()
     return PreTrainedTokenizerFast(

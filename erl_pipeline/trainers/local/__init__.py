@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from erl_pipeline.config.base import Settings
+from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.trainers.interface import Trainer, TrainerPlugin, TrainingStart
 
 
-class LocalTrainerConfig(Settings):
+class LocalTrainerConfig(PluginSettings):
     """Training in the process of the stage, on one device."""
 
     type: Literal["local"] = "local"

@@ -1,23 +1,27 @@
 """Episodes whose policy says what a test tells it to say."""
 
+import asyncio
 from collections.abc import Sequence
+from functools import partial
 
-from transformers import PreTrainedTokenizerFast
-
-from erl_pipeline.config.environment import FrozenLakeConfig
 from erl_pipeline.engines.interface import Generation
-from erl_pipeline.environments.base import Task
-from erl_pipeline.environments.catalog import open_environment, prompt_format
+from erl_pipeline.environments.frozen_lake import ENVIRONMENT
+from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
+from erl_pipeline.environments.interface import Task
+from erl_pipeline.episodes.context import EpisodeContext
 from erl_pipeline.episodes.dialogue import ChatTokenizer
-from erl_pipeline.episodes.episode import EpisodeRules, run_episode
-from erl_pipeline.episodes.requests import ReflectionsWanted, TurnWanted, Wanted
-from erl_pipeline.episodes.rows import Provenance
+from erl_pipeline.episodes.guarded_environment import GuardedEnvironment
+from erl_pipeline.episodes.limits import EpisodeLimits, RoleLimits
+from erl_pipeline.episodes.play import EpisodeSetup
+from erl_pipeline.episodes.requests import RetrievalRequest, SampleRequest
+from erl_pipeline.episodes.rows import EpisodeIdentity, Provenance
+from erl_pipeline.methods.erl.episode import FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT, ErlRules, run_episode
 from erl_pipeline.policies.tiny.tokenizer import build_tokenizer
 from storage.tables.trajectories import Trajectory
 
 CONTEXT = 128
 # Start in the upper left corner, goal two cells to its right, a hole below the start.
-ENVIRONMENT = FrozenLakeConfig(world_seed=0)
+SETTINGS = FrozenLakeConfig(world_seed=0)
 TASK = Task(
     task_id="corner",
     task_type="frozen_lake-4x4",
@@ -29,51 +33,67 @@ TASK = Task(
         "symbols": {"player": "@", "frozen": "#", "hole": "$", "goal": "&"},
     },
 )
-PROVENANCE = Provenance("recipe", 3, "policy-1", "tokenizer", "memory-1", 1.0, 0)
+TOKENIZER = build_tokenizer(ENVIRONMENT.require_tiny(SETTINGS).words, CONTEXT)
+PROVENANCE = Provenance("recipe", 3, {"policy": "policy-1"}, "tokenizer", "memory-1", 0)
+COMPACT = ENVIRONMENT.prompts(SETTINGS)
+assert COMPACT is not None
 
 
-def rules(tokenizer: PreTrainedTokenizerFast, **changes: object) -> EpisodeRules:
-    settings: dict[str, object] = {
-        "retries": True,
-        "reflection": True,
-        "retrieval": False,
-        "max_revisions": 1,
-        "success_threshold": 1.0,
-        "temperature": 1.0,
-        "max_new_tokens": 8,
-        "max_reflection_tokens": 8,
-        "context_length": CONTEXT,
-        "end_token_ids": frozenset({tokenizer.eos_token_id}),
-    }
-    return EpisodeRules(**{**settings, **changes})  # type: ignore[arg-type]
+def limits(context_length: int = CONTEXT, step_seconds: float = 60.0) -> EpisodeLimits:
+    return EpisodeLimits(
+        context_length=context_length,
+        end_token_ids=frozenset({TOKENIZER.eos_token_id}),
+        success_threshold=1.0,
+        step_seconds=step_seconds,
+        by_role={
+            FIRST_ATTEMPT: RoleLimits(temperature=1.0, max_new_tokens=8),
+            REFLECTION: RoleLimits(temperature=0.7, max_new_tokens=6),
+            SECOND_ATTEMPT: RoleLimits(temperature=1.0, max_new_tokens=8),
+        },
+    )
+
+
+def setup(**rules: object) -> EpisodeSetup:
+    """Episodes of ERL on FrozenLake in its compact form."""
+    chosen = ErlRules(**{"prompts": COMPACT, "max_revisions": 1, **rules})  # type: ignore[arg-type]
+    protocol = partial(run_episode, rules=chosen)
+    return EpisodeSetup(ENVIRONMENT, SETTINGS, protocol, ChatTokenizer(TOKENIZER), limits(), PROVENANCE)
+
+
+def says(text: str) -> Generation:
+    """A turn of the policy that ends with its end token."""
+    token_ids = tuple(TOKENIZER(f"{text} <end>", add_special_tokens=False)["input_ids"])
+    return Generation(token_ids, (-0.25,) * len(token_ids), "stop")
 
 
 def play(
-    answers: Sequence[str], retrieved: Sequence[object] = (), sample: int = 0, **changes: object
-) -> tuple[list[Trajectory], list[Wanted]]:
+    answers: Sequence[str],
+    retrieved: Sequence[object] = (),
+    sample: int = 0,
+    context_length: int = CONTEXT,
+    **rules: object,
+) -> tuple[list[Trajectory], list[SampleRequest | RetrievalRequest]]:
     """One episode in which the policy says `answers`, turn by turn; returns its rows and all it asked for."""
-    tokenizer = build_tokenizer(ENVIRONMENT, CONTEXT)
-    steps = run_episode(
-        TASK,
-        sample,
-        open_environment(ENVIRONMENT, TASK),
-        prompt_format(ENVIRONMENT),
-        ChatTokenizer(tokenizer),
-        rules(tokenizer, **changes),
-        PROVENANCE,
-    )
     remaining = list(answers)
-    asked: list[Wanted] = []
-    try:
-        wanted = next(steps)
-        while True:
-            asked.append(wanted)
-            if isinstance(wanted, ReflectionsWanted):
-                wanted = steps.send(list(retrieved))  # type: ignore[arg-type]
-                continue
-            assert isinstance(wanted, TurnWanted)
-            ids = tuple(tokenizer(f"{remaining.pop(0)} <end>", add_special_tokens=False)["input_ids"])
-            wanted = steps.send(Generation(ids, (-0.25,) * len(ids), "stop"))
-    except StopIteration as end:
-        assert not remaining
-        return end.value, asked
+    asked: list[SampleRequest | RetrievalRequest] = []
+
+    async def ask_policy(request: SampleRequest) -> Generation:
+        asked.append(request)
+        return says(remaining.pop(0))
+
+    async def ask_memory(request: RetrievalRequest) -> list[object]:
+        asked.append(request)
+        return list(retrieved)
+
+    given = setup(**rules)
+    context = EpisodeContext(
+        identity=EpisodeIdentity(TASK, sample, PROVENANCE),
+        environment=GuardedEnvironment(lambda: ENVIRONMENT.open(SETTINGS, TASK), 60.0),
+        chat=given.chat,
+        limits=limits(context_length),
+        ask_policy=ask_policy,
+        ask_memory=ask_memory,  # type: ignore[arg-type]
+    )
+    rows: list[Trajectory] = asyncio.run(given.protocol(context))  # type: ignore[arg-type]
+    assert not remaining
+    return rows, asked

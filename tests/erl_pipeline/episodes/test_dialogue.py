@@ -4,21 +4,32 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 from transformers import PreTrainedTokenizerFast
 
-from erl_pipeline.config.environment import FrozenLakeConfig
 from erl_pipeline.engines.interface import Generation
+from erl_pipeline.environments.messages import Message, ToolSchema, tool_message, user_message
 from erl_pipeline.episodes.dialogue import ChatTokenizer, Dialogue
 from erl_pipeline.policies.tiny.tokenizer import build_tokenizer
 
+WORDS = ["@", "#", "notes", "?", "up", "left", "a", "b", "bump", "c3"]
+SEARCH: ToolSchema = {
+    "type": "function",
+    "function": {
+        "name": "search",
+        "description": "Find pages.",
+        "parameters": {"type": "object", "properties": {"for": {"type": "string"}}},
+    },
+}
 CHATML = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
-    "{{ message['content'] | trim }}<|im_end|>\n{% endfor %}"
+    "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
+    "{% for message in messages %}<|im_start|>{% if message['role'] == 'tool' %}"
+    "user\n<tool_response>{{ message['content'] }}</tool_response>"
+    "{% else %}{{ message['role'] }}\n{{ message['content'] | trim }}{% endif %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
 
 def chatml_tokenizer() -> PreTrainedTokenizerFast:
     """One token for each character, and the two markers of the ChatML template."""
-    characters = sorted(set("abcdefghijklmnopqrstuvwxyz0123456789 \n.[]"))
+    characters = sorted(set(map(chr, range(32, 127))) | {"\n"})
     tokenizer = Tokenizer(WordLevel({c: i for i, c in enumerate(characters)}))
     tokenizer.pre_tokenizer = Split("", "isolated")
     tokenizer.decoder = decoders.Fuse()
@@ -41,8 +52,8 @@ def test_a_dialogue_in_ids_reads_as_its_chat_template(end: str) -> None:
     """Also when a turn was cut off: then the environment's tokens close it."""
     tokenizer = chatml_tokenizer()
     dialogue = Dialogue(ChatTokenizer(tokenizer), [{"role": "user", "content": "board"}], end_ids(tokenizer))
-    assert dialogue.add_turn(said(tokenizer, f"go up{end}", "stop" if end else "length")) == "go up"
-    dialogue.add_observation("you moved")
+    assert dialogue.add_turn(said(tokenizer, f"go up{end}", "stop" if end else "length")).text == "go up"
+    dialogue.add_messages([user_message("you moved")])
 
     expected = tokenizer.apply_chat_template(dialogue.messages, tokenize=False, add_generation_prompt=True)
     assert [m["content"] for m in dialogue.messages] == ["board", "go up", "you moved"]
@@ -51,12 +62,12 @@ def test_a_dialogue_in_ids_reads_as_its_chat_template(end: str) -> None:
 
 
 def test_only_sampled_tokens_are_trained() -> None:
-    tokenizer = build_tokenizer(FrozenLakeConfig(), 128)
+    tokenizer = build_tokenizer(WORDS, 128)
     dialogue = Dialogue(
         ChatTokenizer(tokenizer), [{"role": "user", "content": "@ # notes ? ?"}], end_ids(tokenizer)
     )
     dialogue.add_turn(said(tokenizer, "up a <end>"))
-    dialogue.add_observation("bump c3")
+    dialogue.add_messages([user_message("bump c3")])
     dialogue.add_turn(said(tokenizer, "left b <end>"))
 
     words = tokenizer.convert_ids_to_tokens(dialogue.token_ids)
@@ -69,9 +80,68 @@ def test_only_sampled_tokens_are_trained() -> None:
 
 def test_sampled_ids_are_kept_even_where_their_text_would_tokenize_otherwise() -> None:
     """Special tokens in the middle of an answer vanish from its text, not from its ids."""
-    tokenizer = build_tokenizer(FrozenLakeConfig(), 128)
+    tokenizer = build_tokenizer(WORDS, 128)
     dialogue = Dialogue(ChatTokenizer(tokenizer), [{"role": "user", "content": "@"}], end_ids(tokenizer))
     ids = tokenizer.convert_tokens_to_ids(["<user>", "up", "<pad>", "a", "<end>"])
 
-    assert dialogue.add_turn(Generation(tuple(ids), (-1.0,) * 5, "stop")) == "up a"
+    assert dialogue.add_turn(Generation(tuple(ids), (-1.0,) * 5, "stop")).text == "up a"
     assert dialogue.response_token_ids == ids
+
+
+def test_tools_stand_in_the_prompt_and_their_answers_between_the_turns() -> None:
+    """In ids, a conversation with tool calls reads as its chat template, token for token."""
+    tokenizer = chatml_tokenizer()
+    opening: list[Message] = [{"role": "user", "content": "which page"}]
+    dialogue = Dialogue(ChatTokenizer(tokenizer), opening, end_ids(tokenizer), [SEARCH])
+    call = '<tool_call>{"name": "search", "arguments": {"for": "lakes"}}</tool_call>'
+    turn = dialogue.add_turn(said(tokenizer, f"i look {call}<|im_end|>"))
+    (called,) = turn.tool_calls
+    assert (called.name, dict(called.arguments), called.problem) == ("search", {"for": "lakes"}, None)
+    dialogue.add_messages([tool_message(called, "page 7")])
+
+    expected = tokenizer.apply_chat_template(
+        [
+            *opening,
+            {"role": "assistant", "content": f"i look {call}"},
+            {"role": "tool", "content": "page 7", "tool_call_id": called.call_id, "name": "search"},
+        ],
+        tools=[SEARCH],
+        tokenize=False,
+        add_generation_prompt=True,
+    )
+    shown = "".join(tokenizer.convert_ids_to_tokens(dialogue.token_ids))
+    assert shown == expected
+    assert '"name": "search"' in shown.split("<|im_start|>user")[0]
+    assert "<tool_response>page 7</tool_response>" in shown
+    assert dialogue.messages[1:] == [
+        {
+            "role": "assistant",
+            "content": "i look",
+            "tool_calls": [
+                {
+                    "id": called.call_id,
+                    "type": "function",
+                    "function": {"name": "search", "arguments": {"for": "lakes"}},
+                }
+            ],
+        },
+        {"role": "tool", "content": "page 7", "tool_call_id": called.call_id, "name": "search"},
+    ]
+
+
+def test_tool_calls_are_read_also_where_their_markers_are_special_tokens() -> None:
+    tokenizer = chatml_tokenizer()
+    tokenizer.add_special_tokens(
+        {"additional_special_tokens": ["<|im_start|>", "<tool_call>", "</tool_call>"]}
+    )
+    opening: list[Message] = [{"role": "user", "content": "which page"}]
+    dialogue = Dialogue(ChatTokenizer(tokenizer), opening, end_ids(tokenizer), [SEARCH])
+    turn = dialogue.add_turn(said(tokenizer, '<tool_call>{"name": "search"}</tool_call><|im_end|>'))
+    assert [call.name for call in turn.tool_calls] == ["search"]
+    without_tools = Dialogue(ChatTokenizer(tokenizer), opening, end_ids(tokenizer))
+    assert without_tools.add_turn(said(tokenizer, "ok<|im_end|>")).tool_calls == ()
+
+
+def test_without_an_opening_there_are_no_tokens() -> None:
+    tokenizer = build_tokenizer(WORDS, 128)
+    assert Dialogue(ChatTokenizer(tokenizer), (), end_ids(tokenizer)).token_ids == ()

@@ -1,6 +1,6 @@
 import pytest
 
-from erl_pipeline.environments.base import Task
+from erl_pipeline.environments.interface import Task
 from erl_pipeline.stages.prepare_tasks import draw_tasks
 from storage.errors import InputError
 

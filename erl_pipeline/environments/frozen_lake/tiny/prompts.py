@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from erl_pipeline.environments.base import AttemptReport
-from erl_pipeline.episodes.prompts import Message
+from erl_pipeline.environments.messages import Message, user_message
+from erl_pipeline.environments.prompt_format import AttemptReport
 
 UNKNOWN = "?"
 SLOTS = 4
@@ -23,7 +23,7 @@ class CompactPrompts:
         self._allowed = {UNKNOWN, *action_words}
 
     def attempt(self, instructions: str, observation: str, notes: Sequence[str]) -> list[Message]:
-        return [_user(f"{observation} notes {_merged(reversed(notes))}")]
+        return [user_message(f"{observation} notes {_merged(reversed(notes))}")]
 
     def retry(self, instructions: str, report: AttemptReport) -> list[Message]:
         """The attempt prompt with empty slots: there is no field that could hold an earlier attempt."""
@@ -33,7 +33,7 @@ class CompactPrompts:
         fields = (
             f"{report.observation} trace {report.trace} {report.feedback} memory {_merged(memory)} reflect"
         )
-        return [_user(fields)]
+        return [user_message(fields)]
 
     def read_reflection(self, text: str) -> str | None:
         """Four slots; None for any other text."""
@@ -47,7 +47,3 @@ def _merged(reflections: Iterable[str]) -> str:
     for reflection in reflections:
         slots = [new if old == UNKNOWN else old for old, new in zip(slots, reflection.split(), strict=True)]
     return " ".join(slots)
-
-
-def _user(content: str) -> Message:
-    return {"role": "user", "content": content}

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from erl_pipeline.config.environment import FrozenLakeConfig
 from erl_pipeline.environments.frozen_lake.board import Board, parse_board
 from erl_pipeline.environments.frozen_lake.generation import generate_boards, split_of
+from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from storage.errors import ConfigError
 
 

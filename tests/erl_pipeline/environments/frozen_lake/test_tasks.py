@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from erl_pipeline.config.environment import FrozenLakeConfig
 from erl_pipeline.environments.frozen_lake.generation import generate_boards
+from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.frozen_lake.tasks import held_out_tasks, tasks_from_file, training_tasks
 from storage.errors import InputError
 

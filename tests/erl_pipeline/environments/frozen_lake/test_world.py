@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from erl_pipeline.config.environment import FrozenLakeConfig
+from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.frozen_lake.world import hidden_permutation, world_of_task
 
 

@@ -6,33 +6,47 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from erl_pipeline.config.environment import FrozenLakeConfig
 from erl_pipeline.config.policy import ColdStartConfig, TinyPolicyConfig
-from erl_pipeline.environments.frozen_lake.tiny.demonstrations import Demonstration
-from erl_pipeline.policies.tiny.cold_start import cold_start, to_batch
+from erl_pipeline.environments.frozen_lake import ENVIRONMENT
+from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
+from erl_pipeline.environments.messages import Message
+from erl_pipeline.policies.tiny.cold_start import cold_start, to_batch, to_words
 from erl_pipeline.policies.tiny.tokenizer import build_tokenizer
-from storage.errors import ConfigError
 
+PARTS = ENVIRONMENT.require_tiny(FrozenLakeConfig())
+CONVERSATION: list[Message] = [
+    {"role": "user", "content": "@ & notes ? ? ? ?"},
+    {"role": "assistant", "content": "up a"},
+    {"role": "user", "content": "bump c0"},
+    {"role": "assistant", "content": "right b"},
+]
 SMALL = TinyPolicyConfig(
     hidden_size=32, heads=1, layers=1, cold_start=ColdStartConfig(steps=30, demonstrations_per_step=8)
 )
 
 
+def test_a_conversation_is_what_the_chat_template_gives_and_the_assistants_words_are_trained() -> None:
+    tokenizer = build_tokenizer(PARTS.words, 64)
+    words, trained = to_words(CONVERSATION)
+    assert " ".join(words) == tokenizer.apply_chat_template(CONVERSATION, tokenize=False)
+    said = [word for word, mine in zip(words, trained, strict=True) if mine]
+    assert said == ["up", "a", "<end>", "right", "b", "<end>"]
+
+
 def test_batches_are_padded_on_the_right() -> None:
-    tokenizer = build_tokenizer(FrozenLakeConfig(), 64)
-    short = Demonstration(["<bos>", "a", "<end>"], [False, True, True])
-    long = Demonstration(["<bos>", "b", "c", "<end>"], [False, True, False, True])
-    token_ids, trained = to_batch([short, long], tokenizer)
-    assert tokenizer.convert_ids_to_tokens(token_ids[0].tolist()) == ["<bos>", "a", "<end>", "<pad>"]
-    assert tokenizer.convert_ids_to_tokens(token_ids[1].tolist()) == ["<bos>", "b", "c", "<end>"]
-    assert trained.tolist() == [[False, True, True, False], [False, True, False, True]]
+    tokenizer = build_tokenizer(PARTS.words, 64)
+    token_ids, trained = to_batch([CONVERSATION[:2], CONVERSATION], tokenizer)
+    short = ["<bos>", "<user>", "@", "&", "notes", "?", "?", "?", "?", "<assistant>", "up", "a", "<end>"]
+    long, _ = to_words(CONVERSATION)
+    padding = len(long) - len(short)
+    assert tokenizer.convert_ids_to_tokens(token_ids[0].tolist()) == short + ["<pad>"] * padding
+    assert tokenizer.convert_ids_to_tokens(token_ids[1].tolist()) == long
+    assert trained[0].tolist() == [False] * 10 + [True] * 3 + [False] * padding
 
 
 def test_the_loss_falls_and_the_folder_is_a_plain_checkpoint(tmp_path: Path) -> None:
     losses: list[float] = []
-    metrics = cold_start(
-        SMALL, FrozenLakeConfig(), 0, tmp_path, on_step=lambda step, loss: losses.append(loss)
-    )
+    metrics = cold_start(SMALL, PARTS, 0, tmp_path, on_step=lambda step, loss: losses.append(loss))
     assert len(losses) == 30
     assert losses[0] == pytest.approx(3.8, abs=0.2)  # ln(44 words) at the start
     assert losses[-1] < losses[0] - 0.5
@@ -47,14 +61,9 @@ def test_the_loss_falls_and_the_folder_is_a_plain_checkpoint(tmp_path: Path) -> 
 def test_the_same_seed_gives_the_same_weights(tmp_path: Path) -> None:
     for name, seed in (("first", 0), ("again", 0), ("other", 1)):
         torch.manual_seed(len(name))
-        cold_start(SMALL, FrozenLakeConfig(), seed, tmp_path / name)
+        cold_start(SMALL, PARTS, seed, tmp_path / name)
     first, again, other = (
         (tmp_path / name / "model.safetensors").read_bytes() for name in ("first", "again", "other")
     )
     assert first == again
     assert first != other
-
-
-def test_prose_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"environment\.format: prose"):
-        cold_start(SMALL, FrozenLakeConfig(format="prose"), 0, tmp_path)

@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from erl_pipeline.config.environment import FrozenLakeConfig
-from erl_pipeline.policies.tiny.tokenizer import build_tokenizer, vocabulary
-from storage.errors import ConfigError
+from erl_pipeline.policies.tiny.tokenizer import build_tokenizer
 
+WORDS = ["@", "&", "notes", "?", "up", "a", "bump", "c0", "c15", "."]
 MESSAGES = [
     {"role": "user", "content": "@ & notes ? ? ? ?"},
     {"role": "assistant", "content": "up a"},
@@ -16,20 +15,14 @@ MESSAGES = [
 ]
 
 
-def test_every_word_is_one_token_and_none_is_twice() -> None:
-    words = vocabulary(FrozenLakeConfig())
-    assert len(words) == len(set(words))
-    assert {"@", "a", "up", "c15", "notes", "?", ".", "lost"} <= set(words)
-
-
 def test_the_chat_template_frames_the_turns() -> None:
-    tokenizer = build_tokenizer(FrozenLakeConfig(), 128)
+    tokenizer = build_tokenizer(WORDS, 128)
     text = tokenizer.apply_chat_template(MESSAGES, tokenize=False, add_generation_prompt=True)
     assert text == "<bos> <user> @ & notes ? ? ? ? <assistant> up a <end> <user> bump c0 <assistant>"
 
 
 def test_ids_come_back_as_words_from_a_saved_tokenizer(tmp_path: Path) -> None:
-    built = build_tokenizer(FrozenLakeConfig(), 128)
+    built = build_tokenizer(WORDS, 128)
     built.save_pretrained(tmp_path)
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     text = "<bos> <user> @ c15 . <assistant> up a <end>"
@@ -40,8 +33,8 @@ def test_ids_come_back_as_words_from_a_saved_tokenizer(tmp_path: Path) -> None:
     assert loaded.chat_template == built.chat_template
 
 
-def test_a_word_with_two_meanings_is_refused() -> None:
-    with pytest.raises(ConfigError, match="'fell' has another meaning"):
-        vocabulary(FrozenLakeConfig(action_words=("a", "b", "c", "fell")))
-    with pytest.raises(ConfigError, match=r"'a' has another meaning"):
-        vocabulary(FrozenLakeConfig(symbols=("a", "#", "$", "&")))
+def test_a_word_that_comes_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match="'up' comes twice"):
+        build_tokenizer(["up", "a", "up"], 64)
+    with pytest.raises(ValueError, match="'<end>' comes twice"):
+        build_tokenizer(["<end>"], 64)

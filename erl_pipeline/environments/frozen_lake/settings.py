@@ -1,15 +1,22 @@
-"""Settings of the environments."""
+"""Settings of FrozenLake."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from erl_pipeline.config.base import Settings
+from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.config.templates import check_template
+
+_INSTRUCTIONS = (
+    "You act in a world that is shown as a grid of symbols. Its rules and the meaning of the symbols are not "
+    "told; find out what leads to success. You may think first; the last square brackets count. The possible "
+    "actions are: {{ actions | join(', ') }}."
+)
 
 
-class FrozenLakeConfig(Settings):
+class FrozenLakeConfig(PluginSettings):
     """FrozenLake without slipping, on gymnasium's rules: reward 1 at the goal, holes end the attempt."""
 
     type: Literal["frozen_lake"] = "frozen_lake"
@@ -47,11 +54,19 @@ class FrozenLakeConfig(Settings):
     """Characters for player, frozen cell, hole and goal; they should not give the meaning away."""
     permute_symbols: bool = False
     """Another permutation of the symbols for each task."""
+    instructions: str = _INSTRUCTIONS
+    """What a language model is told first (`format: prose`), as a Jinja template. `actions`: the action
+    words in alphabetical order. How to answer is told with each observation."""
 
     @property
     def column_range(self) -> tuple[int, int]:
         """Least and most columns; square boards have those of `rows`."""
         return self.columns or self.rows
+
+    @field_validator("instructions")
+    @classmethod
+    def _instructions_can_be_rendered(cls, template: str) -> str:
+        return check_template("instructions", template, {"actions": ["a", "b"]})
 
     @model_validator(mode="after")
     def _possible_ranges(self) -> FrozenLakeConfig:
@@ -108,6 +123,3 @@ class FrozenLakeConfig(Settings):
                     "allowed for several sizes is format: prose"
                 )
         return self
-
-
-EnvironmentConfig = FrozenLakeConfig

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from erl_pipeline.config.environment import FrozenLakeConfig
+from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 
 
 def test_square_boards_take_their_columns_from_the_rows() -> None:

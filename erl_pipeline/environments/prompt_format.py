@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
-from erl_pipeline.environments.base import AttemptReport
-
-Message = dict[str, str]
-"""`{"role": "system" | "user" | "assistant", "content": text}`"""
+from erl_pipeline.environments.messages import Message
 
 
-class PromptFormat(Protocol):
-    """Prompts of the three roles. Only the arguments reach a prompt."""
+@dataclass(frozen=True)
+class AttemptReport:
+    """A finished attempt as a reflection prompt shows it; all of it is text that is true of the attempt."""
+
+    observation: str
+    trace: str
+    feedback: str
+    reward: float
+
+
+class AttemptPrompts(Protocol):
+    """Prompts of attempts. Only the arguments reach a prompt."""
 
     def attempt(self, instructions: str, observation: str, notes: Sequence[str]) -> list[Message]:
         """The opening of an attempt.
@@ -21,6 +29,10 @@ class PromptFormat(Protocol):
         `notes` (reflections on earlier attempts at this task, the latest last) it is a later attempt's.
         """
         ...
+
+
+class PromptFormat(AttemptPrompts, Protocol):
+    """Prompts of attempts, and of the reflections between them."""
 
     def retry(self, instructions: str, report: AttemptReport) -> list[Message]:
         """The opening of a second attempt that follows the feedback alone, without a reflection."""

@@ -3,7 +3,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from erl_pipeline.episodes.requests import Phase, ReflectionsWanted, TurnWanted
+from erl_pipeline.episodes.requests import RetrievalRequest, SampleRequest
+from erl_pipeline.methods.erl.episode import Phase
 from storage.errors import InputError
 from tests.erl_pipeline.episodes.script import play
 
@@ -14,7 +15,7 @@ def test_a_success_is_not_reflected_on() -> None:
     rows, asked = play(["right a", "right a"])
 
     assert [(row.role, row.reward, row.success) for row in rows] == [("first_attempt", 1.0, True)]
-    assert [wanted.phase for wanted in asked] == [Phase.FIRST_ATTEMPT] * 2
+    assert [request.phase for request in asked] == [Phase.FIRST_ATTEMPT] * 2
 
 
 def test_a_failure_leads_to_a_reflection_with_the_reward_of_the_second_attempt() -> None:
@@ -67,7 +68,7 @@ def test_retrieved_reflections_stand_in_the_reflection_prompt_and_in_the_row() -
     hit = SimpleNamespace(entry=SimpleNamespace(entry_id="m-7", text="d ? b ?"))
     rows, asked = play(["down b", "d a b ?", "right a", "right a"], [hit], retrieval=True)
 
-    [retrieval] = [wanted for wanted in asked if isinstance(wanted, ReflectionsWanted)]
+    [retrieval] = [request for request in asked if isinstance(request, RetrievalRequest)]
     assert retrieval.situation == f"{BOARD} notes ? ? ? ?\nfell"
     assert "memory d ? b ? reflect" in json.loads(rows[1].messages)[0]["content"]
     assert [row.memory_entry_ids for row in rows] == [(), ("m-7",), ()]
@@ -81,7 +82,7 @@ def test_without_reflection_the_second_attempt_follows_the_first() -> None:
 
 
 def test_without_retries_an_episode_is_its_first_attempt() -> None:
-    rows, _ = play(["down b"], retries=False)
+    rows, _ = play(["down b"], max_revisions=0)
 
     assert [row.role for row in rows] == ["first_attempt"]
 
@@ -98,17 +99,35 @@ def test_revisions_go_on_until_an_attempt_succeeds() -> None:
     ]
 
 
-def test_every_turn_has_a_seed_of_its_own() -> None:
-    _, asked = play(["up d", "down b", "? a b ?", "right a", "right a"])
-    seeds = [wanted.request.seed for wanted in asked if isinstance(wanted, TurnWanted)]
+def test_every_turn_has_a_seed_of_its_own_and_rows_hold_that_of_their_first() -> None:
+    answers = ["up d", "down b", "? a b ?", "right a", "right a"]
+    rows, asked = play(answers)
+    seeds = [request.request.seed for request in asked if isinstance(request, SampleRequest)]
 
     assert len(set(seeds)) == 5
-    assert seeds == [w.request.seed for w in play(["up d", "down b", "? a b ?", "right a", "right a"])[1]]  # type: ignore[union-attr]
+    assert [row.seed for row in rows] == [seeds[0], seeds[2], seeds[3]]
+    assert [row.seed for row in play(answers)[0]] == [row.seed for row in rows]
+    assert seeds[0] not in {row.seed for row in play(answers, sample=1)[0]}
+
+
+def test_each_role_is_sampled_within_its_own_limits() -> None:
+    rows, asked = play(["down b", "? a b ?", "right a", "right a"])
+    requests = [request.request for request in asked if isinstance(request, SampleRequest)]
+
+    assert [(each.temperature, each.max_new_tokens) for each in requests] == [
+        (1.0, 8),
+        (0.7, 6),
+        (1.0, 8),
+        (1.0, 8),
+    ]
+    assert {each.model for each in requests} == {"policy"}
+    assert [row.temperature for row in rows] == [1.0, 0.7, 1.0]
+    assert {row.policy_version for row in rows} == {"policy-1"}
 
 
 def test_an_attempt_that_fills_the_context_is_truncated_and_a_prompt_that_does_is_refused() -> None:
     # The prompt has 24 tokens, a turn 3, an observation 4.
-    [row], _ = play(["up d", "up d"], context_length=24 + 3 + 4 + 3 + 4, retries=False)
+    [row], _ = play(["up d", "up d"], context_length=24 + 3 + 4 + 3 + 4, max_revisions=0)
     assert (row.finish_reason, row.truncated, row.success) == ("context", True, False)
 
     with pytest.raises(InputError, match="task corner: its prompt has 24 tokens"):

@@ -1,0 +1,64 @@
+"""FrozenLake's parts for the cold start of a tiny policy."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+
+from erl_pipeline.config.policy import ColdStartConfig
+from erl_pipeline.environments.frozen_lake.board import DIRECTIONS
+from erl_pipeline.environments.frozen_lake.compact import ENDINGS, OUTCOMES, PADDING, STEP_WORDS, cell_word
+from erl_pipeline.environments.frozen_lake.generation import generate_boards
+from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
+from erl_pipeline.environments.frozen_lake.tiny.demonstrations import demonstrate
+from erl_pipeline.environments.frozen_lake.tiny.prompts import FIELD_WORDS, SLOTS, UNKNOWN
+from erl_pipeline.environments.tiny_parts import Demonstration, TinyParts
+from storage.errors import ConfigError
+
+_WORDS_PER_TURN = 7  # aim, action, <end>, <user>, outcome, cell, <assistant>
+
+
+def tiny_parts(settings: FrozenLakeConfig) -> TinyParts | None:
+    """The parts of these settings; None for `format: prose`.
+
+    Raises `ConfigError` where a chosen symbol or action word is a word of the format itself.
+    """
+    if settings.format != "compact":
+        return None
+
+    def demonstrations(
+        stream: random.Random, cold_start: ColdStartConfig
+    ) -> Iterator[Sequence[Demonstration]]:
+        boards = generate_boards(settings, "training", settings.training_boards)
+        while True:
+            yield demonstrate(stream, settings, cold_start, boards)
+
+    return TinyParts(vocabulary(settings), context_length(settings), demonstrations)
+
+
+def vocabulary(settings: FrozenLakeConfig) -> tuple[str, ...]:
+    """Every word of the compact format.
+
+    Raises `ConfigError` where a chosen symbol or action word is a word of the format itself.
+    """
+    cells = [cell_word(cell) for cell in range(settings.rows[1] * settings.column_range[1])]
+    fixed = [PADDING, UNKNOWN, *FIELD_WORDS, *DIRECTIONS]
+    fixed += [word for word in OUTCOMES if word not in ENDINGS]
+    fixed += [*ENDINGS, *cells]
+    chosen = [*settings.symbols, *settings.action_words]
+    for word in chosen:
+        if word in fixed or chosen.count(word) > 1:
+            raise ConfigError(
+                f"environment.symbols and environment.action_words: {word!r} has another meaning in "
+                "format: compact; allowed are words that it does not use"
+            )
+    return (*fixed, *chosen)
+
+
+def context_length(settings: FrozenLakeConfig) -> int:
+    """Tokens of the longest sequence that is trained or sampled, with room for ill-formed turns."""
+    cells = settings.rows[1] * settings.column_range[1]
+    attempt = cells + SLOTS + 4 + _WORDS_PER_TURN * settings.max_steps
+    reflection = cells + STEP_WORDS * settings.max_steps + 2 * SLOTS + 8
+    spare = 6 * settings.max_steps
+    return max(attempt + spare, reflection + spare)

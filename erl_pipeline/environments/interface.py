@@ -1,0 +1,156 @@
+"""The interface of every environment: what a package offers, its tasks, and the state of one attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, Literal, Protocol, TypeVar
+
+from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.environments.messages import AssistantTurn, Message, ToolSchema
+from erl_pipeline.environments.prompt_format import PromptFormat
+from erl_pipeline.environments.tiny_parts import TinyParts
+
+SettingsT = TypeVar("SettingsT", bound=PluginSettings)
+
+Timing = Literal["instant", "waiting"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One problem instance.
+
+    `task_type` is the kind that memory is filtered by, such as `frozen_lake-4x4`. `payload` is JSON and
+    holds all that opens the environment; nothing of it reaches a prompt but through the environment.
+    """
+
+    task_id: str
+    task_type: str
+    environment: str
+    payload: Mapping[str, Any]
+
+
+Observation = str
+"""What an attempt begins with, as text: prompts are made of it, and memory is searched by it."""
+
+
+@dataclass(frozen=True)
+class Transition:
+    """What one turn led to.
+
+    `messages` are what the policy reads before its next turn: `user` messages, or `tool` messages that
+    answer its calls. The rewards of all turns are added up to the reward of the attempt. `metrics` are
+    numbers about the turn, for people; by their names they are added up over an attempt's turns, or
+    averaged (`EnvironmentPlugin.mean_metrics`).
+    """
+
+    messages: Sequence[Message]
+    reward: float
+    done: bool
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+class Environment(Protocol):
+    """The state of one attempt; `reset` begins another one at the same task.
+
+    One that waits for something (a server, a container, a search) awaits it, or does it in a thread
+    (`erl_pipeline.environments.threads.in_threads`), so that no other episode is held up. What any method
+    raises ends the episode, with attempt reward 0, as does one that does not return in time
+    (`rollouts.step_seconds`).
+    """
+
+    @property
+    def instructions(self) -> str:
+        """What the policy is told before the first observation, the same for all attempts; may be empty."""
+        ...
+
+    @property
+    def tools(self) -> Sequence[ToolSchema]:
+        """The tools that the policy may call, the same for all attempts; may be empty."""
+        ...
+
+    async def reset(self) -> Observation:
+        """Begin an attempt; returns the first observation."""
+        ...
+
+    async def step(self, turn: AssistantTurn) -> Transition:
+        """Do what one turn of the policy says. Any text is allowed; a bad one is no error."""
+        ...
+
+    async def feedback(self) -> str:
+        """What can be said of the finished attempt, such as outcome and counts.
+
+        It must be true, and must not give the answer away: reflections are written on it, and what they
+        say is trained.
+        """
+        ...
+
+    def trace(self) -> str:
+        """The turns of the attempt so far, for a reflection prompt."""
+        ...
+
+    async def close(self) -> None:
+        """Give back what the environment holds. Called once, after the last attempt or a failure."""
+        ...
+
+
+def _no_prompts(settings: Any) -> PromptFormat | None:
+    return None
+
+
+def _no_files(settings: Any) -> Mapping[str, Path]:
+    return {}
+
+
+def _no_tiny_parts(settings: Any) -> TinyParts | None:
+    return None
+
+
+@dataclass(frozen=True)
+class EnvironmentPlugin(Generic[SettingsT]):
+    """What a package offers as an environment; an entry point of `erl_pipeline.environments` names it.
+
+    The module that holds it imports neither torch nor transformers, and heavy packages of its own only
+    within functions: it is imported in every process, also where only a plan is made.
+    """
+
+    settings: type[SettingsT]
+    """Has a field `type: Literal["..."]`, by which a configuration chooses the environment."""
+    training_tasks: Callable[[SettingsT, int], Sequence[Task]]
+    """All training tasks; the number is the run's seed. Raises `InputError` for bad files."""
+    held_out_tasks: Callable[[SettingsT, int, int], Sequence[Task]]
+    """As many tasks as the last number says, none of which equals a training task; a smaller number gives
+    the beginning of the same list."""
+    open: Callable[[SettingsT, Task], Environment]
+    """A fresh environment for the attempts of one episode."""
+    tasks_from_file: Callable[[SettingsT, int, Path], Sequence[Task]] | None = None
+    """The tasks of a file. Raises `InputError` naming the file, the line and what is wrong."""
+    prompts: Callable[[SettingsT], PromptFormat | None] = _no_prompts
+    """Prompts that go with the environment's own rendering; None: the method's templates, as chat."""
+    files: Callable[[SettingsT], Mapping[str, Path]] = _no_files
+    """Setting that names a file -> that file. Identity holds its digest instead of the setting."""
+    timing: Timing = "instant"
+    """`instant`: no method ever waits, so that the episodes of a batch can go in step, and rollouts can be
+    repeated byte for byte. `waiting`: steps take as long as they take; no episode waits for another's."""
+    mean_metrics: frozenset[str] = frozenset()
+    """Metrics of turns whose mean over an attempt's turns is kept; of all others it is the sum."""
+    tiny: Callable[[SettingsT], TinyParts | None] = _no_tiny_parts
+    """What the cold start of a tiny policy needs; None where these settings give no such form."""
+    tiny_needs: str = ""
+    """The settings with which `tiny` gives something, such as `format: compact`."""
+    tiny_exclude: frozenset[str] = frozenset()
+    """Settings that the cold start does not depend on; runs that differ in them share its checkpoint."""
+
+    def shown_to_tiny(self, settings: SettingsT) -> SettingsT:
+        """The settings that the cold start depends on; all others at their defaults."""
+        fields = type(settings).model_fields
+        return settings.model_copy(update={name: fields[name].get_default() for name in self.tiny_exclude})
+
+    def require_tiny(self, settings: SettingsT) -> TinyParts:
+        """The parts for the cold start. Raises `ValueError` where these settings give none."""
+        parts = self.tiny(settings)
+        if parts is None:
+            needed = f"; allowed with policy.type: tiny is {self.tiny_needs}" if self.tiny_needs else ""
+            raise ValueError(f"environment: these settings have no form for a policy of type: tiny{needed}")
+        return parts

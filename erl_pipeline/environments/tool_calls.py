@@ -1,0 +1,68 @@
+"""Reading tool calls in the policy's text: Hermes' form, which Qwen and many others are trained on.
+
+A call is `<tool_call>{"name": "search", "arguments": {"query": "..."}}</tool_call>`. A call that cannot
+be read is no error: the environment sees it, with what is wrong, and can tell the policy.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from erl_pipeline.environments.messages import AssistantTurn, CalledTool, Message, ToolCall
+
+MARKERS = ("<tool_call>", "</tool_call>")
+"""What a call stands between. A tokenizer may have tokens of their own for them."""
+
+_CALL = re.compile(r"<tool_call>(.*?)(</tool_call>|(?=<tool_call>)|\Z)", re.DOTALL)
+
+
+def read_turn(text: str, turn: int) -> AssistantTurn:
+    """The tool calls of a text, in order. `turn` counts the policy's turns; ids of calls derive from it."""
+    calls = [
+        _read_call(match.group(1), closed=bool(match.group(2)), call_id=f"call{turn:03d}{number:02d}")
+        for number, match in enumerate(_CALL.finditer(text))
+    ]
+    return AssistantTurn(text, tuple(calls))
+
+
+def assistant_message(turn: AssistantTurn) -> Message:
+    """The message of a turn. Well-formed calls are structured; text that is none stays in the content."""
+    if not turn.tool_calls:
+        return {"role": "assistant", "content": turn.text}
+    calls = iter(turn.tool_calls)
+    content = _CALL.sub(lambda match: match.group(0) if next(calls).problem else "", turn.text)
+    message: Message = {"role": "assistant", "content": content.strip()}
+    structured = _structured(turn.tool_calls)
+    if structured:
+        message["tool_calls"] = structured
+    return message
+
+
+def _structured(calls: Sequence[ToolCall]) -> list[CalledTool]:
+    return [
+        {
+            "id": call.call_id,
+            "type": "function",
+            "function": {"name": call.name, "arguments": dict(call.arguments)},
+        }
+        for call in calls
+        if call.problem is None
+    ]
+
+
+def _read_call(text: str, *, closed: bool, call_id: str) -> ToolCall:
+    if not closed:
+        return ToolCall(call_id, "", problem="the call has no </tool_call>")
+    try:
+        record: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return ToolCall(call_id, "", problem=f"the call is not JSON: {error}")
+    if not isinstance(record, dict) or not isinstance(record.get("name"), str) or not record["name"]:
+        return ToolCall(call_id, "", problem='the call is no JSON object with a "name"')
+    name, arguments = record["name"], record.get("arguments", {})
+    if not isinstance(arguments, dict):
+        return ToolCall(call_id, name, problem='"arguments" is no JSON object')
+    return ToolCall(call_id, name, arguments)

@@ -1,0 +1,125 @@
+"""One attempt at a task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from erl_pipeline.environments.messages import Message
+from erl_pipeline.environments.prompt_format import AttemptReport
+from erl_pipeline.episodes.context import EpisodeContext, Place
+from erl_pipeline.episodes.dialogue import Dialogue
+from erl_pipeline.episodes.guarded_environment import EnvironmentFailure
+from erl_pipeline.episodes.metrics import TurnMetrics
+from erl_pipeline.episodes.rows import Outcome, situation, trajectory
+from storage.errors import InputError
+from storage.tables.trajectories import Trajectory
+
+_NO_ROOM = "The conversation reached the end of the policy's context before the attempt was over."
+
+Opening = Callable[[str, str], Sequence[Message]]
+"""Makes the prompt of an attempt of the environment's instructions and first observation."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One try at the task.
+
+    `finish_reason` is `done`, `context` (no room was left for another turn), `environment_error` or
+    `environment_timeout`. After the latter two the reward is 0, and `report.feedback` says what happened,
+    for people only.
+    """
+
+    dialogue: Dialogue
+    instructions: str
+    report: AttemptReport
+    success: bool
+    finish_reason: str
+    metrics: Mapping[str, float]
+
+    @property
+    def can_be_reflected_on(self) -> bool:
+        """Whether it was played to its end, and failed."""
+        return self.finish_reason == "done" and not self.success
+
+    def situation(self, feedback: str) -> str:
+        """What memory is searched by: the task as it was told, and the feedback."""
+        return situation(self.dialogue.opening, feedback)
+
+    def row(self, context: EpisodeContext, place: Place, parent: str | None) -> Trajectory:
+        """Its trajectory; `parent` is the reflection (or attempt) that led to it."""
+        return trajectory(
+            context.identity,
+            context.limits.by_role[place.role],
+            self.dialogue,
+            Outcome(
+                role=place.role,
+                revision=place.revision,
+                parent=parent,
+                reward=self.report.reward,
+                success=self.success,
+                finish_reason=self.finish_reason,
+                truncated=self.dialogue.truncated or self.finish_reason == "context",
+                feedback=self.report.feedback,
+                metrics=self.metrics,
+            ),
+        )
+
+
+async def play_attempt(context: EpisodeContext, place: Place, opening: Opening) -> Attempt:
+    """Play the task once, from the beginning. What fails in the environment ends it, as data.
+
+    Raises `InputError` when the prompt of a first attempt fills the policy's context.
+    """
+    environment = context.environment
+    dialogue = Dialogue(context.chat, (), context.limits.end_token_ids)
+    metrics = TurnMetrics(context.mean_metrics)
+    instructions = observation = trace = ""
+    reward = 0.0
+    try:
+        observation = await environment.reset()
+        instructions = environment.instructions()
+        dialogue = Dialogue(
+            context.chat,
+            opening(instructions, observation),
+            context.limits.end_token_ids,
+            environment.tools(),
+        )
+        reward, finish_reason = await _take_turns(context, place, dialogue, metrics)
+        trace = environment.trace()
+        feedback = await environment.feedback() if finish_reason == "done" else _NO_ROOM
+    except EnvironmentFailure as failure:
+        reward, finish_reason, feedback = 0.0, failure.kind, str(failure)
+    failed = finish_reason.startswith("environment_")
+    return Attempt(
+        dialogue=dialogue,
+        instructions=instructions,
+        report=AttemptReport(observation, trace, feedback, reward),
+        success=not failed and reward >= context.limits.success_threshold,
+        finish_reason=finish_reason,
+        metrics=metrics.of_attempt(),
+    )
+
+
+async def _take_turns(
+    context: EpisodeContext, place: Place, dialogue: Dialogue, metrics: TurnMetrics
+) -> tuple[float, str]:
+    """Turns until the environment says that it is over, or the context is full; reward and finish reason."""
+    reward, turn = 0.0, 0
+    while True:
+        if context.room(dialogue) < 1:
+            if turn == 0 and place.revision == 0:
+                raise InputError(
+                    f"task {context.identity.task.task_id}: its prompt has {dialogue.length} tokens, but the "
+                    f"policy's context holds {context.limits.context_length}; use smaller tasks or a longer "
+                    "context"
+                )
+            return reward, "context"
+        said = dialogue.add_turn(await context.sample(dialogue, place, turn))
+        transition = await context.environment.step(said)
+        reward += transition.reward
+        metrics.add(transition.metrics)
+        turn += 1
+        if transition.done:
+            return reward, "done"
+        dialogue.add_messages(transition.messages)

@@ -1,0 +1,66 @@
+"""What an episode protocol works with."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from erl_pipeline.engines.interface import Generation, GenerationRequest
+from erl_pipeline.episodes.dialogue import ChatTokenizer, Dialogue
+from erl_pipeline.episodes.guarded_environment import GuardedEnvironment
+from erl_pipeline.episodes.limits import EpisodeLimits
+from erl_pipeline.episodes.requests import RetrievalRequest, SampleRequest
+from erl_pipeline.episodes.rows import EpisodeIdentity
+from storage.tables.trajectories import Trajectory
+
+if TYPE_CHECKING:
+    from storage.memory.view import MemoryHit
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in its episode a conversation stands; `phase` as in `SampleRequest`."""
+
+    role: str
+    phase: int
+    revision: int = 0
+
+
+@dataclass(frozen=True)
+class EpisodeContext:
+    """One episode: which it is, its environment, and ways to ask for turns and for memory."""
+
+    identity: EpisodeIdentity
+    environment: GuardedEnvironment
+    chat: ChatTokenizer
+    limits: EpisodeLimits
+    ask_policy: Callable[[SampleRequest], Awaitable[Generation]]
+    ask_memory: Callable[[RetrievalRequest], Awaitable[list[MemoryHit]]]
+    mean_metrics: frozenset[str] = frozenset()
+    """Metrics of turns that are averaged over an attempt; all others are added up."""
+
+    def room(self, dialogue: Dialogue) -> int:
+        """Tokens that the context has left for the next turn."""
+        return self.limits.context_length - dialogue.length
+
+    async def sample(self, dialogue: Dialogue, place: Place, turn: int) -> Generation:
+        """The policy's next turn in a dialogue; there must be room for it."""
+        limits = self.limits.by_role[place.role]
+        request = GenerationRequest(
+            prompt_token_ids=dialogue.token_ids,
+            max_new_tokens=min(limits.max_new_tokens, self.room(dialogue)),
+            temperature=limits.temperature,
+            seed=self.identity.seed(place.role, place.revision, turn),
+            conversation=f"{self.identity.episode_id}/{place.role}/{place.revision}",
+            model=limits.model,
+        )
+        return await self.ask_policy(SampleRequest(place.phase, request))
+
+    async def retrieve(self, phase: int, situation: str) -> list[MemoryHit]:
+        """Reflections that memory has for a situation."""
+        return await self.ask_memory(RetrievalRequest(phase, situation, self.identity.task.task_type))
+
+
+EpisodeProtocol = Callable[[EpisodeContext], Coroutine[Any, Any, list[Trajectory]]]
+"""Plays one episode and returns its trajectories, the first attempt first."""

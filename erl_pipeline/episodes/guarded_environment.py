@@ -1,0 +1,180 @@
+"""An environment whose failures are data: what it raises and what it never returns end one episode only."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import types
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from functools import partial
+from pathlib import Path
+from traceback import extract_tb
+from typing import Any, Literal, TypeVar
+
+from erl_pipeline.environments.interface import Environment, Observation, Transition
+from erl_pipeline.environments.messages import AssistantTurn, ToolSchema
+
+Result = TypeVar("Result")
+FailureKind = Literal["environment_error", "environment_timeout"]
+
+_CLOSE_SECONDS = 10.0  # a stopped run waits no longer than this for environments to close
+
+
+class EnvironmentFailure(Exception):
+    """A call of the environment raised or missed its deadline. The text is for people, never for prompts."""
+
+    def __init__(self, kind: FailureKind, text: str, place: str = "") -> None:
+        super().__init__(text)
+        self.kind: FailureKind = kind
+        self.place = place
+        """File and line of the code that raised; empty for a deadline."""
+
+
+class GuardedEnvironment:
+    """The environment of one episode, opened when it is first used.
+
+    Args:
+        open_environment: makes the environment.
+        step_seconds: deadline of each call.
+
+    Every method but `close` raises `EnvironmentFailure` for whatever goes wrong in the environment.
+    """
+
+    def __init__(self, open_environment: Callable[[], Environment], step_seconds: float) -> None:
+        self._open = open_environment
+        self._seconds = step_seconds
+        self._opened: Environment | None = None
+        self.failure: EnvironmentFailure | None = None
+        """What ended the episode, if anything did."""
+        self.close_failed = False
+
+    async def reset(self) -> Observation:
+        """Begin an attempt."""
+        return await self._call("reset", lambda: self._environment.reset(), _checked_text)
+
+    async def step(self, turn: AssistantTurn) -> Transition:
+        """Do one turn."""
+        return await self._call("step", lambda: self._environment.step(turn), _checked_transition)
+
+    async def feedback(self) -> str:
+        """What the environment says of the finished attempt."""
+        return await self._call("feedback", lambda: self._environment.feedback(), _checked_text)
+
+    def trace(self) -> str:
+        """The turns of the attempt so far."""
+        return self._read("trace", lambda: _checked_text(self._environment.trace()))
+
+    def instructions(self) -> str:
+        """What the policy is told first."""
+        return self._read("instructions", lambda: _checked_text(self._environment.instructions))
+
+    def tools(self) -> Sequence[ToolSchema]:
+        """The tools that the policy may call."""
+        return self._read("tools", lambda: tuple(self._environment.tools))
+
+    async def close(self) -> None:
+        """Close what was opened. A failure is only noted, since the episode is over."""
+        if self._opened is None:
+            return
+        environment, self._opened = self._opened, None
+        try:
+            await _within(min(self._seconds, _CLOSE_SECONDS), environment.close())
+        except Exception:  # Whatever a foreign environment raises must not end other episodes.
+            self.close_failed = True
+
+    @property
+    def _environment(self) -> Environment:
+        if self._opened is None:
+            self._opened = self._open()
+        return self._opened
+
+    async def _call(
+        self, name: str, call: Callable[[], Coroutine[Any, Any, Result]], check: Callable[[Result], Result]
+    ) -> Result:
+        try:
+            return check(await _within(self._seconds, call()))
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # Something within the environment was cancelled, not this episode.
+            raise self._failed(name, error) from error
+        except _TooLate as error:
+            text = f"{name} did not return within {self._seconds:g} seconds"
+            self.failure = EnvironmentFailure("environment_timeout", text)
+            raise self.failure from error
+        except Exception as error:  # Whatever a foreign environment raises is data of its episode.
+            raise self._failed(name, error) from error
+
+    def _read(self, name: str, function: Callable[[], Result]) -> Result:
+        try:
+            return function()
+        except Exception as error:  # Whatever a foreign environment raises is data of its episode.
+            raise self._failed(name, error) from error
+
+    def _failed(self, name: str, error: BaseException) -> EnvironmentFailure:
+        text = f"{name}: {type(error).__name__}"
+        if str(error):
+            text += f": {error}"
+        frames = extract_tb(error.__traceback__)
+        place = f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
+        self.failure = EnvironmentFailure("environment_error", text, place)
+        return self.failure
+
+
+class _TooLate(Exception):
+    """A deadline has passed."""
+
+
+async def _within(seconds: float, work: Coroutine[Any, Any, Result]) -> Result:
+    """What `work` returns. Raises `_TooLate` where it does not by the deadline, and is cancelled then."""
+    # Most environments answer at once. Then no timer is needed, which would cost more than they do.
+    try:
+        waits_for = work.send(None)
+    except StopIteration as end:
+        result: Result = end.value
+        return result
+    deadline = asyncio.timeout(seconds)
+    try:
+        async with deadline:
+            return await _resume(work, waits_for)
+    except TimeoutError as error:
+        if deadline.expired():
+            raise _TooLate from error
+        raise
+
+
+@types.coroutine
+def _resume(work: Coroutine[Any, Any, Result], waits_for: Any) -> Generator[Any, Any, Result]:
+    """The rest of a coroutine that was begun and waits for something."""
+    while True:
+        try:
+            answer = yield waits_for
+        except BaseException as error:  # A cancellation belongs to the coroutine, as with `await`.
+            step = partial(work.throw, error)
+        else:
+            step = partial(work.send, answer)
+        try:
+            waits_for = step()
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+
+
+def _checked_text(text: str) -> str:
+    if not isinstance(text, str):
+        raise TypeError(f"{text!r} is no text")
+    return text
+
+
+def _checked_transition(transition: Transition) -> Transition:
+    """Rows with other values could not be stored, or not be trained."""
+    if not math.isfinite(transition.reward):
+        raise ValueError(f"the reward {transition.reward} is no finite number")
+    for name, value in transition.metrics.items():
+        if not math.isfinite(value):
+            raise ValueError(f"the metric {name!r} is {value}, no finite number")
+    for message in transition.messages:
+        if message["role"] not in ("user", "tool") or not isinstance(message["content"], str):
+            raise ValueError(f"{message!r} is no user or tool message with text as its content")
+    return transition

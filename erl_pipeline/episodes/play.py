@@ -1,0 +1,163 @@
+"""Playing episodes of tasks with an engine: what rollouts and evaluation have in common."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from erl_pipeline.config.base import Settings
+from erl_pipeline.engines.interface import GenerationEngine
+from erl_pipeline.environments.interface import EnvironmentPlugin, Task
+from erl_pipeline.episodes.answers import AsTheyCome, AsynchronousEngine, InStep, OneByOne
+from erl_pipeline.episodes.context import EpisodeContext, EpisodeProtocol
+from erl_pipeline.episodes.dialogue import ChatTokenizer
+from erl_pipeline.episodes.guarded_environment import GuardedEnvironment
+from erl_pipeline.episodes.limits import EpisodeLimits
+from erl_pipeline.episodes.loop import Answers, Episode, run_episodes
+from erl_pipeline.episodes.requests import Retrieve, nothing_remembered
+from erl_pipeline.episodes.rows import EpisodeIdentity, Provenance
+from storage.artifacts.manifest import Determinism
+from storage.errors import EnvironmentFailed
+from storage.tables.trajectories import Trajectory
+
+
+@dataclass(frozen=True)
+class EpisodeSetup:
+    """What all episodes of a shard have in common: environment with its settings, protocol, tokenizer."""
+
+    plugin: EnvironmentPlugin[Any]
+    settings: Settings
+    protocol: EpisodeProtocol
+    chat: ChatTokenizer
+    limits: EpisodeLimits
+    provenance: Provenance
+
+
+@dataclass(frozen=True)
+class Batches:
+    """An engine that takes batches. Its own calls count tokens, and end when the run is stopped."""
+
+    engine: GenerationEngine
+    max_in_flight: int = 256
+    """Most episodes under way; all of them with an environment that is `instant`."""
+
+
+@dataclass(frozen=True)
+class Turns:
+    """An engine that takes single turns and has many under way."""
+
+    engine: AsynchronousEngine
+    max_in_flight: int
+    on_tokens: Callable[[int], None] = lambda count: None
+
+
+@dataclass(frozen=True)
+class Played:
+    """The trajectories, episode by episode, and how many environments failed.
+
+    `determinism` says what the environment's timing allows; the engine has a word in it too.
+    """
+
+    rows: list[Trajectory]
+    counters: dict[str, int]
+    determinism: Determinism
+
+
+def play_episodes(
+    setup: EpisodeSetup,
+    tasks: Sequence[Task],
+    samples: range,
+    sampling: Batches | Turns,
+    retrieve: Retrieve = nothing_remembered,
+    *,
+    on_episode: Callable[[list[Trajectory]], None] = lambda rows: None,
+    stop: threading.Event | None = None,
+) -> Played:
+    """One episode for each task and sample index.
+
+    An environment that fails ends its episode as data. Raises `EnvironmentFailed` when all of them did,
+    `Interrupted` once `stop` is set, and what the engine raises.
+    """
+    environments: dict[int, GuardedEnvironment] = {}
+    identities = [EpisodeIdentity(task, sample, setup.provenance) for task in tasks for sample in samples]
+    episodes: list[Episode] = [partial(_episode, setup, identity, environments) for identity in identities]
+    played = _run(episodes, setup, sampling, retrieve, on_episode, stop or threading.Event())
+    _raise_when_all_failed(identities, environments)
+    failures = [each.failure for each in environments.values() if each.failure is not None]
+    counters = {
+        "environment_errors": sum(failure.kind == "environment_error" for failure in failures),
+        "environment_timeouts": sum(failure.kind == "environment_timeout" for failure in failures),
+        "environment_close_failures": sum(each.close_failed for each in environments.values()),
+    }
+    return Played(
+        rows=[row for rows in played for row in rows],
+        counters={name: count for name, count in counters.items() if count},
+        determinism="bytes" if setup.plugin.timing == "instant" else "approximate",
+    )
+
+
+async def _episode(
+    setup: EpisodeSetup,
+    identity: EpisodeIdentity,
+    environments: dict[int, GuardedEnvironment],
+    index: int,
+    answers: Answers,
+) -> list[Trajectory]:
+    environment = GuardedEnvironment(
+        partial(setup.plugin.open, setup.settings, identity.task), setup.limits.step_seconds
+    )
+    environments[index] = environment
+    context = EpisodeContext(
+        identity=identity,
+        environment=environment,
+        chat=setup.chat,
+        limits=setup.limits,
+        ask_policy=partial(answers.sample, index),
+        ask_memory=partial(answers.retrieve, index),
+        mean_metrics=setup.plugin.mean_metrics,
+    )
+    try:
+        return await setup.protocol(context)
+    finally:
+        await environment.close()
+
+
+def _run(
+    episodes: Sequence[Episode],
+    setup: EpisodeSetup,
+    sampling: Batches | Turns,
+    retrieve: Retrieve,
+    on_episode: Callable[[list[Trajectory]], None],
+    stop: threading.Event,
+) -> list[list[Trajectory]]:
+    if isinstance(sampling, Turns):
+        one_by_one = OneByOne(sampling.engine, retrieve, sampling.on_tokens)
+        return sampling.engine.run(
+            run_episodes(episodes, one_by_one, sampling.max_in_flight, on_episode, stop)
+        )
+    if setup.plugin.timing == "instant":
+        in_step = InStep(sampling.engine, retrieve, len(episodes))
+        return asyncio.run(run_episodes(episodes, in_step, len(episodes), on_episode, stop))
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine") as thread:
+        as_they_come = AsTheyCome(sampling.engine, retrieve, thread)
+        return asyncio.run(run_episodes(episodes, as_they_come, sampling.max_in_flight, on_episode, stop))
+
+
+def _raise_when_all_failed(
+    identities: Sequence[EpisodeIdentity], environments: dict[int, GuardedEnvironment]
+) -> None:
+    """Where nothing can be learned from, somebody has to look at the environment."""
+    if not environments or any(each.failure is None for each in environments.values()):
+        return
+    failure, first = environments[0].failure, identities[0]
+    assert failure is not None
+    place = f" ({failure.place})" if failure.place else ""
+    raise EnvironmentFailed(
+        f"the environment {first.task.environment} failed in all {len(environments)} episodes; in the first, "
+        f"of task {first.task.task_id}: {failure}{place}"
+    ) from failure

@@ -1,0 +1,133 @@
+"""One episode of ERL: attempt, gate, feedback, retrieval, reflection, second attempt (arXiv 2602.13949)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from erl_pipeline.environments.prompt_format import PromptFormat
+from erl_pipeline.episodes.attempt import Attempt, Opening, play_attempt
+from erl_pipeline.episodes.context import EpisodeContext, Place
+from erl_pipeline.episodes.dialogue import Dialogue
+from erl_pipeline.episodes.rows import Outcome, trajectory
+from erl_pipeline.methods.erl.roles import FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT
+from storage.tables.trajectories import Trajectory
+
+if TYPE_CHECKING:
+    from storage.memory.view import MemoryHit
+
+
+class Phase(IntEnum):
+    """The order in which requests are answered where episodes go in step."""
+
+    FIRST_ATTEMPT = 0
+    RETRIEVAL = 1
+    REFLECTION = 2
+    SECOND_ATTEMPT = 3
+
+
+@dataclass(frozen=True)
+class ErlRules:
+    """What all episodes of a shard have in common.
+
+    `max_revisions` rounds of reflection and further attempt follow a first attempt that failed; with 0 an
+    episode is its first attempt. Without `reflection` a further attempt follows the feedback alone.
+    Reflections see memory with `retrieval`.
+    """
+
+    prompts: PromptFormat
+    max_revisions: int
+    reflection: bool = True
+    retrieval: bool = False
+
+
+async def run_episode(context: EpisodeContext, rules: ErlRules) -> list[Trajectory]:
+    """Play one episode. An ill-formed reflection ends it, as does a full context or a failed environment."""
+    prompts = rules.prompts
+    place = Place(FIRST_ATTEMPT, Phase.FIRST_ATTEMPT)
+    first = latest = await play_attempt(context, place, _without_notes(prompts))
+    rows = [first.row(context, place, parent=None)]
+    for revision in range(1, rules.max_revisions + 1):
+        if not latest.can_be_reflected_on:
+            break
+        if rules.reflection:
+            reflection = await _reflect(context, rules, first, latest, revision)
+            if reflection is None:
+                break
+            rows.append(reflection.row(context, latest, revision, parent=rows[-1].trajectory_id))
+            if reflection.text is None:
+                break
+            opening = _with_notes(prompts, [reflection.text])
+        else:
+            opening = _after_feedback(prompts, latest)
+        place = Place(SECOND_ATTEMPT, Phase.SECOND_ATTEMPT, revision)
+        latest = await play_attempt(context, place, opening)
+        if rules.reflection:
+            rows[-1] = replace(rows[-1], reward=latest.report.reward, success=latest.success)
+        rows.append(latest.row(context, place, parent=rows[-1].trajectory_id))
+    return rows
+
+
+@dataclass(frozen=True)
+class _Reflection:
+    """What the policy wrote on a failed attempt; `text` is None when it is ill-formed."""
+
+    dialogue: Dialogue
+    text: str | None
+    hits: Sequence[MemoryHit] | None
+    finish_reason: str
+
+    def row(self, context: EpisodeContext, failed: Attempt, revision: int, parent: str) -> Trajectory:
+        """Its trajectory, with the feedback it answers. Its reward is that of the attempt it leads to, 0
+        until that is known."""
+        return trajectory(
+            context.identity,
+            context.limits.by_role[REFLECTION],
+            self.dialogue,
+            Outcome(
+                role=REFLECTION,
+                revision=revision,
+                parent=parent,
+                reward=0.0,
+                success=False,
+                finish_reason=self.finish_reason if self.text is not None else "ill_formed",
+                truncated=self.dialogue.truncated,
+                feedback=failed.report.feedback,
+                text=self.text,
+                hits=self.hits,
+            ),
+        )
+
+
+async def _reflect(
+    context: EpisodeContext, rules: ErlRules, first: Attempt, failed: Attempt, revision: int
+) -> _Reflection | None:
+    """Reflect on a failed attempt; None when the prompt leaves no room in the context."""
+    hits: Sequence[MemoryHit] | None = None
+    if rules.retrieval:
+        hits = await context.retrieve(Phase.RETRIEVAL, first.situation(failed.report.feedback))
+    remembered = [hit.entry.text for hit in hits or ()]
+    messages = rules.prompts.reflection(failed.instructions, failed.report, remembered)
+    dialogue = Dialogue(context.chat, messages, context.limits.end_token_ids)
+    if context.room(dialogue) < 1:
+        return None
+    place = Place(REFLECTION, Phase.REFLECTION, revision)
+    generation = await context.sample(dialogue, place, turn=0)
+    text = dialogue.add_turn(generation).text
+    return _Reflection(dialogue, rules.prompts.read_reflection(text), hits, generation.finish_reason)
+
+
+def _without_notes(prompts: PromptFormat) -> Opening:
+    return lambda instructions, observation: prompts.attempt(instructions, observation, [])
+
+
+def _with_notes(prompts: PromptFormat, notes: Sequence[str]) -> Opening:
+    return lambda instructions, observation: prompts.attempt(instructions, observation, notes)
+
+
+def _after_feedback(prompts: PromptFormat, failed: Attempt) -> Opening:
+    return lambda instructions, observation: prompts.retry(
+        instructions, replace(failed.report, observation=observation)
+    )

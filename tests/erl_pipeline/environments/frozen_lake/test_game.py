@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import random
+import re
+
+import gymnasium
+import pytest
+
+from erl_pipeline.environments.frozen_lake.board import DIRECTIONS
+from erl_pipeline.environments.frozen_lake.game import FrozenLake, game_of
+from erl_pipeline.environments.frozen_lake.generation import generate_boards
+from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
+from erl_pipeline.environments.interface import Task
+
+ROWS = ("SFH", "FFG")
+ACTIONS = {"a": "up", "b": "right", "c": "down", "d": "left"}
+SYMBOLS = {"player": "@", "frozen": "#", "hole": "$", "goal": "&"}
+GYMNASIUM_ACTIONS = {"left": 0, "down": 1, "right": 2, "up": 3}
+
+
+def config(**changes: object) -> FrozenLakeConfig:
+    return FrozenLakeConfig.model_validate(
+        {"rows": (2, 2), "columns": (3, 3), "path_length": (1, 3), "max_steps": 4} | changes
+    )
+
+
+def opened(rows: tuple[str, ...] = ROWS, **changes: object) -> FrozenLake:
+    settings = config(**changes)
+    payload = {"board": list(rows), "max_steps": settings.max_steps, "actions": ACTIONS, "symbols": SYMBOLS}
+    return game_of(settings, Task("task", "frozen_lake-2x3", "frozen_lake", payload))
+
+
+def test_a_successful_attempt_in_compact_form() -> None:
+    env = opened()
+    assert env.reset() == "@ # $ # # &"
+    moved = env.step("right b")
+    assert (moved.observation, moved.reward, moved.done, moved.valid) == ("right c1", 0.0, False, True)
+    env.step("down c")
+    end = env.step("right b")
+    assert (end.observation, end.reward, end.done, end.valid) == ("goal c5", 1.0, True, True)
+    assert env.trace() == "right b right c1 down c down c4 right b goal c5 . . . ."
+    assert env.feedback() == "goal"
+
+
+def test_the_outcome_is_the_direction_really_moved_not_the_one_aimed_for() -> None:
+    env = opened()
+    env.reset()
+    assert env.step("down b").observation == "right c1"
+
+
+def test_a_hole_ends_the_attempt_without_reward() -> None:
+    env = opened()
+    env.reset()
+    env.step("right b")
+    end = env.step("right b")
+    assert (end.observation, end.reward, end.done) == ("fell c2", 0.0, True)
+    assert env.feedback() == "fell"
+
+
+def test_the_edge_and_invalid_answers_cost_a_step_and_move_nothing() -> None:
+    env = opened()
+    env.reset()
+    assert env.step("up a").observation == "bump c0"
+    for text in ("a", "up x", "sideways a", "up a up a"):
+        if env.trace().split()[-1] != ".":
+            break
+        transition = env.step(text)
+        assert (transition.observation, transition.valid, transition.reward) == ("bad c0", False, 0.0)
+    assert env.feedback() == "lost"
+    assert env.trace() == "up a bump c0 . . bad c0 . . bad c0 . . bad c0"
+
+
+def test_an_attempt_that_is_over_takes_no_more_steps_until_reset() -> None:
+    env = opened(rows=("SGH", "FFF"))
+    env.reset()
+    with pytest.raises(RuntimeError, match="not over"):
+        env.feedback()
+    assert env.step("right b").done
+    with pytest.raises(RuntimeError, match="over"):
+        env.step("right b")
+    assert env.reset() == "@ & $ # # #"
+    assert env.trace() == " ".join(["."] * 16)
+
+
+def test_a_plan_is_carried_out_in_one_turn() -> None:
+    env = opened(action_mode="plan")
+    env.reset()
+    end = env.step("right b down c right b up a")
+    assert (end.reward, end.done, end.valid) == (1.0, True, True)
+    assert env.trace().split()[-4:] == ["."] * 4  # nothing is done after the goal
+
+
+def test_a_plan_that_ends_early_is_a_failure_and_said_to_be_one() -> None:
+    compact, prose = opened(action_mode="plan"), opened(action_mode="plan", format="prose")
+    compact.reset()
+    prose.reset()
+    assert compact.step("right b").done
+    assert compact.feedback() == "lost"
+    assert prose.step("My plan: [b, c]").done
+    assert prose.feedback() == (
+        "The attempt failed: the plan ended before the goal was reached. "
+        "Steps used: 2. Actions without effect: 0. Invalid answers: 0."
+    )
+
+
+def test_prose_counts_the_steps_that_are_left_and_marks_invalid_answers() -> None:
+    env = opened(format="prose")
+    ask = "Answer with one action in square brackets, such as [a]."
+    assert env.reset() == f"@ # $\n# # &\nSteps left: 4\n{ask}"
+    assert env.step("Let me try `b`.").observation == f"# @ $\n# # &\nSteps left: 3\n{ask}"
+    unchanged = env.step("[a]")
+    assert unchanged.observation == f"Your last action had no effect.\n# @ $\n# # &\nSteps left: 2\n{ask}"
+    invalid = env.step("I do not know.")
+    assert not invalid.valid
+    assert invalid.observation == (
+        "Your answer held no valid action, so nothing was done. Possible actions: a, b, c, d.\n"
+        f"# @ $\n# # &\nSteps left: 1\n{ask}"
+    )
+    assert env.step("first [b], no, rather\n```\nc\n```").done
+    assert env.feedback() == (
+        "The attempt failed: all 4 steps were used up before the goal. "
+        "Steps used: 4. Actions without effect: 1. Invalid answers: 1."
+    )
+
+
+def test_prose_feedback_of_success_and_of_a_hole_is_true() -> None:
+    env = opened(format="prose", max_steps=3)
+    env.reset()
+    for word in "bcb":  # the goal on the very last step is a success
+        env.step(f"[{word}]")
+    assert env.feedback().startswith("The attempt succeeded")
+    env.reset()
+    for word in "bb":
+        env.step(f"[{word}]")
+    assert env.feedback().startswith("The attempt failed: the player fell into a hole. Steps used: 2.")
+
+
+def test_prose_prompts_tell_neither_rules_nor_the_board_letters() -> None:
+    env = opened(format="prose", actions="hidden_world")
+    shown = f"{env.instructions}\n{env.reset()}".lower()
+    assert not re.search(
+        r"\b(up|down|left|right|hole|frozen|goal|seed|shortest|path)\b", shown.replace("steps left", "")
+    )
+    assert not set("SFHG") & set(env.reset().split("\nSteps")[0])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_random_walks_agree_with_gymnasium(seed: int) -> None:
+    """State, reward and end of every step, on boards of many shapes."""
+    settings = FrozenLakeConfig(
+        board_seed=seed, format="prose", rows=(2, 5), columns=(2, 6), holes=None, hole_probability=0.2,
+        path_length=(1, 8), max_steps=30,
+    )  # fmt: skip
+    stream = random.Random(seed)
+    words = {direction: word for word, direction in ACTIONS.items()}
+    for board in generate_boards(settings, "training", 20):
+        theirs = gymnasium.make(
+            "FrozenLake-v1", desc=list(board.rows), is_slippery=False, max_episode_steps=10_000
+        ).unwrapped
+        payload = {"board": list(board.rows), "max_steps": 30, "actions": ACTIONS, "symbols": SYMBOLS}
+        ours = game_of(settings, Task("task", "any", "frozen_lake", payload))
+        theirs.reset(seed=0)
+        ours.reset()
+        for number in range(1, 31):
+            direction = stream.choice(DIRECTIONS)
+            cell, reward, terminated, _, _ = theirs.step(GYMNASIUM_ACTIONS[direction])
+            transition = ours.step(f"[{words[direction]}]")
+            grid = transition.observation.split("\nSteps left")[0].split("effect.\n")[-1]
+            assert grid.split().index("@") == cell
+            assert transition.reward == reward
+            assert transition.done == (terminated or number == 30)
+            if transition.done:
+                break

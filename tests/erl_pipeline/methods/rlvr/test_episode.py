@@ -1,0 +1,22 @@
+from functools import partial
+
+from erl_pipeline.episodes.play import Batches, EpisodeSetup, play_episodes
+from erl_pipeline.methods.rlvr.episode import run_episode
+from tests.erl_pipeline.episodes.script import COMPACT, PROVENANCE, SETTINGS, TASK, limits, says, setup
+
+
+class Downward:
+    policy_version = "policy-1"
+
+    def generate(self, requests):  # type: ignore[no-untyped-def]
+        return [says("down b") for _ in requests]
+
+
+def test_an_episode_is_the_first_attempt_of_erl() -> None:
+    erl = setup(max_revisions=0)
+    protocol = partial(run_episode, prompts=COMPACT)
+    rlvr = EpisodeSetup(erl.plugin, SETTINGS, protocol, erl.chat, limits(), PROVENANCE)
+    rows = play_episodes(rlvr, [TASK], range(2), Batches(Downward())).rows
+
+    assert [(row.role, row.reward, row.finish_reason) for row in rows] == [("first_attempt", 0.0, "done")] * 2
+    assert rows == play_episodes(erl, [TASK], range(2), Batches(Downward())).rows
