@@ -40,10 +40,10 @@ def diff(run_a: RunA, run_b: RunB, store: Store = DEFAULT_STORE, json: Json = Fa
     opened = [runs.open(name) for name in (run_a, run_b)]
     settings = settings_differences(*({**run.config, "name": ""} for run in opened))
     origins = [read_origin(store, run.name) for run in opened]
-    histories = [read_history(artifacts, run) for run in opened]
-    stages = stage_differences(*histories)
+    history_a, history_b = (read_history(artifacts, run) for run in opened)
+    stages = stage_differences(history_a, history_b)
     columns = common_columns(*(run_columns(run) for run in opened))
-    results = result_differences(artifacts, *histories, columns)
+    results = result_differences(artifacts, history_a, history_b, columns)
     if json:
         print_json(
             {

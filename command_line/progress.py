@@ -65,7 +65,7 @@ class ProgressDisplay:
         self._at_work: dict[str, _StageAtWork] = {}
         self._iterations: dict[int, _Iteration] = {}
         self._lock = threading.RLock()
-        self._live = Live(console=console, get_renderable=self._bars, refresh_per_second=8, transient=True)
+        self._live = Live(console=console, get_renderable=self.bars, refresh_per_second=8, transient=True)
 
     def __enter__(self) -> ProgressDisplay:
         if self._console.is_terminal:
@@ -142,7 +142,7 @@ class ProgressDisplay:
     def _stage(self, title: str) -> _StageAtWork:
         return self._at_work.setdefault(title, _StageAtWork(time.monotonic()))
 
-    def _bars(self) -> Table:
+    def bars(self) -> Table:
         """A line for each stage at work, the first begun first."""
         table = Table.grid(padding=(0, 2))
         for column in range(5):

@@ -1,4 +1,4 @@
-"""How attempts went after memory was retrieved for them and without it: rates, intervals, their difference."""
+"""How attempts went with retrieved memory and without it: rates, intervals, their difference."""
 
 from __future__ import annotations
 

@@ -29,9 +29,11 @@ def train(opened: OpenRun, iterations: int | None = None, check: bool = False) -
     target = iterations or opened.config.iterations
     plan = plan_for(opened.store.uri, opened.run, opened.config, target, entries=opened.entries())
     trusted = frozenset() if check else trusted_artifacts(opened, plan)
-    with recorded_metrics(opened.config, opened.store, opened.run, opened.stages()) as recorders:
-        with opened.observed_by(recorders):
-            carry_out(opened, plan, trusted)
+    with (
+        recorded_metrics(opened.config, opened.store, opened.run, opened.stages()) as recorders,
+        opened.observed_by(recorders),
+    ):
+        carry_out(opened, plan, trusted)
     return TrainingSummary(opened.run.name, target, plan.states[-1])
 
 

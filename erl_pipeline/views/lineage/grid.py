@@ -211,8 +211,8 @@ def _grid(
 
 
 def _columns(shown: Sequence[LedgerEntry]) -> dict[str, int]:
-    """The column of each stage: in the order in which iterations go through them. Stages that come only before
-    the first iteration use the same columns from the left."""
+    """The column of each stage: in the order in which iterations go through them. Stages that come only
+    before the first iteration use the same columns from the left."""
     repeated = list(dict.fromkeys(entry.stage for entry in shown if entry.iteration))
     columns = {stage: column for column, stage in enumerate(repeated)}
     before = list(dict.fromkeys(entry.stage for entry in shown if not entry.iteration))
@@ -241,7 +241,7 @@ def _lines(
             yield f"{what} {', '.join(version[:_SHORT] for version in others[:2])}"
     rows = sum(entry.rows or 0 for manifest in manifests for entry in manifest.files)
     if rows:
-        yield f"{rows:,} rows"
+        yield f"{rows:,} row" if rows == 1 else f"{rows:,} rows"
     if len(records) == 1:
         yield from _numbers(records[0], columns)
     for name, input_id in [each for each in far.items() if each[1] not in told][:1]:

@@ -95,7 +95,7 @@ def render_report(store: ArtifactStore, run: Run, description: RunDescription) -
     rollouts = of_kind(history, "rollouts")
     shards = [path for record in rollouts for path in _shard_files(store, record)]
     rewards = role_rewards(scan_trajectories(shards), description.roles) if shards else {}
-    opening, *others = held_out_charts(history, columns) or [None]
+    held_out = held_out_charts(history, columns)
     templates = Environment(
         loader=PackageLoader("erl_pipeline.views.report"),
         autoescape=True,
@@ -103,14 +103,14 @@ def render_report(store: ArtifactStore, run: Run, description: RunDescription) -
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    charts = [*training_charts(history, columns, rewards), *others]
+    charts = [*training_charts(history, columns, rewards), *held_out[1:]]
     return templates.get_template("report.html.j2").render(
         name=run.name,
         summary=summary_line(run.config, history, description.done),
         result=held_out_result(learning_curve(history), _change(store, held_out_evaluations(history))),
-        opening_figure=_figure(opening) if opening else None,
+        opening_figure=_figure(held_out[0]) if held_out else None,
         tiles=tiles(history, columns),
-        figures=[_figure(chart) for chart in charts if chart is not None],
+        figures=[_figure(chart) for chart in charts],
         evaluations=evaluation_table(history, columns),
         iterations=iteration_table(history, columns),
         stages=stage_table(history),
