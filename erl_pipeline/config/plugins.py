@@ -10,12 +10,17 @@ from pydantic import BeforeValidator, Field
 
 from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.plugins import Group, plugins
+from storage.errors import ConfigError
 
 
 def settings_of(group: Group) -> Any:
     """The type of a setting that takes the settings of any plug-in of a group; a bare name stands for a
     plug-in with its defaults."""
-    found: list[type[PluginSettings]] = [plugin.settings for plugin in plugins(group).found.values()]
+    known = plugins(group)
+    if not known.found:
+        problems = "; ".join(f"{each.type}: {each.problem}" for each in known.broken)
+        raise ConfigError(f"no plug-in of {group} can be used ({problems or 'none is installed'})")
+    found: list[type[PluginSettings]] = [plugin.settings for plugin in known.found.values()]
     union = functools.reduce(operator.or_, found)
     by_type = Annotated[union, Field(discriminator="type")] if len(found) > 1 else union
     return Annotated[by_type, BeforeValidator(_named)]

@@ -32,12 +32,6 @@ def group_advantages(
     return advantages
 
 
-def zero_variance_share(rewards: Sequence[float], group_keys: Sequence[Hashable]) -> float:
-    """Share of the groups that give no advantage: of one member, or of equal rewards; 0 of no groups."""
-    groups = len(set(group_keys))
-    return (groups - len(_groups(rewards, group_keys))) / groups if groups else 0.0
-
-
 def _groups(rewards: Sequence[float], group_keys: Sequence[Hashable]) -> list[list[int]]:
     """Members of each group whose rewards differ."""
     members: defaultdict[Hashable, list[int]] = defaultdict(list)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from erl_pipeline.config.differences import changed_settings
 from erl_pipeline.config.policy import PretrainedPolicyConfig
-from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.differences import recipe_differences
 from erl_pipeline.plan.plan import POLICY, Place, Plan, PlannedStage, RunState, stage_names
 from erl_pipeline.plan.planner import Planner
@@ -20,6 +20,9 @@ from erl_pipeline.stages.prepare_tasks import PREPARE_TASKS
 from storage.artifacts.recipe import Recipe
 from storage.errors import ConfigError, InputError
 from storage.runs.origin import BranchOrigin, OfflineOrigin
+
+if TYPE_CHECKING:
+    from erl_pipeline.config.run import RunConfig
 
 _EXAMPLES = 3
 

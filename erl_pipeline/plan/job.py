@@ -50,6 +50,8 @@ def compute(job: StageJob, resources: Resources, progress: Progress) -> Manifest
     planned = job.planned
     stage, recipe, store = planned.stage, planned.recipe, resources.store
     progress.raise_if_stopped()
+    if stage.needs == "device":
+        _use_threads(job.worker.threads)
     inputs = {name: store.open(artifact_id) for name, artifact_id in recipe.inputs.items()}
     with store.create(recipe, run=job.worker.run, iteration=planned.iteration) as staging:
         result = stage.compute(
@@ -73,6 +75,13 @@ def compute(job: StageJob, resources: Resources, progress: Progress) -> Manifest
             memory_version=result.memory_version,
             determinism=result.determinism,
         ).manifest
+
+
+def _use_threads(threads: int) -> None:
+    """Compute with as many threads as the run is configured with: bytes depend on them."""
+    import torch
+
+    torch.set_num_threads(threads)
 
 
 def outcome_of(planned: PlannedStage, manifest: Manifest, reused: bool, started: float) -> StageOutcome:

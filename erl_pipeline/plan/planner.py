@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from erl_pipeline.config.base import Settings
-from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.plan import Place, PlannedStage
 from erl_pipeline.plan.sources import Sources
 from erl_pipeline.plan.stage import CodeOwner, Stage
 from storage.artifacts.recipe import Recipe
 from storage.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from erl_pipeline.config.run import RunConfig
 
 SettingsT = TypeVar("SettingsT", bound=Settings)
 

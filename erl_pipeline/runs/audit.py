@@ -132,7 +132,7 @@ def _again(
     store.threads = threads
     settings = replace(resources.settings, threads=threads)
     with Resources(settings, resources.stop, store) as own:
-        compute(job, own, StageProgress(node.title, listener, own.stop))
+        compute(replace(job, worker=settings), own, StageProgress(node.title, listener, own.stop))
     made = store.made[node.artifact_id]
     differences = manifest_differences(stored, made)
     if not differences:

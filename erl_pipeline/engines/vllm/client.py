@@ -13,7 +13,7 @@ from erl_pipeline.engines.interface import Generation, GenerationRequest
 from storage.errors import EngineError
 
 _NOT_A_NUMBER = "Out of range float values are not JSON compliant"
-"""What Python's `json` says of nan and of infinities, and a server in its answer."""
+"""Python's `json` says this of nan and infinities; so does the answer of a server that computed them."""
 
 
 class ServerFailure(Exception):
@@ -21,7 +21,7 @@ class ServerFailure(Exception):
 
 
 class UndefinedLogprobs(EngineError):
-    """A server's weights give log-probabilities that are no numbers, for which JSON has no form."""
+    """The weights of a server give log-probabilities that are no numbers, which JSON cannot hold."""
 
 
 class VllmClient:
@@ -136,8 +136,9 @@ class VllmClient:
 
     async def reload_weights(self, checkpoint_folder: Path) -> None:
         """Read the weights of `checkpoint_folder` in place of those in use; no request may be in flight."""
-        # First all weights become 0, so that one that is not read anew cannot pass for the new one. Layers
-        # that the CPU build has packed escape this; `write_serving_copy` sees to it that all are there.
+        # All weights become 0 first, so that the proof notices a weight that was not read. This does not
+        # reach layers that the CPU build has packed; for those, `write_serving_copy` refuses a folder that
+        # lacks a weight.
         await self._call("POST", "/weight_checker", {"action": "reset"})
         call = {"method": "reload_weights", "kwargs": {"weights_path": str(checkpoint_folder)}}
         await self._call("POST", "/collective_rpc", call)

@@ -161,7 +161,7 @@ def _takes_segments(model: PreTrainedModel) -> bool:
     (rows,) = pack_rows(sequences, 10_000, model.device)
     expected = PolicyForward(model, shares_prompts=False).hidden(rows)
     _refuse_other_heads(model, rows, expected, tolerance)
-    # A window of attention would be longer than these few tokens, so it must be asked for.
+    # A window of attention is longer than these few tokens, so the comparison below would not show it.
     if model.config.get_text_config().to_dict().get("sliding_window") is not None:
         return False
     model.set_attn_implementation(SEGMENTS)
@@ -187,7 +187,7 @@ def _refuse_other_heads(
 
 
 def _close(actual: torch.Tensor, expected: torch.Tensor, tolerance: float) -> bool:
-    # Not finite passes: that is for the update to report.
+    # Numbers that are not finite pass here: the update reports them better.
     return not bool((actual - expected).abs().max() > tolerance * expected.abs().max())
 
 

@@ -21,7 +21,7 @@ class PolicyLoss:
 
     Args:
         old_logprobs: `[trained]`, what the ratio is taken against under `decoupled`; None under `bypass`,
-            and in an update of one step, where the policy before the step is the one at hand.
+            and in an update of one step, where they are those of the pass itself.
         reference_logprobs: `[trained]`, for the KL term.
         statistics: observes ratio, clipping, weights and entropy, and the mismatch of trainer and
             sampler where `measure_mismatch`.
@@ -101,7 +101,7 @@ class PolicyLoss:
 
     def _importance(self, olds: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         if self._batch_weights is None:
-            # Without old log-probabilities of the whole batch the level is "token": any chunk will do.
+            # Then the level is "token", and a chunk's weights depend on no other chunk.
             weights = self._weigh(
                 olds, self._columns.behaviour_logprobs[tokens], self._columns.sequence[tokens]
             )

@@ -77,12 +77,16 @@ def _select(work: Reinforcement) -> _Selection:
         if not sequence.behaviour_logprobs:
             raise ValueError(f"trajectory {sequence.trajectory_id} has no log-probabilities of its sampler")
     return _Selection(
-        kept=[replace(sequence, weight=sequence.weight * terms[sequence.role].weight) for sequence in kept],
+        kept=[_weighted(sequence, terms[sequence.role].weight) for sequence in kept],
         roles=tuple(sorted({sequence.role for sequence in kept})),
         zero_advantage=len(weighted) - len(kept),
         untrained=len(work.sequences) - len(trainable),
         zero_weight=len(trainable) - len(weighted),
     )
+
+
+def _weighted(sequence: TrainingSequence, weight: float) -> TrainingSequence:
+    return sequence if weight == 1.0 else replace(sequence, weight=sequence.weight * weight)
 
 
 def _reference_logprobs(
@@ -172,8 +176,11 @@ def _metrics(
 
 
 def _needs_old_logprobs(objective: ObjectiveConfig, update: UpdateConfig) -> bool:
-    """In an update of one step the policy before the step is the one at hand; a pass of its own is saved,
-    unless weights of whole sequences are wanted."""
+    """Whether the log-probabilities before the first step need a forward pass of their own.
+
+    In an update of one step they come out of the pass that is made anyway, token by token: too late where a
+    weight belongs to a whole sequence.
+    """
     correction = objective.correction
     return isinstance(correction, DecoupledCorrection) and (
         update.optimizer_steps > 1 or correction.level == "sequence"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from erl_pipeline.objectives.advantages import group_advantages, zero_variance_share
+from erl_pipeline.objectives.advantages import group_advantages
 
 
 def test_std_divides_by_the_unbiased_deviation_of_the_group() -> None:
@@ -25,9 +25,3 @@ def test_a_lone_or_unanimous_group_has_exactly_no_advantage(normalization: str) 
     # The mean of three times 0.1 is not 0.1 in floating point.
     rewards = [1.0, 0.1, 0.1, 0.1]
     assert group_advantages(rewards, ["lone", "b", "b", "b"], normalization) == [0.0] * 4  # type: ignore[arg-type]
-
-
-def test_zero_variance_share_counts_groups_not_members() -> None:
-    rewards = [1.0, 0.0, 0.0, 0.0, 5.0]
-    assert zero_variance_share(rewards, ["mixed", "mixed", "equal", "equal", "lone"]) == pytest.approx(2 / 3)
-    assert zero_variance_share([], []) == 0.0

@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,3 +29,9 @@ def test_a_missing_key_is_named_before_anything_starts(tmp_path: Path) -> None:
     config = VllmEngineConfig.model_validate({"servers": [address]})
     with pytest.raises(ConfigError, match=r"environment variable GPU_1_KEY \(api_key_variable\) is not set"):
         VllmEngine(config, tmp_path, environment={})
+
+
+def test_importing_the_engine_imports_neither_torch_nor_models() -> None:
+    heavy = "{'torch', 'transformers'} & {*sys.modules}"
+    code = f"import sys, erl_pipeline.engines.vllm.engine; sys.exit(bool({heavy}))"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
