@@ -15,7 +15,7 @@ from erl_pipeline.views.report.tables import (
 
 
 def test_each_iteration_is_a_row_of_what_it_gave(erl_run: Any) -> None:
-    table = iteration_table(read_history(erl_run.store, erl_run.run))
+    table = iteration_table(read_history(erl_run.store, erl_run.run), erl_run.description.columns)
     assert table.columns == [
         "iteration",
         "first attempts",
@@ -35,7 +35,7 @@ def test_each_iteration_is_a_row_of_what_it_gave(erl_run: Any) -> None:
 
 
 def test_columns_that_a_method_does_not_have_are_left_out(rlvr_run: Any) -> None:
-    table = iteration_table(read_history(rlvr_run.store, rlvr_run.run))
+    table = iteration_table(read_history(rlvr_run.store, rlvr_run.run), rlvr_run.description.columns)
     assert "second attempts" not in table.columns
     assert "memory" not in table.columns
 
@@ -62,7 +62,7 @@ def test_evaluations_are_the_first_the_last_and_those_on_request(erl_run: Any) -
             "sampled_success_high": 0.5,
         },
     )
-    table = evaluation_table(read_history(erl_run.store, erl_run.run))
+    table = evaluation_table(read_history(erl_run.store, erl_run.run), erl_run.description.columns)
     assert table.columns == ["tasks", "after iteration", "greedy first attempt", "sampled first attempts"]
     assert table.rows == [
         ["held-out tasks", "0", "50 % (25 to 75)", ""],
