@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,6 @@ from storage.errors import ConfigError, StoreError
 from storage.runs.run import Run, RunStore
 from tests.erl_pipeline.views.trackers.mlflow_servers import recorded_runs, recorded_scalars, tracking_server
 from tests.stage_records import NOON, stage_record
-
 
 
 class Inner(BaseModel):
