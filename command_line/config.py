@@ -6,7 +6,7 @@ import typer
 
 from command_line.memory_estimate import memory
 from command_line.options import ConfigFile, Json, Settings
-from command_line.output import print_json, print_line
+from command_line.output import counted, print_json, print_line
 
 app = typer.Typer(help="Look at a configuration before anything starts.", no_args_is_help=True)
 app.command("memory")(memory)
@@ -35,4 +35,6 @@ def check(config: ConfigFile, settings: Settings = None, json: Json = False) -> 
     if json:
         print_json({"valid": True, "run": run.name})
     else:
-        print_line(f"{config} is valid: run {run.name}, {run.iterations} iterations of {run.method}")
+        print_line(
+            f"{config} is valid: run {run.name}, {counted(run.iterations, 'iteration')} of {run.method.type}"
+        )

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from command_line.options import DEFAULT_STORE, Json, RunName, Store
-from command_line.output import print_json, print_line
+from command_line.output import counted, print_json, print_line
 
 if TYPE_CHECKING:
-    from erl_pipeline.pipeline.context import RunContext
-    from erl_pipeline.pipeline.outcome import StageOutcome
+    from collections.abc import Callable
+
+    from erl_pipeline.plan.job import StageOutcome
+    from erl_pipeline.runs.driver import OpenRun
     from storage.artifacts.store import ArtifactStore
     from storage.runs.run import Run
 
@@ -45,45 +47,47 @@ def evaluate(
 ) -> None:
     """Evaluate first attempts, greedy and sampled, without memory or reflection in the prompt."""
     from command_line.foreground import work_on_run
-    from erl_pipeline.environments.frozen_lake import ENVIRONMENT
-    from erl_pipeline.pipeline.run_state import run_config
+    from erl_pipeline.plan.plan import POLICY
+    from erl_pipeline.plan.runner import InProcessConfig
+    from erl_pipeline.plan.sources import unread_sources
+    from erl_pipeline.runs.config import run_config
+    from erl_pipeline.runs.planning import plan_as_made
     from storage.artifacts.store import ArtifactStore
+    from storage.errors import InputError
     from storage.runs.run import RunStore
 
-    opened = RunStore(store).open(run)
-    config = run_config(opened)
-    iteration, checkpoint_id = find_checkpoint(ArtifactStore(store), opened, checkpoint)
-    if tasks == "generated":
-        wanted = count or config.evaluation.tasks
-        chosen = list(ENVIRONMENT.held_out_tasks(config.environment, config.seed, wanted))
-    else:
-        assert ENVIRONMENT.tasks_from_file is not None
-        chosen = list(ENVIRONMENT.tasks_from_file(config.environment, config.seed, Path(tasks)))
+    file = None if tasks == "generated" else Path(tasks)
+    if file is not None and count is not None:
+        raise InputError("--count is for --tasks generated; a file has the tasks that it has")
+    opened_run = RunStore(store).open(run)
+    config = run_config(opened_run)
+    iteration, checkpoint_id = find_checkpoint(ArtifactStore(store), opened_run, checkpoint)
+    beginning = plan_as_made(store, opened_run, 0, sources=unread_sources(config)).states[0]
 
-    def work(context: RunContext) -> StageOutcome:
-        from erl_pipeline.stages.evaluate import EVALUATE_ON_REQUEST, evaluate_tasks
+    def work(opened: OpenRun, _note: Callable[[str], None]) -> StageOutcome:
+        from erl_pipeline.runs.on_request import evaluate_on_request
 
-        evaluation = config.evaluation.model_copy(update={"samples_per_task": samples})
-        context.config = config.model_copy(update={"evaluation": evaluation})
-        inputs = {"checkpoint": checkpoint_id}
-        return evaluate_tasks(context, iteration, checkpoint_id, chosen, inputs, EVALUATE_ON_REQUEST)
+        opened.config = config.model_copy(update={"runner": InProcessConfig()})
+        base = beginning.bases.get(POLICY)
+        return evaluate_on_request(opened, iteration, checkpoint_id, base, samples, count=count, file=file)
 
     kept = "Stopped; nothing is kept of this evaluation."
     outcome = work_on_run(config, store, config.iterations, work, lambda: kept)
+    evaluated = int(outcome.counters["episodes"]) // (1 + samples)
     if json:
         print_json(
             {
                 "run": run,
                 "checkpoint": checkpoint_id,
                 "iteration": iteration,
-                "tasks": len(chosen),
+                "tasks": evaluated,
                 "samples_per_task": samples,
                 "artifact_id": outcome.artifact_id,
                 "metrics": dict(outcome.metrics),
             }
         )
         return
-    print_line(f"Checkpoint {checkpoint_id[:12]} (iteration {iteration}) on {len(chosen)} tasks:")
+    print_line(f"Checkpoint {checkpoint_id[:12]} (iteration {iteration}) on {counted(evaluated, 'task')}:")
     for name, words in (("greedy_success", "greedy"), ("sampled_success", f"sampled, {samples} a task")):
         if name in outcome.metrics:
             value, low, high = (outcome.metrics[f"{name}{end}"] for end in ("", "_low", "_high"))
@@ -92,18 +96,19 @@ def evaluate(
 
 def find_checkpoint(store: ArtifactStore, run: Run, wanted: str) -> tuple[int, str]:
     """The iteration and artifact id of a checkpoint of a run. Raises InputError when there is no such one."""
-    from erl_pipeline.pipeline.run_state import CHECKPOINT_STAGES, latest_checkpoint
+    from erl_pipeline.runs.config import run_config
+    from erl_pipeline.runs.state import latest_checkpoint
     from storage.errors import InputError
 
-    entries = run.stages()
+    config, entries = run_config(run), run.stages()
     name, colon, number = wanted.partition(":")
     if wanted == "latest":
-        found = latest_checkpoint(entries)
+        found = latest_checkpoint(config, entries)
     elif name == "iteration" and colon and number.isdecimal():
-        found = latest_checkpoint(entries, int(number))
+        found = latest_checkpoint(config, entries, int(number))
     else:
         artifact_id = store.resolve(wanted)
-        of_run = [entry for entry in entries if entry.stage in CHECKPOINT_STAGES]
+        of_run = [entry for entry in entries if entry.kind == "checkpoint"]
         found = next((entry for entry in of_run if entry.artifact_id == artifact_id), None)
     if found is None:
         raise InputError(

@@ -37,23 +37,20 @@ def export(
     json: Json = False,
 ) -> None:
     """Write a checkpoint as a plain folder with safetensors, configuration and tokenizer."""
-    from transformers.utils import logging as transformers_logging
-
-    from erl_pipeline.pipeline.run_state import latest_checkpoint, run_config
     from erl_pipeline.policies.export import export_checkpoint
+    from erl_pipeline.runs.config import run_config
+    from erl_pipeline.runs.state import latest_checkpoint
     from storage.artifacts.store import ArtifactStore
     from storage.errors import InputError
     from storage.runs.run import RunStore
 
     opened = RunStore(store).open(run)
-    found = latest_checkpoint(opened.stages(), iteration)
+    config = run_config(opened)
+    found = latest_checkpoint(config, opened.stages(), iteration)
     if found is None:
         which = "no checkpoint" if iteration is None else f"no checkpoint of iteration {iteration}"
         raise InputError(f"run {run} has {which}")
-    transformers_logging.disable_progress_bar()
-    exported = export_checkpoint(
-        ArtifactStore(store), run_config(opened), found.artifact_id, output, adapter_only
-    )
+    exported = export_checkpoint(ArtifactStore(store), config, found.artifact_id, output, adapter_only)
     if json:
         print_json(
             {

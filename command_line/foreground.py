@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, TypeVar
 import typer
 
 from command_line.interruption import Stop, call_interruptibly
-from command_line.progress import ProgressDisplay
+from command_line.output import counted
 
 if TYPE_CHECKING:
+    from command_line.progress import ProgressDisplay
     from erl_pipeline.config.run import RunConfig
-    from erl_pipeline.pipeline.context import RunContext
+    from erl_pipeline.runs.driver import OpenRun
 
 T = TypeVar("T")
 
@@ -21,10 +22,12 @@ def work_on_run(
     config: RunConfig,
     store: str,
     iterations: int,
-    work: Callable[[RunContext], T],
+    work: Callable[[OpenRun, Callable[[str], None]], T],
     when_stopped: Callable[[], str],
 ) -> T:
     """Open a run and call `work` with it, in a thread that signals do not disturb.
+
+    `work` also gets a function that shows the user one line.
 
     Args:
         iterations: where the run ends, for the display.
@@ -34,42 +37,40 @@ def work_on_run(
     """
 
     def open_and_work(display: ProgressDisplay, stop: Stop) -> T:
-        from erl_pipeline.pipeline.context import open_context
+        from erl_pipeline.runs.driver import open_run
 
-        with open_context(config, store, display, stop.event) as context:
-            return work(context)
+        with open_run(config, store, display, stop.event) as opened:
+            return work(opened, display.note)
 
-    heading = f"Run {config.name} in {store}: {config.method}, {iterations} iterations"
-    return in_foreground(heading, iterations, open_and_work, when_stopped)
+    heading = f"Run {config.name} in {store}: {config.method.type}, {counted(iterations, 'iteration')}"
+    return in_foreground(heading, iterations, config, open_and_work, when_stopped)
 
 
 def in_foreground(
     heading: str,
     iterations: int,
+    config: RunConfig,
     work: Callable[[ProgressDisplay, Stop], T],
     when_stopped: Callable[[], str],
 ) -> T:
     """Call `work` with a progress display and the wish to stop, in a thread that signals do not disturb.
 
+    The display shows the numbers of the configuration's method.
+
     Raises typer.Exit, with the status that a shell expects, when a signal stopped the work.
     """
     from rich.console import Console
 
+    from command_line.progress import ProgressDisplay
     from erl_pipeline.engines.interface import Interrupted
+    from erl_pipeline.runs.columns import method_columns
 
     stop = Stop()
-    display = ProgressDisplay(iterations, Console(stderr=True, highlight=False))
-
-    def work_quietly() -> T:
-        from transformers.utils import logging as transformers_logging
-
-        transformers_logging.disable_progress_bar()  # bars of its own would tear ours
-        return work(display, stop)
-
+    display = ProgressDisplay(iterations, method_columns(config), Console(stderr=True, highlight=False))
     try:
         with display:
             display.note(heading)
-            return call_interruptibly(work_quietly, stop, display.note)
+            return call_interruptibly(lambda: work(display, stop), stop, display.note)
     except Interrupted:
         display.note(when_stopped())
         raise typer.Exit(stop.exit_status) from None

@@ -14,6 +14,7 @@ from command_line import (
     export,
     gc,
     importing,
+    plugins,
     report,
     schedule,
     serve,
@@ -23,6 +24,7 @@ from command_line import (
 from command_line.doctor.command import doctor
 from command_line.lineage.command import app as lineage
 from command_line.memory.command import app as memory
+from command_line.plan.command import plan
 from command_line.replay.command import replay
 from storage.errors import PipelineError
 
@@ -34,6 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("train")(train.train)
+app.command("plan")(plan)
 app.command("status")(status.status)
 app.command("evaluate")(evaluate.evaluate)
 app.command("report")(report.report)
@@ -43,6 +46,7 @@ app.command("diff")(diff.diff)
 app.command("serve")(serve.serve)
 app.command("gc")(gc.gc)
 app.command("doctor")(doctor)
+app.command("plugins")(plugins.plugins)
 app.add_typer(importing.app, name="import")
 app.add_typer(config.app, name="config")
 app.add_typer(schedule.app, name="schedule")
@@ -55,6 +59,8 @@ def main() -> None:
     # Read when torch is imported. By default its threads spin while they wait: as fast on idle cores, but
     # several times slower where another program wants the same ones.
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
+    # Read when huggingface_hub and transformers are imported: bars of their own would tear ours.
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     try:
         app()
     except PipelineError as error:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from erl_pipeline.config.run import RunConfig
-from erl_pipeline.pipeline.run_state import run_config, whole_iterations
-from storage.artifacts.store import ArtifactStore
-from storage.errors import InputError, StoreError
 from storage.filesystem import open_root
-from storage.runs.run import Run, RunStore, config_differences, latest_entries
+
+if TYPE_CHECKING:
+    from erl_pipeline.config.run import RunConfig
+    from storage.runs.run import Run
 
 
 def run_folder(store_uri: str, run_name: str) -> Path:
@@ -18,26 +18,33 @@ def run_folder(store_uri: str, run_name: str) -> Path:
 
 
 def find_finished_run(config: RunConfig, store_uri: str, iterations: int) -> Run | None:
-    """The run of `config`, if it has been through `iterations` and the artifacts of the last are whole.
+    """The run of `config`, if its ledger has all of its plan and what the last iteration made is whole.
 
     Their files are hashed again; where one is damaged the answer is no, and training, which looks at them
     too, names it and makes it again. Those of earlier iterations are not looked at.
     """
+    from erl_pipeline.runs.config import refuse_other_settings
+    from erl_pipeline.runs.planning import plan_for, recorded_ids
+    from storage.artifacts.store import ArtifactStore
+    from storage.errors import InputError, StoreError
+    from storage.runs.run import RunStore
+
     runs = RunStore(store_uri)
     if config.name not in runs.list():
         return None
     run = runs.open(config.name)
-    asked = config.model_copy(update=run_config(run).model_dump(include={"iterations", "metrics", "threads"}))
-    if config_differences(run.config, asked.model_dump(mode="json")):
+    refuse_other_settings(run, config)
+    entries = run.recorded()
+    recorded = recorded_ids(entries)
+    if not recorded:
         return None
-    recorded = run.recorded()
-    newest = [entry for entry in latest_entries(recorded) if entry.iteration == iterations]
-    if whole_iterations(config, recorded) < iterations or not any(e.stage == "evaluate" for e in newest):
+    plan = plan_for(store_uri, run, config, iterations, entries=entries)
+    if any(recorded.get(node.place) != node.artifact_id for node in plan.nodes):
         return None
     store = ArtifactStore(store_uri)
     try:
-        for entry in newest:
-            store.open(entry.artifact_id)
+        for node in plan.of_iteration(iterations):
+            store.open(node.artifact_id)
     except (InputError, StoreError):
         return None
     return run

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json as json_format
-import os
 import sys
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from command_line.options import DEFAULT_STORE, ConfigFile, Json, Settings, Store
-from command_line.output import print_json, print_line, print_table
+from command_line.output import counted, print_json, print_line, print_table
 from command_line.program import command
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
-    from erl_pipeline.pipeline.context import RunContext
-    from erl_pipeline.pipeline.train import TrainingSummary
+    from erl_pipeline.plan.plan import Plan
+    from erl_pipeline.runs.driver import OpenRun
     from storage.artifacts.store import ArtifactStore
     from storage.runs.run import Run
 
@@ -36,7 +34,15 @@ Check = Annotated[
         "--check", help="Look at every artifact of the run from its start, and make damaged ones again."
     ),
 ]
-NoPrefect = Annotated[bool, typer.Option("--no-prefect", help="Call the stages directly, without Prefect.")]
+NoPrefect = Annotated[
+    bool,
+    typer.Option(
+        "--no-prefect", help="Call the stages in this process, without Prefect: `runner: in_process`."
+    ),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Only show what would be reused and computed, as `plan` does.")
+]
 
 
 def train(
@@ -47,6 +53,7 @@ def train(
     settings: Settings = None,
     no_prefect: NoPrefect = False,
     check: Check = False,
+    dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
     """Train a policy. A run that was stopped or killed continues from what it had committed.
@@ -58,41 +65,51 @@ def train(
     from erl_pipeline.config.load import load_config
     from storage.runs.run import RunStore
 
-    naming = [] if name is None else [f"name={json_format.dumps(name)}"]
-    resolved = load_config(config, [*(settings or []), *naming])
+    resolved = load_config(
+        config,
+        [*(settings or []), *(["runner={type: in_process}"] if no_prefect else [])],
+        {} if name is None else {"--name": ("name", name)},
+    )
     target = iterations or resolved.iterations
+    if dry_run:
+        from command_line.plan.command import show_plan
+        from command_line.plan.making import plan_of_config
+
+        show_plan(plan_of_config(resolved, store, target), None, json)
+        return
     finished = None if check else find_finished_run(resolved, store, target)
     if finished is not None:
-        print(f"Run {finished.name} is finished: all {target} iterations are committed.", file=sys.stderr)
+        print(
+            f"Run {finished.name} is finished: all of {counted(target, 'iteration')} is committed.",
+            file=sys.stderr,
+        )
     else:
-        _work(resolved, store, target, no_prefect, check)
+        _work(resolved, store, target, check)
     _conclude(finished or RunStore(store).open(resolved.name), store, target, finished is None, json)
 
 
-def _work(config: RunConfig, store: str, target: int, no_prefect: bool, check: bool) -> None:
+def _work(config: RunConfig, store: str, target: int, check: bool) -> None:
     """Train with a progress display until the target or a signal. Raises typer.Exit for the latter."""
     from command_line.foreground import work_on_run
-    from command_line.run_state import run_folder
+    from command_line.reuse import reuse_lines
+    from command_line.uncommitted import uncommitted_code
 
-    def directly(context: RunContext) -> TrainingSummary:
-        from erl_pipeline.pipeline.train import train as train_directly
+    def work(opened: OpenRun, note: Callable[[str], None]) -> None:
+        from erl_pipeline.runs.train import train as train_run
 
-        return train_directly(context, target, check=check)
+        def tell(plan: Plan) -> None:
+            for line in reuse_lines(opened, plan):
+                note(line)
+            for line in uncommitted_code(opened.config):
+                opened.listener.warn(line)
 
-    def with_prefect(context: RunContext) -> TrainingSummary:
-        # Prefect's client reports usage to its makers unless told otherwise before it is imported.
-        os.environ.setdefault("DO_NOT_TRACK", "1")
-        from flows.training import train_with_prefect
+        train_run(opened, target, check=check, tell=tell)
 
-        log = run_folder(store, config.name) / "prefect.log"
-        return train_with_prefect(context, target, log, check)
-
-    work = directly if no_prefect else with_prefect
     work_on_run(config, store, target, work, lambda: _kept(config, store))
 
 
 def _kept(config: RunConfig, store: str) -> str:
-    from erl_pipeline.pipeline.run_state import completed_iterations
+    from erl_pipeline.runs.state import completed_iterations
     from storage.runs.run import RunStore
 
     entries = RunStore(store).open(config.name).stages()
@@ -105,16 +122,22 @@ def _kept(config: RunConfig, store: str) -> str:
 def _conclude(run: Run, store: str, target: int, worked: bool, json: bool) -> None:
     """Print the newest iterations, write the report of a run that is not long, and name the commands to try
     next."""
-    from erl_pipeline.pipeline.run_state import latest_checkpoint
-    from erl_pipeline.views.iteration_table import LEGEND, MOST_ROWS, row_cells, stored_rows
+    from erl_pipeline.evaluation.iterations import stored_rows
+    from erl_pipeline.runs.columns import method_columns
+    from erl_pipeline.runs.config import run_config
+    from erl_pipeline.runs.state import latest_checkpoint
+    from erl_pipeline.views.iteration_table import MOST_ROWS, legend, row_cells
     from storage.artifacts.store import ArtifactStore
 
     artifacts = ArtifactStore(store)
     entries = run.stages()
-    checkpoint = latest_checkpoint(entries)
+    config = run_config(run)
+    checkpoint = latest_checkpoint(config, entries)
     assert checkpoint is not None
     newest = checkpoint.iteration or 0
-    rows = stored_rows(artifacts, [entry for entry in entries if newest - (entry.iteration or 0) < MOST_ROWS])
+    columns = method_columns(config)
+    shown = [entry for entry in entries if newest - (entry.iteration or 0) < MOST_ROWS]
+    rows = stored_rows(artifacts, shown, columns)
     report = _report(artifacts, run, worked) if newest <= REPORTED_ITERATIONS else None
     if json:
         print_json(
@@ -125,19 +148,19 @@ def _conclude(run: Run, store: str, target: int, worked: bool, json: bool) -> No
                 "worked": worked,
                 "checkpoint": checkpoint.artifact_id,
                 "report": report and str(report),
-                "rows": [asdict(row) for row in rows],
+                "rows": [row.plain(columns) for row in rows],
             }
         )
         return
-    print_table([row_cells(row) for row in rows])
+    print_table([row_cells(row, columns) for row in rows])
     if newest >= MOST_ROWS:
-        print_line(f"The newest {MOST_ROWS} iterations; `status` shows all.")
-    print_line(LEGEND + "\n")
+        print_line(f"The newest {counted(MOST_ROWS, 'iteration')}; `status` shows all.")
+    print_line(legend(columns) + "\n")
     place = [] if store == DEFAULT_STORE else ["--store", store]
     tries = [
         ["status", run.name],
         ["evaluate", run.name, "--tasks", "generated"],
-        *([["memory", "search", run.name, "fell into a hole"]] if rows[-1].memory is not None else []),
+        *([["memory", "list", run.name]] if any(entry.kind == "memory" for entry in entries) else []),
         ["lineage", "show", run.name, checkpoint.artifact_id[:12]],
     ]
     if report is None:
@@ -147,7 +170,16 @@ def _conclude(run: Run, store: str, target: int, worked: bool, json: bool) -> No
     print_line("Try next:")
     for words in tries:
         print_line("  " + command([*words, *place]))
-    print_line("  " + command([*sys.argv[1:], "--iterations", str(target + 10)]))
+    print_line("  " + command([*_without("--iterations", sys.argv[1:]), "--iterations", str(target + 10)]))
+
+
+def _without(option: str, words: Sequence[str]) -> list[str]:
+    """A command line without an option that has a value."""
+    return [
+        word
+        for place, word in enumerate(words)
+        if word != option and not word.startswith(f"{option}=") and words[max(0, place - 1)] != option
+    ]
 
 
 def _report(artifacts: ArtifactStore, run: Run, worked: bool) -> Path:
@@ -156,7 +188,7 @@ def _report(artifacts: ArtifactStore, run: Run, worked: bool) -> Path:
 
     report = run_folder(artifacts.uri, run.name) / "report.html"
     if worked or not report.exists():
-        from erl_pipeline.views.report.page import write_report
+        from erl_pipeline.runs.report import write_run_report
 
-        write_report(artifacts, run, report)
+        write_run_report(artifacts, run, report)
     return report

@@ -7,7 +7,9 @@ from functools import cached_property
 
 import polars as pl
 
+from erl_pipeline.plugins import plugins
 from erl_pipeline.policies.embedding import SentenceEmbedder
+from erl_pipeline.runs.config import run_config
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
 from storage.memory.chain import Delta, read_chain, scan_entries, scan_removed
@@ -15,6 +17,7 @@ from storage.memory.entries import MemoryEntry
 from storage.memory.history import latest_version, memory_versions
 from storage.memory.reflection_memory import ReflectionMemory
 from storage.memory.removals import Removal
+from storage.memory.standalone import STANDALONE
 from storage.memory.view import MemoryView
 from storage.runs.run import Run, RunStore
 
@@ -78,11 +81,19 @@ def open_memory(store_uri: str, run_name: str, iteration: int | None = None) -> 
     Raises InputError for an unknown run or one without memory.
     """
     run = RunStore(store_uri).open(run_name)
-    settings = run.config.get("memory")
-    if settings is None:
-        raise InputError(f"run {run_name} has no memory: its configuration says memory: off")
+    model = _embedding_model(run)
     version = latest_version(run, iteration)
     made = {each.artifact_id: each.iteration for each in memory_versions(run)}
-    return RunMemory(
-        ArtifactStore(store_uri), run, settings["embedding_model"], version, made.get(version, 0)
-    )
+    return RunMemory(ArtifactStore(store_uri), run, model, version, made.get(version, 0))
+
+
+def _embedding_model(run: Run) -> str:
+    if run.config.get(STANDALONE):
+        model: str = run.config["memory"]["embedding_model"]
+        return model
+    config = run_config(run)
+    retrieval = plugins("methods")[config.method.type].value.retrieval(config.method)
+    if retrieval is None:
+        raise InputError(f"run {run.name} has no memory: its configuration says method.memory: off")
+    named: str = retrieval.embedding_model
+    return named

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from collections import Counter
 from dataclasses import asdict
@@ -13,47 +12,35 @@ import typer
 
 from command_line.foreground import in_foreground
 from command_line.interruption import Stop
-from command_line.output import print_json, print_line, print_table
+from command_line.output import counted, print_json, print_line, print_table
 from command_line.progress import ProgressDisplay
-from command_line.replay.new_run import require_stage, stored_run
-from erl_pipeline.pipeline.audit import REFUTED, AuditResult, audit, open_audit
-from erl_pipeline.pipeline.run_state import run_config
-from storage.artifacts.store import ArtifactStore
+from command_line.replay.stored import StoredRun
+from erl_pipeline.runs.audit import REFUTED, AuditResult, audit
 from storage.errors import InputError
 
 
 def replay_audit(
-    run: str,
-    iteration: int,
-    stage: str,
-    last: int | None,
-    name: str | None,
-    scratch: Path | None,
-    store: str,
-    json: bool,
+    run: str, iteration: int, stage: str, last: int | None, scratch: Path | None, store: str, json: bool
 ) -> None:
+    """Compute stored artifacts again and compare the bytes.
 
-    stored = stored_run(run, store)
-    config = run_config(stored.run)
-    require_stage(iteration, stage)
-    last = stored.last_iteration if last is None else last
-    if not iteration <= last <= stored.last_iteration:
+    Raises InputError when the run has not come that far, typer.Exit with status 1 when bytes differ.
+    """
+    stored = StoredRun.open(run, store)
+    last = stored.done if last is None else last
+    if not iteration <= last <= stored.done:
         raise InputError(
-            f"run {run} has iterations 1 to {stored.last_iteration}; an audit from iteration {iteration} "
+            f"run {run} has iterations 1 to {stored.done}; an audit from iteration {iteration} "
             f"cannot end with {last}"
         )
-    if name is not None:
-        print(f"Without --set this is an audit, which makes no run: {name} is not used.", file=sys.stderr)
     folder = scratch or Path(tempfile.gettempdir()) / f"erl-pipeline-{os.getuid()}" / "audits"
 
     def work(display: ProgressDisplay, stop: Stop) -> list[AuditResult]:
-
-        artifacts = ArtifactStore(store)
-        with open_audit(config, artifacts, stored, folder, display, stop.event) as context:
-            return audit(context, stored, iteration, stage, last)
+        return audit(store, run, iteration, stage, last, folder, display, stop.event)
 
     heading = f"Audit of {run} in {store}: {stage} of iteration {iteration} through iteration {last}"
-    results = in_foreground(heading, last, work, lambda: "Stopped; nothing is kept of this audit.")
+    results = in_foreground(heading, last, stored.config, work, lambda: "Stopped; nothing is kept of this
+    audit.")
     verdicts = Counter(result.verdict for result in results)
     if json:
         print_json(
@@ -73,7 +60,8 @@ def replay_audit(
         files = sum(result.files for result in results if result.verdict == "equal")
         summary = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
         print_line(
-            f"{len(results)} artifacts computed again: {summary}; {files} files have the stored bytes."
+            f"{counted(len(results), 'artifact')} computed again: {summary}; {counted(files, 'file')} "
+            f"{'has' if files == 1 else 'have'} the stored bytes."
         )
     if any(result.verdict in REFUTED for result in results):
         raise typer.Exit(1)

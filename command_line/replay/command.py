@@ -85,9 +85,14 @@ def replay(
         raise InputError("say where to begin, with --iteration N and --from STAGE, or use --offline")
     last = None if iterations is None else _whole(iterations)
     if not settings:
+        if name is not None:
+            raise InputError(
+                f"--as {name}: without --set nothing changes, so this is an audit and makes no run; leave "
+                "out --as, or say with --set what the new run does otherwise"
+            )
         from command_line.replay.audit import replay_audit
 
-        replay_audit(run, iteration, stage, last, name, scratch, store, json)
+        replay_audit(run, iteration, stage, last, scratch, store, json)
         return
     if name is None:
         raise InputError("changed settings make a new run: name it with --as NAME")

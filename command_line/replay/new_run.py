@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from command_line.foreground import work_on_run
@@ -15,66 +15,51 @@ from command_line.program import command
 from command_line.run_state import run_folder
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.evaluation.history import of_stage, read_history
-from erl_pipeline.pipeline.branching import establish_origin
-from erl_pipeline.pipeline.context import RunContext
-from erl_pipeline.pipeline.iteration import STAGES
-from erl_pipeline.pipeline.run_state import latest_checkpoint
-from erl_pipeline.pipeline.stored_run import PREPARATIONS, StoredRun
-from erl_pipeline.pipeline.train import TrainingSummary, train
-from erl_pipeline.views.iteration_table import LEGEND, history_rows, row_cells
-from erl_pipeline.views.report.page import write_report
+from erl_pipeline.evaluation.iterations import history_rows
+from erl_pipeline.plan.runner import InProcessConfig
+from erl_pipeline.runs.columns import method_columns
+from erl_pipeline.runs.config import run_config
+from erl_pipeline.runs.driver import OpenRun
+from erl_pipeline.runs.report import write_run_report
+from erl_pipeline.runs.state import latest_checkpoint
+from erl_pipeline.runs.train import train
+from erl_pipeline.stages.measure_staleness import MEASURE_STALENESS
+from erl_pipeline.views.iteration_table import legend, row_cells
 from storage.artifacts.store import ArtifactStore
-from storage.errors import InputError
-from storage.runs.origin import BranchOrigin, OfflineOrigin, read_origin
+from storage.errors import ConfigError
+from storage.runs.origin import OfflineOrigin, read_origin
 from storage.runs.run import RunStore
 
 
-def stored_run(run: str, store: str) -> StoredRun:
-    """The run to start from. Raises InputError, with the runs there are, for an unknown name."""
-    return StoredRun(RunStore(store).open(run))
-
-
-def require_stage(iteration: int, stage: str) -> None:
-    """Raise InputError for something that is no stage of an iteration."""
-    allowed = STAGES if iteration else (*PREPARATIONS, "evaluate")
-    if stage not in allowed:
-        where = "an iteration" if iteration else "iteration 0"
-        raise InputError(f"--from {stage}: the stages of {where} are {', '.join(allowed)}")
-
-
-def require_other_name(run: str, name: str) -> None:
-    """Raise InputError when a new run would have the name of the one it starts from."""
-    if run == name:
-        raise InputError(f"--as {name}: stored artifacts are never replaced; give the new run another name")
-
-
-def own_settings(settings: Sequence[str]) -> list[str]:
-    """The user's overrides. Raises InputError for those that are options of this command."""
-    options = {"name": "--as", "iterations": "--iterations"}
-    for setting in settings:
-        option = options.get(setting.partition("=")[0].strip())
-        if option:
-            raise InputError(f"--set {setting}: use {option}")
-    return list(settings)
-
-
 def work_on_new_run(
-    config: RunConfig,
-    store: str,
-    origin: BranchOrigin | OfflineOrigin,
-    last: int,
-    notes: Sequence[str],
+    config: RunConfig, store: str, notes: Sequence[str], begin: Callable[[OpenRun], None]
 ) -> None:
-    """Train the new run, directly, with the progress display of `train`."""
+    """Train the new run in this process, with the progress display of `train`.
+
+    Args:
+        begin: enters what the run shares in its ledger.
+    """
     for note in notes:
         print(note, file=sys.stderr)
 
-    def work(context: RunContext) -> TrainingSummary:
-        establish_origin(store, context.run, origin)
-        return train(context, last)
+    def work(opened: OpenRun, _note: Callable[[str], None]) -> None:
+        begin(opened)
+        # Whoever goes on with the run later has the runner of its configuration.
+        opened.config = opened.config.model_copy(update={"runner": InProcessConfig()})
+        train(opened, config.iterations)
 
     kept = f"Stopped. What was committed is kept; continue with: {command(sys.argv[1:])}"
-    work_on_run(config, store, last, work, lambda: kept)
+    with naming_option("--as"):
+        work_on_run(config, store, config.iterations, work, lambda: kept)
+
+
+@contextmanager
+def naming_option(option: str) -> Iterator[None]:
+    """Messages about a name that is taken say which option of this command names a run."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("another --name", f"another name with {option}")) from error
 
 
 def conclude(name: str, source: str, store: str, last: int, json: bool) -> None:
@@ -84,14 +69,16 @@ def conclude(name: str, source: str, store: str, last: int, json: bool) -> None:
     origin = read_origin(store, name)
     assert origin is not None
     history = read_history(artifacts, run)
-    rows = history_rows(history)
-    report = write_report(artifacts, run, run_folder(store, name) / "report.html")
-    checkpoint = latest_checkpoint(run.stages())
+    config = run_config(run)
+    columns = method_columns(config)
+    rows = history_rows(history, columns)
+    report = write_run_report(artifacts, run, run_folder(store, name) / "report.html")
+    checkpoint = latest_checkpoint(config, run.stages())
     assert checkpoint is not None
     reused = Counter("shared" if record.reused else "computed" for record in history)
     staleness = [
         {"iteration": record.iteration, **record.manifest.counters, **record.manifest.metrics}
-        for record in of_stage(history, "measure_staleness")
+        for record in of_stage(history, MEASURE_STALENESS.name)
     ]
     if json:
         print_json(
@@ -104,17 +91,15 @@ def conclude(name: str, source: str, store: str, last: int, json: bool) -> None:
                 "computed": reused["computed"],
                 "checkpoint": checkpoint.artifact_id,
                 "report": str(report),
-                "rows": [asdict(row) for row in rows],
+                "rows": [row.plain(columns) for row in rows],
                 "staleness": staleness,
             }
         )
         return
-    print_table([row_cells(row) for row in rows])
-    print_line(LEGEND)
+    print_table([row_cells(row, columns) for row in rows])
+    print_line(legend(columns))
     if isinstance(origin, OfflineOrigin):
-        print_line(
-            "1st, 2nd, retried, tokens: those of the stored attempts; nothing of them was generated again"
-        )
+        print_line("Numbers of rollouts are those of the stored ones; nothing of them was generated again")
         print_line()
         print_table([_staleness_cells(row) for row in staleness])
         print_line(_STALENESS_LEGEND)

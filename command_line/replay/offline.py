@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import json as json_format
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from command_line.evaluate import find_checkpoint
-from command_line.replay.new_run import (
-    conclude,
-    own_settings,
-    require_other_name,
-    stored_run,
-    work_on_new_run,
-)
+from command_line.replay.new_run import conclude, work_on_new_run
+from command_line.replay.stored import own_settings, require_other_name
 from erl_pipeline.config.differences import changed_settings
 from erl_pipeline.config.load import change_config, load_config
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.pipeline.offline import require_correction
-from erl_pipeline.pipeline.planning import refuse_earlier_changes
-from erl_pipeline.pipeline.run_state import run_config
-from erl_pipeline.pipeline.stored_run import StoredRun
+from erl_pipeline.plan.build import plan_run
+from erl_pipeline.plan.forecast import own_differences
+from erl_pipeline.plan.sources import unread_sources
+from erl_pipeline.runs.branch import begin_offline, require_correction
+from erl_pipeline.runs.config import run_config
+from erl_pipeline.runs.planning import stored_rollouts
 from storage.artifacts.store import ArtifactStore
-from storage.errors import InputError
+from storage.errors import ConfigError, InputError
 from storage.runs.origin import OfflineOrigin
+from storage.runs.run import Run, RunStore
+from storage.tables.trajectory_import import IMPORTED
+
+_EXAMPLES = 3
 
 
 def replay_offline(
@@ -42,14 +43,11 @@ def replay_offline(
     Raises ConfigError for settings that the stored rollouts were made with, or for an objective without
     importance correction, InputError when `run` lacks one of the iterations.
     """
-    stored = stored_run(run, store)
+    stored = RunStore(store).open(run)
     require_other_name(run, name)
-    for iteration in range(span[0], span[1] + 1):
-        stored.entry(iteration, "generate_rollouts")
-    artifacts = ArtifactStore(store)
     checkpoint_id = None
     if checkpoint is not None:
-        checkpoint_id = find_checkpoint(artifacts, stored.run, checkpoint)[1]
+        checkpoint_id = find_checkpoint(ArtifactStore(store), stored, checkpoint)[1]
     origin = OfflineOrigin(
         run=run,
         first_iteration=span[0],
@@ -57,45 +55,57 @@ def replay_offline(
         checkpoint_id=checkpoint_id,
         evaluates=evaluates,
     )
-    base, new = _offline_config(stored, artifacts, span[0], origin.iterations, name, settings, config_file)
+    stored_rollouts(stored, origin)
+    base, new = _offline_config(stored, origin.iterations, name, settings, config_file)
     require_correction(new)
     heading = f"Offline: stored rollouts of iterations {span[0]} to {span[1]} of {run}, in order"
-    changed = changed_settings(base, new)
-    work_on_new_run(new, store, origin, origin.iterations, [heading, *(f"  {line}" for line in changed)])
+    notes = [heading, *(f"  {line}" for line in changed_settings(base, new))]
+    work_on_new_run(new, store, notes, partial(begin_offline, origin=origin))
     conclude(new.name, run, store, origin.iterations, json)
 
 
 def _offline_config(
-    stored: StoredRun,
-    artifacts: ArtifactStore,
-    first: int,
-    iterations: int,
-    name: str,
-    settings: Sequence[str],
-    config_file: Path | None,
+    stored: Run, iterations: int, name: str, settings: Sequence[str], config_file: Path | None
 ) -> tuple[RunConfig, RunConfig]:
     """The configuration that the run has, and that of training offline on it.
 
-    The importance correction is switched on, evaluation uses the embedded engine, and there is no memory,
-    unless `settings` say otherwise.
+    The importance correction is switched on and evaluation uses the embedded engine, unless `settings` say
+    otherwise.
     """
     own = own_settings(settings)
-    imported = stored.find(0, "bootstrap") is None
+    imported = IMPORTED in stored.config
     if imported and config_file is None:
         raise InputError(
             f"run {stored.name} has trajectories and no policy of its own; name one with --config CONFIG"
         )
     if not imported and config_file is not None:
         raise InputError(f"run {stored.name} has a configuration of its own; change it with --set")
-    base = run_config(stored.run) if config_file is None else load_config(config_file)
-    needed = ["memory=off", f"name={json_format.dumps(name)}", f"iterations={iterations}"]
+    base = run_config(stored) if config_file is None else load_config(config_file)
+    needed = []
     if not any(key.startswith("engine") for key in own) and base.engine.type != "transformers":
         needed.append("engine={type: transformers}")
     chosen = any(key.startswith(("objective.correction", "objective=")) for key in own)
     if base.objective.correction.type == "bypass" and not chosen:
         needed.append("objective.correction={type: decoupled}")
-    adapted = change_config(base, needed)
-    new = change_config(adapted, own)
+    options = {"--as": ("name", name), "--iterations": ("iterations", iterations)}
+    adapted = change_config(base, needed, options)
+    new = change_config(adapted, own, options)
     if not imported:
-        refuse_earlier_changes(adapted, new, artifacts, stored, first, "update_policy")
+        _refuse_other_data(adapted, new)
     return base, new
+
+
+def _refuse_other_data(old: RunConfig, new: RunConfig) -> None:
+    """Raise ConfigError for settings that the stored rollouts, or what comes before them, were made with."""
+    before, after = (plan_run(config, unread_sources(config), iterations=1) for config in (old, new))
+    changed = changed_settings(old, new)
+    for node in before.nodes:
+        if node.iteration is not None and node.stage.output not in ("trajectories", "rollouts"):
+            continue
+        found = after.by_place.get(node.place)
+        reasons = changed if found is None else own_differences(node.recipe, found.recipe, changed)
+        if reasons:
+            raise ConfigError(
+                f"the settings change {node.stage.name}, which the stored rollouts follow from "
+                f"({'; '.join(reasons[:_EXAMPLES])}); change only how the policy learns from them"
+            )

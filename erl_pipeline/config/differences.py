@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import json
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
-from erl_pipeline.config.run import RunConfig
-from storage.runs.run import config_differences
+if TYPE_CHECKING:
+    from erl_pipeline.config.run import RunConfig
+
+_ABSENT = object()
 
 
 def changed_settings(old: RunConfig, new: RunConfig) -> list[str]:
@@ -15,14 +18,39 @@ def changed_settings(old: RunConfig, new: RunConfig) -> list[str]:
 
 
 def settings_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Like `config_differences`; a group that was switched on or off is one line."""
-    switched = [key for key in old.keys() & new.keys() if (old[key] is None) != (new[key] is None)]
-    lines = [
-        line
-        for line in config_differences(old, new)
-        if not any(line.startswith((f"{key}.", f"{key}:")) for key in switched)
-    ]
-    return lines + [f"{key}: {'off -> on' if old[key] is None else 'on -> off'}" for key in sorted(switched)]
+    """One `dotted.key: old -> new` for each setting that differs.
+
+    A group that was switched on or off is one line, as is one that has another `type`.
+    """
+    return list(_differences(old, new, ""))
+
+
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str) -> Iterator[str]:
+    for key in dict.fromkeys([*old, *new]):
+        before, after = old.get(key, _ABSENT), new.get(key, _ABSENT)
+        name = f"{prefix}{key}"
+        if before == after:
+            continue
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            kinds = before.get("type"), after.get("type")
+            if kinds[0] != kinds[1]:
+                yield f"{name}.type: {_shown(kinds[0])} -> {_shown(kinds[1])}"
+            else:
+                yield from _differences(before, after, f"{name}.")
+        elif isinstance(before, Mapping) and after is None:
+            yield f"{name}: on -> off"
+        elif before is None and isinstance(after, Mapping):
+            yield f"{name}: off -> on"
+        elif isinstance(before, Mapping) and before and after is _ABSENT:
+            yield from _differences(before, {}, f"{name}.")
+        elif isinstance(after, Mapping) and after and before is _ABSENT:
+            yield from _differences({}, after, f"{name}.")
+        else:
+            yield f"{name}: {_shown(before)} -> {_shown(after)}"
+
+
+def _shown(value: Any) -> str:
+    return "absent" if value is _ABSENT else json.dumps(value, ensure_ascii=False)
 
 
 def _settings(config: RunConfig) -> Mapping[str, Any]:

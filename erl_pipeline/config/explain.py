@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from erl_pipeline.config.base import Settings
+from erl_pipeline.config.switch import switch
 from erl_pipeline.config.yaml_values import KeyPath, shorten
 
 _KINDS = {
@@ -34,12 +35,13 @@ _BOUNDS = {
 @dataclass(frozen=True)
 class _Place:
     """Where an error is: its key path, the group of settings that the last key belongs to, the group that
-    it names, and the groups to choose from by `type`."""
+    it names, the groups to choose from by `type`, and whether the group can be off."""
 
     path: KeyPath
     holder: type[Settings] | None
     group: type[Settings] | None
     choices: Mapping[str, type[Settings]]
+    switched: bool = False
 
 
 def explain(error: ValidationError, model: type[Settings], origins: Mapping[KeyPath, str]) -> list[str]:
@@ -70,19 +72,22 @@ def _problem(details: ErrorDetails, place: _Place) -> tuple[KeyPath, str]:
     if kind == "value_error":
         return _own_message(message.removeprefix("Value error, "), place)
     if kind == "union_tag_not_found":
-        return (*place.path, "type"), f"missing; allowed: {', '.join(place.choices)}"
+        return (*place.path, "type"), f"missing; allowed: {', '.join(place.choices)}{_installed(place.path)}"
     if kind == "union_tag_invalid":
-        return (*place.path, "type"), f"{shorten(context['tag'])}; allowed: {', '.join(place.choices)}"
+        allowed = ", ".join(place.choices) + _installed(place.path)
+        return (*place.path, "type"), f"{shorten(context['tag'])}; allowed: {allowed}"
     if kind in _BOUNDS:
         bound, words = _BOUNDS[kind]
         return place.path, f"{given}; allowed: {words} {context[bound]}"
     if kind == "literal_error":
-        return (
-            place.path,
-            f"{given}; allowed: {context['expected'].replace(' or ', ', ').replace(chr(39), '')}",
-        )
+        allowed = context["expected"].replace(" or ", ", ").replace("'", "")
+        if place.path[1:] == ("type",):
+            allowed += _installed(place.path[:1])
+        return place.path, f"{given}; allowed: {allowed}"
     if kind == "string_pattern_mismatch":
         return place.path, f"{given}; allowed: text that matches {context['pattern']}"
+    if subject == "model" and place.switched:
+        return place.path, f"{given}; allowed: on, off, and {_KINDS['model']}"
     if kind.endswith(("_type", "_parsing", "_from_float")) and subject in _KINDS:
         return place.path, f"{given}; allowed: {_KINDS[subject]}"
     return place.path, f"{given}; {message[:1].lower()}{message[1:]}"
@@ -94,7 +99,7 @@ def _locate(loc: Sequence[int | str], model: type[Settings]) -> _Place:
     holder: type[Settings] | None = None
     group: type[Settings] | None = model
     choices: Mapping[str, type[Settings]] = {}
-    named = False
+    named = switched = False
     for part in loc:
         if part in choices:
             group, choices = choices[str(part)], {}
@@ -107,12 +112,13 @@ def _locate(loc: Sequence[int | str], model: type[Settings]) -> _Place:
         holder, group, choices = group, None, {}
         field = holder.model_fields.get(str(part)) if holder else None
         groups = _groups(field.annotation) if field else []
+        switched = field is not None and any(getattr(each, "func", None) is switch for each in field.metadata)
         named = field is not None and get_origin(field.annotation) is dict
         if len(groups) == 1:
             group = groups[0]
         else:
             choices = {get_args(each.model_fields["type"].annotation)[0]: each for each in groups}
-    return _Place(tuple(path), holder, group, choices)
+    return _Place(tuple(path), holder, group, choices, switched)
 
 
 def _groups(annotation: Any) -> list[type[Settings]]:
@@ -120,6 +126,12 @@ def _groups(annotation: Any) -> list[type[Settings]]:
     if isinstance(annotation, type) and issubclass(annotation, Settings):
         return [annotation]
     return [group for argument in get_args(annotation) for group in _groups(argument)]
+
+
+def _installed(path: KeyPath) -> str:
+    """Where to look, in a message about a group of settings that plug-ins define."""
+    plugged = path in (("environment",), ("method",), ("trainer",), ("runner",))
+    return " (`erl-pipeline plugins` says what is installed)" if plugged else ""
 
 
 def _known_keys(place: _Place) -> str:

@@ -14,13 +14,19 @@ from erl_pipeline.config.yaml_values import KeyPath, parse_yaml, shorten
 from erl_pipeline.plugins import Group, plugins
 from storage.errors import ConfigError
 
+Options = Mapping[str, tuple[str, Any]]
+"""Options of a command that give a setting: name of the option, such as `--name` -> (dotted key, value)."""
 
-def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+_NONE: Options = {}
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = (), options: Options = _NONE) -> RunConfig:
     """Read and validate a run's configuration.
 
     Args:
         path: a YAML file.
         overrides: `dotted.key=value` each, the value in YAML; they win over the file, the last one over all.
+        options: win over these.
 
     Raises:
         ConfigError: the file cannot be read or is not YAML, or settings are unknown, of the wrong type,
@@ -30,28 +36,32 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     values = {} if document.value is None else document.value
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: holds {shorten(values)}; allowed is a mapping of settings, `key: value`")
-    return _validate(
-        values, {key: f"line {line}" for key, line in document.lines.items()}, overrides, str(path)
-    )
+    lines = {key: f"line {line}" for key, line in document.lines.items()}
+    return _validate(values, lines, overrides, options, str(path))
 
 
-def change_config(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
+def change_config(config: RunConfig, overrides: Sequence[str], options: Options = _NONE) -> RunConfig:
     """A configuration with some settings changed; all others stay, also those that were defaults.
 
     Raises ConfigError as `load_config` does.
     """
-    return _validate(config.model_dump(mode="json"), {}, overrides, f"run {config.name}")
+    return _validate(config.model_dump(mode="json"), {}, overrides, options, f"run {config.name}")
 
 
 def _validate(
-    values: dict[str, Any], origins: dict[KeyPath, str], overrides: Sequence[str], where: str
+    values: dict[str, Any],
+    origins: dict[KeyPath, str],
+    overrides: Sequence[str],
+    options: Options,
+    where: str,
 ) -> RunConfig:
-    for override in overrides:
-        key, value = _parse_override(override)
+    given = [("--set", *_parse_override(override)) for override in overrides]
+    given += [(option, tuple(key.split(".")), value) for option, (key, value) in options.items()]
+    for source, key, value in given:
         _set(values, key, value)
         for depth in range(1, len(key)):
-            origins.setdefault(key[:depth], "--set")
-        origins[key] = "--set"
+            origins.setdefault(key[:depth], source)
+        origins[key] = source
     require_usable_plugins(values)
     try:
         return RunConfig.model_validate(values)
@@ -96,8 +106,8 @@ def _parse_override(override: str) -> tuple[KeyPath, Any]:
     return path, parse_yaml(value, f"--set {override}").value
 
 
-_NAMED: frozenset[KeyPath] = frozenset({("method",), ("trainer",), ("runner",)})
-"""Groups of settings for which a configuration may give just the type."""
+_NAMED = ("method", "trainer", "runner")
+"""Groups of settings for which a configuration may give just the type, or nothing."""
 
 
 def _set(values: dict[str, Any], path: KeyPath, value: Any) -> None:
@@ -105,8 +115,10 @@ def _set(values: dict[str, Any], path: KeyPath, value: Any) -> None:
     group = values
     for depth, part in enumerate(path[:-1], start=1):
         inner = group.get(part)
-        if isinstance(inner, str) and path[:depth] in _NAMED:
-            inner = group[part] = {"type": inner}
+        if depth == 1 and part in _NAMED:
+            named = RunConfig.model_fields[part].default if inner is None else inner
+            if isinstance(named, str):
+                inner = group[part] = {"type": named}
         if inner is None or inner is True:
             inner = group[part] = {}
         if not isinstance(inner, dict):

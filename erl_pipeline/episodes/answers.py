@@ -70,14 +70,15 @@ class InStep:
         phase = min(asked.phase for asked, _ in self._waiting.values())
         batch = sorted(index for index, (asked, _) in self._waiting.items() if asked.phase == phase)
         asked, waiting = zip(*(self._waiting.pop(index) for index in batch), strict=True)
+        if any(future.cancelled() for future in waiting):
+            return  # the episodes were ended meanwhile
         try:
             answers = self._answer(asked)
         except Exception as error:  # It is raised where the first of the batch waits, and ends all others.
             waiting[0].set_exception(error)
             return
         for future, answer in zip(waiting, answers, strict=True):
-            if not future.cancelled():
-                future.set_result(answer)
+            future.set_result(answer)
 
     def _answer(self, asked: Sequence[SampleRequest | RetrievalRequest]) -> Sequence[Any]:
         samples = [request.request for request in asked if isinstance(request, SampleRequest)]

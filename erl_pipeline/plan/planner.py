@@ -9,7 +9,7 @@ from erl_pipeline.config.base import Settings
 from erl_pipeline.plan.plan import Place, PlannedStage
 from erl_pipeline.plan.sources import Sources
 from erl_pipeline.plan.stage import CodeOwner, Stage
-from storage.artifacts.recipe import Recipe
+from storage.artifacts.recipe import Recipe, SharedJson
 from storage.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ class Planner:
         self._known = {*external, *(request for each in self.requests.values() for request in each)}
         self._equal: dict[Settings, Settings] = {}
         self._slices: dict[str, Settings] = {}
-        self._dumped: dict[int, tuple[Settings, dict[str, Any]]] = {}
-        self._code: dict[tuple[CodeOwner, ...], dict[str, str]] = {}
+        self._dumped: dict[int, tuple[Settings, SharedJson]] = {}
+        self._code: dict[tuple[CodeOwner, ...], SharedJson] = {}
         self._locations = sources.locations
 
     def settings(self, stage: Stage[SettingsT]) -> SettingsT:
@@ -143,17 +143,19 @@ class Planner:
             artifact_id = self._recorded[place]
         return PlannedStage(stage, settings, recipe, iteration, key, artifact_id, self._locations)
 
-    def _dump(self, settings: Settings) -> dict[str, Any]:
+    def _dump(self, settings: Settings) -> SharedJson:
         """The JSON of settings, made once for each object: all iterations share it."""
         if id(settings) not in self._dumped:
-            self._dumped[id(settings)] = settings, settings.model_dump(mode="json")
+            self._dumped[id(settings)] = settings, SharedJson(settings.model_dump(mode="json"))
         return self._dumped[id(settings)][1]
 
-    def _fingerprints(self, owners: tuple[CodeOwner, ...]) -> dict[str, str]:
+    def _fingerprints(self, owners: tuple[CodeOwner, ...]) -> SharedJson:
         if owners not in self._code:
-            self._code[owners] = {
-                package: fingerprint
-                for owner in owners
-                for package, fingerprint in self.sources.code[owner].items()
-            }
+            self._code[owners] = SharedJson(
+                {
+                    package: fingerprint
+                    for owner in owners
+                    for package, fingerprint in self.sources.code[owner].items()
+                }
+            )
         return self._code[owners]

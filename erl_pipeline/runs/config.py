@@ -21,13 +21,18 @@ _MAY_CHANGE = {"iterations", "metrics", "runner", "resources"}
 def run_config(run: Run) -> RunConfig:
     """The configuration that a run was begun with.
 
-    Raises ConfigError when this version of the program does not know those settings, InputError for a run
-    that holds imported trajectories and was never trained.
+    Raises ConfigError when this version of the program does not know those settings, InputError for what was
+    never trained: imported trajectories, and memories that stand by themselves.
     """
     if IMPORTED in run.config:
         raise InputError(
             f"run {run.name} holds imported trajectories and is not trained; train another run on them with "
             "`replay --offline --config CONFIG --as NAME`"
+        )
+    if "method" not in run.config and "memory" in run.config:
+        raise InputError(
+            f"run {run.name} is a memory that stands by itself and is not trained; "
+            f"`memory list {run.name}` and the other commands of `memory` look into it"
         )
     try:
         require_usable_plugins(run.config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from erl_pipeline.plan.plan import Plan, RunState
@@ -19,15 +20,25 @@ class TrainingSummary:
     state: RunState
 
 
-def train(opened: OpenRun, iterations: int | None = None, check: bool = False) -> TrainingSummary:
+def train(
+    opened: OpenRun,
+    iterations: int | None = None,
+    check: bool = False,
+    tell: Callable[[Plan], None] | None = None,
+) -> TrainingSummary:
     """Execute the plan of a run up to `iterations` (default: the configuration's).
 
     What is committed is reused. A start costs the same however long the run is: artifacts whose ids stand in
     the ledger are looked at in the newest whole iteration, and where something new is made from them. With
     `check` all are looked at. What is damaged is set aside and made again.
+
+    Args:
+        tell: is called with the plan before anything is done.
     """
     target = iterations or opened.config.iterations
     plan = plan_for(opened.store.uri, opened.run, opened.config, target, entries=opened.entries())
+    if tell is not None:
+        tell(plan)
     trusted = frozenset() if check else trusted_artifacts(opened, plan)
     with (
         recorded_metrics(opened.config, opened.store, opened.run, opened.stages()) as recorders,

@@ -16,7 +16,7 @@ class Artifact:
         self.manifest = manifest
         self.pruned = pruned or nothing_pruned(manifest.artifact_id)
         self.present_folder = folder
-        """The local folder of the files that are left, whether or not some were pruned."""
+        """The local folder of the files that are left after pruning."""
 
     @property
     def files(self) -> list[FileEntry]:
@@ -61,5 +61,5 @@ class Artifact:
         return PrunedFileError(
             f"{file.path} of artifact {self.manifest.artifact_id} ({self.manifest.stage}{where}) was "
             f"pruned on {file.pruned_at:%Y-%m-%d} by {file.reason}: its {file.bytes:,} bytes are gone. "
-            "Take a younger iteration that has it, or make it again by training in another store."
+            "Choose a later iteration that still has it, or train again in another store."
         )

@@ -9,11 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
-from storage.artifacts.manifest import FileEntry, Manifest
+from storage.artifacts.manifest import TABLE_KEY, FileEntry, Manifest
 from storage.artifacts.sealing import open_document
 from storage.errors import DamagedArtifact
 from storage.filesystem import sha256_file, store_errors
-from storage.tables.parquet import table_name
 
 Problems = list[str]
 """What is wrong with something, one sentence for each fault; empty when it is whole."""
@@ -39,7 +38,8 @@ def describe_files(folder: Path, rows: Mapping[str, int]) -> list[FileEntry]:
         count, table = None, None
         if name.endswith(".parquet"):
             footer = pq.read_metadata(path)
-            count, table = footer.num_rows, table_name(footer)
+            name_of_table = (footer.metadata or {}).get(TABLE_KEY)
+            count, table = footer.num_rows, None if name_of_table is None else name_of_table.decode()
             if rows.get(name, count) != count:
                 raise ValueError(f"{name} holds {count} rows, not {rows[name]}")
         size = path.stat().st_size
@@ -87,7 +87,7 @@ def file_problems(files: Sequence[FileEntry], folder: Path) -> Problems:
 
 
 def row_problems(files: Sequence[FileEntry], folder: Path) -> Problems:
-    """Parquet files whose footer tells another number of rows than their entries."""
+    """Parquet files that hold another number of rows than their entries say."""
     problems = []
     for entry in files:
         if not entry.path.endswith(".parquet"):

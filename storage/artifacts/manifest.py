@@ -17,6 +17,8 @@ from storage.artifacts.recipe import ArtifactKind, Recipe, require_json
 from storage.artifacts.sealing import SCHEMA_VERSION, seal
 
 MANIFEST = "manifest.json"
+TABLE_KEY = b"table"
+"""Key, in the metadata of a Parquet file, of the name of the schema that it follows."""
 
 Determinism = Literal["bytes", "approximate"]
 """`bytes`: the same bytes, on the same kind of processor, with the same versions and number of threads.

@@ -1,7 +1,7 @@
-"""What retention has taken from an artifact: a sealed record beside its manifest.
+"""What retention has removed from an artifact: a sealed record beside its manifest.
 
 The manifest stays as it was committed, so ids and lineage stay. A file counts as pruned once the record
-names it; its bytes are removed afterwards. Of pruned rows the columns that lineage asks for are kept.
+names it; its bytes are removed afterwards. Of pruned rows the columns that lineage needs are kept.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from storage.artifacts.manifest import FileEntry, Manifest
+from storage.artifacts.manifest import TABLE_KEY, FileEntry, Manifest
 from storage.artifacts.sealing import SCHEMA_VERSION, open_document, seal
 from storage.errors import DamagedArtifact
 from storage.filesystem import sha256_file, store_errors
@@ -35,7 +35,7 @@ class _Record(BaseModel):
 
 
 class PrunedFile(_Record):
-    """A file that was taken away: what it was, when, and by which rule."""
+    """A file that was removed: what it was, when, and by which rule."""
 
     path: str
     sha256: str
@@ -94,7 +94,7 @@ def parse_pruned(content: bytes | None, artifact_id: str, where: str) -> PruneRe
 
 
 def keep_lineage_columns(source: Path, target: Path, name: str) -> FileEntry:
-    """Write the columns of a Parquet file that lineage asks for, all but tokens and texts of messages.
+    """Write the columns of a Parquet file that lineage needs: all but tokens and texts of messages.
 
     `name` is the new file's name within the artifact.
     """
@@ -109,5 +109,5 @@ def keep_lineage_columns(source: Path, target: Path, name: str) -> FileEntry:
             sha256=sha256_file(target),
             bytes=target.stat().st_size,
             rows=kept.num_rows,
-            table=metadata[b"table"].decode() if b"table" in metadata else None,
+            table=metadata[TABLE_KEY].decode() if TABLE_KEY in metadata else None,
         )

@@ -22,11 +22,6 @@ def canonical_json(value: Any) -> str:
         ValueError: a number that is not finite; names where.
     """
     require_json(value)
-    return encode_json(value)
-
-
-def encode_json(value: Any) -> str:
-    """`canonical_json` of what is known to be JSON: it does not look for other types and keys."""
     return _ENCODER.encode(value)
 
 
@@ -36,7 +31,7 @@ def digest(value: Any) -> str:
 
 
 def derive_seed(*parts: str | int) -> int:
-    """A seed in [0, 2**63) from what it is for, such as (run seed, iteration, task, attempt, phase)."""
+    """A seed in [0, 2**63), derived from its use, such as (run seed, iteration, task, attempt, phase)."""
     hashed = hashlib.sha256(canonical_json(parts).encode("utf-8")).digest()
     return int.from_bytes(hashed[:8], "big") >> 1
 
@@ -79,18 +74,35 @@ class Recipe:
     @cached_property
     def artifact_id(self) -> str:
         """Same recipe, same id; one changed setting, another id. See `canonical_json` for what it raises."""
-        return digest(
-            {
-                "stage": self.stage,
-                "stage_version": self.stage_version,
-                "kind": self.kind,
-                "settings": self.settings,
-                "inputs": self.inputs,
-                "seed": self.seed,
-                "index": self.index,
-                "code": self.code,
-            }
-        )
+        parts = {
+            "code": self.code,
+            "index": self.index,
+            "inputs": self.inputs,
+            "kind": self.kind,
+            "seed": self.seed,
+            "settings": self.settings,
+            "stage": self.stage,
+            "stage_version": self.stage_version,
+        }
+        # The canonical JSON of the whole, put together from its parts: a plan has thousands of recipes.
+        text = ",".join(f'"{name}":{_text(value, name)}' for name, value in parts.items())
+        return hashlib.sha256(f"{{{text}}}".encode()).hexdigest()[:ID_LENGTH]
+
+
+class SharedJson(dict[str, Any]):
+    """A JSON object that many recipes hold; its canonical text is made once. It must not be changed."""
+
+    @cached_property
+    def text(self) -> str:
+        """Its canonical JSON."""
+        return canonical_json(dict(self))
+
+
+def _text(value: Any, name: str) -> str:
+    if isinstance(value, SharedJson):
+        return value.text
+    require_json(value, f"$.{name}")
+    return _ENCODER.encode(value)
 
 
 _EXACT = (str, int, bool, type(None))

@@ -1,8 +1,8 @@
 """The artifact store: immutable stage outputs, found by recipe, committed whole or not at all.
 
-Nothing without a manifest exists. Where things lie says `storage.artifacts.layout`, how they are written
-`storage.artifacts.committing`. Retention may take files away later; `pruned.json` then says which (see
-`storage.artifacts.pruned`).
+An artifact exists once it has a manifest. `storage.artifacts.layout` says where things lie,
+`storage.artifacts.committing` how they are written. Retention may remove files later; `pruned.json` then says
+which (see `storage.artifacts.pruned`).
 """
 
 from __future__ import annotations
@@ -79,6 +79,10 @@ class ArtifactStore:
         some = ", ".join(found[:5])
         raise InputError(f"{len(found)} artifacts begin with {prefix!r}: {some}. Give more of the id.")
 
+    def ids(self, stage: str) -> Sequence[str]:
+        """Ids of a stage's artifacts, from their folders alone: manifests are not read."""
+        return self._layout.ids(stage)
+
     def list(self, stage: str | None = None) -> Iterator[Manifest]:
         """Manifests of all committed artifacts, by stage and id."""
         for name in [stage] if stage else self._layout.stages():
@@ -119,7 +123,7 @@ class ArtifactStore:
         return parse_pruned(read_bytes(self._layout.root, where), manifest.artifact_id, where)
 
     def prune(self, artifact_id: str, names: Sequence[str], reason: str) -> PruneRecord:
-        """Take files away from an artifact and write down that it was done; lineage keeps what it asks for.
+        """Remove files of an artifact and record it; the columns that lineage needs are kept.
 
         The caller must hold `locks.lock_collection`.
 

@@ -1,8 +1,6 @@
 """Where things came from and what they reached: artifacts through manifests, rows through columns."""
 
 from storage.lineage.artifacts import (
-    artifact_ancestors,
-    artifact_descendants,
     reachable,
     runs_by_artifact,
 )
@@ -15,8 +13,6 @@ __all__ = [
     "LineageNode",
     "Reach",
     "Reached",
-    "artifact_ancestors",
-    "artifact_descendants",
     "downstream",
     "explain",
     "reachable",

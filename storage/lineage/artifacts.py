@@ -7,20 +7,8 @@ from collections.abc import Iterable
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
-from storage.lineage.graph import START, ArtifactGraph, walk_inputs
+from storage.lineage.graph import walk_inputs
 from storage.runs.run import RunStore
-
-
-def artifact_ancestors(store: ArtifactStore, artifact_id: str) -> list[Manifest]:
-    """Everything that an artifact was made from, the nearest first. Raises InputError for an unknown id."""
-    return reachable(store, [artifact_id])[1:]
-
-
-def artifact_descendants(store: ArtifactStore, artifact_id: str) -> list[Manifest]:
-    """Everything in the store that was made from an artifact, the nearest first."""
-    graph = ArtifactGraph(store.list())
-    found = graph.descendants({artifact_id: START})
-    return [graph.manifests[descendant] for descendant in found if descendant != artifact_id]
 
 
 def reachable(store: ArtifactStore, artifact_ids: Iterable[str]) -> list[Manifest]:

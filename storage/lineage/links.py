@@ -149,9 +149,9 @@ class _Adjacency:
 
 
 def _each_once(ids: pl.Series) -> pl.Series:
-    """The ids in the order of the rows. A row that was brought along lies in several artifacts, and is one.
+    """The ids in the order of the rows, each once: a row may lie in several artifacts.
 
-    As many hashes as rows say that none is repeated, which is found much faster than ids are told apart.
+    If there are as many different hashes as rows, no id is repeated; that is much faster than comparing ids.
     """
     return ids if ids.hash().n_unique() == len(ids) else ids.unique(maintain_order=True)
 
@@ -159,19 +159,19 @@ def _each_once(ids: pl.Series) -> pl.Series:
 def _links(
     tables: Mapping[RowKind, pl.DataFrame], numbers: Mapping[RowKind, pl.DataFrame]
 ) -> list[pl.DataFrame]:
-    """(origin, derived, relation) of every link that the columns tell, by the numbers of both rows.
+    """(origin, derived, relation) of every link in the columns, by the numbers of both rows.
 
     Tables have the `number` of each row, `numbers` that of each `id`.
     """
     told: Mapping[RowKind, list[pl.LazyFrame]] = {
         "trajectory": [
-            _told(tables["trajectory"], "parent_trajectory_id", _PARENT),
-            _told(tables["memory_entry"], "source_trajectory_id", _SOURCE),
-            _told(tables["sft_row"], "trajectory_id", _DISTILLED),
+            _named_by(tables["trajectory"], "parent_trajectory_id", _PARENT),
+            _named_by(tables["memory_entry"], "source_trajectory_id", _SOURCE),
+            _named_by(tables["sft_row"], "trajectory_id", _DISTILLED),
         ],
         "memory_entry": [
-            _told(tables["trajectory"], "memory_entry_ids", _SAW),
-            _told(tables["memory_entry"], "parent_entry_ids", _PARENT_ENTRY),
+            _named_by(tables["trajectory"], "memory_entry_ids", _SAW),
+            _named_by(tables["memory_entry"], "parent_entry_ids", _PARENT_ENTRY),
         ],
     }
     return [
@@ -183,7 +183,7 @@ def _links(
     ]
 
 
-def _told(table: pl.DataFrame, column: str, relation: int) -> pl.LazyFrame:
+def _named_by(table: pl.DataFrame, column: str, relation: int) -> pl.LazyFrame:
     """`id` of the origin, number of the row `derived` from it, and `relation`, for what one column names."""
     named = table.lazy().select(
         id=pl.col(column),

@@ -95,7 +95,7 @@ def _kind(graph: ArtifactGraph, artifact_id: str) -> ArtifactKind | None:
 
 
 def _trained_on(graph: ArtifactGraph, origins: Iterable[Manifest]) -> list[str]:
-    """The nearest checkpoints made from artifacts, other than by what memory kept of them."""
+    """The nearest checkpoints made from artifacts, not counting ways through the memory."""
     starts = [manifest.artifact_id for manifest in origins]
     return graph.nearest_checkpoints(starts, through=lambda manifest: manifest.kind not in _OF_MEMORY)
 

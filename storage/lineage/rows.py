@@ -109,7 +109,7 @@ class LineageRows:
     def matches(
         self, prefix: str, kinds: Sequence[Kind] = KINDS, within: Collection[str] | None = None
     ) -> Iterator[tuple[Kind, str]]:
-        """Everything of these kinds whose id begins with `prefix`; only in and of the artifacts `within`."""
+        """Everything of these kinds whose id begins with `prefix`, in the artifacts `within`."""
         for artifact_id in self._manifests if "artifact" in kinds else ():
             if within is not None and artifact_id not in within:
                 continue

@@ -16,13 +16,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from storage.filesystem import sha256_file, store_errors
 
-# Tags, which are looked up by themselves, transactions, which nothing reads again, and a hint that is
-# written anew with each version.
+# Tags are checked on their own, transactions are not read again, and each version rewrites the hint.
 _LEFT_OUT = {"_refs", "_transactions", "latest_version_hint.json"}
 
 
 class CheckedVersion(BaseModel):
-    """A memory version whose rows were found right."""
+    """A memory version whose rows were compared with its artifacts."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -51,7 +50,7 @@ class IndexChecksums:
         """Memory versions that can be trusted."""
 
     def load(self) -> None:
-        """Trust what the file says if every file of the table still has its digest; else nothing.
+        """Trust the file if every file of the table still has its digest; otherwise trust nothing.
 
         Looks only where another process has written since the last time.
         """
@@ -75,7 +74,7 @@ class IndexChecksums:
         self._files, self.versions = files, versions
 
     def add(self, versions: Mapping[str, CheckedVersion]) -> None:
-        """Put down versions that were checked, and the table's files that are new since the last time."""
+        """Record versions that were checked, and the table's files that are new since the last time."""
         with store_errors("write", self._path):
             new = {
                 name: sha256_file(self._folder / name)

@@ -1,4 +1,4 @@
-"""Memory entries: what one iteration adds to the reflection memory, in Parquet."""
+"""Memory entries, as a memory version adds them to its parent; in Parquet."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ MEMORY = TableFormat(
 
 @dataclass(frozen=True)
 class MemoryEntry:
-    """A reflection that led to success. Its vector is the embedding of `key_text`."""
+    """A text that helped in a situation. Its vector is the embedding of `key_text`."""
 
     entry_id: str
     kind: str
     text: str
-    """The reflection."""
+    """What the memory tells."""
     task_type: str
     task_text: str
     """The task as the policy was told it."""
@@ -75,16 +75,16 @@ class MemoryEntry:
     key_text: str
     """What was embedded: an entry is found by the similarity of a query to this text."""
     reward_before: float
-    """Reward of the attempt that the reflection is on."""
+    """Reward of the attempt that the text is about."""
     reward_after: float
     """Reward of the attempt that followed it."""
     source_trajectory_id: str | None
-    """The reflection's trajectory; None where no policy wrote it."""
+    """The trajectory that the text was taken from; None where no policy wrote it."""
     iteration: int
     policy_version: str
     """Artifact id of the checkpoint that wrote it; empty where none did."""
     parent_entry_ids: tuple[str, ...]
-    """Entries that the reflection saw."""
+    """Entries that stood in the prompt when the text was written."""
     memory_version: str
     """The memory version that brought it in."""
     environment: str | None = None
@@ -92,7 +92,7 @@ class MemoryEntry:
 
     @property
     def gain(self) -> float:
-        """What the reflection was worth: reward after it less reward before it."""
+        """What the text was worth: reward after it less reward before it."""
         return self.reward_after - self.reward_before
 
 

@@ -48,8 +48,8 @@ def index_folder(store_uri: str, run_name: str) -> Path:
 
 
 class MemoryIndex:
-    """The table in `folder`. It is compared with the artifacts before its first use, and mended where a
-    kill, a deletion or another run's artifacts left it behind."""
+    """The table in `folder`. It is compared with the artifacts before its first use, and repaired where a
+    kill or a deletion has left it incomplete."""
 
     def __init__(self, folder: Path, artifacts: ArtifactStore) -> None:
         self._folder = folder
@@ -115,7 +115,7 @@ class MemoryIndex:
         return held == entries_digest(remaining(deltas))
 
     def _repair(self, deltas: Sequence[Delta]) -> None:
-        """Add what the table lacks; where that does not make it whole, make it anew."""
+        """Add what the table lacks; if it is still not whole, rebuild it."""
         with suppress(*_UNREADABLE):
             done = next(
                 (n for n in range(len(deltas), 0, -1) if self._tag(deltas[n - 1].version) is not None), 0
@@ -147,7 +147,7 @@ class MemoryIndex:
             rows += _change(table, delta)
             if delta is deltas[-1]:
                 _maintain(table)
-            if self._tag(delta.version) is not None:  # of a branch that was left
+            if self._tag(delta.version) is not None:  # left over from an abandoned branch
                 table.tags.delete(delta.version)
             table.tags.create(delta.version, table.version)
             added[delta.version] = CheckedVersion(table_version=table.version, rows=rows)

@@ -45,7 +45,7 @@ class Removal:
     merged_into: str | None = None
     """The entry that stands for a merged one."""
     similarity: float | None = None
-    """Cosine similarity to that entry, the lesser of situation and reflection."""
+    """Cosine similarity to that entry, the lesser of situation and text."""
 
 
 def write_removals(path: Path, removals: Iterable[Removal]) -> int:

@@ -119,7 +119,7 @@ def indexed_entries(
 
 
 def text_search(table: Table, texts: Sequence[str], top_k: int, condition: str) -> list[Ranked]:
-    """The entries whose reflection or situation has most of a text's words, by BM25."""
+    """The entries whose text or situation has most of the words that are asked for, by BM25."""
     from lancedb.query import MultiMatchQuery
 
     searched = table if has_text_index(table) else _with_text_index(table)

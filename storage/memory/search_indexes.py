@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lancedb.table import Table
 
 INDEXED_ROWS = 20_000
-"""Entries from which on a table has indexes; below, a search through all of them is as fast."""
+"""A table of at least this many entries has indexes; a smaller one is searched as fast without."""
 
 PROBES = 120
 """Partitions that a search of the vector index looks into, out of the square root of the entries."""
@@ -29,7 +29,7 @@ REFINED = 120
 """Candidates at least that are compared again by their whole keys, and five times those asked for."""
 
 TEXT_COLUMNS = ("text", "key_text")
-"""What full text looks into: the reflection, and the situation (task and feedback) it answers."""
+"""Columns that a search by words looks into: the lesson, and the situation (task and feedback) it is for."""
 
 _BITMAPS = ("task_type", "environment", GAIN_STEP)
 _TREES = ("entry_id", "gain", "iteration")

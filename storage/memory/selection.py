@@ -50,10 +50,10 @@ def compact(
 def _duplicates(
     view: MemoryView, entries: Sequence[MemoryEntry], least: float, embedder: Embedder, version: str
 ) -> list[Removal]:
-    """New entries that say what an earlier one of the same task type says in the same situation.
+    """New entries that repeat an earlier entry of the same task type.
 
-    Both texts have to be that similar: one situation can teach two lessons. Of several, the most similar
-    entry stands for the new one, then the one with the lesser id.
+    Both the situation and the text must be that similar: one situation can teach two lessons. The most
+    similar earlier entry stands for the new one; of equals the one with the lesser id.
     """
     vectors = embedder.embed([entry.key_text for entry in entries])
     stored: list[list[tuple[MemoryEntry, float]]] = [[] for _ in entries]

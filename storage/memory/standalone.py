@@ -1,4 +1,4 @@
-"""A reflection memory by itself, without policy or run, for any program that learns from what it tried."""
+"""A memory without policy and run, for any program that learns from what it tried."""
 
 from __future__ import annotations
 

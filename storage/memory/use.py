@@ -19,6 +19,7 @@ from storage.tables.trajectories import scan_trajectories
 _NEEDED = [
     "trajectory_id",
     "parent_trajectory_id",
+    "role",
     "iteration",
     "task_id",
     "task_type",
@@ -69,17 +70,19 @@ def rollout_files(store: ArtifactStore, run: Run) -> list[Path]:
 
 
 def memory_searches(files: Sequence[Path]) -> pl.DataFrame:
-    """One row for each trajectory in files for whose prompt a memory was searched, in order.
+    """One row for each trajectory in files of a role that retrieves from memory, in order.
 
     Columns: trajectory_id, iteration, task_id, task_type, memory_version, memory_entry_ids, and `success` of
     the trajectory that followed it, null where none did.
     """
     rows = scan_trajectories(files).select(_NEEDED)
+    retrieved = rows.filter(pl.col("memory_entry_ids").list.len() > 0)
+    roles = retrieved.select(pl.col("role").unique()).collect()["role"]
     attempts = rows.filter(pl.col("parent_trajectory_id").is_not_null())
     attempts = attempts.select("parent_trajectory_id", "success")
     return (
-        rows.filter(pl.col("memory_version") != "")
-        .drop("success", "parent_trajectory_id")
+        rows.filter(pl.col("role").is_in(roles.implode()))
+        .drop("role", "success", "parent_trajectory_id")
         .join(
             attempts,
             left_on="trajectory_id",

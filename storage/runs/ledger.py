@@ -60,7 +60,7 @@ class Ledger:
                 self._append_to_last_part(line)
 
     def read(self) -> list[LedgerEntry]:
-        """All whole lines, oldest first. Raises StoreError, naming it, for a line that was not written so."""
+        """All whole lines, oldest first. Raises StoreError, naming it, for a line that was changed."""
         entries = []
         for part in [self._path] if self._root.local else self._parts():
             for number, line in enumerate(self._whole_lines(part).split(b"\n")[:-1], start=1):

@@ -1,8 +1,8 @@
 """Runs of a store: their settings, their ledger of stages, and the lock that keeps them to one process.
 
 Layout: `STORE/runs/<name>/{run.json, ledger.jsonl, lock}`. In an object store `lease/` stands for the lock,
-and every lease has a ledger of its own, `ledger-<number of the lease>.jsonl`: a machine that was taken for
-dead and writes once more then overwrites nothing of its successor's.
+and every lease has a ledger of its own, `ledger-<number of the lease>.jsonl`: if a machine that was thought
+dead writes once more, it overwrites nothing of its successor's.
 """
 
 from __future__ import annotations

@@ -12,11 +12,12 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from storage.artifacts.manifest import TABLE_KEY
 from storage.errors import StoreError
 from storage.filesystem import store_errors
 
 ROW_GROUP_ROWS = 2000
-_TABLE, _VERSION = b"table", b"schema_version"
+_VERSION = b"schema_version"
 _ARROW_SCHEMA = "ARROW:schema"
 """Key, in a footer's metadata, of the columns as Arrow has them."""
 
@@ -39,13 +40,9 @@ class TableFormat:
     @property
     def arrow_schema(self) -> pa.Schema:
         """The schema with the footer's metadata: the table's name and version."""
-        return self.schema.with_metadata({_TABLE: self.name.encode(), _VERSION: str(self.version).encode()})
-
-
-def table_name(footer: pq.FileMetaData) -> str | None:
-    """Name of the format that a file was written in; None for a foreign Parquet file."""
-    name = (footer.metadata or {}).get(_TABLE)
-    return None if name is None else name.decode()
+        return self.schema.with_metadata(
+            {TABLE_KEY: self.name.encode(), _VERSION: str(self.version).encode()}
+        )
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], table: TableFormat) -> int:
@@ -135,7 +132,7 @@ def require_format(path: Path, table: TableFormat) -> None:
         except pa.ArrowInvalid as error:
             raise StoreError(f"{path} is not Parquet: {error}") from error
     metadata = footer.schema_arrow.metadata or {}
-    if metadata.get(_TABLE) != table.name.encode():
+    if metadata.get(TABLE_KEY) != table.name.encode():
         raise StoreError(f"{path} is not a {table.name} file.")
     version = int(metadata[_VERSION])
     if version > table.version:

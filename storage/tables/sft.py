@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pyarrow as pa
 
-from storage.tables.parquet import TableFormat, read_rows, scan_files, write_rows
+from storage.tables.parquet import TableFormat, read_rows, write_rows
 
 SCHEMA_VERSION = 1
 _MESSAGES = pa.list_(pa.struct([pa.field("role", pa.string()), pa.field("content", pa.string())]))
@@ -98,11 +97,6 @@ def write_sft_rows(path: Path, rows: Iterable[SftRow]) -> int:
 def read_sft_rows(paths: Sequence[Path]) -> list[SftRow]:
     """All rows of files, in order. Raises StoreError for a file in another format."""
     return [SftRow(**row) for row in read_rows(paths, SFT)]
-
-
-def scan_sft_rows(paths: Sequence[Path]) -> pl.LazyFrame:
-    """A lazy frame over exactly these files."""
-    return scan_files(paths, SFT)
 
 
 def _validated(rows: Iterable[SftRow]) -> Iterator[Mapping[str, Any]]:

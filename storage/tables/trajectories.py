@@ -102,7 +102,7 @@ class Trajectory:
     role: str
     """What it is in its episode; the method declares its roles."""
     revision_index: int
-    """Which round of reflection and retry, from 0 for the first attempt."""
+    """Which round of revision, from 0 for the first attempt."""
     sample_index: int
     """Which of the episodes of the same task."""
     group_id: str
@@ -124,7 +124,7 @@ class Trajectory:
     finish_reason: str
     truncated: bool
     feedback: str
-    """What the environment said of the attempt; for a reflection, of the attempt it reflects on."""
+    """What the environment said of the attempt that this is, or is about."""
     messages: str
     """For people: JSON list of `{"role", "content"}`."""
     memory_version: str

@@ -39,9 +39,9 @@ class CollectionPlan:
     runs: int
     reached: int
     reached_bytes: int
-    """What lies in the store of them."""
+    """Bytes of their files that are in the store."""
     unreached: tuple[Manifest, ...]
-    """Consumers before what they were made from: an end half-way then leaves nothing without its inputs."""
+    """Each before its inputs, so that a collection that is stopped leaves no artifact without its inputs."""
     young: int
     """Artifacts that no run reaches, but that are younger than the age limit."""
     leftovers: tuple[Leftover, ...]

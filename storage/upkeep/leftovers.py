@@ -55,8 +55,10 @@ def list_folders(root: StoreRoot, folder: str) -> dict[tuple[str, str], dict[str
 def without_manifest(
     root: StoreRoot, files: Mapping[str, dict[str, Any]], manifest: Manifest | None
 ) -> dict[str, dict[str, Any]]:
-    """Files of an artifact's folder that no manifest stands for; of a local artifact none, since it was
-    published whole: `lineage verify` names what is strange in it."""
+    """Files of an artifact's folder that belong to no manifest.
+
+    A local artifact has none: it was published whole, and `lineage verify` names files that were added.
+    """
     if manifest is None:
         return dict(files)
     if root.local:

@@ -33,7 +33,7 @@ class VerificationReport:
     memory_entries: int
     sft_rows: int
     pruned_files: int = 0
-    """Files that retention has taken; the other counts are of what was committed."""
+    """Files that retention has removed; the other counts are of what was committed."""
     pruned_bytes: int = 0
     problems: Problems = field(default_factory=list)
 

@@ -18,10 +18,10 @@ def small(tmp_path: Path) -> Path:
 
 
 def test_show_prints_the_resolved_whole_and_it_loads_as_the_same(small: Path, tmp_path: Path) -> None:
-    shown = invoke("config", "show", small, "--set", "memory=off", "--set", "seed=3").output
+    shown = invoke("config", "show", small, "--set", "method.memory=off", "--set", "seed=3").output
     assert yaml.safe_load(shown)["seed"] == 3
     (tmp_path / "shown.yaml").write_text(shown)
-    assert load_config(tmp_path / "shown.yaml") == load_config(small, ["memory=off", "seed=3"])
+    assert load_config(tmp_path / "shown.yaml") == load_config(small, ["method.memory=off", "seed=3"])
 
 
 def test_show_as_json(small: Path) -> None:

@@ -85,7 +85,7 @@ def test_show_tells_where_an_entry_is_from_and_what_came_of_it(store: Path) -> N
     assert shown["entry_id"] == entry["entry_id"]
     rows = trajectories(store)
     source = rows.filter(trajectory_id=shown["source_trajectory_id"]).row(0, named=True)
-    assert (source["reflection"], source["reward"]) == (shown["text"], shown["reward_after"])
+    assert (source["text"], source["reward"]) == (shown["text"], shown["reward_after"])
     assert sum(row["retrievals"] for row in shown["retrievals"]) == entry["retrievals"]
     retrieved = {row["iteration"] for row in shown["retrievals"]}
     assert min(retrieved) > shown["iteration"]

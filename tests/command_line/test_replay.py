@@ -116,7 +116,7 @@ def test_an_audit_finds_a_flipped_bit(store: Path) -> None:
     path.write_bytes(bytes(content))
     result = invoke("replay", "small", "--iteration", "2", "--from", "evaluate", "--store", store)
     assert result.status == 1
-    assert "1 artifacts computed again: 1 damaged; 0 files have the stored bytes." in result.output
+    assert "1 artifact computed again: 1 damaged; 0 files have the stored bytes." in result.output
     assert f"{path} has SHA-256" in result.output
 
 
@@ -216,7 +216,7 @@ def memory_ids(store: Path, run: str, iteration: int) -> list[str]:
         ("fine_tune", "optimizer.learning_rate=0.001", "change update_policy, which comes before fine_tune"),
         (
             "update_policy",
-            "rollouts.max_revisions=2",
+            "method.max_revisions=2",
             "change rollout_shard, which comes before update_policy",
         ),
         (
@@ -228,8 +228,8 @@ def memory_ids(store: Path, run: str, iteration: int) -> list[str]:
         ("generate_rollouts", "policy.layers=3", "change bootstrap, which comes before generate_rollouts"),
         (
             "fine_tune",
-            "distillation=off",
-            "(distillation: on -> off); begin the branch there with --from build_d",
+            "method.distillation=off",
+            "(method.distillation: on -> off); begin the branch there with --from build_d",
         ),
         ("evaluate", "optimizer.learning_rate=0.001", "change update_policy, which comes before evaluate"),
         ("update_policy", "update.epochs=1", "run small has these settings already"),
@@ -239,7 +239,7 @@ def memory_ids(store: Path, run: str, iteration: int) -> list[str]:
         (
             "rollout_shard",
             "update.epochs=2",
-            "--from rollout_shard: the stages of an iteration are generate_r",
+            "--from rollout_shard: the stages of iteration 2 are generate_rollouts, index_m",
         ),
     ],
 )
@@ -265,11 +265,12 @@ def test_settings_of_what_is_shared_are_refused(
         (["--iteration", "2", "--from", "evaluate", "--set", "update.epochs=2"], "name it with --as NAME"),
         (
             ["--iteration", "9", "--from", "evaluate", "--set", "update.epochs=2", "--as", "x"],
-            "run small has no",
+            "the run has no",
         ),
         (["--iteration", "1", "--from", "evaluate", "--iterations", "1..2"], "allowed is a whole number"),
         (["--offline", "--iterations", "2..1", "--as", "x"], "--iterations 2..1: allowed is A..B"),
-        (["--offline", "--iterations", "2..3", "--as", "x"], "no generate_rollouts in iteration 3"),
+        (["--offline", "--iterations", "2..3", "--as", "x"], "run small has no rollouts of iteration 3; it
+        has 1 to 2"),
         (["--offline", "--as", "x"], "--offline needs --iterations A..B"),
         (["--offline", "--iterations", "1..2", "--as", "small"], "--as small: stored artifacts are never"),
         (["--offline", "--iterations", "1..2", "--as", "x", "--iteration", "1"], "no meaning with --offline"),
@@ -350,7 +351,7 @@ def test_offline_training_takes_stored_rollouts_and_generates_none(store: Path) 
     artifacts = ArtifactStore(str(store))
     update = artifacts.open(theirs[1, "update_policy", ""]).manifest
     assert update.inputs["checkpoint"] == ours[2, "fine_tune", ""]
-    assert update.config["objective"]["correction"]["type"] == "decoupled"
+    assert update.settings["objective"]["correction"]["type"] == "decoupled"
     # Two iterations of update and fine-tuning lie between the first policy and the last.
     first, second = result.json["staleness"]
     assert (first["age_mean"], first["age_max"], first["age_unknown"]) == (4.0, 4, 0)

@@ -15,16 +15,8 @@ def test_a_finished_run_is_found_and_others_are_not(finished: FinishedRun) -> No
     assert find_finished_run(config, store, 2) is not None
     assert find_finished_run(config, store, 3) is None
     assert find_finished_run(load_config(finished.config, ["name=other"]), store, 2) is None
-
-
-def test_other_settings_are_another_run_but_threads_and_iterations_are_not_settings(
-    finished: FinishedRun,
-) -> None:
-    store = str(finished.store)
-    assert find_finished_run(load_config(finished.config, ["seed=1"]), store, 2) is None
-    assert (
-        find_finished_run(load_config(finished.config, ["threads=2", "iterations=9"]), store, 2) is not None
-    )
+    more = load_config(finished.config, ["resources.threads=2", "iterations=9"])
+    assert find_finished_run(more, store, 2) is not None
 
 
 def test_a_run_whose_last_iteration_has_a_flipped_byte_is_not_finished(

@@ -54,7 +54,7 @@ def test_a_finished_run_is_not_trained_again(finished: FinishedRun) -> None:
     begin = time.perf_counter()
     again = invoke("train", finished.config, "--store", finished.store, "--json")
     assert time.perf_counter() - begin < 15.0
-    assert again.errors == "Run small is finished: all 2 iterations are committed.\n"
+    assert again.errors == "Run small is finished: all of 2 iterations is committed.\n"
     assert again.json["worked"] is False
     assert [row["iteration"] for row in again.json["rows"]] == [0, 1, 2]
 

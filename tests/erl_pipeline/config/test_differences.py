@@ -20,9 +20,13 @@ def test_changed_settings_win_and_all_others_stay() -> None:
 
 
 def test_a_group_that_is_switched_off_or_on_is_one_line() -> None:
-    off = change_config(OLD, ["memory=off", "reflection=off"])
-    assert changed_settings(OLD, off) == ["reflection: true -> false", "memory: on -> off"]
-    assert changed_settings(off, OLD) == ["reflection: false -> true", "memory: off -> on"]
+    off = change_config(OLD, ["method.memory=off", "method.max_revisions=2"])
+    assert changed_settings(OLD, off) == ["method.max_revisions: 1 -> 2", "method.memory: on -> off"]
+    assert changed_settings(off, OLD) == ["method.max_revisions: 2 -> 1", "method.memory: off -> on"]
+
+
+def test_a_group_of_another_type_is_one_line() -> None:
+    assert changed_settings(OLD, change_config(OLD, ["method=rlvr"])) == ['method.type: "erl" -> "rlvr"']
 
 
 def test_settings_that_only_one_has_are_named() -> None:

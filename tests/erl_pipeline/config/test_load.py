@@ -45,13 +45,13 @@ def test_values_of_the_file_and_defaults(small: Path) -> None:
     config = load_config(small)
     assert (config.name, config.iterations, config.rollouts.group_size) == ("small", 2, 4)
     assert config.seed == 0
-    assert config.memory is not None
+    assert config.method.memory is not None
 
 
 def test_overrides_win_and_have_types(small: Path) -> None:
-    config = load_config(small, ["seed=7", "memory=off", "environment.rows=[3, 3]"])
+    config = load_config(small, ["seed=7", "method.memory=off", "environment.rows=[3, 3]"])
     assert config.seed == 7
-    assert config.memory is None
+    assert config.method.memory is None
     assert config.environment.rows == (3, 3)
 
 
@@ -60,14 +60,13 @@ def test_the_last_override_of_a_key_wins(small: Path) -> None:
 
 
 def test_a_group_that_is_on_can_be_set_into(small: Path) -> None:
-    config = load_config(small, ["memory=on", "memory.top_k=3"])
-    assert config.memory is not None
-    assert config.memory.top_k == 3
+    config = load_config(small, ["method.memory=on", "method.memory.top_k=3"])
+    assert config.method.memory.top_k == 3
 
 
 def test_a_group_that_is_off_cannot_be_set_into(small: Path) -> None:
-    assert message(small, "memory=off", "memory.top_k=3") == (
-        "--set memory.top_k: memory is off, which has no settings of its own"
+    assert message(small, "method.memory=off", "method.memory.top_k=3") == (
+        "--set method.memory.top_k: method.memory is off, which has no settings of its own"
     )
 
 
@@ -81,7 +80,7 @@ def test_every_problem_is_named_with_key_value_and_what_is_allowed(small: Path) 
     small.write_text(SMALL + "  groupsize: 3\nsampling:\n  temperature: -1\nmethod: ppo\n")
     assert message(small, "environment.max_steps=many").splitlines() == [
         f"{small}: 4 problems",
-        "  line 13: method: 'ppo'; allowed: erl, rlvr",
+        "  line 13: method.type: 'ppo'; allowed: erl, rlvr (`erl-pipeline plugins` says what is installed)",
         "  --set: environment.max_steps: 'many'; allowed: a whole number",
         "  line 12: sampling.temperature: -1; allowed: more than 0.0 (at 0 the most probable token is taken "
         "each time: all attempts of a group are alike, and the ratio to such a policy has no meaning)",
@@ -99,6 +98,26 @@ def test_an_unknown_type_gets_the_types(small: Path) -> None:
     assert message(small, "policy.type=huge").endswith(
         "--set: policy.type: 'huge'; allowed: tiny, pretrained"
     )
+
+
+def test_a_bare_name_stands_for_a_plug_in_and_can_be_set_into(small: Path) -> None:
+    assert load_config(small, ["method=rlvr"]).method.type == "rlvr"
+    assert load_config(small, ["method=erl", "method.max_revisions=2"]).method.max_revisions == 2
+    assert load_config(small, ["method.max_revisions=2"]).method.max_revisions == 2
+    assert "--set: method.max_revisions: unknown key" in message(
+        small, "method=rlvr", "method.max_revisions=2"
+    )
+
+
+def test_a_group_that_can_be_off_says_so(small: Path) -> None:
+    assert message(small, "method.memory=maybe").endswith(
+        "--set: method.memory: 'maybe'; allowed: on, off, and a group of settings, `key: value`"
+    )
+
+
+def test_a_setting_that_an_option_gave_is_told_by_its_option(small: Path) -> None:
+    with pytest.raises(ConfigError, match=r"\n  --name: name: 'a/b'; allowed: text that matches"):
+        load_config(small, ["name=c"], {"--name": ("name", "a/b")})
 
 
 def test_a_problem_inside_a_chosen_type_is_named_as_the_file_writes_it(small: Path) -> None:

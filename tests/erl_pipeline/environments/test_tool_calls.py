@@ -9,7 +9,8 @@ def call(json: str) -> str:
 
 
 def test_calls_are_read_in_their_order_and_leave_the_content() -> None:
-    text = f"First. {call('{"name": "add", "arguments": {"a": 1}}')} Then. {call('{"name": "stop"}')}"
+    add, stop = call('{"name": "add", "arguments": {"a": 1}}'), call('{"name": "stop"}')
+    text = f"First. {add} Then. {stop}"
     turn = read_turn(text, turn=2)
 
     assert turn.text == text

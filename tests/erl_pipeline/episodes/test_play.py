@@ -1,103 +1,60 @@
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Sequence
-from functools import partial
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
 from erl_pipeline.engines.interface import Generation, GenerationRequest, Interrupted
-from erl_pipeline.environments.catalog import open_environment, prompt_format
-from erl_pipeline.episodes.batched_driver import run_batched
-from erl_pipeline.episodes.concurrent_driver import run_concurrently
-from erl_pipeline.episodes.dialogue import ChatTokenizer
-from erl_pipeline.episodes.episode import run_episode
-from erl_pipeline.episodes.requests import EpisodeSteps, ReflectionsWanted
-from erl_pipeline.policies.tiny.tokenizer import build_tokenizer
-from storage.errors import EngineError
-from storage.memory.view import MemoryHit
+from erl_pipeline.episodes.context import EpisodeContext
+from erl_pipeline.episodes.play import Batches, EpisodeSetup, Turns, play_episodes
+from erl_pipeline.episodes.requests import RetrievalRequest, Retrieve, nothing_remembered
+from storage.errors import EngineError, InputError
+from storage.memory.reflection_memory import MemoryHit
 from storage.tables.trajectories import Trajectory
-from tests.erl_pipeline.episodes.script import CONTEXT, ENVIRONMENT, PROVENANCE, TASK, rules
-
-Result = TypeVar("Result")
-TOKENIZER = build_tokenizer(ENVIRONMENT, CONTEXT)
+from tests.erl_pipeline.episodes.engines import DOWN, REFLECTION, DownwardBatches, DownwardTurns
+from tests.erl_pipeline.episodes.script import TASK, limits, setup
 
 
-def says(text: str) -> Generation:
-    token_ids = tuple(TOKENIZER(f"{text} <end>", add_special_tokens=False)["input_ids"])
-    return Generation(token_ids, (-0.5,) * len(token_ids), "stop")
-
-
-DOWN = says("down b")
-REFLECTION = says("? a b ?")
-
-
-def answer_to(request: GenerationRequest) -> Generation:
-    return REFLECTION if "/REFLECTION/" in request.conversation else DOWN
-
-
-def episode(sample: int, retrieval: bool = False) -> EpisodeSteps:
-    """Start above a hole: the policy goes down in one turn, reflects, and goes down again."""
-    environment = open_environment(ENVIRONMENT, TASK)
-    return run_episode(
-        TASK,
-        sample,
-        environment,
-        prompt_format(ENVIRONMENT),
-        ChatTokenizer(TOKENIZER),
-        rules(TOKENIZER, retrieval=retrieval),
-        PROVENANCE,
+def play_turns(
+    engine: DownwardTurns,
+    count: int,
+    max_in_flight: int = 4,
+    given: EpisodeSetup | None = None,
+    retrieve: Retrieve = nothing_remembered,
+    on_tokens: Callable[[int], None] = lambda count: None,
+    on_episode: Callable[[list[Trajectory]], None] = lambda rows: None,
+    stop: threading.Event | None = None,
+) -> list[Trajectory]:
+    turns = Turns(engine, max_in_flight, on_tokens)
+    played = play_episodes(
+        given or setup(), [TASK], range(count), turns, retrieve, on_episode=on_episode, stop=stop
     )
+    return played.rows
 
 
-class DownwardPolicy:
-    """Goes down and reflects; a request that `holds` is true of is answered when it is let go."""
+def test_batches_hold_the_earliest_phase_of_all_episodes_in_their_order() -> None:
+    engine = DownwardBatches()
+    asked: list[int] = []
 
-    def __init__(self, holds: Callable[[GenerationRequest], bool] = lambda request: False) -> None:
-        self.held: list[asyncio.Future[Generation]] = []
-        self.asked: list[GenerationRequest] = []
-        self._holds = holds
+    def retrieve(requests: Sequence[RetrievalRequest]) -> list[list[MemoryHit]]:
+        asked.append(len(requests))
+        return nothing_remembered(requests)
 
-    @property
-    def policy_version(self) -> str:
-        return "policy-1"
+    played = play_episodes(setup(retrieval=True), [TASK], range(6), Batches(engine), retrieve)
+    episode_ids = [row.episode_id for row in played.rows[::3]]
 
-    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        return asyncio.run(work)
-
-    async def sample(self, request: GenerationRequest) -> Generation:
-        self.asked.append(request)
-        if not self._holds(request):
-            return answer_to(request)
-        self.held.append(asyncio.get_running_loop().create_future())
-        return await self.held[-1]
-
-    def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
-        return [answer_to(request) for request in requests]
+    assert [row.sample_index for row in played.rows[::3]] == [0, 1, 2, 3, 4, 5]
+    roles = ("first_attempt/0", "reflection/1", "second_attempt/1")
+    assert engine.batches == [[f"{episode}/{role}" for episode in episode_ids] for role in roles]
+    assert asked == [6]
+    assert (played.determinism, played.counters) == ("bytes", {})
 
 
-def nothing_remembered(wanted: Sequence[ReflectionsWanted]) -> list[list[MemoryHit]]:
-    return [[] for _ in wanted]
-
-
-def run(engine: DownwardPolicy, count: int, **changes: object) -> list[list[Trajectory]]:
-    settings: dict[str, object] = {
-        "retrieve": nothing_remembered,
-        "on_episode": lambda rows: None,
-        "on_tokens": lambda count: None,
-        "max_in_flight": 4,
-        "stop": threading.Event(),
-    }
-    episodes = [partial(episode, sample) for sample in range(count)]
-    return run_concurrently(episodes, engine, **{**settings, **changes})  # type: ignore[arg-type]
-
-
-def test_gives_the_trajectories_of_the_batched_driver() -> None:
-    expected = run_batched(
-        [episode(sample) for sample in range(6)], DownwardPolicy(), nothing_remembered, lambda rows: None
-    )
-    assert run(DownwardPolicy(), 6) == expected
-    assert [row.role for row in expected[0]] == ["first_attempt", "reflection", "second_attempt"]
+def test_an_engine_of_single_turns_gives_the_same_trajectories() -> None:
+    expected = play_episodes(setup(), [TASK], range(6), Batches(DownwardBatches())).rows
+    assert play_turns(DownwardTurns(), 6) == expected
+    assert [row.role for row in expected[:3]] == ["first_attempt", "reflection", "second_attempt"]
 
 
 def test_an_episode_waits_for_no_other() -> None:
@@ -108,7 +65,7 @@ def test_an_episode_waits_for_no_other() -> None:
         first_conversation.append(request.conversation)
         return request.conversation == first_conversation[0]
 
-    engine = DownwardPolicy(holds=is_of_episode_0)
+    engine = DownwardTurns(holds=is_of_episode_0)
     ended: list[int] = []
 
     def on_episode(rows: list[Trajectory]) -> None:
@@ -116,81 +73,70 @@ def test_an_episode_waits_for_no_other() -> None:
         if len(ended) == 4:
             engine.held[0].set_result(DOWN)
 
-    results = run(engine, 5, on_episode=on_episode)
+    rows = play_turns(engine, 5, on_episode=on_episode)
     assert ended == [1, 2, 3, 4, 0]
-    assert [rows[0].sample_index for rows in results] == [0, 1, 2, 3, 4]
+    assert [row.sample_index for row in rows[::3]] == [0, 1, 2, 3, 4]
 
 
 def test_no_more_episodes_are_under_way_than_allowed() -> None:
-    engine = DownwardPolicy(holds=lambda request: True)
+    engine = DownwardTurns(holds=lambda request: True)
     stop = threading.Event()
-    made: list[int] = []
+    given = setup()
+    begun: list[int] = []
 
-    def make(sample: int) -> EpisodeSteps:
-        made.append(sample)
-        if len(made) == 3:
+    async def begin(context: EpisodeContext) -> list[Trajectory]:
+        begun.append(context.identity.sample_index)
+        if len(begun) == 3:
             stop.set()
-        return episode(sample)
+        return await given.protocol(context)
 
     with pytest.raises(Interrupted):
-        run_concurrently(
-            [partial(make, sample) for sample in range(10)],
-            engine,
-            nothing_remembered,
-            lambda rows: None,
-            lambda count: None,
-            max_in_flight=3,
-            stop=stop,
-        )
-    assert made == [0, 1, 2]
+        play_turns(engine, 10, max_in_flight=3, given=replace(given, protocol=begin), stop=stop)
+    assert begun == [0, 1, 2]
     assert all(future.cancelled() for future in engine.held)
 
 
 def test_memory_is_asked_for_many_at_once() -> None:
     asked: list[int] = []
 
-    def retrieve(wanted: Sequence[ReflectionsWanted]) -> list[list[MemoryHit]]:
-        asked.append(len(wanted))
-        return nothing_remembered(wanted)
+    def retrieve(requests: Sequence[RetrievalRequest]) -> list[list[MemoryHit]]:
+        asked.append(len(requests))
+        return nothing_remembered(requests)
 
-    episodes = [partial(episode, sample, retrieval=True) for sample in range(4)]
-    run_concurrently(
-        episodes, DownwardPolicy(), retrieve, lambda rows: None, lambda count: None, 4, threading.Event()
-    )
+    play_turns(DownwardTurns(), 4, given=setup(retrieval=True), retrieve=retrieve)
     assert asked == [4]
 
 
 def test_memory_holds_up_no_turn_of_another_episode() -> None:
     """Memory answers episode 0 only after the first turn of episode 1, which was let go meanwhile."""
-    engine = DownwardPolicy(holds=lambda request: len(engine.asked) == 2)
+    engine = DownwardTurns(holds=lambda request: len(engine.asked) == 2)
     asked, sampled = threading.Event(), threading.Event()
 
-    def retrieve(wanted: Sequence[ReflectionsWanted]) -> list[list[MemoryHit]]:
+    def retrieve(requests: Sequence[RetrievalRequest]) -> list[list[MemoryHit]]:
         (turn,) = engine.held
         if not turn.done():
             asked.set()
             turn.get_loop().call_soon_threadsafe(turn.set_result, DOWN)
             assert sampled.wait(timeout=10.0)
-        return nothing_remembered(wanted)
+        return nothing_remembered(requests)
 
     def on_tokens(count: int) -> None:
         if asked.is_set():
             sampled.set()
 
-    episodes = [partial(episode, sample, retrieval=True) for sample in range(2)]
-    results = run_concurrently(episodes, engine, retrieve, lambda rows: None, on_tokens, 2, threading.Event())
-    assert [len(rows) for rows in results] == [3, 3]
+    rows = play_turns(engine, 2, given=setup(retrieval=True), retrieve=retrieve, on_tokens=on_tokens)
+    assert len(rows) == 6
 
 
 def test_sampled_tokens_are_counted() -> None:
     counts: list[int] = []
-    run(DownwardPolicy(), 2, on_tokens=counts.append)
+    play_turns(DownwardTurns(), 2, on_tokens=counts.append)
     turns = [len(answer.token_ids) for answer in (DOWN, REFLECTION, DOWN)]
     assert sorted(counts) == sorted(turns * 2)
 
 
 def test_a_lost_engine_ends_the_run_after_finished_episodes_were_handed_out() -> None:
-    engine = DownwardPolicy(holds=lambda request: request.seed == engine.asked[0].seed)
+    engine = DownwardTurns(holds=lambda request: request.seed == engine.asked[0].seed)
     ended: list[int] = []
 
     def on_episode(rows: list[Trajectory]) -> None:
@@ -198,5 +144,29 @@ def test_a_lost_engine_ends_the_run_after_finished_episodes_were_handed_out() ->
         engine.held[0].set_exception(EngineError("more than 3 failures"))
 
     with pytest.raises(EngineError, match="more than 3 failures"):
-        run(engine, 2, on_episode=on_episode)
+        play_turns(engine, 2, max_in_flight=2, on_episode=on_episode)
     assert ended == [1]
+
+
+@pytest.mark.parametrize("error", [Interrupted(), EngineError("no memory")])
+def test_what_an_engine_of_batches_raises_ends_the_call(error: Exception) -> None:
+    class Failing:
+        policy_version = "policy-1"
+
+        def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
+            raise error
+
+    with pytest.raises(type(error)):
+        play_episodes(setup(), [TASK], range(3), Batches(Failing()))
+
+
+def test_a_prompt_that_fills_the_context_is_refused_by_name() -> None:
+    small = replace(setup(), limits=limits(context_length=24))
+    with pytest.raises(InputError, match="task corner: its prompt has 24 tokens"):
+        play_episodes(small, [TASK], range(2), Batches(DownwardBatches()))
+
+
+def test_an_event_loop_of_its_own_leaves_none_behind() -> None:
+    play_episodes(setup(), [TASK], range(1), Batches(DownwardBatches()))
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        asyncio.get_running_loop()

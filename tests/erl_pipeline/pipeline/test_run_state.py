@@ -102,6 +102,8 @@ def test_settings_of_another_version_and_imports_are_refused(tmp_path: Path) -> 
         run_config(runs.create("old", {"name": "old", "of_old": 1}))
     with pytest.raises(InputError, match="holds imported trajectories"):
         run_config(runs.create("from-a-file", {"imported": {"file": "a.parquet"}}))
+    with pytest.raises(InputError, match=r"kitchen is a memory by itself.*memory stats kitchen"):
+        run_config(runs.create("kitchen", {"standalone": True, "memory": {"embedding_model": "words"}}))
 
 
 def test_nothing_that_trains_is_imported() -> None:

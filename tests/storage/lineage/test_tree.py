@@ -7,28 +7,12 @@ import pytest
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
-from storage.lineage import LineageNode, artifact_ancestors, artifact_descendants, explain
+from storage.lineage import LineageNode, explain
 
 
 def outline(node: LineageNode) -> list[Any]:
     """(relation, kind, id) of a node and, nested, of its origins."""
     return [(node.relation, node.kind, node.id), *[outline(origin) for origin in node.origins]]
-
-
-def test_ancestors_are_everything_it_was_made_from_the_nearest_first(tiny_run: Any) -> None:
-    ancestors = artifact_ancestors(tiny_run.store, tiny_run.dataset)
-    assert [manifest.artifact_id for manifest in ancestors] == [
-        tiny_run.rollouts,
-        tiny_run.shard,
-        tiny_run.checkpoint,
-    ]
-
-
-def test_descendants_are_everything_made_from_it_the_nearest_first(tiny_run: Any) -> None:
-    descendants = artifact_descendants(tiny_run.store, tiny_run.checkpoint)
-    assert [manifest.stage for manifest in descendants[:2]] == ["rollout_shard", "generate_rollouts"]
-    assert {manifest.artifact_id for manifest in descendants[2:]} == {tiny_run.memory, tiny_run.dataset}
-    assert artifact_descendants(tiny_run.store, tiny_run.memory) == []
 
 
 def test_an_sft_row_leads_to_reflection_first_attempt_and_policy(tiny_run: Any) -> None:
@@ -91,8 +75,3 @@ def test_a_run_sees_its_own_artifacts_only(tiny_run: Any) -> None:
     assert explain(store, None, other.artifact_id).id == other.artifact_id
     with pytest.raises(InputError, match="no artifact"):
         explain(store, tiny_run.run, other.artifact_id)
-
-
-def test_what_is_missing_is_named(store: ArtifactStore) -> None:
-    with pytest.raises(InputError, match="no artifact abc"):
-        artifact_ancestors(store, "abc")

@@ -1,12 +1,10 @@
 import asyncio
-import itertools
 import os
 import random
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import psutil
@@ -18,13 +16,8 @@ from erl_pipeline.engines.vllm.agreement import compare
 from erl_pipeline.engines.vllm.client import VllmClient
 from erl_pipeline.engines.vllm.engine import VllmEngine
 from erl_pipeline.engines.vllm.weight_sync import ServedPolicy, WeightSync, sync_weights
-from erl_pipeline.environments.catalog import open_environment, prompt_format
-from erl_pipeline.episodes.concurrent_driver import run_concurrently
-from erl_pipeline.episodes.dialogue import ChatTokenizer
-from erl_pipeline.episodes.episode import run_episode
-from erl_pipeline.episodes.requests import EpisodeSteps
+from erl_pipeline.episodes.play import Turns, play_episodes
 from erl_pipeline.policies.serving import make_probe
-from erl_pipeline.policies.tiny.tokenizer import build_tokenizer
 from storage.errors import EngineError
 from storage.tables.trajectories import Trajectory
 from tests.erl_pipeline.engines.vllm.small_policies import (
@@ -38,7 +31,7 @@ from tests.erl_pipeline.engines.vllm.small_policies import (
     tied_llama,
     train_a_little,
 )
-from tests.erl_pipeline.episodes.script import ENVIRONMENT, PROVENANCE, TASK, rules
+from tests.erl_pipeline.episodes.script import TASK, limits, setup
 
 pytestmark = pytest.mark.vllm
 
@@ -149,7 +142,6 @@ def test_a_server_out_of_memory_loses_no_episode_and_one_that_stays_so_stops_the
 
 def run_shard(engine: VllmEngine, strike: Callable[[], None]) -> list[Trajectory]:
     """The rows of 24 episodes, 8 at a time, of which each comes out once; `strike` follows on the first."""
-    tokenizer = build_tokenizer(ENVIRONMENT, CONTEXT)
     ended: list[str] = []
 
     def strike_once(rows: list[Trajectory]) -> None:
@@ -157,27 +149,15 @@ def run_shard(engine: VllmEngine, strike: Callable[[], None]) -> list[Trajectory
         if len(ended) == 1:
             strike()
 
-    def episode(sample: int) -> EpisodeSteps:
-        environment = open_environment(ENVIRONMENT, TASK)
-        prompts, chat = prompt_format(ENVIRONMENT), ChatTokenizer(tokenizer)
-        return run_episode(
-            TASK, sample, environment, prompts, chat, rules(tokenizer, retries=False), PROVENANCE
-        )
+    first_attempts = replace(setup(max_revisions=0), limits=limits(context_length=CONTEXT))
+    rows = play_episodes(
+        first_attempts, [TASK], range(24), Turns(engine, max_in_flight=8), on_episode=strike_once
+    ).rows
 
-    results = run_concurrently(
-        [partial(episode, sample) for sample in range(24)],
-        engine,
-        lambda wanted: [],
-        strike_once,
-        lambda count: None,
-        max_in_flight=8,
-        stop=threading.Event(),
-    )
-
-    assert [rows[0].sample_index for rows in results] == list(range(24))
-    assert sorted(ended) == sorted(rows[0].episode_id for rows in results)
+    assert [row.sample_index for row in rows] == list(range(24))
+    assert sorted(ended) == sorted(row.episode_id for row in rows)
     assert len(set(ended)) == 24
-    return list(itertools.chain.from_iterable(results))
+    return rows
 
 
 def assert_sampled_from(model: PreTrainedModel, rows: list[Trajectory]) -> None:

@@ -1,0 +1,1 @@
+"""`erl-pipeline plan`, and `train --dry-run`."""

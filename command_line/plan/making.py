@@ -1,0 +1,110 @@
+"""Making the plan that is shown: of a configuration, of a run as it goes on, or of a run from a stage on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from command_line.replay.planned_branch import planned_branch
+from command_line.replay.stored import StoredRun
+from erl_pipeline.config.load import change_config, load_config
+from erl_pipeline.config.run import RunConfig
+from erl_pipeline.plan.build import plan_run, shared_stages
+from erl_pipeline.plan.forecast import Forecast, forecast
+from erl_pipeline.plan.plan import Place, Plan
+from erl_pipeline.plan.sources import read_sources
+from erl_pipeline.runs.config import refuse_other_settings, run_config
+from erl_pipeline.runs.lookups import StoreLookups
+from erl_pipeline.runs.planning import plan_as_made, plan_for
+from storage.errors import ConfigError, InputError
+from storage.runs.run import Run, RunStore
+
+
+@dataclass(frozen=True)
+class ShownPlan:
+    """A plan, what becomes of it, and what is said above and below."""
+
+    run: str
+    store: str
+    iterations: int
+    what: str
+    forecast: Forecast
+    notes: tuple[str, ...] = ()
+
+
+def plan_of_config(config: RunConfig, store: str, iterations: int | None) -> ShownPlan:
+    """What `train` would do with a configuration."""
+    target = iterations or config.iterations
+    runs = RunStore(store)
+    notes: tuple[str, ...] = ()
+    if config.name in runs.list():
+        run = runs.open(config.name)
+        plan = plan_for(store, run, config, target)
+        notes = _refusal(run, config)
+    else:
+        plan = plan_run(config, read_sources(config), iterations=target)
+    return _shown(config, store, plan, f"Run {config.name} in {store}", notes)
+
+
+def plan_of_run(name: str, store: str, iterations: int | None, settings: Sequence[str]) -> ShownPlan:
+    """What going on with a run would do, or with its configuration changed."""
+    run = RunStore(store).open(name)
+    config = run_config(run)
+    if settings:
+        config = change_config(config, settings)
+    return plan_of_config(config, store, iterations)
+
+
+def plan_from_stage(
+    name: str, store: str, iterations: int | None, settings: Sequence[str], iteration: int, stage: str
+) -> ShownPlan:
+    """What `replay` would compute from a stage of an iteration on: a branch where settings change, else the
+    stages that an audit computes again."""
+    if not settings:
+        stored = StoredRun.open(name, store)
+        last = stored.done if iterations is None else iterations
+        if not iteration <= last <= stored.done:
+            raise InputError(
+                f"run {name} has iterations 1 to {stored.done}; it cannot be computed again from iteration "
+                f"{iteration} to {last}"
+            )
+        plan = plan_as_made(store, stored.run, last)
+        kept = {node.place for node in shared_stages(plan, iteration, stage)}
+        again = frozenset(node.place for node in plan.nodes if node.place not in kept)
+        what = f"Audit of {name} in {store}, from {stage} of iteration {iteration}"
+        return _shown(stored.config, store, plan, what, again=again)
+    branch = planned_branch(name, store, iteration, stage, iterations, settings, name)
+    what = f"Branch of {name} in {store}, from {stage} of iteration {iteration}: {'; '.join(branch.changed)}"
+    return _shown(branch.config, store, branch.plan, what)
+
+
+def is_config(given: str) -> bool:
+    """Whether an argument names a configuration file, and not a run."""
+    return given.endswith((".yaml", ".yml")) or Path(given).is_file()
+
+
+def read_config(path: str, settings: Sequence[str]) -> RunConfig:
+    """The configuration of a file, with overrides."""
+    return load_config(Path(path), settings)
+
+
+def _shown(
+    config: RunConfig,
+    store: str,
+    plan: Plan,
+    what: str,
+    notes: tuple[str, ...] = (),
+    again: frozenset[Place] = frozenset(),
+) -> ShownPlan:
+    lookups = StoreLookups(store, config.model_dump(mode="json"))
+    return ShownPlan(config.name, store, plan.iterations, what, forecast(plan, lookups, again), notes)
+
+
+def _refusal(run: Run, config: RunConfig) -> tuple[str, ...]:
+    """What `train` would say to this configuration, where it would not go on with the run."""
+    try:
+        refuse_other_settings(run, config)
+    except ConfigError as error:
+        return (f"`train` refuses this: {error}",)
+    return ()

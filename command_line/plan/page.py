@@ -1,0 +1,32 @@
+"""A plan as one HTML page that needs nothing else."""
+
+from __future__ import annotations
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from command_line.plan.making import ShownPlan
+from command_line.plan.printing import bytes_text, plan_cells, seconds_text, summary
+
+
+def plan_page(shown: ShownPlan) -> str:
+    """The page of a plan."""
+    templates = Environment(
+        loader=PackageLoader("command_line.plan", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    forecast = shown.forecast
+    tiles = [
+        ("reused", f"{len(forecast.reused):,} artifacts"),
+        ("computed", f"{len(forecast.computed):,} artifacts"),
+        ("expected time", seconds_text(forecast.total.seconds) or "unknown"),
+        ("expected size", bytes_text(forecast.total.bytes) or "unknown"),
+    ]
+    return templates.get_template("page.html").render(
+        shown=shown,
+        tiles=tiles if forecast.computed else tiles[:2],
+        rows=plan_cells(forecast),
+        lines=[*summary(forecast), *shown.notes],
+    )

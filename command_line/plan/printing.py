@@ -1,0 +1,133 @@
+"""A plan in the terminal, and as JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from command_line.output import counted, print_line, print_table
+from command_line.plan.making import ShownPlan
+from erl_pipeline.plan.forecast import Cost, Forecast, iterations_text
+from erl_pipeline.runs.lookups import MEASURED
+
+_REASONS = 3
+
+
+def print_plan(shown: ShownPlan) -> None:
+    """The plan as a table, and what it adds up to."""
+    print_line(f"{shown.what}; {counted(shown.iterations, 'iteration')}")
+    print_table(plan_cells(shown.forecast), left=("iterations", "stage", "what", "why"))
+    for line in [*summary(shown.forecast), *shown.notes]:
+        print_line(line)
+
+
+def plan_cells(forecast: Forecast) -> list[dict[str, str]]:
+    """The rows of the table."""
+    return [
+        {
+            "iterations": iterations_text(row.iterations),
+            "stage": row.stage,
+            "artifacts": f"{row.artifacts:,}",
+            "what": "compute" if row.verdict == "computed" else "reuse",
+            "why": _why(row.why) if row.verdict == "computed" else f"made by {row.run}",
+            **(_cost_cells(row.cost) if row.verdict == "computed" else _cost_cells(None)),
+        }
+        for row in forecast.rows()
+    ]
+
+
+def summary(forecast: Forecast) -> list[str]:
+    """What it adds up to, in sentences."""
+    runs = Counter(stage.run for stage in forecast.reused)
+    makers = ", ".join(f"{count:,} of {run}" for run, count in runs.items())
+    reused = counted(len(forecast.reused), "artifact")
+    lines = [f"Reused: {reused}{f' ({makers})' if makers else ''}."]
+    if not forecast.computed:
+        return [*lines, "Nothing is computed."]
+    total = forecast.total
+    costs = [
+        seconds_text(total.seconds),
+        f"{total.tokens:,.0f} generated tokens" if total.tokens is not None else "",
+        bytes_text(total.bytes),
+    ]
+    known = ", ".join(part for part in costs if part)
+    lines.append(
+        f"Computed: {counted(len(forecast.computed), 'artifact')}"
+        + (f", about {known} in all, one stage after the other." if known else ".")
+    )
+    if forecast.unknown:
+        lines.append(
+            f"Unknown, since the store has no artifact of it: {', '.join(forecast.unknown)}."
+            + (" The sums leave it out." if known else "")
+        )
+    if known:
+        lines.append(
+            f"Expected are the medians of the newest {MEASURED} artifacts of each stage in the store."
+        )
+    return lines
+
+
+def plan_json(shown: ShownPlan) -> dict[str, Any]:
+    """The plan for programs: rows as in the table, and every artifact."""
+    forecast = shown.forecast
+    return {
+        "run": shown.run,
+        "store": shown.store,
+        "iterations": shown.iterations,
+        "what": shown.what,
+        "notes": list(shown.notes),
+        "reused": len(forecast.reused),
+        "computed": len(forecast.computed),
+        "expected": asdict(forecast.total),
+        "unknown": forecast.unknown,
+        "rows": [asdict(row) for row in forecast.rows()],
+        "artifacts": [
+            {
+                "iteration": stage.node.iteration,
+                "stage": stage.node.stage.name,
+                "key": stage.node.key,
+                "artifact_id": stage.node.artifact_id,
+                "verdict": stage.verdict,
+                "run": stage.run or None,
+                "why": stage.why,
+                "compared_with": stage.compared or None,
+            }
+            for stage in forecast.stages
+        ],
+    }
+
+
+def seconds_text(seconds: float | None) -> str:
+    """A time such as `0.4 s`, `12 min`, `3.1 h`; empty where it is not known."""
+    if seconds is None:
+        return ""
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
+
+
+def bytes_text(size: float | None) -> str:
+    """A size such as `4.2 MB`; empty where it is not known."""
+    if size is None:
+        return ""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6)):
+        if size >= factor / 2:
+            return f"{size / factor:,.1f} {unit}"
+    return f"{size / 1e3:,.1f} kB"
+
+
+def _cost_cells(cost: Cost | None) -> dict[str, str]:
+    if cost is None:
+        return {"time": "", "tokens": "", "size": ""}
+    return {
+        "time": seconds_text(cost.seconds) or "unknown",
+        "tokens": "" if cost.tokens is None else f"{cost.tokens:,.0f}",
+        "size": bytes_text(cost.bytes) or "unknown",
+    }
+
+
+def _why(reasons: Sequence[str]) -> str:
+    more = len(reasons) - _REASONS
+    return "; ".join(reasons[:_REASONS]) + (f"; {more} more (--json has all)" if more > 0 else "")

@@ -1,0 +1,57 @@
+"""A branch before it begins: what it shares with the run it comes from, and what it computes itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from command_line.replay.stored import StoredRun, own_settings
+from erl_pipeline.config.differences import changed_settings
+from erl_pipeline.config.load import change_config
+from erl_pipeline.config.run import RunConfig
+from erl_pipeline.plan.build import plan_branch, shared_stages
+from erl_pipeline.plan.plan import Plan
+from erl_pipeline.plan.sources import read_sources
+from erl_pipeline.runs.planning import plan_as_made
+from storage.errors import InputError
+from storage.runs.origin import BranchOrigin
+
+
+@dataclass(frozen=True)
+class PlannedBranch:
+    """A branch before it begins: its configuration, its plan, and how many artifacts it shares."""
+
+    config: RunConfig
+    origin: BranchOrigin
+    plan: Plan
+    shared: int
+    changed: Sequence[str]
+
+
+def planned_branch(
+    run: str, store: str, iteration: int, stage: str, last: int | None, settings: Sequence[str], name: str
+) -> PlannedBranch:
+    """Plan a branch; `last` is where it ends, by default where `run` ended.
+
+    Raises ConfigError for settings that something before the branch was made with, InputError when `run`
+    has not come that far or has no such stage, or when nothing is changed.
+    """
+    stored = StoredRun.open(run, store)
+    if iteration < 1:
+        raise InputError(
+            "a branch begins in iteration 1 or later; for other tasks or another first checkpoint "
+            "train a new run with `train --name`"
+        )
+    last = last or max(stored.done, iteration)
+    if last < iteration:
+        raise InputError(f"--iterations {last}: the branch begins in iteration {iteration}")
+    options = {"--as": ("name", name), "--iterations": ("iterations", last)}
+    config = change_config(stored.config, own_settings(settings), options)
+    changed = changed_settings(stored.config, config)
+    if not changed:
+        raise InputError(f"run {run} has these settings already; leave out --set and --as to audit it")
+    origin = BranchOrigin(run=run, iteration=iteration, stage=stage)
+    source = plan_as_made(store, stored.run, iteration)
+    shared = shared_stages(source, iteration, stage)
+    plan = plan_branch(config, read_sources(config), source, stored.config, origin, iterations=last)
+    return PlannedBranch(config, origin, plan, len(shared), changed)

@@ -1,0 +1,73 @@
+"""What `train` says before it works: what it takes from other runs, and why it does things again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from command_line.output import counted
+
+if TYPE_CHECKING:
+    from erl_pipeline.plan.forecast import Forecast
+    from erl_pipeline.plan.plan import Plan
+    from erl_pipeline.runs.driver import OpenRun
+
+_STAGES = 4
+
+
+def reuse_lines(opened: OpenRun, plan: Plan) -> list[str]:
+    """What is reused of other runs, and what the run has and is computed again all the same.
+
+    A run that only goes on has nothing to say, and the store is not looked into.
+    """
+    recorded = opened.recorded
+    if all(recorded[node.place] == node.artifact_id for node in plan.nodes if node.place in recorded) and any(
+        node.place in recorded for node in plan.nodes
+    ):
+        return []
+    from erl_pipeline.plan.forecast import forecast
+    from erl_pipeline.runs.lookups import StoreLookups
+
+    lookups = StoreLookups(opened.store.uri, opened.config.model_dump(mode="json"), others=False)
+    found = forecast(plan, lookups)
+    return [*reused_from(found, opened.run.name), *computed_again(found)]
+
+
+def reused_from(found: Forecast, own: str) -> list[str]:
+    """A line for each other run whose artifacts are reused."""
+    stages: dict[str, list[str]] = {}
+    for stage in found.reused:
+        if stage.run != own:
+            stages.setdefault(stage.run, []).append(stage.node.stage.shown_as)
+    return [
+        f"Reused: {counted(len(names), 'artifact')} of run {run} ({_listed(names)})"
+        for run, names in stages.items()
+    ]
+
+
+def computed_again(found: Forecast) -> list[str]:
+    """A line for each reason why stages that the run has are computed again."""
+    iterations: dict[str, list[int]] = {}
+    for stage in found.computed:
+        if stage.compared:
+            for reason in stage.reasons:
+                if not reason.maker:
+                    iterations.setdefault(reason.words, []).append(stage.node.iteration or 0)
+    last = max((stage.node.iteration or 0 for stage in found.computed if stage.compared), default=0)
+    return [
+        f"{words[:1].upper()}{words[1:]}: {_span(min(numbers), last)} computed again"
+        for words, numbers in iterations.items()
+    ]
+
+
+def _span(first: int, last: int) -> str:
+    if last == 0:
+        return "what comes before the first iteration is"
+    if first == 0:
+        return f"everything through iteration {last} is"
+    return f"iteration {last} is" if first == last else f"iterations {first} to {last} are"
+
+
+def _listed(names: Sequence[str]) -> str:
+    different = list(dict.fromkeys(names))
+    return ", ".join(different[:_STAGES]) + (", ..." if len(different) > _STAGES else "")

@@ -1,0 +1,47 @@
+"""Code that no commit holds: results of it cannot be traced to sources that somebody else can get."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from erl_pipeline.config.run import RunConfig
+
+
+def uncommitted_code(config: RunConfig) -> list[str]:
+    """A sentence for the program and for each plug-in of a run whose git checkout has changes."""
+    from erl_pipeline.plugins import plugins
+    from storage.artifacts.manifest import code_version
+
+    found = []
+    if code_version().endswith("-dirty"):
+        found.append("the code of erl-pipeline has changes that are not committed")
+    for plugin in (
+        plugins("environments")[config.environment.type],
+        plugins("methods")[config.method.type],
+        plugins("trainers")[config.trainer.type],
+    ):
+        if plugin.distribution != "erl-pipeline" and _has_changes(plugin.package):
+            found.append(f"package {plugin.package} has changes that are not committed")
+    return found
+
+
+def _has_changes(package: str) -> bool:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        return False
+    origin = Path(spec.origin)
+    place = origin if spec.submodule_search_locations is None else origin.parent
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(origin.parent), "status", "--porcelain", "--", str(place)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except FileNotFoundError:
+        return False
+    return done.returncode == 0 and bool(done.stdout.strip())

@@ -1,0 +1,188 @@
+"""What a store says to a forecast: which artifacts are there, what stood at a place, what stages took."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from erl_pipeline.config.differences import settings_differences
+from erl_pipeline.plan.forecast import Cost, Earlier, own_differences
+from erl_pipeline.plan.plan import Place, PlannedStage
+from erl_pipeline.runs.planning import recorded_ids
+from storage.artifacts.manifest import Manifest
+from storage.artifacts.store import ArtifactStore
+from storage.errors import StoreError
+from storage.runs.ledger import LedgerEntry
+from storage.runs.run import RunStore
+
+MEASURED = 5
+"""Artifacts of a stage, the newest, that its expected cost is the median of."""
+
+_COMPARED = 64
+_OTHERS = 8
+_GENERATING = ("trajectories", "evaluation")
+_NO_SETTINGS = ("name", "iterations", "runner", "resources", "metrics")
+
+
+class StoreLookups:
+    """A forecast's `Lookups` in a store; ledgers and manifests are read when they are first asked for.
+
+    Args:
+        config: the configuration that is planned; what stands in the run of its name is compared first, then
+            what stands in the runs whose settings differ least from it.
+        others: False: compare with the run of that name only, and expect no costs.
+    """
+
+    def __init__(self, store_uri: str, config: Mapping[str, Any], *, others: bool = True) -> None:
+        self._store = ArtifactStore(store_uri)
+        self._runs = RunStore(store_uri)
+        self._config = config
+        self._name: str = config["name"]
+        self._others = others
+        self._committed: dict[str, frozenset[str]] = {}
+        self._costs: dict[str, Cost] = {}
+        self._opened: dict[str, _Ledger] = {}
+        self._compared: Counter[tuple[str, str]] = Counter()
+        self._newest: dict[tuple[str, str], tuple[str, ...]] = {}
+
+    def made_by(self, node: PlannedStage) -> str | None:
+        """The run that made the artifact of a stage; None where it is not committed."""
+        stage = node.stage.name
+        if stage not in self._committed:
+            self._committed[stage] = frozenset(self._store.ids(stage))
+        if node.artifact_id not in self._committed[stage]:
+            return None
+        if node.artifact_id in self._makers:
+            return self._makers[node.artifact_id]
+        manifest = self._manifest(node.artifact_id, stage)
+        return manifest.run if manifest is not None else None
+
+    def earlier(self, node: PlannedStage) -> Earlier | None:
+        """What stands at the place of a stage in the run of the same name, or the nearest other that has it.
+
+        After the first 64 artifacts of a stage the differences of the last one are taken for those of the
+        next too, since settings are the same in all iterations of a run.
+        """
+        for run in self._to_compare:
+            artifact_id = self._ledger(run).places.get(node.place)
+            if artifact_id is None:
+                continue
+            if self._compared[run, node.stage.name] >= _COMPARED:
+                return Earlier(run, artifact_id, self._newest.get((run, node.stage.name), ()))
+            self._compared[run, node.stage.name] += 1
+            manifest = self._manifest(artifact_id, node.stage.name)
+            if manifest is None:
+                return Earlier(run, artifact_id)
+            differences = own_differences(manifest.recipe, node.recipe, self._changed(run))
+            self._newest[run, node.stage.name] = differences
+            return Earlier(run, artifact_id, differences, manifest.inputs)
+        return None
+
+    def cost(self, stage: str) -> Cost:
+        """Medians of the newest artifacts of a stage that any run of the store has computed."""
+        if not self._others:
+            return Cost()
+        if stage not in self._costs:
+            ids = [entry.artifact_id for entry in self._computed.get(stage, [])]
+            newest = list(dict.fromkeys(reversed(ids)))[:MEASURED]
+            found = [manifest for each in newest if (manifest := self._manifest(each, stage)) is not None]
+            self._costs[stage] = _median_cost(found)
+        return self._costs[stage]
+
+    def _manifest(self, artifact_id: str, stage: str) -> Manifest | None:
+        # What is damaged is named when it is opened; a forecast goes without it.
+        with suppress(StoreError):
+            return self._store.find(artifact_id, stage)
+        return None
+
+    def _ledger(self, run: str) -> _Ledger:
+        if run not in self._opened:
+            self._opened[run] = _read_ledger(self._runs, run)
+        return self._opened[run]
+
+    @cached_property
+    def _names(self) -> Sequence[str]:
+        """Runs of the store that have recorded something."""
+        return [name for name in self._runs.list() if self._ledger(name).entries]
+
+    @cached_property
+    def _makers(self) -> Mapping[str, str]:
+        """Artifact -> the run that computed it."""
+        return {
+            entry.artifact_id: run
+            for run in self._names
+            for entry in self._ledger(run).entries
+            if not entry.reused
+        }
+
+    @cached_property
+    def _computed(self) -> Mapping[str, Sequence[LedgerEntry]]:
+        """Stage -> what was computed by it, the oldest first."""
+        found: dict[str, list[LedgerEntry]] = {}
+        for run in self._names:
+            for entry in self._ledger(run).entries:
+                if not entry.reused:
+                    found.setdefault(entry.stage, []).append(entry)
+        return {stage: sorted(each, key=lambda entry: entry.recorded_at) for stage, each in found.items()}
+
+    @cached_property
+    def _to_compare(self) -> Sequence[str]:
+        """The run of the same name, and those whose settings differ least; of equals the newest first."""
+        own = [self._name] if self._name in self._runs.list() else []
+        others = [name for name in self._names if name != self._name] if self._others else []
+        others.sort(
+            key=lambda name: (
+                len(self._changed(name)),
+                -self._ledger(name).entries[-1].recorded_at.timestamp(),
+            )
+        )
+        return [*own, *others[:_OTHERS]]
+
+    def _changed(self, run: str) -> Sequence[str]:
+        ledger = self._ledger(run)
+        if ledger.changed is None:
+            ledger.changed = settings_differences(_settings(ledger.config), _settings(self._config))
+        return ledger.changed
+
+
+@dataclass
+class _Ledger:
+    """A run's configuration and what it has recorded."""
+
+    config: Mapping[str, Any]
+    entries: Sequence[LedgerEntry]
+    changed: Sequence[str] | None = None
+
+    @cached_property
+    def places(self) -> Mapping[Place, str]:
+        return recorded_ids(self.entries)
+
+
+def _read_ledger(runs: RunStore, name: str) -> _Ledger:
+    # A run that cannot be read is told of by the commands that are about it.
+    with suppress(StoreError):
+        run = runs.open(name)
+        return _Ledger(run.config, run.recorded())
+    return _Ledger({}, ())
+
+
+def _settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {key: value for key, value in config.items() if key not in _NO_SETTINGS}
+
+
+def _median_cost(manifests: Sequence[Manifest]) -> Cost:
+    if not manifests:
+        return Cost()
+    generating = manifests[0].kind in _GENERATING
+    return Cost(
+        seconds=statistics.median((m.finished_at - m.started_at).total_seconds() for m in manifests),
+        tokens=statistics.median(m.counters.get("generated_tokens", 0) for m in manifests)
+        if generating
+        else None,
+        bytes=statistics.median(sum(entry.bytes for entry in m.files) for m in manifests),
+    )
