@@ -73,7 +73,7 @@ def evaluation_table(history: Sequence[StageRecord], columns: Sequence[Column]) 
         [tasks, str(record.iteration), *(_with_interval(record, column.metric) for column in shown)]
         for tasks, record in named
     ]
-    return Table(["tasks", "after iteration", *(column.title for column in shown)], rows)
+    return Table(["tasks", "after iteration", *map(_line, shown)], rows)
 
 
 def stage_table(history: Sequence[StageRecord]) -> Table:
@@ -125,6 +125,11 @@ def version_rows(history: Sequence[StageRecord]) -> list[tuple[str, str]]:
         for name, value in [*manifest.environment.items(), *manifest.packages.items()]:
             found[name].add(str(value))
     return [(name, ", ".join(sorted(values))) for name, values in found.items()]
+
+
+def _line(column: Column) -> str:
+    """What charts call a column."""
+    return column.title or column.label if column.drawn is None else column.drawn.line
 
 
 def _with_interval(record: StageRecord, name: str) -> str:
