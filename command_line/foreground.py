@@ -63,7 +63,6 @@ def in_foreground(
 
     from command_line.progress import ProgressDisplay
     from erl_pipeline.engines.interface import Interrupted
-
     from erl_pipeline.runs.columns import method_columns
 
     stop = Stop()

@@ -99,9 +99,7 @@ def conclude(name: str, source: str, store: str, last: int, json: bool) -> None:
     print_table([row_cells(row, columns) for row in rows])
     print_line(legend(columns))
     if isinstance(origin, OfflineOrigin):
-        print_line(
-            "Numbers of rollouts are those of the stored ones; nothing of them was generated again"
-        )
+        print_line("Numbers of rollouts are those of the stored ones; nothing of them was generated again")
         print_line()
         print_table([_staleness_cells(row) for row in staleness])
         print_line(_STALENESS_LEGEND)

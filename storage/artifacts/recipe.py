@@ -102,7 +102,7 @@ def _text(value: Any, name: str) -> str:
     if isinstance(value, SharedJson):
         return value.text
     require_json(value, f"$.{name}")
-    return encode_json(value)
+    return _ENCODER.encode(value)
 
 
 _EXACT = (str, int, bool, type(None))
