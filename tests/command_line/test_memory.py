@@ -17,6 +17,8 @@ REMEMBERING = SMALL.replace("iterations: 2", "iterations: 3").replace(
     "tasks_per_iteration: 4", "tasks_per_iteration: 8"
 )
 
+_SMALL_MEMORY = "method: {type: erl, memory: {merge_similarity: 0.9, max_entries: 3, evict: lowest_gain}}\n"
+
 
 def ask(store: Path, *words: str) -> Any:
     result = invoke("memory", *words, "--store", store, "--json")
@@ -148,7 +150,7 @@ def test_after_forgetting_a_run_goes_on_without_the_entry_and_makes_nothing_agai
 
 def test_a_run_keeps_its_memory_small(tmp_path: Path) -> None:
     config, store = tmp_path / "small.yaml", tmp_path / "store"
-    config.write_text(REMEMBERING + "memory: {merge_similarity: 0.9, max_entries: 3, evict: lowest_gain}\n")
+    config.write_text(REMEMBERING + _SMALL_MEMORY)
     trained = invoke("train", config, "--store", store, "--no-prefect")
     assert trained.status == 0, trained.errors
     found = ask(store, "stats", "small")

@@ -269,7 +269,7 @@ def test_settings_of_what_is_shared_are_refused(
         ),
         (["--iteration", "1", "--from", "evaluate", "--iterations", "1..2"], "allowed is a whole number"),
         (["--offline", "--iterations", "2..1", "--as", "x"], "--iterations 2..1: allowed is A..B"),
-        (["--offline", "--iterations", "2..3", "--as", "x"], "run small has no rollouts of iteration 3"),
+        (["--offline", "--iterations", "2..3", "--as", "x"], "no rollouts of iteration 3; it has 1 to 2"),
         (["--offline", "--as", "x"], "--offline needs --iterations A..B"),
         (["--offline", "--iterations", "1..2", "--as", "small"], "--as small: stored artifacts are never"),
         (["--offline", "--iterations", "1..2", "--as", "x", "--iteration", "1"], "no meaning with --offline"),
