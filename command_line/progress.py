@@ -3,125 +3,132 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
-from erl_pipeline.pipeline.outcome import StageOutcome
-from erl_pipeline.views.iteration_table import iteration_row
+from command_line.output import counted
+from erl_pipeline.evaluation.iterations import IterationRow, iteration_row, shown_value
+from erl_pipeline.methods.interface import Column
+from erl_pipeline.plan.job import StageOutcome
 
-_SHOWN_NUMBERS = {
-    "success_first": "1st attempt {:.2f}",
-    "success_second": "2nd {:.2f}",
-    "greedy_success": "held-out {:.3f}",
-    "policy_loss": "loss {:+.4f}",
-    "loss": "loss {:.4f}",
-    "entries": "{:,.0f} entries",
-    "sft_rows": "{:,.0f} rows",
-    "tokens_per_second": "{:,.0f} tokens/s",
-}
-
-_STARTING = "starting"
 _TELL_EVERY_SECONDS = 30
 _DETAIL_LENGTH = 60
+_BAR_WIDTH = 24
+_NAME_WIDTH = 18
 
 
-def shown_numbers(numbers: Mapping[str, float]) -> str:
-    """The numbers of a stage that matter to a person watching, in a fixed order."""
-    return "  ".join(form.format(numbers[name]) for name, form in _SHOWN_NUMBERS.items() if name in numbers)
+@dataclass
+class _StageAtWork:
+    """What is known of a stage that has begun and not ended."""
+
+    begun: float
+    total: int | None = None
+    done: int = 0
+    unit: str = ""
+    note: str = ""
+    told_waiting: float | None = None
+    """Seconds of waiting when that was last told, where there is no terminal."""
+
+
+@dataclass
+class _Iteration:
+    """What the stages of an iteration have given, and whether its line was written."""
+
+    outcomes: list[StageOutcome] = field(default_factory=list)
+    shown: bool = False
 
 
 class ProgressDisplay:
-    """A `ProgressListener`.
+    """A `Listener`. Its methods may be called from any thread.
 
-    On a terminal the stages of the iteration at work have a bar each, and a finished iteration is one
-    line. Elsewhere each finished stage is one line. Work that was found committed is only counted.
+    On a terminal every stage at work has a bar, and a finished iteration is one line. Elsewhere each finished
+    stage is one line. Work that was found committed is only counted.
 
     Args:
         iterations: where the run ends, for the headings.
+        columns: the numbers that people look at, of the run's method.
     """
 
-    def __init__(self, iterations: int, console: Console) -> None:
+    def __init__(self, iterations: int, columns: Sequence[Column], console: Console) -> None:
         self._console = console
-        self._iterations = iterations
-        self._iteration = 0
-        self._outcomes: list[StageOutcome] = []
+        self._target = iterations
+        self._columns = columns
         self._reused = 0
-        self._bars: dict[str, TaskID] = {}
-        self._totals: dict[str, int] = {}
+        self._at_work: dict[str, _StageAtWork] = {}
+        self._iterations: dict[int, _Iteration] = {}
         self._lock = threading.RLock()
-        self._progress = Progress(
-            TextColumn("  {task.description:<18}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[unit]:<8}"),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[numbers]}"),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
+        self._live = Live(console=console, get_renderable=self.bars, refresh_per_second=8, transient=True)
 
     def __enter__(self) -> ProgressDisplay:
-        self._progress.start()
-        self._add_bar(_STARTING)
+        if self._console.is_terminal:
+            self._live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         with self._lock:
-            self._end_iteration()
-            self._progress.stop()
+            self._at_work.clear()
+            self._show_iterations(before=None)
+        if self._console.is_terminal:
+            self._live.stop()
 
-    def stage_started(self, stage: str, iteration: int | None, total: int | None, unit: str) -> None:
-        """A stage begins; one that begins again in its iteration (a rollout shard) extends its bar."""
+    def stage_started(self, title: str) -> None:
+        """A stage begins, or begins again."""
         with self._lock:
-            if (iteration or 0) != self._iteration:
-                self._end_iteration()
-                self._iteration = iteration or 0
-            self._remove_bar(_STARTING)
-            self._totals[stage] = self._totals.get(stage, 0) + (total or 0)
-            if stage in self._bars:
-                self._progress.update(self._bars[stage], total=self._totals[stage])
-            else:
-                self._add_bar(stage, unit)
+            self._at_work[title] = _StageAtWork(time.monotonic())
 
-    def advance(self, stage: str, amount: int, **numbers: float) -> None:
+    def counting(self, title: str, total: int, unit: str) -> None:
+        """The stage will count `total` units."""
+        with self._lock:
+            stage = self._stage(title)
+            stage.total, stage.done, stage.unit = total, 0, unit
+
+    def advanced(self, title: str, amount: int, numbers: dict[str, float]) -> None:
         """A stage has done `amount` more of its units."""
         with self._lock:
-            self._progress.update(self._bars[stage], advance=amount, numbers=shown_numbers(numbers))
+            stage = self._stage(title)
+            stage.done += amount
+            stage.note = self._in_words(numbers)
 
-    def waiting(self, what: str, seconds: float, detail: str) -> None:
+    def waiting(self, title: str, what: str, seconds: float, detail: str) -> None:
         """A stage waits for something; without a terminal told at once and then twice a minute."""
         message = f"waiting {seconds:.0f} s for {what}"
         with self._lock:
-            if self._console.is_terminal:
-                newest = list(self._bars.values())[-1]
-                self._progress.update(newest, numbers=f"{message}  {detail[:_DETAIL_LENGTH]}")
-            elif int(seconds) % _TELL_EVERY_SECONDS == 1:
-                self.note(f"{message}: {detail}")
+            stage = self._stage(title)
+            stage.note = f"{message}  {detail[:_DETAIL_LENGTH]}"
+            told = stage.told_waiting
+            if not self._console.is_terminal and (
+                told is None or not 0 <= seconds - told < _TELL_EVERY_SECONDS
+            ):
+                stage.told_waiting = seconds
+                self.note(f"{title}: {message}: {detail}")
 
-    def stage_finished(self, outcome: StageOutcome) -> None:
+    def stage_finished(self, title: str, outcome: StageOutcome) -> None:
         """A stage has given its artifact."""
         with self._lock:
-            self._outcomes.append(outcome)
-            whole = self._totals[outcome.stage] or 1
-            shown = "found committed" if outcome.reused else shown_numbers(_numbers(outcome))
-            bar = self._bars[outcome.stage]
-            if outcome.stage == "rollout_shard":
-                self._progress.update(bar, numbers=shown)
-            else:
-                self._progress.update(bar, total=whole, completed=whole, numbers=shown)
+            self._at_work.pop(title, None)
+            iteration = outcome.iteration or 0
+            known = self._iterations.setdefault(iteration, _Iteration())
+            is_part = outcome.kind == "trajectories"
+            if self._console.is_terminal or is_part:
+                known.outcomes.append(outcome)
             if outcome.reused:
                 self._reused += 1
-            else:
-                self._tell_reused()
-                if not self._console.is_terminal and outcome.stage != "rollout_shard":
-                    self.note(self._stage_line(outcome))
+                return
+            self._tell_reused()
+            if (known.shown or not self._console.is_terminal) and not is_part:
+                self.note(self._stage_line(outcome))
+            elif self._console.is_terminal:
+                self._show_iterations(before=iteration)
 
     def warn(self, message: str) -> None:
         """Something the user should know, which does not stop the run."""
@@ -129,54 +136,94 @@ class ProgressDisplay:
 
     def note(self, message: str | Text) -> None:
         """A line above the bars."""
-        self._console.print(message, soft_wrap=True, markup=False)
+        with self._lock:
+            self._console.print(message, soft_wrap=True, markup=False)
+
+    def _stage(self, title: str) -> _StageAtWork:
+        return self._at_work.setdefault(title, _StageAtWork(time.monotonic()))
+
+    def bars(self) -> Table:
+        """A line for each stage at work, the first begun first."""
+        table = Table.grid(padding=(0, 2))
+        for column in range(5):
+            table.add_column(no_wrap=True, justify="right" if column == 3 else "left")
+        with self._lock:
+            for title, stage in self._at_work.items():
+                seconds = time.monotonic() - stage.begun
+                bar = ProgressBar(
+                    total=stage.total or None,
+                    completed=stage.done,
+                    width=_BAR_WIDTH,
+                    pulse=not stage.total,
+                    animation_time=seconds,
+                )
+                count = f"{stage.done:,}/{stage.total:,} {stage.unit}" if stage.total else ""
+                table.add_row(f"  {title}", bar, count, _clock(seconds), stage.note)
+        return table
 
     def _stage_line(self, outcome: StageOutcome) -> str:
-        numbers, seconds = _numbers(outcome), outcome.seconds
-        if outcome.stage == "generate_rollouts":
-            row = iteration_row(self._iteration, self._outcomes)
-            seconds = sum(each.seconds for each in self._outcomes if "rollout" in each.stage)
-            if row.tokens_per_second is not None:
-                numbers["tokens_per_second"] = row.tokens_per_second
-        parts = (self._heading(), f"{outcome.stage:<18}", f"{seconds:6.1f} s", shown_numbers(numbers))
-        return "  ".join(parts).rstrip()
+        """A finished stage; rollouts with the time and the rate of their shards."""
+        known = self._iterations[outcome.iteration or 0]
+        parts: list[StageOutcome] = []
+        if outcome.kind == "rollouts":
+            parts, known.outcomes = known.outcomes, []
+        row = iteration_row(outcome.iteration or 0, [*parts, outcome], self._columns)
+        name = f"{outcome.stage:<{_NAME_WIDTH}}"
+        words = self._row_in_words(row) or self._in_words({**outcome.counters, **outcome.metrics})
+        return f"{self._heading(row.iteration)}  {name}  {row.seconds:6.1f} s  {words}".rstrip()
 
-    def _heading(self) -> str:
-        if not self._iteration:
-            return f"{'before the first':<16}"
-        return f"{f'iteration {self._iteration}/{self._iterations}':<16}"
+    def _heading(self, iteration: int) -> str:
+        title = f"iteration {iteration}/{self._target}" if iteration else "before the first"
+        return f"{title:<16}"
 
-    def _end_iteration(self) -> None:
-        """Replace the bars by one line, unless the lines of the stages stand there already."""
-        for stage in list(self._bars):
-            self._remove_bar(stage)
-        if self._console.is_terminal and any(not outcome.reused for outcome in self._outcomes):
-            row = iteration_row(self._iteration, self._outcomes)
-            numbers = {
-                "success_first": row.first,
-                "success_second": row.second,
-                "greedy_success": row.held_out,
-                "tokens_per_second": row.tokens_per_second,
-                "entries": row.memory,
-            }
-            known = {name: number for name, number in numbers.items() if number is not None}
-            self.note(f"{self._heading()}  {row.seconds:6.1f} s  {shown_numbers(known)}".rstrip())
-        self._totals, self._outcomes = {}, []
+    def _show_iterations(self, before: int | None) -> None:
+        """A line for each iteration before this one, or each, whose stages have ended; on a terminal."""
+        for iteration in sorted(self._iterations):
+            known = self._iterations[iteration]
+            if known.shown or (before is not None and iteration >= before):
+                continue
+            if before is not None and any(self._of(title, iteration) for title in self._at_work):
+                continue
+            known.shown = True
+            if self._console.is_terminal and any(not each.reused for each in known.outcomes):
+                row = iteration_row(iteration, known.outcomes, self._columns)
+                line = f"{self._heading(iteration)}  {row.seconds:6.1f} s  {self._row_in_words(row)}"
+                self.note(line.rstrip())
+            known.outcomes = []
 
-    def _add_bar(self, stage: str, unit: str = "") -> None:
-        total = self._totals.get(stage) or None
-        self._bars[stage] = self._progress.add_task(stage, total=total, unit=unit, numbers="")
+    def _of(self, title: str, iteration: int) -> bool:
+        """Whether a stage at work is of an iteration; titles end in it."""
+        named = title.endswith(f" of iteration {iteration}")
+        return named or (not iteration and " of iteration " not in title)
 
-    def _remove_bar(self, stage: str) -> None:
-        if stage in self._bars:
-            self._progress.remove_task(self._bars.pop(stage))
+    def _row_in_words(self, row: IterationRow) -> str:
+        shown = [
+            f"{column.label} {column.text(row.values[column.name])}"
+            for column in self._columns
+            if column.in_tables and column.name in row.values
+        ]
+        return "  ".join(shown)
+
+    def _in_words(self, numbers: Mapping[str, float]) -> str:
+        """Numbers of a stage at work: those of columns as tables show them, and a loss."""
+        shown = {
+            column.metric: f"{column.label} {column.text(value)}"
+            for column in self._columns
+            if column.in_tables and (value := shown_value(column, numbers)) is not None
+        }
+        if "loss" in numbers:
+            shown["loss"] = f"loss {numbers['loss']:.4f}"
+        return "  ".join(shown.values())
 
     def _tell_reused(self) -> None:
         if self._reused:
-            artifacts = "artifact" if self._reused == 1 else "artifacts"
-            self.note(f"{self._reused} {artifacts} of earlier work found committed; going on from there")
+            self.note(
+                f"{counted(self._reused, 'artifact')} of earlier work found committed; going on from there"
+            )
             self._reused = 0
 
 
-def _numbers(outcome: StageOutcome) -> dict[str, float]:
-    return {**outcome.counters, **outcome.metrics}
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}"

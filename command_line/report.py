@@ -22,14 +22,12 @@ def report(
 ) -> None:
     """Write the report of a run: curves, whole episodes, settings and lineage on one page."""
     from command_line.run_state import run_folder
-    from erl_pipeline.runs.config import run_config
-    from erl_pipeline.views.report.page import write_report
+    from erl_pipeline.runs.report import write_run_report
     from storage.artifacts.store import ArtifactStore
     from storage.runs.run import RunStore
 
     opened = RunStore(store).open(run)
-    run_config(opened)  # a run without a configuration has no report
-    page = write_report(ArtifactStore(store), opened, output or run_folder(store, run) / "report.html")
+    page = write_run_report(ArtifactStore(store), opened, output or run_folder(store, run) / "report.html")
     if json:
         print_json({"run": run, "report": str(page)})
     else:

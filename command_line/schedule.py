@@ -144,7 +144,7 @@ def add(
 
 @app.command("list")
 def list_schedules(port: Port = DEFAULT_PORT, json: Json = False) -> None:
-    """Show what is scheduled, when it is due, and how the last one ended."""
+    """Show what is scheduled, when it is due, when it last did its work, and how the last one ended."""
     with _deployments(port) as client:
         from flows import deployments
 
@@ -162,6 +162,7 @@ def list_schedules(port: Port = DEFAULT_PORT, json: Json = False) -> None:
             "schedule": row.schedule or "by hand",
             "overlap": row.overlap,
             "next": "paused" if row.paused else _time(row.next),
+            "last success": _time(row.succeeded),
             "last": _time(row.last),
             "state": row.state or "",
             "message": row.message or "",
@@ -231,9 +232,8 @@ def _each(run: str, flow: FlowName | None, port: int, action: str, done: str) ->
 def _find_or_begin(run: str, store: str, config: Path | None) -> None:
     """Make sure that the run is in the store. Raises ConfigError when it is there with other settings."""
     from erl_pipeline.config.load import load_config
-    from erl_pipeline.pipeline.run_state import run_config
-    from storage.errors import ConfigError
-    from storage.runs.run import RunStore, config_differences
+    from erl_pipeline.runs.config import refuse_other_settings
+    from storage.runs.run import RunStore
 
     runs = RunStore(store)
     if config is None:
@@ -243,12 +243,7 @@ def _find_or_begin(run: str, store: str, config: Path | None) -> None:
     if run not in runs.list():
         runs.create(run, settings.model_dump(mode="json"))
         return
-    existing = runs.open(run)
-    may_change = run_config(existing).model_dump(include={"iterations", "metrics", "threads"})
-    asked = settings.model_copy(update=may_change).model_dump(mode="json")
-    differences = config_differences(existing.config, asked)
-    if differences:
-        raise ConfigError(f"run {run} exists with other settings: {'; '.join(differences)}")
+    refuse_other_settings(runs.open(run), settings)
 
 
 def _plain(row: ScheduledFlow) -> dict[str, Any]:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 from command_line.options import DEFAULT_STORE, Json, RunName, Store
-from command_line.output import print_json, print_line, print_table
+from command_line.output import counted, print_json, print_line, print_table
 
 
 def status(run: RunName, store: Store = DEFAULT_STORE, json: Json = False) -> None:
     """Show how far a run is, iteration by iteration."""
-    from erl_pipeline.evaluation.history import read_history
+    from erl_pipeline.evaluation.history import read_history, training_cost
+    from erl_pipeline.evaluation.iterations import history_rows
+    from erl_pipeline.runs.columns import method_columns
     from erl_pipeline.runs.config import run_config
     from erl_pipeline.runs.state import completed_iterations
-    from erl_pipeline.views.iteration_table import LEGEND, history_rows, row_cells
+    from erl_pipeline.views.iteration_table import legend, row_cells
     from storage.artifacts.store import ArtifactStore
     from storage.runs.origin import read_origin
     from storage.runs.run import RunStore
@@ -22,7 +22,8 @@ def status(run: RunName, store: Store = DEFAULT_STORE, json: Json = False) -> No
     config = run_config(opened)
     entries = opened.stages()
     history = read_history(ArtifactStore(store), opened)
-    rows = history_rows(history)
+    columns = method_columns(config)
+    rows = history_rows(history, columns)
     done = completed_iterations(config, entries)
     origin = read_origin(store, run)
     if json:
@@ -44,16 +45,18 @@ def status(run: RunName, store: Store = DEFAULT_STORE, json: Json = False) -> No
                 "method": config.method.type,
                 "iterations_done": done,
                 "iterations_configured": config.iterations,
-                "rows": [asdict(row) for row in rows],
+                "rows": [row.plain(columns) for row in rows],
                 "artifacts": artifacts,
             }
         )
         return
-    print_line(
-        f"Run {opened.name}: {config.method.type}, {done} of {max(done, config.iterations)} iterations done"
-    )
+    all_of_them = counted(max(done, config.iterations), "iteration")
+    print_line(f"Run {opened.name}: {config.method.type}, {done} of {all_of_them} done")
     if origin:
         print_line(f"Begun {origin.describe()}")
-    print_line(f"{len(entries)} artifacts; {sum(row.tokens or 0 for row in rows):,} tokens generated")
-    print_table([row_cells(row) for row in rows])
-    print_line(LEGEND)
+    tokens = int(
+        training_cost(history, "generated_tokens", up_to=max((row.iteration for row in rows), default=0))
+    )
+    print_line(f"{counted(len(entries), 'artifact')}; {counted(tokens, 'token')} generated in rollouts")
+    print_table([row_cells(row, columns) for row in rows])
+    print_line(legend(columns))

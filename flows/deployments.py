@@ -20,6 +20,7 @@ from prefect.client.schemas.filters import (
     DeploymentFilterTags,
     FlowRunFilter,
     FlowRunFilterState,
+    FlowRunFilterStateName,
     FlowRunFilterStateType,
 )
 from prefect.client.schemas.objects import (
@@ -65,8 +66,9 @@ _PAGE = 200
 class ScheduledFlow:
     """A flow of a run, as it is deployed.
 
-    `schedule` in words, None where flow runs are made by hand alone; `next` and `last` are times, and
-    `state` and `message` those of the flow run that was last due.
+    `schedule` in words, None where flow runs are made by hand alone. `next`, `last` and `succeeded` are
+    times: when the next flow run is due, when the last one was, and when the last that did its work ended.
+    `state` and `message` are those of the flow run that was last due.
     """
 
     run: str
@@ -79,6 +81,7 @@ class ScheduledFlow:
     last: datetime | None
     state: str | None
     message: str | None
+    succeeded: datetime | None
 
 
 @contextmanager
@@ -259,6 +262,12 @@ def _row(client: SyncPrefectClient, deployment: DeploymentResponse, flow: FlowNa
         sort=FlowRunSort.EXPECTED_START_TIME_DESC,
         limit=1,
     )
+    succeeded = client.read_flow_runs(
+        deployment_filter=of_deployment,
+        flow_run_filter=_in_states([StateType.COMPLETED], name="Completed"),
+        sort=FlowRunSort.END_TIME_DESC,
+        limit=1,
+    )
     state = begun[0].state if begun else None
     options = deployment.concurrency_options
     waits = options is not None and options.collision_strategy == ConcurrencyLimitStrategy.ENQUEUE
@@ -273,11 +282,13 @@ def _row(client: SyncPrefectClient, deployment: DeploymentResponse, flow: FlowNa
         last=begun[0].expected_start_time if begun else None,
         state=state.name if state else None,
         message=state.message if state else None,
+        succeeded=succeeded[0].end_time if succeeded else None,
     )
 
 
-def _in_states(states: list[StateType]) -> FlowRunFilter:
-    return FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=states)))
+def _in_states(states: list[StateType], name: str | None = None) -> FlowRunFilter:
+    named = None if name is None else FlowRunFilterStateName(any_=[name])
+    return FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=states), name=named))
 
 
 def _in_words(schedule: SCHEDULE_TYPES) -> str:

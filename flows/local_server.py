@@ -7,6 +7,7 @@ terminal and pipes.
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import socket
 import subprocess
@@ -25,6 +26,14 @@ _SERVER_SETTINGS = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
+    # Else each state of a task run is written to the database alone.
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "100",
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "0.25",
+}
+
+_TRAINING_SETTINGS = {
+    # Nothing of the server's event feed is of use after a training; task runs are recorded without it.
+    "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_ENABLED": "false",
 }
 
 _SCHEDULING_SETTINGS = {
@@ -64,7 +73,8 @@ def prefect_api(log_file: Path, deadline: float = 120.0) -> Iterator[str]:
         yield configured
         return
     hint = f"see {log_file}, or train with --no-prefect"
-    with _server("127.0.0.1", 0, [], _SERVER_SETTINGS, log_file, deadline, hint) as url:
+    settings = {**_SERVER_SETTINGS, **_TRAINING_SETTINGS}
+    with _server("127.0.0.1", 0, [], settings, log_file, deadline, hint) as url:
         yield url
 
 
@@ -183,3 +193,26 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
     assert process.stdin is not None
     process.stdin.close()
+
+
+@contextmanager
+def log_to_file(path: Path) -> Iterator[None]:
+    """Prefect's log goes to a file, so that its lines do not tear the progress display."""
+    console = logging.getLogger().handlers
+    prefect = logging.getLogger("prefect")
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+
+    def from_elsewhere(record: logging.LogRecord) -> bool:
+        return not record.name.startswith("prefect")
+
+    prefect.addHandler(handler)
+    for each in console:
+        each.addFilter(from_elsewhere)
+    try:
+        yield
+    finally:
+        for each in console:
+            each.removeFilter(from_elsewhere)
+        prefect.removeHandler(handler)
+        handler.close()

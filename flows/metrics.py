@@ -68,7 +68,7 @@ class WorkerMetrics:
         self._iterations.labels(message.run).set(message.iterations)
         if not outcome.reused:
             self._stage_seconds.labels(message.run, outcome.stage).observe(outcome.seconds)
-            if outcome.stage == "rollout_shard":
+            if outcome.kind == "trajectories":
                 self._tokens.labels(message.run).inc(outcome.counters["generated_tokens"])
         if "greedy_success" in outcome.metrics:
             self._held_out.labels(message.run).set(outcome.metrics["greedy_success"])

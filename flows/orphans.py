@@ -11,7 +11,6 @@ from pathlib import Path
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import (
     FlowRunFilter,
-    FlowRunFilterParentFlowRunId,
     FlowRunFilterState,
     FlowRunFilterStateType,
     WorkPoolFilter,
@@ -62,7 +61,7 @@ def restart_orphans(client: SyncPrefectClient, pool: str, worker: str) -> list[s
     """Start again what was at work when the worker of this name was killed; names of those flow runs.
 
     What they had committed is found again. One that was started `MAX_STARTS` times ends as crashed
-    instead, and so do the iterations that they were in.
+    instead.
     """
     of_pool = WorkPoolFilter(name=WorkPoolFilterName(any_=[pool]))
     at_work = FlowRunFilterState(type=FlowRunFilterStateType(any_=_AT_WORK))
@@ -81,11 +80,6 @@ def restart_orphans(client: SyncPrefectClient, pool: str, worker: str) -> list[s
     for orphan in found:
         if orphan.labels.get(_WORKER) != worker:
             continue
-        inner = FlowRunFilter(
-            state=at_work, parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[orphan.id])
-        )
-        for iteration in client.read_flow_runs(flow_run_filter=inner):
-            client.set_flow_run_state(iteration.id, Crashed(message="Its worker was killed"), force=True)
         if orphan.run_count >= MAX_STARTS:
             reason = f"Its worker was killed while it ran, {orphan.run_count} times"
             client.set_flow_run_state(orphan.id, Crashed(message=reason))

@@ -1,13 +1,142 @@
-"""What a flow run's page shows beside its tasks: a table of iterations, and a summary at the end."""
+"""A run on Prefect's page: its flow run, the task runs of its stages, a table of iterations, a summary.
+
+Task runs are told as events, in the form in which Prefect's own engine reports them: with the times at which
+things happened, and many in one request.
+"""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
-from prefect.artifacts import create_markdown_artifact, create_table_artifact
+import httpx
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.runtime import flow_run
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from erl_pipeline.views.iteration_table import MOST_ROWS, IterationRow, row_cells
+from erl_pipeline.engines.interface import Interrupted
+from erl_pipeline.plan.resources import WorkerSettings
+from flows.local_server import OrchestratorError, log_to_file, prefect_api
+from flows.task_runs import CANCELLED, COMPLETED, FAILED, RUNNING, TaskState, Work
+
+_LOOK_SECONDS = 0.05
+_RECORDING_SECONDS = 60.0
+
+
+@contextmanager
+def open_page(worker: WorkerSettings, log_file: Path) -> Iterator[RunPage]:
+    """The page of a run: of the flow run that this is called in, else of a new one, `training`.
+
+    Raises OrchestratorError when Prefect's API cannot be started, cannot be reached or goes away.
+    """
+    with log_to_file(log_file), prefect_api(log_file) as url, temporary_settings({PREFECT_API_URL: url}):
+        try:
+            with get_client(sync_client=True) as client:
+                yield RunPage(client, worker, flow_run.get_id())
+        except httpx.HTTPError as error:
+            raise OrchestratorError(
+                f"Prefect's API at {url} went away ({error}); what was committed is kept, so train again, "
+                "or with --no-prefect"
+            ) from error
+
+
+class RunPage:
+    """Tells Prefect of one run.
+
+    Args:
+        flow_run_id: a flow run that somebody else began, and will end; None for a new one.
+    """
+
+    def __init__(self, client: SyncPrefectClient, worker: WorkerSettings, flow_run_id: str | None) -> None:
+        self._client = client
+        self._worker = worker
+        self._own = flow_run_id is None
+        self._flow_run_id = flow_run_id or self._begin()
+        self._ended = 0
+
+    def tell(self, states: Sequence[TaskState]) -> None:
+        """States of task runs, the oldest first."""
+        if states:
+            self._post("/events", [_event(state, self._flow_run_id) for state in states])
+            self._ended += sum(state.type != RUNNING for state in states)
+
+    def await_records(self) -> int:
+        """Wait until the server has written what it was told, since a local server is about to stop; how many
+        task runs it has still not written after a minute."""
+        ended = {"state": {"type": {"any_": [COMPLETED, FAILED, CANCELLED]}}}
+        asked = {"flow_runs": {"id": {"any_": [self._flow_run_id]}}, "task_runs": ended}
+        deadline = time.monotonic() + _RECORDING_SECONDS
+        while (missing := self._ended - self._post("/task_runs/count", asked).json()) > 0:
+            if time.monotonic() > deadline:
+                return int(missing)
+            time.sleep(_LOOK_SECONDS)
+        return 0
+
+    def show_table(self) -> None:
+        """A new version of the run's table of its newest iterations."""
+        rows = newest_rows(self._worker.store_uri, self._worker.run)
+        self._show("iterations", "table", json.dumps(rows), f"Run {self._worker.run}, iteration by iteration")
+
+    def show_summary(self, work: Work) -> None:
+        """What the flow run has computed."""
+        lines = [
+            f"# Run {self._worker.run}",
+            "",
+            f"Store: {self._worker.store_uri}",
+            "",
+            f"This flow run computed {sum(work.computed.values())} artifacts in {work.seconds:,.1f} seconds "
+            f"of stages, and found {work.reused} committed.",
+            "",
+            *(f"- {stage}: {count}" for stage, count in sorted(work.computed.items())),
+        ]
+        self._show("summary", "markdown", "\n".join(lines), "")
+
+    def end(self, error: BaseException | None) -> None:
+        """Say how the run ended, if the flow run is its own."""
+        if not self._own:
+            return
+        state: dict[str, Any] = {"type": COMPLETED}
+        if isinstance(error, Interrupted):
+            state = {"type": CANCELLED, "message": "Asked to stop; what was committed is kept"}
+        elif error is not None:
+            state = {"type": FAILED, "message": f"{type(error).__name__}: {error}"}
+        self._post(f"/flow_runs/{self._flow_run_id}/set_state", {"state": state, "force": True})
+
+    def _begin(self) -> str:
+        flow = self._client.create_flow_from_name("training")
+        place = {"run": self._worker.run, "store": self._worker.store_uri}
+        made = self._post(
+            "/flow_runs/",
+            {
+                "flow_id": str(flow),
+                "name": self._worker.run,
+                "parameters": place,
+                "state": {"type": RUNNING},
+            },
+        )
+        return str(made.json()["id"])
+
+    def _show(self, kind: str, type_: str, data: str, description: str) -> None:
+        self._post(
+            "/artifacts/",
+            {
+                "key": artifact_key(self._worker.run, kind),
+                "type": type_,
+                "data": data,
+                "description": description,
+                "flow_run_id": self._flow_run_id,
+            },
+        )
+
+    def _post(self, path: Any, content: Any) -> httpx.Response:
+        response = self._client.request("POST", path, json=content)
+        return response.raise_for_status()
 
 
 def artifact_key(run: str, kind: str) -> str:
@@ -15,38 +144,74 @@ def artifact_key(run: str, kind: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", f"{run}-{kind}".lower()).strip("-")
 
 
-def publish_iterations(run: str, rows: Sequence[IterationRow]) -> None:
-    """A new version of the run's table of iterations: the newest `MOST_ROWS`."""
-    shown = rows[-MOST_ROWS:]
-    earlier = f"; those before {shown[0].iteration}: erl-pipeline status {run}" if shown[0].iteration else ""
-    create_table_artifact(
-        key=artifact_key(run, "iterations"),
-        table=[row_cells(row) for row in shown],
-        description=f"Run {run}, iteration by iteration{earlier}",
-    )
+def newest_rows(store_uri: str, run: str) -> list[dict[str, str]]:
+    """A run's newest iterations as the terminal shows them, column by column."""
+    from erl_pipeline.evaluation.iterations import stored_rows
+    from erl_pipeline.runs.columns import run_columns
+    from erl_pipeline.views.iteration_table import MOST_ROWS, row_cells
+    from storage.artifacts.store import ArtifactStore
+    from storage.runs.run import RunStore
+
+    opened = RunStore(store_uri).open(run)
+    columns, entries = run_columns(opened), opened.stages()
+    newest = max((entry.iteration or 0 for entry in entries), default=0)
+    shown = [entry for entry in entries if (entry.iteration or 0) > newest - MOST_ROWS]
+    return [row_cells(row, columns) for row in stored_rows(ArtifactStore(store_uri), shown, columns)]
 
 
-def publish_summary(run: str, scored: Sequence[IterationRow], done: Sequence[IterationRow]) -> None:
-    """How the run began, how it stands, and what the flow run cost.
+def _event(state: TaskState, flow_run_id: str) -> dict[str, Any]:
+    """A state of a task run as an event of Prefect."""
+    task_run, ended = state.task_run, state.type != RUNNING
+    name = state.type.capitalize()
+    described = {
+        "name": task_run.name,
+        "task_key": f"erl_pipeline.{task_run.stage}",
+        "dynamic_key": str(task_run.id),
+        "tags": _tags(task_run.iteration),
+        "task_inputs": {
+            name: [{"input_type": "task_run", "id": str(parent)}] for name, parent in task_run.parents.items()
+        },
+        "run_count": 1,
+        "flow_run_run_count": 1,
+        "expected_start_time": task_run.started.isoformat(),
+        "start_time": task_run.started.isoformat(),
+        "end_time": state.at.isoformat() if ended else None,
+        "total_run_time": (state.at - task_run.started).total_seconds(),
+    }
+    resource = {
+        "prefect.resource.id": f"prefect.task-run.{task_run.id}",
+        "prefect.resource.name": task_run.name,
+        "prefect.state-message": state.message,
+        "prefect.state-name": name,
+        "prefect.state-timestamp": state.at.isoformat(),
+        "prefect.state-type": state.type,
+        "prefect.orchestration": "client",
+    }
+    return {
+        "id": str(uuid4()),
+        "occurred": state.at.isoformat(),
+        "event": f"prefect.task-run.{name}",
+        "payload": {
+            "intended": {"from": RUNNING if ended else None, "to": state.type},
+            "initial_state": None,
+            "validated_state": {
+                "type": state.type,
+                "name": name,
+                "message": state.message,
+                "state_details": {},
+                "data": None,
+            },
+            "task_run": described,
+        },
+        "resource": resource,
+        "related": [
+            {
+                "prefect.resource.id": f"prefect.flow-run.{flow_run_id}",
+                "prefect.resource.role": "flow-run",
+            },
+        ],
+    }
 
-    Args:
-        scored: the first and the last row of the run with an evaluation.
-        done: rows of the iterations that the flow run has been through, in order; none where the run was
-            through them before.
-    """
-    lines = [f"# Run {run}", ""]
-    rated = [row for row in scored if row.held_out is not None]
-    if rated:
-        first, last = rated[0], rated[-1]
-        lines.append(
-            f"- greedy success on held-out tasks: {first.held_out:.3f} after iteration {first.iteration}, "
-            f"{last.held_out:.3f} after iteration {last.iteration}"
-        )
-    if done:
-        lines += [
-            f"- iterations: {done[-1].iteration}",
-            f"- of this flow run: {done[0].iteration} to {done[-1].iteration}",
-            f"  - generated tokens: {sum(row.tokens or 0 for row in done):,}",
-            f"  - seconds: {sum(row.seconds for row in done):,.1f}",
-        ]
-    create_markdown_artifact(key=artifact_key(run, "summary"), markdown="\n".join(lines))
+
+def _tags(iteration: int | None) -> list[str]:
+    return ["before the first iteration" if iteration is None else f"iteration {iteration}"]

@@ -1,144 +1,107 @@
-"""Running stages as Prefect tasks and iterations as Prefect flows."""
+"""The runner `prefect`: stages in a thread or in worker processes, each shown as a task run of Prefect.
+
+The plan's walk decides what is computed and when, so nothing is left for Prefect to decide: it is told. That
+goes on in a thread of its own (`flows.task_runs`), so no stage waits for Prefect, for its import, or for the
+start of its server. Importing this module imports none of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cached_property
-from typing import Any, TypeVar
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import ExitStack
+from typing import Literal, Protocol
+from uuid import UUID
 
-from prefect import Flow, Task, unmapped
-from prefect.cache_policies import NO_CACHE
-from prefect.client.schemas.objects import State, TaskRun
-from prefect.exceptions import CancelledRun
-from prefect.states import Cancelled
-from prefect.task_runners import ThreadPoolTaskRunner
+from pydantic import Field, model_validator
 
-from erl_pipeline.engines.interface import Interrupted
-from erl_pipeline.pipeline.context import RunContext
-from erl_pipeline.pipeline.outcome import StageOutcome
-from erl_pipeline.views.iteration_table import MOST_ROWS, IterationRow, iteration_row, stored_rows
-from flows.page import publish_iterations, publish_summary
-from storage.errors import EngineError, StoreError
+from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.plan.job import StageJob, StageOutcome
+from erl_pipeline.plan.runner import Runner, RunnerCall, RunnerPlugin
+from flows.stage_pools import ProcessPool, ThreadPool
+from flows.task_runs import TaskRuns
+from storage.artifacts.manifest import Manifest
+from storage.filesystem import open_root
 
-T = TypeVar("T")
 
-SHARD_RETRY_DELAYS = [1.0, 5.0]
-"""Seconds before a rollout shard that failed for a passing reason is tried again."""
+class PrefectConfig(PluginSettings):
+    """Stages are computed apart from the driver, and each is a task run on Prefect's page."""
+
+    type: Literal["prefect"] = "prefect"
+    task_runner: Literal["threads", "processes"] = "threads"
+    """`threads`: in the driver's process. `processes`: in worker processes, which get nothing but the planned
+    stage and the store's URI; one that dies is replaced, and its stage computed again."""
+    workers: int = Field(default=1, ge=1, le=64)
+    """Stages that are computed at the same time, where the plan and `resources.devices` allow it."""
+
+    @model_validator(mode="after")
+    def _one_thread(self) -> PrefectConfig:
+        if self.task_runner == "threads" and self.workers > 1:
+            raise ValueError(
+                f"runner.workers: {self.workers}; allowed with task_runner: threads is 1, since stages of "
+                "one process share its model and the number of threads that torch has; set "
+                "runner.task_runner to processes"
+            )
+        return self
+
+
+class StagePool(Protocol):
+    """Computes stages somewhere."""
+
+    @property
+    def workers(self) -> int:
+        """Stages at the same time."""
+        ...
+
+    def submit(self, job: StageJob) -> Future[Manifest]:
+        """Begin a stage."""
+        ...
 
 
 class PrefectRunner:
-    """A `StageRunner` on Prefect: each stage call is a task run, each iteration a flow run.
+    """A `Runner` whose stages are task runs of one flow run. Stages that are reused are no task runs."""
 
-    Prefect's own caching is off: a stage finds its committed artifact by its recipe, which also knows
-    the content of its inputs and outlives Prefect's database.
+    def __init__(self, pool: StagePool, task_runs: TaskRuns) -> None:
+        self._pool = pool
+        self._task_runs = task_runs
 
-    Args:
-        first_flow: iterations before this one are called without Prefect: a schedule that adds one iteration
-            a day would else show all the committed ones again every day.
+    @property
+    def workers(self) -> int:
+        """Stages at the same time."""
+        return self._pool.workers
+
+    def submit(self, job: StageJob) -> Future[Manifest]:
+        """Begin a stage. Raises OrchestratorError when Prefect's API cannot be started or went away."""
+        task_run = self._task_runs.started(job.planned)
+        future = self._pool.submit(job)
+        future.add_done_callback(lambda ended: self._ended(task_run, ended))
+        return future
+
+    def finished(self, outcome: StageOutcome) -> None:
+        """Count what the flow run computed and found."""
+        self._task_runs.recorded(outcome)
+
+    def _ended(self, task_run: UUID, future: Future[Manifest]) -> None:
+        error = future.exception()
+        message = "" if error else f"Committed artifact {future.result().artifact_id}"
+        self._task_runs.ended(task_run, error, message)
+
+
+def run_with_prefect(settings: PrefectConfig, call: RunnerCall, body: Callable[[Runner], None]) -> None:
+    """Compute in a thread or in processes, which have ended when this returns.
+
+    Raises OrchestratorError when Prefect's API cannot be started, cannot be reached or went away.
     """
-
-    def __init__(self, context: RunContext, first_flow: int = 1) -> None:
-        self.rows: list[IterationRow] = []
-        """The iterations that this process has been through, iteration 0 being what came before."""
-        self._context = context
-        self._first_flow = first_flow
-        self._directly = False
-        self._outcomes: list[StageOutcome] = []
-
-    def call(self, stage: str, function: Callable[..., StageOutcome], *args: Any) -> StageOutcome:
-        """One stage as one task run."""
-        if self._directly:
-            outcome = function(*args)
+    folder = open_root(call.worker.store_uri).scratch / "runs" / call.worker.run
+    folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        task_runs = stack.enter_context(TaskRuns(call, folder / "prefect.log"))
+        pool: StagePool
+        if settings.task_runner == "threads":
+            pool = stack.enter_context(ThreadPool(call))
         else:
-            outcome = Task(function, name=stage, cache_policy=NO_CACHE)(*args)
-        self._outcomes.append(outcome)
-        return outcome
-
-    def map(
-        self, stage: str, function: Callable[..., StageOutcome], context: RunContext, items: Sequence[Any]
-    ) -> list[StageOutcome]:
-        """One task run for each item; those that fail for a passing reason are tried again."""
-        if self._directly:
-            return [self.call(stage, function, context, item) for item in items]
-        shard_task = Task(
-            function,
-            name=stage,
-            cache_policy=NO_CACHE,
-            retries=len(SHARD_RETRY_DELAYS),
-            retry_delay_seconds=SHARD_RETRY_DELAYS,
-            retry_condition_fn=self._tell_and_retry(stage),
-        )
-        futures = shard_task.map(unmapped(context), list(items))
-        outcomes = [future.result() for future in futures]
-        self._outcomes.extend(outcomes)
-        return outcomes
-
-    def iteration(self, iteration: int, body: Callable[[], T]) -> T:
-        """One iteration as a flow run of its own, and a new version of the table of iterations."""
-        self._finish_row()
-        if iteration < self._first_flow:
-            self._directly = True
-            result = body()
-            self._directly = False
-            self._finish_row()
-            return result
-        result = call_as_flow(
-            "iteration", f"{self._context.run.name} {iteration}", body, {"iteration": iteration}
-        )
-        self._finish_row()
-        publish_iterations(self._context.run.name, [*self._earlier_rows, *self.rows[-MOST_ROWS:]])
-        return result
-
-    def publish_summary(self) -> None:
-        """How the run began, how it stands, and what this process has done."""
-        self._finish_row()
-        evaluations = [entry for entry in self._context.stages() if entry.stage == "evaluate"]
-        evaluations.sort(key=lambda entry: entry.iteration or 0)
-        ends = [*evaluations[:1], *evaluations[1:][-1:]]
-        publish_summary(self._context.run.name, stored_rows(self._context.store, ends), self.rows)
-
-    @cached_property
-    def _earlier_rows(self) -> list[IterationRow]:
-        """The newest rows before those of this process."""
-        first = self.rows[0].iteration
-        earlier = range(max(0, first - MOST_ROWS), first)
-        entries = [entry for entry in self._context.stages() if (entry.iteration or 0) in earlier]
-        return stored_rows(self._context.store, entries)
-
-    def _finish_row(self) -> None:
-        if self._outcomes:
-            self.rows.append(iteration_row(self._outcomes[-1].iteration or 0, self._outcomes))
-            self._outcomes = []
-
-    def _tell_and_retry(self, stage: str) -> Callable[[Task[..., Any], TaskRun, State[Any]], bool]:
-        def passes_by(_task: Task[..., Any], _task_run: TaskRun, state: State[Any]) -> bool:
-            error = state.data
-            if not isinstance(error, EngineError | StoreError):
-                return False
-            self._context.listener.warn(f"{stage} failed and is tried again: {error}")
-            return True
-
-        return passes_by
+            pool = stack.enter_context(ProcessPool(call, settings.workers, folder / "workers.log"))
+        body(PrefectRunner(pool, task_runs))
 
 
-def call_as_flow(name: str, run_name: str, body: Callable[[], T], parameters: dict[str, Any]) -> T:
-    """Call `body` as a flow run and return what it returns.
-
-    `parameters` are only shown. What `body` raises is raised again; a flow run whose body raised
-    `Interrupted` ends as cancelled instead of failed.
-    """
-
-    def wrapped(**parameters: Any) -> Any:
-        try:
-            return body()
-        except Interrupted:
-            return Cancelled(message="Asked to stop; what was committed is kept")
-
-    # One worker: the embedded engine is one policy in this process, and two threads would share its
-    # cores and its cache. Stages that are called, not mapped, run in the flow's own thread.
-    shards: Any = ThreadPoolTaskRunner(max_workers=1)
-    run: Callable[..., T] = Flow(wrapped, name=name, flow_run_name=run_name, task_runner=shards)
-    try:
-        return run(**parameters)
-    except CancelledRun:
-        raise Interrupted from None
+PREFECT = RunnerPlugin(settings=PrefectConfig, run=run_with_prefect)

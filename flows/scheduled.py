@@ -7,24 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
-from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.scheduled_run import Overlap, ScheduledRun, conclude, work_on_run
 from storage.errors import InputError, RunBusy
 
 if TYPE_CHECKING:
-    from erl_pipeline.pipeline.context import RunContext
+    from erl_pipeline.runs.driver import OpenRun
 
-# One thread: the embedded engine is one policy in this process.
-_ONE_THREAD: Any = ThreadPoolTaskRunner(max_workers=1)
+REPORTED_ITERATIONS = 100
+"""A longer run does not get its report with each scheduled training, since that reads all there is."""
 
 
-@flow(name="train", flow_run_name="{run}", task_runner=_ONE_THREAD)
+@flow(name="train", flow_run_name="{run}")
 def train(
     run: str,
     store: str,
@@ -44,10 +43,10 @@ def train(
         concurrency_limit: a global concurrency limit of which a slot is held; null for none.
     """
     request = ScheduledRun("train", run, store, config, overlap, concurrency_limit)
-    return work_on_run(request, lambda context: _train(context, iterations or context.config.iterations))
+    return work_on_run(request, lambda opened: _train(opened, iterations or opened.config.iterations))
 
 
-@flow(name="one-iteration", flow_run_name="{run}", task_runner=_ONE_THREAD)
+@flow(name="one-iteration", flow_run_name="{run}")
 def iteration(
     run: str,
     store: str,
@@ -56,15 +55,15 @@ def iteration(
     concurrency_limit: str | None = "gpu",
 ) -> State[None]:
     """Train a run for one more iteration than it has. For the arguments see `train`."""
-    from erl_pipeline.pipeline.run_state import completed_iterations
+    from erl_pipeline.runs.state import completed_iterations
 
-    def one_more(context: RunContext) -> str:
-        return _train(context, completed_iterations(context.config, context.recorded()) + 1)
+    def one_more(opened: OpenRun) -> str:
+        return _train(opened, completed_iterations(opened.config, opened.entries()) + 1)
 
     return work_on_run(ScheduledRun("iteration", run, store, config, overlap, concurrency_limit), one_more)
 
 
-@flow(name="evaluate", flow_run_name="{run}", task_runner=_ONE_THREAD)
+@flow(name="evaluate", flow_run_name="{run}")
 def evaluate(
     run: str,
     store: str,
@@ -80,7 +79,7 @@ def evaluate(
         samples: sampled attempts of each task beside the greedy one.
     """
     request = ScheduledRun("evaluate", run, store, None, overlap, concurrency_limit)
-    return work_on_run(request, lambda context: _evaluate(context, tasks, samples))
+    return work_on_run(request, lambda opened: _evaluate(opened, tasks, samples))
 
 
 @flow(name="maintain", flow_run_name="{run}")
@@ -97,51 +96,44 @@ def maintain(run: str, store: str, garbage_days: float | None = None) -> State[N
     return conclude(request, lambda _stop, logger, _link: _maintain(request, garbage_days, logger.error))
 
 
-def _train(context: RunContext, iterations: int) -> str:
-    from erl_pipeline.pipeline.run_state import whole_iterations
-    from erl_pipeline.pipeline.train import train as train_run
-    from flows.runner import PrefectRunner
+def _train(opened: OpenRun, iterations: int) -> str:
+    from erl_pipeline.runs.train import train as train_run
 
-    done = whole_iterations(context.config, context.recorded())
-    if done >= iterations and _evaluated(context, iterations):
-        return f"Nothing to do: committed through iteration {done}"
-    runner = PrefectRunner(context, first_flow=done + 1)
-    train_run(context, iterations, runner)
-    runner.publish_summary()
-    return f"Committed through iteration {iterations}"
+    before = len(opened.entries())
+    train_run(opened, iterations)
+    if len(opened.entries()) == before:
+        return f"Nothing to do: committed through iteration {iterations}"
+    reported = _report(opened) if iterations <= REPORTED_ITERATIONS else ""
+    return f"Committed through iteration {iterations}{reported}"
 
 
-def _evaluated(context: RunContext, iteration: int) -> bool:
-    return any(entry.stage == "evaluate" and entry.iteration == iteration for entry in context.recorded())
+def _report(opened: OpenRun) -> str:
+    """Make the report anew, beside the run; where it lies."""
+    from erl_pipeline.runs.report import write_run_report
+    from storage.filesystem import open_root
+
+    page = open_root(opened.store.uri).scratch / "runs" / opened.run.name / "report.html"
+    return f"; report: {write_run_report(opened.store, opened.run, page)}"
 
 
-def _evaluate(context: RunContext, tasks: int | None, samples: int) -> str:
-    from erl_pipeline.environments.frozen_lake import ENVIRONMENT
-    from erl_pipeline.pipeline.run_state import latest_checkpoint
-    from erl_pipeline.stages.evaluate import EVALUATE_ON_REQUEST, evaluate_tasks
-    from flows.runner import PrefectRunner
+def _evaluate(opened: OpenRun, tasks: int | None, samples: int) -> str:
+    from erl_pipeline.plan.plan import POLICY
+    from erl_pipeline.plan.sources import unread_sources
+    from erl_pipeline.runs.on_request import evaluate_on_request
+    from erl_pipeline.runs.planning import plan_as_made
+    from erl_pipeline.runs.state import latest_checkpoint
 
-    config = context.config
-    checkpoint = latest_checkpoint(context.stages())
+    checkpoint = latest_checkpoint(opened.config, opened.stages())
     if checkpoint is None:
-        raise InputError(f"run {context.run.name} has no checkpoint yet; train it first")
-    count = tasks or config.evaluation.tasks
-    chosen = ENVIRONMENT.held_out_tasks(config.environment, config.seed, count)
-    settings = config.evaluation.model_copy(update={"samples_per_task": samples})
-    context.config = config.model_copy(update={"evaluation": settings})
-    outcome = PrefectRunner(context).call(
-        EVALUATE_ON_REQUEST,
-        evaluate_tasks,
-        context,
-        checkpoint.iteration or 0,
-        checkpoint.artifact_id,
-        chosen,
-        {"checkpoint": checkpoint.artifact_id},
-        EVALUATE_ON_REQUEST,
+        raise InputError(f"run {opened.run.name} has no checkpoint yet; train it first")
+    beginning = plan_as_made(opened.store.uri, opened.run, 0, sources=unread_sources(opened.config)).states[0]
+    iteration = checkpoint.iteration or 0
+    outcome = evaluate_on_request(
+        opened, iteration, checkpoint.artifact_id, beginning.bases.get(POLICY), samples, count=tasks
     )
     return (
-        f"Checkpoint {checkpoint.artifact_id[:12]} (iteration {checkpoint.iteration or 0}): greedy success "
-        f"{outcome.metrics['greedy_success']:.3f} on {len(chosen)} held-out tasks"
+        f"Checkpoint {checkpoint.artifact_id[:12]} (iteration {iteration}): greedy success "
+        f"{outcome.metrics['greedy_success']:.3f} on {tasks or opened.config.evaluation.tasks} held-out tasks"
     )
 
 

@@ -17,7 +17,8 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 from prefect.states import Cancelled, Completed, Failed
 
 from erl_pipeline.config.load import load_config
-from erl_pipeline.pipeline.run_state import completed_iterations, last_stage, run_config
+from erl_pipeline.runs.config import run_config
+from erl_pipeline.runs.state import completed_iterations, policy_makers
 from flows.signals import call_beside_signals
 from flows.worker_link import (
     LINK_VARIABLE,
@@ -32,8 +33,9 @@ from storage.runs.run import Run, RunStore
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
-    from erl_pipeline.pipeline.context import RunContext
-    from erl_pipeline.pipeline.outcome import ProgressListener, StageOutcome
+    from erl_pipeline.plan.job import StageOutcome
+    from erl_pipeline.plan.listener import Listener
+    from erl_pipeline.runs.driver import OpenRun
 
 Overlap = Literal["skip", "wait"]
 SKIPPED = "Skipped"
@@ -60,7 +62,7 @@ class ScheduledRun:
     concurrency_limit: str | None
 
 
-def work_on_run(request: ScheduledRun, work: Callable[[RunContext], str]) -> State[None]:
+def work_on_run(request: ScheduledRun, work: Callable[[OpenRun], str]) -> State[None]:
     """Call `work` with the open run, holding its lock and a device, and say in a state how it ended.
 
     Errors that a user can act on become the message of a failed state; others propagate. The state is
@@ -73,7 +75,7 @@ def work_on_run(request: ScheduledRun, work: Callable[[RunContext], str]) -> Sta
     assert flow_run_id is not None
 
     def attempt(stop: threading.Event, logger: Logger, link: WorkerLink) -> State[None]:
-        from erl_pipeline.pipeline.context import open_context
+        from erl_pipeline.runs.driver import open_run
         from flows.device_slot import device_slot
 
         run = find_or_begin(request)
@@ -83,11 +85,11 @@ def work_on_run(request: ScheduledRun, work: Callable[[RunContext], str]) -> Sta
         while True:
             try:
                 with ExitStack() as stack:
-                    context = stack.enter_context(open_context(config, request.store, listener, stop))
+                    opened = stack.enter_context(open_run(config, request.store, listener, stop))
                     stack.enter_context(
                         device_slot(request.concurrency_limit, flow_run_id, stop, logger.info)
                     )
-                    return Completed(message=work(context))
+                    return Completed(message=work(opened))
             except RunBusy as busy:
                 if request.overlap == "skip":
                     return Completed(name=SKIPPED, message=f"Skipped: {busy}")
@@ -147,20 +149,19 @@ def find_or_begin(request: ScheduledRun) -> Run:
     return runs.create(config.name, config.model_dump(mode="json"))
 
 
-def listener_for(run: Run, config: RunConfig, logger: Logger, link: WorkerLink) -> ProgressListener:
+def listener_for(run: Run, config: RunConfig, logger: Logger, link: WorkerLink) -> Listener:
     """A listener that writes what stages do into the flow run's log and sends it to the worker."""
-    from erl_pipeline.pipeline.outcome import Silent
+    from erl_pipeline.plan.listener import NullListener
 
-    class Reporter(Silent):
+    class Reporter(NullListener):
         iterations = completed_iterations(config, run.recorded())
+        last = policy_makers(config).last
 
-        def stage_finished(self, outcome: StageOutcome) -> None:
-            if outcome.stage == last_stage(config):
+        def stage_finished(self, title: str, outcome: StageOutcome) -> None:
+            if outcome.stage == self.last:
                 self.iterations = max(self.iterations, outcome.iteration or 0)
             if not outcome.reused:
-                place = f"iteration {outcome.iteration}" if outcome.iteration else "before the first"
-                artifact = outcome.artifact_id[:12]
-                logger.info("%s: %s in %.1f s, artifact %s", place, outcome.stage, outcome.seconds, artifact)
+                logger.info("%s in %.1f s, artifact %s", title, outcome.seconds, outcome.artifact_id[:12])
             link.send(StageEnded(run.name, self.iterations, outcome))
 
         def warn(self, message: str) -> None:

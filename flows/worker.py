@@ -20,7 +20,7 @@ from prefect.settings import (
 from prefect.workers.process import ProcessWorker
 
 from flows.deployments import WORK_POOL
-from flows.training import log_to_file
+from flows.local_server import log_to_file
 from flows.worker_link import LINK_VARIABLE, FlowRunLines, Message, listen_to_flow_runs
 
 _QUERY_SECONDS = 2.0

@@ -19,7 +19,7 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from typing import Any
 
-from erl_pipeline.pipeline.outcome import StageOutcome
+from erl_pipeline.plan.job import StageOutcome
 
 LINK_VARIABLE = "ERL_PIPELINE_WORKER_LINK"
 """Environment variable of a flow run's process: address and key of the line to its worker."""

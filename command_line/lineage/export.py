@@ -58,6 +58,7 @@ def graph(
     json: Json = False,
 ) -> None:
     """Draw a run's artifacts, a row for each iteration and a column for each stage."""
+    from erl_pipeline.runs.columns import run_columns
     from erl_pipeline.views.lineage.drawing import draw
     from erl_pipeline.views.lineage.grid import lay_out
     from storage.artifacts.store import ArtifactStore
@@ -67,7 +68,9 @@ def graph(
 
     if output.suffix not in (".svg", ".html"):
         raise InputError(f"--output {output}: name a file that ends in .svg or .html.")
-    grid = lay_out(ArtifactStore(store), RunStore(store), run, _iterations(iteration), of)
+    runs = RunStore(store)
+    columns = run_columns(runs.open(run))
+    grid = lay_out(ArtifactStore(store), runs, run, columns, _iterations(iteration), of)
     with store_errors("write", output):
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(draw(grid, output.suffix), encoding="utf-8")

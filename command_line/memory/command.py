@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from command_line.options import DEFAULT_STORE, Json, RunName, Store
-from command_line.output import print_json, print_line, print_table
+from command_line.output import counted, print_json, print_line, print_table
 
 if TYPE_CHECKING:
     import polars as pl
@@ -172,8 +172,9 @@ def show(
     """Show an entry: where it is from, when it was retrieved, and how the attempts after that went."""
     import polars as pl
 
-    from command_line.memory.outcomes import judge, verdict_json, verdict_lines
+    from command_line.memory.outcomes import effect_lines
     from command_line.memory.run import open_memory
+    from erl_pipeline.evaluation.memory_effect import memory_effect
     from storage.lineage.memory_policies import policies_reached
     from storage.memory.chain import scan_removed
     from storage.memory.use import compare, memory_searches, retrieval_counts, rollout_files
@@ -185,7 +186,7 @@ def show(
     merged = into_it.select("entry_id", "similarity", "memory_version").collect().to_dicts()
     seen = memory_searches(rollout_files(memory.store, memory.run))
     uses = retrieval_counts(seen).filter(pl.col("entry_id") == found.entry_id).drop("entry_id")
-    verdict = judge(compare(seen, found.entry_id))
+    effect = memory_effect(compare(seen, found.entry_id))
     reached = policies_reached(memory.store, found) if policies else None
     if json:
         print_json(
@@ -194,7 +195,7 @@ def show(
                 "removed": None if removal is None else asdict(removal),
                 "merged_into_it": merged,
                 "retrievals": uses.to_dicts(),
-                "outcomes": verdict_json(verdict),
+                "outcomes": asdict(effect),
                 **({} if reached is None else {"policies": asdict(reached)}),
             }
         )
@@ -210,7 +211,7 @@ def show(
     if merged:
         print_line(f"stands for {len(merged) + 1} entries: {', '.join(row['entry_id'] for row in merged)}")
     total = int(uses["retrievals"].sum())
-    print_line(f"retrieved {total} times in {uses['iteration'].n_unique()} iterations")
+    print_line(f"retrieved {counted(total, 'time')} in {counted(uses['iteration'].n_unique(), 'iteration')}")
     print_table(
         [
             {
@@ -222,7 +223,7 @@ def show(
         ],
         left=("from memory version",),
     )
-    for line in verdict_lines(verdict, "this entry", "others at the same tasks"):
+    for line in effect_lines(effect, "this entry", "others at the same tasks"):
         print_line(line)
     if reached is not None:
         _print_reach(reached)
@@ -235,8 +236,9 @@ def stats(
     """Show how the memory grew, how much of it is used, and whether it helped."""
     import polars as pl
 
-    from command_line.memory.outcomes import judge, verdict_json, verdict_lines
+    from command_line.memory.outcomes import effect_lines
     from command_line.memory.run import open_memory
+    from erl_pipeline.evaluation.memory_effect import memory_effect
     from storage.memory.use import compare, growth, memory_searches, retrieval_counts, rollout_files
 
     memory = open_memory(store, run, iteration)
@@ -264,7 +266,7 @@ def stats(
         "reflections": seen.height,
         "reflections_that_saw_memory": seen.filter(pl.col("memory_entry_ids").list.len() > 0).height,
     }
-    verdict = judge(compare(seen, None))
+    effect = memory_effect(compare(seen, None))
     most = per_entry.head(5).to_dicts()
     if json:
         print_json(
@@ -275,7 +277,7 @@ def stats(
                 "task_types": types,
                 "versions": versions,
                 "most_retrieved": most,
-                "outcomes": verdict_json(verdict),
+                "outcomes": asdict(effect),
             }
         )
         return
@@ -294,7 +296,7 @@ def stats(
     )
     for row in most:
         print_line(f"  {row['retrievals']:>5} times  {row['entry_id']}")
-    for line in verdict_lines(verdict, "memory", "others, which saw none"):
+    for line in effect_lines(effect, "memory", "others, which saw none"):
         print_line(line)
 
 

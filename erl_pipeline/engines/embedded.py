@@ -8,6 +8,9 @@ positions are given explicitly.
 
 from __future__ import annotations
 
+import erl_pipeline.policies.lean_imports  # noqa: F401
+
+# isort: split
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from erl_pipeline.evaluation.scores import SCORED_COLUMNS, greedy_outcomes
+from erl_pipeline.methods.interface import Column
+from erl_pipeline.stages.evaluate import EVALUATE_ON_REQUEST
+from erl_pipeline.stages.prepare_tasks import REQUESTED_TASKS
 from storage.artifacts.manifest import Manifest
+from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
-from storage.errors import StoreError
+from storage.errors import DamagedArtifact, StoreError
+from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run
-
-EVALUATIONS = frozenset({"evaluate", "evaluate_on_request"})
-"""Stages that train nothing. The second holds evaluations on tasks that are not the run's own."""
+from storage.tables.trajectories import scan_trajectories
 
 
 @dataclass(frozen=True)
@@ -26,9 +30,34 @@ class StageRecord:
     manifest: Manifest
 
     @property
+    def kind(self) -> ArtifactKind:
+        """What the artifact is, whichever stage made it."""
+        return self.manifest.kind
+
+    @property
+    def is_part(self) -> bool:
+        """Whether another artifact sums it up, as rollouts do with their shards."""
+        return self.kind == "trajectories"
+
+    @property
+    def on_request(self) -> bool:
+        """Whether somebody asked for it outside the training: it is no part of the run's iterations."""
+        return is_on_request(self.stage)
+
+    @property
     def seconds(self) -> float:
         """Wall time that the artifact took to make, whenever and by whichever run that was."""
         return (self.manifest.finished_at - self.manifest.started_at).total_seconds()
+
+    @property
+    def counters(self) -> Mapping[str, float]:
+        """The counters of the manifest."""
+        return self.manifest.counters
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """The metrics of the manifest."""
+        return self.manifest.metrics
 
     def number(self, name: str) -> float | None:
         """A counter or metric of the manifest; None where the stage did not report it."""
@@ -41,6 +70,12 @@ class StageRecord:
         if value is None:
             raise KeyError(f"artifact {self.manifest.artifact_id} of stage {self.stage} has no number {name}")
         return value
+
+    def value(self, column: Column) -> float | None:
+        """The number of a column; None where this artifact has none, or where it would mean nothing."""
+        if column.stage != self.stage or (column.only_with and not self.number(column.only_with)):
+            return None
+        return self.number(column.metric)
 
 
 @dataclass(frozen=True)
@@ -58,6 +93,11 @@ class CurvePoint:
     seconds: float
 
 
+def is_on_request(stage: str) -> bool:
+    """Whether artifacts of this stage are made when somebody asks, outside the plan of a run."""
+    return stage in (EVALUATE_ON_REQUEST.name, REQUESTED_TASKS.name)
+
+
 def read_history(store: ArtifactStore, run: Run) -> list[StageRecord]:
     """The run's artifacts in the order of iteration and ledger.
 
@@ -71,8 +111,21 @@ def read_history(store: ArtifactStore, run: Run) -> list[StageRecord]:
                 f"run {run.name}: artifact {entry.artifact_id} of stage {entry.stage} is not in the store; "
                 "`erl-pipeline train CONFIG --check` makes it again"
             )
-        records.append(StageRecord(entry.iteration or 0, entry.stage, entry.key, entry.reused, manifest))
+        records.append(_record(entry, manifest))
     return sorted(records, key=lambda record: record.iteration)
+
+
+def stored_records(store: ArtifactStore, entries: Iterable[LedgerEntry]) -> list[StageRecord]:
+    """The artifacts of some ledger entries whose manifests are there and whole."""
+    records = []
+    for entry in entries:
+        try:
+            manifest = store.find(entry.artifact_id, entry.stage)
+        except DamagedArtifact:
+            manifest = None
+        if manifest is not None:
+            records.append(_record(entry, manifest))
+    return records
 
 
 def of_stage(history: Sequence[StageRecord], stage: str) -> list[StageRecord]:
@@ -80,23 +133,45 @@ def of_stage(history: Sequence[StageRecord], stage: str) -> list[StageRecord]:
     return [record for record in history if record.stage == stage]
 
 
+def of_kind(history: Sequence[StageRecord], kind: ArtifactKind) -> list[StageRecord]:
+    """The records of one kind of artifact, by iteration."""
+    return [record for record in history if record.kind == kind]
+
+
+def held_out_evaluations(history: Sequence[StageRecord]) -> list[StageRecord]:
+    """The evaluations on the run's own held-out tasks, by iteration."""
+    return [record for record in of_kind(history, "evaluation") if not record.on_request]
+
+
+def stage_order(history: Sequence[StageRecord]) -> list[str]:
+    """Names of the stages: those that come only before the first iteration, then the others in the order in
+    which iterations go through them."""
+    repeated = dict.fromkeys(record.stage for record in history if record.iteration)
+    before = dict.fromkeys(record.stage for record in history if record.stage not in repeated)
+    return [*before, *repeated]
+
+
 def training_cost(history: Sequence[StageRecord], name: str, up_to: int) -> float:
     """A counter summed over all training stages of the iterations 1 to `up_to`.
 
-    Shards are left out, since `generate_rollouts` counts them again, and evaluations, which train nothing.
+    Shards are left out, since their rollouts count them again, and evaluations, which train nothing.
     """
     return sum(
         record.number(name) or 0
         for record in history
-        if record.stage not in {"rollout_shard", *EVALUATIONS} and 1 <= record.iteration <= up_to
+        if not record.is_part and record.kind != "evaluation" and 1 <= record.iteration <= up_to
     )
 
 
 def learning_curve(history: Sequence[StageRecord]) -> list[CurvePoint]:
     """One point for each evaluation on the run's held-out tasks."""
     points = []
-    for record in of_stage(history, "evaluate"):
-        trained = [r for r in history if 1 <= r.iteration <= record.iteration and r.stage not in EVALUATIONS]
+    for record in held_out_evaluations(history):
+        trained = [
+            other
+            for other in history
+            if 1 <= other.iteration <= record.iteration and other.kind != "evaluation"
+        ]
         points.append(
             CurvePoint(
                 iteration=record.iteration,
@@ -106,7 +181,24 @@ def learning_curve(history: Sequence[StageRecord]) -> list[CurvePoint]:
                 generated_tokens=int(training_cost(history, "generated_tokens", record.iteration)),
                 episodes=int(training_cost(history, "episodes", record.iteration)),
                 optimizer_steps=int(training_cost(history, "optimizer_steps", record.iteration)),
-                seconds=sum(r.seconds for r in trained),
+                seconds=sum(other.seconds for other in trained),
             )
         )
     return points
+
+
+def stored_outcomes(store: ArtifactStore, artifact_id: str) -> dict[str, bool]:
+    """`greedy_outcomes` of a stored evaluation; empty where retention has removed its attempts.
+
+    Raises DamagedArtifact when they no longer hold the bytes of their manifest.
+    """
+    artifact = store.open(artifact_id)
+    names = [entry.path for entry in artifact.files if entry.table == "trajectories"]
+    if any(artifact.pruned.of(name) is not None for name in names):
+        return {}
+    rows = scan_trajectories([artifact.path(name) for name in names])
+    return greedy_outcomes(rows.select(SCORED_COLUMNS).collect())
+
+
+def _record(entry: LedgerEntry, manifest: Manifest) -> StageRecord:
+    return StageRecord(entry.iteration or 0, entry.stage, entry.key, entry.reused, manifest)

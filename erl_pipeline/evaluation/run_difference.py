@@ -6,19 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from erl_pipeline.evaluation.history import (
-    CurvePoint,
-    StageRecord,
-    learning_curve,
-    of_stage,
-    training_cost,
-)
-from erl_pipeline.evaluation.scores import SCORED_COLUMNS, greedy_outcomes
+from erl_pipeline.evaluation.history import StageRecord, held_out_evaluations, stage_order, stored_outcomes
 from erl_pipeline.evaluation.statistics import PairedDifference, paired_difference
+from erl_pipeline.methods.interface import Column
 from storage.artifacts.store import ArtifactStore
-from storage.tables.trajectories import scan_trajectories
-
-_ATTEMPTS = "evaluation.parquet"
 
 Sharing = Literal["shared", "differs", "only A", "only B"]
 """`shared`: the same artifact id. `differs`: both have the stage and made another artifact of it."""
@@ -28,7 +19,7 @@ Sharing = Literal["shared", "differs", "only A", "only B"]
 class StageDifference:
     """A stage of an iteration (0 for what came before the first) in two runs, with its artifact ids.
 
-    Of rollout shards there are several; the stage is `shared` when all are.
+    Of shards there are several; the stage is `shared` when all are.
     """
 
     iteration: int
@@ -39,34 +30,34 @@ class StageDifference:
 
 
 @dataclass(frozen=True)
-class IterationResult:
-    """What a run had come to after an iteration; None where it was not measured there. `first` and `second`
-    are success rates in training, `generated_tokens` those of all rollouts so far."""
+class Measurement:
+    """A number of a run, with the ends of its 95 % interval where it has one."""
 
-    first: float | None
-    second: float | None
-    held_out: CurvePoint | None
-    generated_tokens: int
+    value: float
+    low: float | None = None
+    high: float | None = None
 
 
 @dataclass(frozen=True)
 class ResultDifference:
-    """Both runs after an iteration; None for a run that was not there.
+    """Both runs after an iteration, by the names of columns; None for a run that was not there.
 
-    `paired` is B minus A on the held-out tasks, where both were evaluated on the same. It is None where that
-    is one shared evaluation, and where retention has pruned the attempts.
+    Columns that add up have their sums so far. `paired` is B minus A on the held-out tasks, where both were
+    evaluated on the same. It is None where that is one shared evaluation, and where retention has removed
+    the attempts.
     """
 
     iteration: int
-    a: IterationResult | None
-    b: IterationResult | None
+    a: Mapping[str, Measurement] | None
+    b: Mapping[str, Measurement] | None
     paired: PairedDifference | None
 
 
 def stage_differences(a: Sequence[StageRecord], b: Sequence[StageRecord]) -> list[StageDifference]:
-    """Every stage of both runs, by iteration and in the order they were run."""
+    """Every stage of both runs, by iteration and in the order in which iterations go through them."""
     ours, theirs = _ids(a), _ids(b)
-    places = sorted(ours | theirs, key=lambda place: place[0])
+    order = {stage: place for place, stage in enumerate(common_order(stage_order(a), stage_order(b)))}
+    places = sorted(ours.keys() | theirs.keys(), key=lambda place: (place[0], order[place[1]]))
     return [
         StageDifference(
             iteration=place[0],
@@ -79,15 +70,31 @@ def stage_differences(a: Sequence[StageRecord], b: Sequence[StageRecord]) -> lis
     ]
 
 
+def common_order(a: Sequence[str], b: Sequence[str]) -> list[str]:
+    """The names of both lists: those of `a` in order, each further one of `b` behind the one before it."""
+    merged = list(a)
+    for place, name in enumerate(b):
+        if name not in merged:
+            merged.insert(merged.index(b[place - 1]) + 1 if place else 0, name)
+    return merged
+
+
+def common_columns(a: Sequence[Column], b: Sequence[Column]) -> list[Column]:
+    """The columns of two methods that differences of runs show."""
+    known = {column.name: column for column in (*b, *a) if column.compare}
+    names = common_order([each.name for each in a if each.compare], [each.name for each in b if each.compare])
+    return [known[name] for name in names]
+
+
 def result_differences(
-    store: ArtifactStore, a: Sequence[StageRecord], b: Sequence[StageRecord]
+    store: ArtifactStore, a: Sequence[StageRecord], b: Sequence[StageRecord], columns: Sequence[Column]
 ) -> list[ResultDifference]:
     """Results of both runs for each iteration that either has been through.
 
     Raises DamagedArtifact when the attempts of an evaluation no longer hold the bytes of their manifest.
     """
-    ours, theirs = _results(a), _results(b)
-    evaluations = [{record.iteration: record for record in of_stage(run, "evaluate")} for run in (a, b)]
+    ours, theirs = _results(a, columns), _results(b, columns)
+    evaluations = [{record.iteration: record for record in held_out_evaluations(run)} for run in (a, b)]
     return [
         ResultDifference(
             iteration=iteration,
@@ -102,7 +109,7 @@ def result_differences(
 def _ids(history: Sequence[StageRecord]) -> dict[tuple[int, str], tuple[str, ...]]:
     ids: dict[tuple[int, str], tuple[str, ...]] = {}
     for record in history:
-        if record.stage != "evaluate_on_request":
+        if not record.on_request:
             place = record.iteration, record.stage
             ids[place] = (*ids.get(place, ()), record.manifest.artifact_id)
     return ids
@@ -114,32 +121,29 @@ def _sharing(a: tuple[str, ...], b: tuple[str, ...]) -> Sharing:
     return "shared" if set(a) == set(b) else "differs"
 
 
-def _results(history: Sequence[StageRecord]) -> Mapping[int, IterationResult]:
-    curve = {point.iteration: point for point in learning_curve(history)}
-    rollouts = {record.iteration: record for record in of_stage(history, "generate_rollouts")}
-    iterations = {record.iteration for record in history if record.stage != "evaluate_on_request"}
-    results = {}
-    for iteration in sorted(iterations):
-        made = rollouts.get(iteration)
-        results[iteration] = IterationResult(
-            first=made.number("success_first") if made else None,
-            second=made.number("success_second") if made else None,
-            held_out=curve.get(iteration),
-            generated_tokens=int(training_cost(history, "generated_tokens", iteration)),
-        )
-    return results
+def _results(
+    history: Sequence[StageRecord], columns: Sequence[Column]
+) -> dict[int, Mapping[str, Measurement]]:
+    found: dict[int, dict[str, Measurement]] = {
+        record.iteration: {} for record in history if not record.on_request
+    }
+    for column in columns:
+        values = {record.iteration: record for record in history if record.value(column) is not None}
+        so_far = 0.0
+        for iteration in sorted(found):
+            record = values.get(iteration)
+            value = None if record is None else record.value(column)
+            if column.adds_up:
+                so_far += value or 0.0
+                found[iteration][column.name] = Measurement(so_far)
+            elif record is not None and value is not None:
+                ends = [record.number(f"{column.metric}_{end}") for end in ("low", "high")]
+                found[iteration][column.name] = Measurement(value, *(ends if column.interval else ()))
+    return {iteration: found[iteration] for iteration in sorted(found)}
 
 
 def _paired(store: ArtifactStore, a: StageRecord | None, b: StageRecord | None) -> PairedDifference | None:
     if a is None or b is None or a.manifest.artifact_id == b.manifest.artifact_id:
         return None
-    before, after = (_outcomes(store, record) for record in (a, b))
+    before, after = (stored_outcomes(store, record.manifest.artifact_id) for record in (a, b))
     return paired_difference(before, after) if before and before.keys() == after.keys() else None
-
-
-def _outcomes(store: ArtifactStore, record: StageRecord) -> dict[str, bool]:
-    artifact = store.open(record.manifest.artifact_id)
-    if artifact.pruned.of(_ATTEMPTS) is not None:
-        return {}
-    rows = scan_trajectories([artifact.path(_ATTEMPTS)])
-    return greedy_outcomes(rows.select(SCORED_COLUMNS).collect())

@@ -1,4 +1,7 @@
-"""Scoring the trajectories of an evaluation: first attempts, greedy and sampled, and what a retry adds."""
+"""Scoring the trajectories of an evaluation: first attempts, greedy and sampled, and whole episodes.
+
+A first attempt is a trajectory that no other led to, whatever the roles of the method are.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ import polars as pl
 
 from erl_pipeline.evaluation.statistics import Estimate, pass_at_k, sampled_success_rate, success_rate
 
-SCORED_COLUMNS = ("task_id", "episode_id", "role", "temperature", "success")
+SCORED_COLUMNS = ("task_id", "episode_id", "parent_trajectory_id", "temperature", "success")
+_FIRST = pl.col("parent_trajectory_id").is_null()
 
 
 @dataclass(frozen=True)
@@ -18,14 +22,14 @@ class EvaluationScores:
 
     `greedy` counts the first attempt at temperature 0, one for each task. `sampled` counts first attempts
     at other temperatures, and `pass_at_k` is the mean over tasks for k = 1, 2, 4, ... up to the attempts
-    made of every task. `with_reflection` counts tasks solved by the greedy first attempt or by a later one
-    of the same episode. None or empty where no such attempt was made.
+    made of every task. `episode` counts tasks that the greedy episode solved, by its first attempt or by what
+    followed it. None or empty where no such attempt was made.
     """
 
     greedy: Estimate | None
     sampled: Estimate | None
     pass_at_k: dict[int, float]
-    with_reflection: Estimate | None
+    episode: Estimate | None
 
     def metrics(self) -> dict[str, float]:
         """The same as flat numbers for a manifest; what was not measured is left out."""
@@ -33,7 +37,7 @@ class EvaluationScores:
         for name, estimate in (
             ("greedy_success", self.greedy),
             ("sampled_success", self.sampled),
-            ("success_with_reflection", self.with_reflection),
+            ("success_episode", self.episode),
         ):
             if estimate is not None:
                 numbers |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
@@ -46,7 +50,7 @@ def score_evaluation(trajectories: pl.LazyFrame) -> EvaluationScores:
     greedy = greedy_outcomes(rows)
     sampled = _sampled_outcomes(rows)
     most = min(map(len, sampled.values()), default=0)
-    retried = _retried_outcomes(rows)
+    episodes = _episode_outcomes(rows)
     return EvaluationScores(
         greedy=success_rate(list(greedy.values())) if greedy else None,
         sampled=sampled_success_rate(sampled) if sampled else None,
@@ -55,7 +59,7 @@ def score_evaluation(trajectories: pl.LazyFrame) -> EvaluationScores:
             for k in (1, 2, 4, 8, 16, 32, 64)
             if k <= most
         },
-        with_reflection=success_rate(list(retried.values())) if retried else None,
+        episode=success_rate(list(episodes.values())) if episodes else None,
     )
 
 
@@ -64,24 +68,21 @@ def greedy_outcomes(rows: pl.DataFrame) -> dict[str, bool]:
 
     Raises ValueError when a task has several: then they are no independent outcomes.
     """
-    greedy = rows.filter(pl.col("role") == "first_attempt", pl.col("temperature") == 0)
+    greedy = rows.filter(_FIRST, pl.col("temperature") == 0)
     if greedy["task_id"].is_duplicated().any():
         raise ValueError("an evaluation has several greedy attempts of one task")
     return dict(greedy.select("task_id", "success").iter_rows())
 
 
 def _sampled_outcomes(rows: pl.DataFrame) -> dict[str, list[bool]]:
-    sampled = rows.filter(pl.col("role") == "first_attempt", pl.col("temperature") > 0)
+    sampled = rows.filter(_FIRST, pl.col("temperature") > 0)
     return dict(sampled.group_by("task_id", maintain_order=True).agg("success").iter_rows())
 
 
-def _retried_outcomes(rows: pl.DataFrame) -> dict[str, bool]:
-    """Whether any attempt of each greedy episode succeeded; empty where nothing was tried again."""
-    if rows.filter(pl.col("role") == "second_attempt").is_empty():
+def _episode_outcomes(rows: pl.DataFrame) -> dict[str, bool]:
+    """Whether anything of each greedy episode succeeded; empty where nothing followed a first attempt."""
+    if rows["parent_trajectory_id"].is_null().all():
         return {}
-    greedy = rows.filter(pl.col("role") == "first_attempt", pl.col("temperature") == 0)
-    attempts = rows.filter(
-        pl.col("role").is_in(["first_attempt", "second_attempt"]),
-        pl.col("episode_id").is_in(greedy["episode_id"].implode()),
-    )
-    return dict(attempts.group_by("task_id", maintain_order=True).agg(pl.col("success").any()).iter_rows())
+    greedy = rows.filter(_FIRST, pl.col("temperature") == 0)
+    of_them = rows.filter(pl.col("episode_id").is_in(greedy["episode_id"].implode()))
+    return dict(of_them.group_by("task_id", maintain_order=True).agg(pl.col("success").any()).iter_rows())

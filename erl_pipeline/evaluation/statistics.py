@@ -43,6 +43,15 @@ class PairedDifference:
     p_value: float
 
 
+@dataclass(frozen=True)
+class RateDifference:
+    """One success rate less another, and the ends of the 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
 def wilson_interval(rate: float, attempts: float) -> tuple[float, float]:
     """The 95 % score interval of a proportion (Wilson 1927), sound near 0 and 1 and for few attempts.
 
@@ -131,3 +140,12 @@ def paired_difference(before: Mapping[str, bool], after: Mapping[str, bool]) -> 
         lost=lost,
         p_value=min(1.0, 2 * tail / 2**changed),
     )
+
+
+def rate_difference(rate: Estimate, other: Estimate) -> RateDifference:
+    """`rate` less `other`, from different attempts, with the hybrid score interval of Newcombe 1998 (method
+    10)."""
+    value = rate.value - other.value
+    down = math.hypot(rate.value - rate.low, other.high - other.value)
+    up = math.hypot(rate.high - rate.value, other.value - other.low)
+    return RateDifference(value, max(-1.0, value - down), min(1.0, value + up))

@@ -11,6 +11,7 @@ from erl_pipeline.plan.plan import PlannedStage
 from erl_pipeline.plan.resources import Resources, WorkerSettings
 from erl_pipeline.plan.stage import Progress, StageCall
 from storage.artifacts.manifest import Manifest
+from storage.artifacts.recipe import ArtifactKind
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class StageOutcome:
     """
 
     stage: str
+    kind: ArtifactKind
     iteration: int | None
     key: str
     artifact_id: str
@@ -86,6 +88,7 @@ def outcome_of(planned: PlannedStage, manifest: Manifest, reused: bool, started:
     """What a stage gave; `started` is `time.perf_counter()` at its beginning."""
     return StageOutcome(
         stage=planned.stage.name,
+        kind=planned.stage.output,
         iteration=planned.iteration,
         key=planned.key,
         artifact_id=manifest.artifact_id,

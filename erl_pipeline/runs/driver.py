@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -18,15 +18,14 @@ from erl_pipeline.plan.resources import WorkerSettings
 from erl_pipeline.plan.runner import Runner, RunnerCall
 from erl_pipeline.plugins import plugins
 from erl_pipeline.runs.config import refuse_other_settings
-from erl_pipeline.runs.planning import recorded_ids
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
 from storage.filesystem import disk_errors
 from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run, RunStore, latest_entries
 
-Observer = Callable[[int, str, str], None]
-"""Is told of iteration, stage and id of every artifact that a run gets or goes by."""
+Observer = Callable[[LedgerEntry], None]
+"""Is told of the ledger's line of every artifact that a run gets or goes by."""
 
 
 @dataclass
@@ -45,12 +44,12 @@ class OpenRun:
 
     def __post_init__(self) -> None:
         self._entries = self.run.recorded()
-        self._recorded = recorded_ids(self._entries)
+        self._recorded = {_place(entry): entry for entry in self._entries}
 
     @property
     def recorded(self) -> dict[Place, str]:
         """The artifact that the run has at each place."""
-        return dict(self._recorded)
+        return {place: entry.artifact_id for place, entry in self._recorded.items()}
 
     def entries(self) -> list[LedgerEntry]:
         """Every line of the ledger, the oldest first."""
@@ -60,11 +59,21 @@ class OpenRun:
         """The latest line of each place."""
         return latest_entries(self._entries)
 
+    @contextmanager
+    def observed_by(self, observers: Sequence[Observer]) -> Iterator[None]:
+        """Within the block these are told too."""
+        before, self.observers = self.observers, [*self.observers, *observers]
+        try:
+            yield
+        finally:
+            self.observers = before
+
     def record(self, planned: PlannedStage, outcome: StageOutcome) -> None:
         """Write an outcome to the ledger, unless it stands there already."""
         if outcome.reused:
             self.reused[outcome.made_by, outcome.stage] += 1
-        if self._recorded.get(planned.place) != outcome.artifact_id or not outcome.reused:
+        known = self._recorded.get(planned.place)
+        if known is None or known.artifact_id != outcome.artifact_id or not outcome.reused:
             self._enter(
                 planned.iteration,
                 planned.place,
@@ -73,15 +82,15 @@ class OpenRun:
                 outcome.reused,
                 outcome.seconds,
             )
-        self._tell(planned.place, outcome.artifact_id)
+        self._tell(planned.place)
 
     def share(self, entries: Iterable[LedgerEntry]) -> None:
         """Enter artifacts of another run in this run's ledger, each once."""
         for entry in entries:
-            place = Place(entry.iteration or 0, entry.stage, entry.key)
+            place = _place(entry)
             if place not in self._recorded:
                 self._enter(entry.iteration, place, entry.kind, entry.artifact_id, True, 0.0)
-                self._tell(place, entry.artifact_id)
+                self._tell(place)
 
     def _enter(
         self,
@@ -102,11 +111,15 @@ class OpenRun:
             seconds=seconds,
         )
         self._entries.append(entry)
-        self._recorded[place] = artifact_id
+        self._recorded[place] = entry
 
-    def _tell(self, place: Place, artifact_id: str) -> None:
+    def _tell(self, place: Place) -> None:
         for observer in self.observers:
-            observer(place.iteration, place.stage, artifact_id)
+            observer(self._recorded[place])
+
+
+def _place(entry: LedgerEntry) -> Place:
+    return Place(entry.iteration or 0, entry.stage, entry.key)
 
 
 @contextmanager

@@ -39,8 +39,12 @@ def train(
     plan = plan_for(opened.store.uri, opened.run, opened.config, target, entries=opened.entries())
     if tell is not None:
         tell(plan)
-    with recorded_metrics(opened):
-        carry_out(opened, plan, frozenset() if check else trusted_artifacts(opened, plan))
+    trusted = frozenset() if check else trusted_artifacts(opened, plan)
+    with (
+        recorded_metrics(opened.config, opened.store, opened.run, opened.stages()) as recorders,
+        opened.observed_by(recorders),
+    ):
+        carry_out(opened, plan, trusted)
     return TrainingSummary(opened.run.name, target, plan.states[-1])
 
 

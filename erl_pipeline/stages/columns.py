@@ -2,40 +2,173 @@
 
 from __future__ import annotations
 
-from erl_pipeline.methods.interface import Column
+from erl_pipeline.methods.interface import ChartLine, Column, Headline
 from erl_pipeline.stages.build_distillation import BUILD_DISTILLATION
 from erl_pipeline.stages.evaluate import EVALUATE
+from erl_pipeline.stages.fine_tune import FINE_TUNE
 from erl_pipeline.stages.index_memory import INDEX_MEMORY
 from erl_pipeline.stages.rollouts import GENERATE_ROLLOUTS
 from erl_pipeline.stages.update_policy import UPDATE_POLICY
 
-ENTRIES = Column(INDEX_MEMORY.name, "entries", "memory", "entries in the memory", ",d")
-LOSS = Column(
-    UPDATE_POLICY.name, "policy_loss", "RL loss", "loss of the reinforcement-learning update", "+.4f"
+_STEPS = "optimizer_steps"
+
+ENTRIES = Column(
+    INDEX_MEMORY.name,
+    "entries",
+    "memory",
+    "entries in the memory",
+    ",d",
+    drawn=ChartLine("Memory", "entries", "entries"),
+    headline=Headline("Memory", "newest", "entries after the last iteration"),
 )
-DISTILLED = Column(BUILD_DISTILLATION.name, "sft_rows", "SFT", "rows distilled", ",d")
+LOSS = Column(
+    UPDATE_POLICY.name,
+    "policy_loss",
+    "RL loss",
+    "loss of the reinforcement-learning update",
+    "+.4f",
+    only_with=_STEPS,
+    drawn=ChartLine("Policy-gradient loss", "policy", "loss"),
+)
+DISTILLED = Column(
+    BUILD_DISTILLATION.name,
+    "sft_rows",
+    "SFT",
+    "rows distilled",
+    ",d",
+    title="distilled",
+    drawn=ChartLine("Distilled examples", "examples", "examples"),
+    headline=Headline("Distilled", "total", "successes trained on without help"),
+)
 HELD_OUT = Column(
     EVALUATE.name,
     "greedy_success",
     "held-out",
     "success rate of greedy first attempts on held-out tasks",
     compare=True,
+    title="held-out success",
+    share=True,
+    interval=True,
+    drawn=ChartLine(
+        "Held-out success", "greedy first attempt", "success", "Band: 95 % Wilson interval of greedy attempts"
+    ),
 )
-TOKENS = Column(GENERATE_ROLLOUTS.name, "generated_tokens", "tokens", "tokens generated", ",d", compare=True)
+HELD_OUT_SAMPLED = Column(
+    EVALUATE.name,
+    "sampled_success",
+    "held-out sampled",
+    "success rate of sampled first attempts on held-out tasks",
+    share=True,
+    interval=True,
+    in_tables=False,
+    drawn=ChartLine("Held-out success", "sampled first attempt", "success"),
+)
+TOKENS = Column(
+    GENERATE_ROLLOUTS.name,
+    "generated_tokens",
+    "tokens",
+    "tokens generated",
+    ",d",
+    compare=True,
+    title="generated tokens",
+    adds_up=True,
+    headline=Headline("Generated tokens", "total", "in {episodes} training episodes"),
+)
 TOKENS_PER_SECOND = Column(
     GENERATE_ROLLOUTS.name,
     "tokens_per_second",
     "tokens/s",
-    "tokens generated in a second of rollouts",
+    "tokens generated in a second of a worker's rollouts",
     ",.0f",
 )
 
 
-def success_of(role: str, label: str, meaning: str) -> Column:
-    """The success rate of a role's trajectories in training."""
-    return Column(GENERATE_ROLLOUTS.name, f"success_{role}", label, meaning, compare=True)
+def success_of(role: str, label: str, meaning: str, drawn: ChartLine, *, headline: str = "") -> Column:
+    """The success rate of a role's trajectories in training.
+
+    Args:
+        headline: what the figure at the head of a report is called; empty for none there.
+    """
+    words = role.replace("_", " ")
+    return Column(
+        GENERATE_ROLLOUTS.name,
+        f"success_{role}",
+        label,
+        meaning,
+        compare=True,
+        title=f"{words}s",
+        share=True,
+        drawn=drawn,
+        headline=Headline(headline, "change", f"{words}s in training") if headline else None,
+    )
+
+
+def success_of_episodes(drawn: ChartLine) -> Column:
+    """The share of training episodes that ended in success; for charts."""
+    return Column(
+        GENERATE_ROLLOUTS.name,
+        "success_episode",
+        "episodes",
+        "share of episodes that ended in success",
+        share=True,
+        in_tables=False,
+        drawn=drawn,
+    )
+
+
+def held_out_episodes(line: str) -> Column:
+    """Success of whole greedy episodes on held-out tasks, where the configuration has them evaluated.
+
+    Args:
+        line: what reports call it.
+    """
+    return Column(
+        EVALUATE.name,
+        "success_episode",
+        "held-out episodes",
+        "success rate of whole greedy episodes on held-out tasks",
+        share=True,
+        interval=True,
+        in_tables=False,
+        drawn=ChartLine("Held-out success", line, "success"),
+    )
 
 
 def count_of(role: str, label: str, meaning: str) -> Column:
     """How many trajectories of a role an iteration has."""
     return Column(GENERATE_ROLLOUTS.name, f"{role}_count", label, meaning, ",d")
+
+
+def _drawn(stage: str, metric: str, line: ChartLine, *, only_with: str = _STEPS) -> Column:
+    """A number for charts alone."""
+    return Column(stage, metric, metric, line.chart, in_tables=False, only_with=only_with, drawn=line)
+
+
+_MISMATCH = "Difference of log-probabilities before the first step"
+UPDATE_CHARTS = (
+    _drawn(
+        UPDATE_POLICY.name,
+        "kl_loss",
+        ChartLine("KL to the reference", "KL", "nats a token"),
+        only_with="kl_loss",
+    ),
+    _drawn(UPDATE_POLICY.name, "entropy", ChartLine("Entropy", "entropy", "nats a token")),
+    _drawn(
+        UPDATE_POLICY.name,
+        "grad_norm",
+        ChartLine("Gradient norm", "reinforcement", "norm", "Before clipping"),
+    ),
+    _drawn(UPDATE_POLICY.name, "clip_fraction", ChartLine("Clipped tokens", "clipped", "share")),
+    _drawn(
+        UPDATE_POLICY.name, "mismatch_mean", ChartLine("Trainer against sampler", "mean", "nats", _MISMATCH)
+    ),
+    _drawn(UPDATE_POLICY.name, "mismatch_max", ChartLine("Trainer against sampler", "largest", "nats")),
+)
+"""How steadily an update learned."""
+
+FINE_TUNE_CHARTS = (
+    _drawn(FINE_TUNE.name, "first_loss", ChartLine("Supervised loss", "first step", "nats a token")),
+    _drawn(FINE_TUNE.name, "last_loss", ChartLine("Supervised loss", "last step", "nats a token")),
+    _drawn(FINE_TUNE.name, "grad_norm", ChartLine("Gradient norm", "supervised", "norm")),
+)
+"""The same of supervised training."""

@@ -31,7 +31,7 @@ class Reached:
     relation: str
     via: str
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Of an artifact stage, iteration, run, policy version and metrics; of a row what tells it apart."""
+    """Of an artifact what its manifest says first (`_ARTIFACT_FACTS`); of a row what tells it apart."""
 
 
 @dataclass(frozen=True)
@@ -156,4 +156,4 @@ def _nearest_first(things: Sequence[Reached]) -> tuple[Reached, ...]:
     return tuple(sorted(things, key=lambda thing: thing.depth))
 
 
-_ARTIFACT_FACTS = ("stage", "iteration", "run", "policy_version", "metrics")
+_ARTIFACT_FACTS = ("stage", "kind", "iteration", "run", "policy_version", "metrics")

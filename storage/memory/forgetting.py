@@ -133,9 +133,7 @@ def forget_requests(entries: Iterable[LedgerEntry]) -> dict[int, tuple[str, ...]
     }
 
 
-def write_forgotten(
-    store: ArtifactStore, folder: Path, parent: str, request: Manifest, version: str
-) -> int:
+def write_forgotten(store: ArtifactStore, folder: Path, parent: str, request: Manifest, version: str) -> int:
     """Write the files of the memory version that fulfils a request; how many entries leave.
 
     None leaves where the entry is gone by other means. `parent` is the version before.

@@ -10,9 +10,6 @@ from typing import Any
 import polars as pl
 import pytest
 
-from command_line.memory.outcomes import judge, score_difference, verdict_lines
-from erl_pipeline.evaluation.statistics import success_rate
-from storage.memory.use import Comparison, Outcomes
 from storage.runs.records import record_bytes
 from tests.command_line.invoke import SMALL, invoke
 
@@ -179,28 +176,3 @@ def test_a_run_without_memory_says_so(copied: Path) -> None:
     for words in (["stats", "small"], ["search", "small", "x"], ["list", "small"]):
         result = invoke("memory", *words, "--store", copied)
         assert (result.status, "method.memory: off" in result.errors) == (2, True)
-
-
-def test_the_difference_has_newcombes_interval() -> None:
-    """Newcombe 1998, table II: 56/70 against 48/80 gives 0.2 (0.0524 to 0.3339) by method 10."""
-    rates = success_rate([True] * 56 + [False] * 14), success_rate([True] * 48 + [False] * 32)
-    difference = score_difference(*rates)
-    assert difference.value == pytest.approx(0.2)
-    assert (difference.low, difference.high) == pytest.approx((0.0524, 0.3339), abs=1e-4)
-
-
-def test_where_there_is_nothing_to_compare_with_it_says_so() -> None:
-    nothing, ours = Outcomes({}), Outcomes({"a": [True, False], "b": [True]})
-    others = Outcomes({"a": [False], "b": [False, False]})
-    verdict = judge(Comparison(ours, others, others))
-    assert verdict.with_memory is not None
-    assert verdict.difference is not None
-    assert (verdict.with_memory.attempts, verdict.difference.value) == (3, pytest.approx(2 / 3))
-    lines = verdict_lines(judge(Comparison(ours, nothing, nothing)), "this entry", "others at the same tasks")
-    assert lines[-1] == "there is no comparison: there are no others at the same tasks"
-    lines = verdict_lines(judge(Comparison(ours, others, nothing)), "this entry", "others at the same tasks")
-    assert lines[-1].startswith("there is no fair comparison")
-    lines = verdict_lines(
-        judge(Comparison(nothing, nothing, nothing)), "this entry", "others at the same tasks"
-    )
-    assert lines == ["second attempts: none followed a reflection that saw this entry"]

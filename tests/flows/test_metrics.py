@@ -5,24 +5,40 @@ import socket
 import httpx
 import pytest
 
-from erl_pipeline.pipeline.outcome import StageOutcome
+from erl_pipeline.plan.job import StageOutcome
 from flows.local_server import OrchestratorError
 from flows.metrics import WorkerMetrics, serve_metrics
 from flows.worker_link import FlowEnded, FlowStarted, StageEnded
+from storage.artifacts.recipe import ArtifactKind
 
 
-def stage(name: str, reused: bool = False, seconds: float = 2.0, **numbers: float) -> StageOutcome:
-    return StageOutcome(name, 1, "a" * 32, reused, seconds, numbers, numbers)
+def stage(
+    name: str, kind: ArtifactKind, reused: bool = False, seconds: float = 2.0, **numbers: float
+) -> StageOutcome:
+    return StageOutcome(
+        stage=name,
+        kind=kind,
+        iteration=1,
+        key="",
+        artifact_id="a" * 32,
+        reused=reused,
+        seconds=seconds,
+        made_by="lake",
+        counters=numbers,
+        metrics=numbers,
+    )
 
 
 def test_metrics_count_what_was_computed_and_not_what_was_found() -> None:
     metrics = WorkerMetrics()
     metrics.handle(FlowStarted("train", "lake"))
-    metrics.handle(StageEnded("lake", 0, stage("rollout_shard", generated_tokens=100)))
-    metrics.handle(StageEnded("lake", 0, stage("rollout_shard", generated_tokens=50)))
-    metrics.handle(StageEnded("lake", 0, stage("rollout_shard", reused=True, generated_tokens=7)))
-    metrics.handle(StageEnded("lake", 3, stage("fine_tune", seconds=0.5)))
-    metrics.handle(StageEnded("lake", 3, stage("evaluate", greedy_success=0.25)))
+    metrics.handle(StageEnded("lake", 0, stage("rollout_shard", "trajectories", generated_tokens=100)))
+    metrics.handle(StageEnded("lake", 0, stage("rollout_shard", "trajectories", generated_tokens=50)))
+    metrics.handle(
+        StageEnded("lake", 0, stage("rollout_shard", "trajectories", reused=True, generated_tokens=7))
+    )
+    metrics.handle(StageEnded("lake", 3, stage("fine_tune", "checkpoint", seconds=0.5)))
+    metrics.handle(StageEnded("lake", 3, stage("evaluate", "evaluation", greedy_success=0.25)))
 
     def value(name: str, **labels: str) -> float | None:
         return metrics.registry.get_sample_value(f"erl_pipeline_{name}", labels)
@@ -42,7 +58,7 @@ def test_metrics_count_what_was_computed_and_not_what_was_found() -> None:
 
 def test_metrics_are_served_where_prometheus_looks_for_them() -> None:
     metrics = WorkerMetrics()
-    metrics.handle(StageEnded("lake", 3, stage("fine_tune")))
+    metrics.handle(StageEnded("lake", 3, stage("fine_tune", "checkpoint")))
     with serve_metrics(metrics.registry, "127.0.0.1", 0) as port:
         answer = httpx.get(f"http://127.0.0.1:{port}/metrics")
     assert 'erl_pipeline_iterations_done{run="lake"} 3.0' in answer.text.splitlines()

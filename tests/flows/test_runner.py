@@ -1,73 +1,63 @@
-"""Training on Prefect: the same artifacts as without it, and a record of it on the server."""
+"""The runner `prefect`: the same artifacts as in process, and a record of them on the server."""
 
 from __future__ import annotations
 
-import json
-import shutil
+import os
+import subprocess
+import sys
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
+from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+from pydantic import ValidationError
 
 from erl_pipeline.config.load import load_config
-from erl_pipeline.config.run import RunConfig
 from erl_pipeline.engines.interface import Interrupted
-from erl_pipeline.pipeline.context import RunContext, open_context
-from erl_pipeline.pipeline.outcome import Silent, StageOutcome
-from erl_pipeline.pipeline.train import train
-from flows.runner import PrefectRunner, call_as_flow
-from flows.training import train_with_prefect
+from erl_pipeline.plan.job import StageOutcome
+from erl_pipeline.plan.runner import IN_PROCESS, InProcessConfig
+from flows.local_server import OrchestratorError
+from flows.runner import PREFECT, PrefectConfig
 from storage.artifacts.store import ArtifactStore
-from storage.errors import EngineError, InputError
 from storage.runs.run import RunStore
-from tests.command_line.invoke import SMALL
+from tests.flows.small_plans import (
+    DIE_ONCE,
+    FAIL,
+    MEET,
+    WAIT_TO_STOP,
+    WRITE_ON_DEVICE,
+    Recorded,
+    chain,
+    planned,
+    walk,
+)
+
+ROOT = Path(__file__).parents[2]
+
+THREADS = PrefectConfig()
+TWO_PROCESSES = PrefectConfig(task_runner="processes", workers=2)
 
 
-@dataclass
-class Trained:
-    """One configuration trained twice: with Prefect and without."""
-
-    with_prefect: Path
-    directly: Path
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A store with the run that small plans are for."""
+    return begun(tmp_path / "store")
 
 
-class Warnings(Silent):
-    def __init__(self) -> None:
-        self.messages: list[str] = []
-
-    def warn(self, message: str) -> None:
-        self.messages.append(message)
+def begun(store: Path) -> Path:
+    config = load_config(ROOT / "configs" / "frozen_lake.yaml", ["name=small"])
+    RunStore(str(store)).create("small", config.model_dump(mode="json"))
+    return store
 
 
-@pytest.fixture(scope="session")
-def config(tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
-    path = tmp_path_factory.mktemp("flows") / "small.yaml"
-    path.write_text(SMALL)
-    return load_config(path, ["name=Small_flow", "policy.cold_start.steps=8"])
-
-
-@pytest.fixture(scope="session")
-def trained(api: str, config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    folder = tmp_path_factory.mktemp("trained")
-    with_prefect, directly = folder / "with_prefect", folder / "directly"
-    with open_context(config, str(with_prefect), Silent(), threading.Event()) as context:
-        assert train_with_prefect(context, None, folder / "prefect.log").iterations == 2
-    with open_context(config, str(directly), Silent(), threading.Event()) as context:
-        train(context)
-    return Trained(with_prefect, directly)
-
-
-def file_hashes(store: Path) -> dict[str, dict[str, str]]:
+def file_hashes(store: Path, artifact_ids: list[str]) -> list[dict[str, str]]:
     artifacts = ArtifactStore(str(store))
-    entries = RunStore(str(store)).open("Small_flow").stages()
-    manifests = [artifacts.open(entry.artifact_id).manifest for entry in entries]
-    return {
-        manifest.artifact_id: {file.path: file.sha256 for file in manifest.files} for manifest in manifests
-    }
+    opened = [artifacts.open(each).manifest for each in artifact_ids]
+    return [{file.path: file.sha256 for file in manifest.files} for manifest in opened]
 
 
 def ask(api: str, what: str, **body: Any) -> list[dict[str, Any]]:
@@ -75,117 +65,180 @@ def ask(api: str, what: str, **body: Any) -> list[dict[str, Any]]:
     return found
 
 
-def runs_of_flow(api: str, name: str) -> list[dict[str, Any]]:
-    return ask(api, "flow_runs", flows={"name": {"any_": [name]}}, sort="START_TIME_ASC")
+def flow_run_of(api: str, store: Path) -> dict[str, Any]:
+    runs = ask(api, "flow_runs", sort="START_TIME_DESC")
+    (run,) = [each for each in runs if each["parameters"].get("store") == str(store)]
+    return run
 
 
-def test_prefect_changes_no_byte(trained: Trained) -> None:
-    assert file_hashes(trained.with_prefect) == file_hashes(trained.directly)
+def task_runs_of(api: str, flow_run: dict[str, Any]) -> list[dict[str, Any]]:
+    runs = ask(api, "task_runs", flow_runs={"id": {"any_": [flow_run["id"]]}})
+    return sorted(runs, key=lambda run: str(run["start_time"]))
 
 
-def test_the_run_its_iterations_and_its_stages_are_on_the_page(api: str, trained: Trained) -> None:
-    (training,) = [run for run in runs_of_flow(api, "training") if run["name"] == "Small_flow"]
-    assert training["state_type"] == "COMPLETED"
-    assert training["parameters"]["parameters"]["store"] == str(trained.with_prefect)
-    iterations = [run for run in runs_of_flow(api, "iteration") if run["name"].startswith("Small_flow")]
-    assert [(run["name"], run["state_type"]) for run in iterations] == [
-        ("Small_flow 1", "COMPLETED"),
-        ("Small_flow 2", "COMPLETED"),
-    ]
-    tasks = ask(api, "task_runs", flow_runs={"id": {"any_": [iterations[0]["id"]]}})
-    assert sorted((run["name"].rsplit("-", 1)[0], run["state_type"]) for run in tasks) == [
-        ("build_distillation", "COMPLETED"),
-        ("evaluate", "COMPLETED"),
-        ("fine_tune", "COMPLETED"),
-        ("generate_rollouts", "COMPLETED"),
-        ("index_memory", "COMPLETED"),
-        ("rollout_shard", "COMPLETED"),
-        ("rollout_shard", "COMPLETED"),
-        ("update_policy", "COMPLETED"),
-    ]
-
-
-def test_the_table_of_iterations_and_a_summary_are_artifacts_of_the_flow_run(
-    api: str, trained: Trained
+@pytest.mark.parametrize("settings", [THREADS, TWO_PROCESSES], ids=["threads", "processes"])
+def test_order_outcomes_and_bytes_are_those_of_in_process(
+    api: str, settings: PrefectConfig, store: Path, tmp_path: Path
 ) -> None:
-    artifacts = ask(api, "artifacts", artifacts={"key": {"like_": "small-flow"}})
-    tables = [artifact for artifact in artifacts if artifact["key"] == "small-flow-iterations"]
-    assert len(tables) == 2
-    longest = max((table["data"] for table in tables), key=len)
-    assert '"iter": "0"' in longest
-    assert '"iter": "2"' in longest
-    (summary,) = [artifact for artifact in artifacts if artifact["key"] == "small-flow-summary"]
-    assert "- iterations: 2" in summary["data"]
+    stages = [*chain(3), *chain(2, WRITE_ON_DEVICE)]
+    listener = Recorded()
+    directly = begun(tmp_path / "directly")
+    expected = walk(IN_PROCESS, InProcessConfig(), directly, stages)
+    outcomes = walk(PREFECT, settings, store, stages, listener=listener)
+    ids = [each.artifact_id for each in stages]
+    assert sorted(each.artifact_id for each in outcomes) == sorted(each.artifact_id for each in expected)
+    assert [each.counters["names"] for each in outcomes if each.stage == "write"] == [1, 2, 3]
+    assert not any(each.reused for each in outcomes)
+    assert file_hashes(store, ids) == file_hashes(directly, ids)
+    assert ("counting", "write 0 of iteration 1", 1, "names") in listener.told
+    assert ("advanced", "write 2 of iteration 1", 1, {"names": 1.0}) in listener.told
+
+    flow_run = flow_run_of(api, store)
+    assert (flow_run["name"], flow_run["state_type"]) == ("small", "COMPLETED")
+    task_runs = task_runs_of(api, flow_run)
+    assert {run["name"]: (run["state_type"], run["tags"]) for run in task_runs} == {
+        each.title: ("COMPLETED", ["iteration 1"]) for each in stages
+    }
+    second = next(run for run in task_runs if run["name"] == "write 1 of iteration 1")
+    first = next(run for run in task_runs if run["name"] == "write 0 of iteration 1")
+    assert second["task_inputs"] == {"before": [{"input_type": "task_run", "id": first["id"]}]}
+    assert first["start_time"] <= first["end_time"] <= second["start_time"]
+    assert second["state"]["message"] == f"Committed artifact {stages[1].artifact_id}"
+    artifacts = ask(api, "artifacts", flow_runs={"id": {"any_": [flow_run["id"]]}})
+    assert {each["key"]: each["type"] for each in artifacts} == {
+        "small-iterations": "table",
+        "small-summary": "markdown",
+    }
+    (summary,) = [each["data"] for each in artifacts if each["key"] == "small-summary"]
+    assert "This flow run computed 5 artifacts" in summary
 
 
-@pytest.fixture
-def open_run(config: RunConfig, tmp_path: Path) -> Callable[[Warnings], Any]:
-    return lambda listener: open_context(config, str(tmp_path), listener, threading.Event())
-
-
-def done(context: RunContext, item: int) -> StageOutcome:
-    return StageOutcome("rollout_shard", 1, f"artifact {item}", False, 0.0, {}, {})
+def test_what_is_reused_is_no_task_run_and_starts_no_server(
+    api: str, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stages = chain(3)
+    walk(IN_PROCESS, InProcessConfig(), store, stages[:2])
+    outcomes = walk(PREFECT, THREADS, store, stages[:2])
+    assert [each.reused for each in outcomes] == [True, True]
+    assert [run for run in ask(api, "flow_runs") if run["parameters"].get("store") == str(store)] == []
+    walk(PREFECT, THREADS, store, stages)
+    (task_run,) = task_runs_of(api, flow_run_of(api, store))
+    assert task_run["name"] == "write 2 of iteration 1"
 
 
 @pytest.mark.usefixtures("api")
-def test_a_shard_that_an_engine_failed_is_tried_again(open_run: Callable[[Warnings], Any]) -> None:
-    calls: list[int] = []
-
-    def fails_once(context: RunContext, item: int) -> StageOutcome:
-        calls.append(item)
-        if calls.count(2) == 1 and item == 2:
-            raise EngineError("the server went away")
-        return done(context, item)
-
-    listener = Warnings()
-    with open_run(listener) as context:
-        runner = PrefectRunner(context)
-        outcomes = call_as_flow(
-            "test", "retry", lambda: runner.map("rollout_shard", fails_once, context, [1, 2]), {}
-        )
-    assert [outcome.artifact_id for outcome in outcomes] == ["artifact 1", "artifact 2"]
-    assert sorted(calls) == [1, 2, 2]
-    assert listener.messages == ["rollout_shard failed and is tried again: the server went away"]
+def test_two_processes_compute_at_the_same_time(store: Path) -> None:
+    """Each waits for the other, so one after the other neither would end."""
+    stages = [planned(MEET, "first", folder=store), planned(MEET, "second", folder=store)]
+    assert len(walk(PREFECT, TWO_PROCESSES, store, stages)) == 2
 
 
-@pytest.mark.usefixtures("api")
-def test_a_shard_with_bad_input_is_not_tried_again(open_run: Callable[[Warnings], Any]) -> None:
-    calls: list[int] = []
+def test_a_worker_that_is_killed_is_replaced_and_its_stage_computed_again(api: str, store: Path) -> None:
+    listener = Recorded()
+    stage = planned(DIE_ONCE, "survivor", folder=store)
+    (outcome,) = walk(PREFECT, TWO_PROCESSES, store, [stage], listener=listener)
+    assert outcome.counters["names"] == 1
+    ((_, warning),) = [each for each in listener.told if each[0] == "warn"]
+    assert str(warning).startswith("die_once survivor of iteration 1: worker process ")
+    assert "ended by SIGKILL" in str(warning)
+    (names,) = file_hashes(store, [stage.artifact_id])
+    assert list(names) == ["names.txt"]
+    states = [run["state_type"] for run in task_runs_of(api, flow_run_of(api, store))]
+    assert states == ["FAILED", "COMPLETED"]
 
-    def fails(context: RunContext, item: int) -> StageOutcome:
-        calls.append(item)
-        raise InputError("no such thing")
 
-    with open_run(Warnings()) as context:
-        runner = PrefectRunner(context)
-        with pytest.raises(InputError, match="no such thing"):
-            call_as_flow("test", "bad input", lambda: runner.map("rollout_shard", fails, context, [1]), {})
-    assert calls == [1]
+def test_workers_that_compute_stop_when_they_are_asked_to(api: str, store: Path, tmp_path: Path) -> None:
+    stop = threading.Event()
+    stages = [planned(WAIT_TO_STOP, name, folder=tmp_path) for name in ("one", "two")]
+    workers: list[int] = []
 
+    def stop_when_both_compute() -> None:
+        while len(workers) < 2:
+            time.sleep(0.01)
+            workers[:] = [int(each.name) for each in tmp_path.iterdir() if each.name.isdigit()]
+        stop.set()
 
-def test_a_flow_that_was_asked_to_stop_is_cancelled_and_says_so(api: str) -> None:
-    def stopped() -> None:
-        raise Interrupted
-
+    stopping = threading.Thread(target=stop_when_both_compute)
+    stopping.start()
     with pytest.raises(Interrupted):
-        call_as_flow("test", "stopped", stopped, {"a": 1})
-    (run,) = [run for run in runs_of_flow(api, "test") if run["name"] == "stopped"]
-    assert run["state_type"] == "CANCELLED"
+        walk(PREFECT, TWO_PROCESSES, store, stages, stop=stop)
+    stopping.join()
+    assert not any(psutil.pid_exists(worker) for worker in workers)
+    flow_run = flow_run_of(api, store)
+    assert flow_run["state_type"] == "CANCELLED"
+    assert {run["state_type"] for run in task_runs_of(api, flow_run)} == {"CANCELLED"}
 
 
-def test_a_run_that_goes_on_shows_its_earlier_iterations_without_doing_them_as_flows(
-    api: str, config: RunConfig, trained: Trained, tmp_path: Path
-) -> None:
-    before = {run["id"] for run in runs_of_flow(api, "iteration")}
-    store = tmp_path / "store"
-    shutil.copytree(trained.directly, store)
-    with open_context(config, str(store), Silent(), threading.Event()) as context:
-        train_with_prefect(context, 3, tmp_path / "prefect.log")
-    (iteration,) = [run for run in runs_of_flow(api, "iteration") if run["id"] not in before]
-    assert iteration["name"] == "Small_flow 3"
-    tables = ask(
-        api, "artifacts", artifacts={"key": {"any_": ["small-flow-iterations"]}}, sort="CREATED_DESC"
+@pytest.mark.usefixtures("api")
+def test_an_error_that_cannot_be_sent_arrives_with_its_words(store: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"OddError: first 7"):
+        walk(PREFECT, TWO_PROCESSES, store, [planned(FAIL, "first")])
+
+
+class Kills(Recorded):
+    """A listener that kills a server when the first stage is done."""
+
+    def __init__(self, server: subprocess.Popen[str]) -> None:
+        super().__init__()
+        self._server = server
+
+    def stage_finished(self, title: str, outcome: StageOutcome) -> None:
+        self._server.kill()
+        self._server.wait()
+
+
+@pytest.mark.usefixtures("prefect_home")
+def test_an_api_that_goes_away_ends_the_run_with_what_to_do(store: Path, tmp_path: Path) -> None:
+    server = subprocess.Popen(
+        [sys.executable, "-m", "tests.flows.hold_server", str(tmp_path / "server.log")],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PREFECT_API_URL": ""},
     )
-    rows = json.loads(tables[0]["data"])
-    assert [row["iter"] for row in rows] == ["0", "1", "2", "3"]
-    assert all(row["RL loss"] for row in rows[1:])
+    assert server.stdout is not None
+    url = server.stdout.readline().strip()
+    with (
+        temporary_settings({PREFECT_API_URL: url, PREFECT_CLIENT_MAX_RETRIES: 0}),
+        pytest.raises(OrchestratorError, match=r"(went away|does not answer)"),
+    ):
+        walk(PREFECT, THREADS, store, chain(3), listener=Kills(server))
+    assert ArtifactStore(str(store)).find(chain(1)[0].artifact_id, "write") is not None
+
+
+DRIVER = """
+import sys
+from pathlib import Path
+from flows.runner import PREFECT, PrefectConfig
+from tests.flows.small_plans import WAIT_TO_STOP, planned, walk
+store = Path(sys.argv[1])
+stages = [planned(WAIT_TO_STOP, "one", folder=store)]
+walk(PREFECT, PrefectConfig(task_runner="processes"), store, stages)
+"""
+
+
+def test_workers_end_when_their_driver_is_killed(api: str, store: Path) -> None:
+    driver = subprocess.Popen(
+        [sys.executable, "-c", DRIVER, str(store)], cwd=ROOT, env={**os.environ, "PREFECT_API_URL": api}
+    )
+    workers: list[int] = []
+    while not workers:
+        assert driver.poll() is None
+        workers = [int(each.name) for each in store.iterdir() if each.name.isdigit()]
+        time.sleep(0.01)
+    worker = psutil.Process(workers[0])
+    driver.kill()
+    driver.wait()
+    psutil.wait_procs([worker], timeout=60.0)
+    assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
+
+
+def test_threads_compute_one_stage_at_a_time() -> None:
+    with pytest.raises(ValidationError, match=r"set runner\.task_runner to processes"):
+        PrefectConfig(workers=2)
+
+
+def test_the_plug_in_is_found_without_importing_prefect() -> None:
+    code = "import sys, flows.runner; print([each for each in ('prefect', 'torch') if each in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

@@ -35,10 +35,12 @@ def test_a_run_is_begun_from_its_configuration_and_goes_on_by_one_iteration(tmp_
         scheduled.iteration("small", store, str(config), concurrency_limit="device", return_state=True)
         for _ in range(2)
     ]
+    report = tmp_path / "store" / "runs" / "small" / "report.html"
     assert [state.message for state in states] == [
-        "Committed through iteration 1",
-        "Committed through iteration 2",
+        f"Committed through iteration 1; report: {report}",
+        f"Committed through iteration 2; report: {report}",
     ]
+    assert report.exists()
     entries = RunStore(store).open("small").stages()
     assert [entry.iteration for entry in entries if entry.stage == "fine_tune"] == [1, 2]
     assert slots_taken("device") == 0

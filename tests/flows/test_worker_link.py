@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from erl_pipeline.pipeline.outcome import StageOutcome
+from erl_pipeline.plan.job import StageOutcome
 from flows.worker_link import (
     FlowEnded,
     FlowStarted,
@@ -19,7 +19,18 @@ from flows.worker_link import (
 )
 
 ROOT = Path(__file__).parents[2]
-OUTCOME = StageOutcome("evaluate", 2, "a" * 32, False, 1.5, {"episodes": 4}, {"greedy_success": 0.5})
+OUTCOME = StageOutcome(
+    stage="evaluate",
+    kind="evaluation",
+    iteration=2,
+    key="",
+    artifact_id="a" * 32,
+    reused=False,
+    seconds=1.5,
+    made_by="lake",
+    counters={"episodes": 4},
+    metrics={"greedy_success": 0.5},
+)
 
 FLOW_RUN = """
 import sys, time

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 SMALL = """\
 name: small
 iterations: {iterations}
-threads: 1
+resources: {{threads: 1}}
 environment: {{type: frozen_lake, training_boards: 64}}
 policy: {{type: tiny, cold_start: {{steps: 12, demonstrations_per_step: 16}}}}
 rollouts: {{tasks_per_iteration: 4, group_size: 4, tasks_per_shard: 2}}

@@ -6,29 +6,59 @@ from collections.abc import Sequence
 
 from erl_pipeline.methods.erl.roles import FIRST_ATTEMPT, SECOND_ATTEMPT
 from erl_pipeline.methods.erl.settings import ErlConfig
-from erl_pipeline.methods.interface import Column
+from erl_pipeline.methods.interface import ChartLine, Column
 from erl_pipeline.stages.columns import (
     DISTILLED,
     ENTRIES,
+    FINE_TUNE_CHARTS,
     HELD_OUT,
+    HELD_OUT_SAMPLED,
     LOSS,
     TOKENS,
     TOKENS_PER_SECOND,
+    UPDATE_CHARTS,
     count_of,
+    held_out_episodes,
     success_of,
+    success_of_episodes,
 )
+
+_SUCCESS = "Success in training"
+_FIRST = success_of(
+    FIRST_ATTEMPT,
+    "1st",
+    "success rate of first attempts in training",
+    ChartLine(_SUCCESS, "first attempt", "success", "Share of sampled episodes"),
+)
+_EPISODE = success_of_episodes(ChartLine(_SUCCESS, "first or second attempt", "success"))
+_SECOND = success_of(
+    SECOND_ATTEMPT,
+    "2nd",
+    "success rate of attempts after a failed one",
+    ChartLine(
+        "Retries that succeed", "second attempt", "success", "Second attempts are made only after a failure"
+    ),
+    headline="Retries that succeed",
+)
+_RETRIED = count_of(SECOND_ATTEMPT, "retried", "attempts after a failed one")
 
 
 def columns(settings: ErlConfig) -> Sequence[Column]:
     """The columns, from left to right."""
+    distils = settings.distillation is not None
     return (
-        success_of(FIRST_ATTEMPT, "1st", "success rate of first attempts in training"),
-        success_of(SECOND_ATTEMPT, "2nd", "success rate of attempts after a failed one"),
-        count_of(SECOND_ATTEMPT, "retried", "attempts after a failed one"),
+        _FIRST,
+        _EPISODE,
+        _SECOND,
+        _RETRIED,
         *(() if settings.memory is None else (ENTRIES,)),
         LOSS,
-        *(() if settings.distillation is None else (DISTILLED,)),
+        *((DISTILLED,) if distils else ()),
         HELD_OUT,
+        HELD_OUT_SAMPLED,
+        held_out_episodes("with a reflection" if settings.reflection else "with a second attempt"),
         TOKENS,
         TOKENS_PER_SECOND,
+        *UPDATE_CHARTS,
+        *(FINE_TUNE_CHARTS if distils else ()),
     )

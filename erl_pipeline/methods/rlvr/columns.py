@@ -4,20 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from erl_pipeline.methods.interface import Column
+from erl_pipeline.methods.interface import ChartLine, Column
 from erl_pipeline.methods.rlvr.roles import FIRST_ATTEMPT
 from erl_pipeline.methods.rlvr.settings import RlvrConfig
-from erl_pipeline.stages.columns import DISTILLED, HELD_OUT, LOSS, TOKENS, TOKENS_PER_SECOND, success_of
+from erl_pipeline.stages.columns import (
+    DISTILLED,
+    FINE_TUNE_CHARTS,
+    HELD_OUT,
+    HELD_OUT_SAMPLED,
+    LOSS,
+    TOKENS,
+    TOKENS_PER_SECOND,
+    UPDATE_CHARTS,
+    success_of,
+)
+
+_FIRST = success_of(
+    FIRST_ATTEMPT,
+    "1st",
+    "success rate of attempts in training",
+    ChartLine("Success in training", "first attempt", "success", "Share of sampled episodes"),
+)
 
 
 def columns(settings: RlvrConfig) -> Sequence[Column]:
     """The columns, from left to right."""
-    distilled = () if settings.distillation is None else (DISTILLED,)
+    distils = settings.distillation is not None
     return (
-        success_of(FIRST_ATTEMPT, "1st", "success rate of attempts in training"),
+        _FIRST,
         LOSS,
-        *distilled,
+        *((DISTILLED,) if distils else ()),
         HELD_OUT,
+        HELD_OUT_SAMPLED,
         TOKENS,
         TOKENS_PER_SECOND,
+        *UPDATE_CHARTS,
+        *(FINE_TUNE_CHARTS if distils else ()),
     )

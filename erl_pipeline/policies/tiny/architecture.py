@@ -7,6 +7,9 @@ swapped.
 
 from __future__ import annotations
 
+import erl_pipeline.policies.lean_imports  # noqa: F401
+
+# isort: split
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 

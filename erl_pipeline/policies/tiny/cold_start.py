@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import erl_pipeline.policies.lean_imports  # noqa: F401
+
+# isort: split
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path

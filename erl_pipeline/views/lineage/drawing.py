@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
@@ -10,6 +11,7 @@ from typing import Literal
 from xml.etree import ElementTree
 
 from erl_pipeline.views.lineage.grid import Box, Grid
+from storage.artifacts.recipe import ArtifactKind
 
 BOX_WIDTH, COLUMN_GAP, LABEL_WIDTH, MARGIN = 172.0, 34.0, 92.0, 20.0
 LINE_HEIGHT, LANE_HEIGHT, LANE_MARGIN, HEADER = 15.0, 11.0, 16.0, 66.0
@@ -17,16 +19,15 @@ LINE_HEIGHT, LANE_HEIGHT, LANE_MARGIN, HEADER = 15.0, 11.0, 16.0, 66.0
 LINE_CHARACTERS = 27
 """What fits into a box; the whole is told when the pointer rests on it."""
 
-_CARRIES = {
+_COLOURS: Mapping[ArtifactKind, str] = {
     "checkpoint": "policy",
-    "reference": "policy",
     "memory": "memory",
     "rollouts": "rollouts",
-    "shard": "rollouts",
-    "dataset": "dataset",
+    "trajectories": "rollouts",
+    "sft_dataset": "dataset",
     "tasks": "tasks",
 }
-"""Which colour an input has, by its name; other inputs have that of `other`."""
+"""Which colour an arrow has, by the kind of artifact it comes from; that of `other` for all else."""
 _WORDS = {
     "policy": "policy",
     "memory": "memory",
@@ -81,7 +82,7 @@ def _svg(grid: Grid, *, standalone: bool) -> str:
             "aria-label": f"{grid.title}: {grid.caption}",
         },
     )
-    colours = [colour for colour in _WORDS if colour in {_colour(arrow.name) for arrow in grid.arrows}]
+    colours = [colour for colour in _WORDS if colour in {_colour(arrow.kind) for arrow in grid.arrows}]
     if standalone:
         ElementTree.SubElement(svg, "style").text = _resource("drawing.css")
         ElementTree.SubElement(
@@ -112,7 +113,7 @@ def _routes(grid: Grid) -> tuple[list[tuple[int, int, str]], list[_Route]]:
     for arrow in grid.arrows:
         source, target = grid.boxes[arrow.source], grid.boxes[arrow.target]
         between = range(source.column + 1, target.column)
-        colour = _colour(arrow.name)
+        colour = _colour(arrow.kind)
         if (
             source.row == target.row
             and source.column < target.column
@@ -179,7 +180,11 @@ def _draw_routes(svg: ElementTree.Element, grid: Grid, routes: list[_Route], pla
 
 
 def _draw_box(svg: ElementTree.Element, number: int, box: Box, place: _Place) -> None:
-    classes = ["box", *(["policy"] if box.is_policy else []), *(["shared"] if box.shared_with else [])]
+    classes = [
+        "box",
+        *(["policy"] if box.kind == "checkpoint" else []),
+        *(["shared"] if box.shared_with else []),
+    ]
     classes += ["chosen"] if box.chosen else []
     group = ElementTree.SubElement(
         svg, "g", {"class": " ".join(classes), "id": f"box-{number}", "tabindex": "0"}
@@ -255,8 +260,8 @@ def _clipped(line: str) -> str:
     return line if len(line) <= LINE_CHARACTERS else line[: LINE_CHARACTERS - 1] + "…"
 
 
-def _colour(input_name: str) -> str:
-    return _CARRIES.get(input_name, "other")
+def _colour(kind: ArtifactKind) -> str:
+    return _COLOURS.get(kind, "other")
 
 
 def _some(names: tuple[str, ...]) -> str:

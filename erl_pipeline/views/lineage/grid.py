@@ -6,7 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 
+from erl_pipeline.evaluation.history import StageRecord
+from erl_pipeline.methods.interface import Column
 from storage.artifacts.manifest import Manifest
+from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
 from storage.lineage import ArtifactGraph, downstream, runs_by_artifact, upstream
@@ -19,15 +22,8 @@ MOST_ITERATIONS = 60
 """More rows than this nobody reads in one picture."""
 
 _SHORT = 8
-_NUMBERS: Mapping[str, tuple[tuple[tuple[str, str], ...], ...]] = {
-    "prepare_tasks": ((("training_tasks", "training tasks"),), (("held_out_tasks", "held-out tasks"),)),
-    "generate_rollouts": ((("episodes", "episodes"),), (("success_first", "1st"), ("success_second", "2nd"))),
-    "index_memory": ((("entries", "entries"), ("entries_added", "new")),),
-    "update_policy": ((("policy_loss", "loss"),), (("optimizer_steps", "optimizer steps"),)),
-    "fine_tune": ((("loss", "loss"),), (("optimizer_steps", "optimizer steps"),)),
-    "evaluate": ((("greedy_success", "held-out success"),),),
-}
-"""Counters and metrics worth a place in a box, line by line, and what they are called there."""
+_MOST_NUMBERS = 4
+"""Numbers, at most, that are told in a box."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +33,11 @@ class Box:
     row: int
     column: int
     stage: str
+    kind: ArtifactKind
     artifact_ids: tuple[str, ...]
     lines: tuple[str, ...]
     facts: tuple[tuple[str, str], ...]
     """What is told of it where there is room: name and value."""
-    is_policy: bool
     shared_with: tuple[str, ...]
     """Other runs whose ledgers name it."""
     chosen: bool
@@ -49,11 +45,13 @@ class Box:
 
 @dataclass(frozen=True)
 class Arrow:
-    """An input: the numbers of its box and of the box made with it, and what the input is called there."""
+    """An input: the numbers of its box and of the box made with it, what the input is called there, and what
+    kind of artifact it is."""
 
     source: int
     target: int
     name: str
+    kind: ArtifactKind
 
 
 @dataclass(frozen=True)
@@ -74,12 +72,14 @@ def lay_out(
     store: ArtifactStore,
     runs: RunStore,
     run_name: str,
+    columns: Sequence[Column],
     iterations: tuple[int, int] | None = None,
     of: str | None = None,
 ) -> Grid:
     """The grid of a run's artifacts.
 
     Args:
+        columns: the numbers that people look at, of the run's method; boxes tell those of their stages.
         iterations: first and last to show; None for the last `DEFAULT_ITERATIONS`, or with `of` for those
             around it. What came before the first iteration stands in a row of its own above iteration 1.
         of: id, or its beginning, of an artifact or row; only what it came from and what it reached is shown.
@@ -118,7 +118,7 @@ def lay_out(
     caption = f"{subject}iterations {first_shown} to {last_shown} of {last}"
     if last_shown - first_shown < last - 1:
         caption += "; --iteration A..B draws others"
-    return _grid(store, run_name, caption, shown, runs_by_artifact(runs), chosen)
+    return _grid(store, run_name, columns, caption, shown, runs_by_artifact(runs), chosen)
 
 
 def _related(store: ArtifactStore, run: Run, of: str) -> tuple[frozenset[str], frozenset[str]]:
@@ -148,47 +148,52 @@ def _default_range(entries: Sequence[LedgerEntry], chosen: frozenset[str], last:
 def _grid(
     store: ArtifactStore,
     run_name: str,
+    columns: Sequence[Column],
     caption: str,
     shown: Sequence[LedgerEntry],
     runs_of: Mapping[str, list[str]],
     chosen: frozenset[str],
 ) -> Grid:
     iterations = sorted({entry.iteration or 0 for entry in shown})
-    columns = _columns(shown)
-    groups: dict[tuple[int, str], list[Manifest]] = {}
+    places_of = _columns(shown)
+    groups: dict[tuple[int, str], list[StageRecord]] = {}
     for entry in shown:
         manifest = store.find(entry.artifact_id, entry.stage)
         if manifest is None:
             raise InputError(f"artifact {entry.artifact_id} of run {run_name} is not in the store.")
-        groups.setdefault((entry.iteration or 0, entry.stage), []).append(manifest)
-    places = {
-        manifest.artifact_id: number
-        for number, manifests in enumerate(groups.values())
-        for manifest in manifests
+        record = StageRecord(entry.iteration or 0, entry.stage, entry.key, entry.reused, manifest)
+        groups.setdefault((record.iteration, record.stage), []).append(record)
+    box_of = {
+        record.manifest.artifact_id: number
+        for number, records in enumerate(groups.values())
+        for record in records
     }
+    kinds = [records[0].kind for records in groups.values()]
     row_of = [iterations.index(iteration) for iteration, _ in groups]
     boxes, arrows = [], dict[Arrow, None]()
-    for number, ((_, stage), manifests) in enumerate(groups.items()):
+    for number, ((_, stage), records) in enumerate(groups.items()):
         far: dict[str, str] = {}
-        for manifest in manifests:
-            for name, input_id in manifest.inputs.items():
-                source = places.get(input_id)
+        for record in records:
+            for name, input_id in record.manifest.inputs.items():
+                source = box_of.get(input_id)
                 if source == number:
                     continue
                 if source is not None and 0 <= row_of[number] - row_of[source] <= 1:
-                    arrows[Arrow(source, number, name.partition("-")[0])] = None
+                    # The inputs of a list are numbered, such as `shard-0003`.
+                    arrows[Arrow(source, number, name.partition("-")[0], kinds[source])] = None
                 else:
                     far[name] = input_id
+        manifests = [record.manifest for record in records]
         own = {run for manifest in manifests for run in runs_of.get(manifest.artifact_id, [])} - {run_name}
         boxes.append(
             Box(
                 row=row_of[number],
-                column=columns[stage],
+                column=places_of[stage],
                 stage=stage,
+                kind=kinds[number],
                 artifact_ids=tuple(manifest.artifact_id for manifest in manifests),
-                lines=tuple(_lines(manifests, far)),
+                lines=tuple(_lines(records, columns, far)),
                 facts=tuple(_facts(manifests)),
-                is_policy=any(manifest.policy_version == manifest.artifact_id for manifest in manifests),
                 shared_with=tuple(sorted(own)),
                 chosen=any(manifest.artifact_id in chosen for manifest in manifests),
             )
@@ -197,17 +202,17 @@ def _grid(
         title=f"Lineage of run {run_name}",
         caption=caption,
         rows=tuple(f"iteration {iteration}" if iteration else "before" for iteration in iterations),
-        columns=max(columns.values()) + 1,
+        columns=max(places_of.values()) + 1,
         boxes=tuple(boxes),
         arrows=tuple(arrows),
-        artifacts=len(places),
+        artifacts=len(box_of),
         iterations=tuple(iterations),
     )
 
 
 def _columns(shown: Sequence[LedgerEntry]) -> dict[str, int]:
-    """The column of each stage: in the order in which iterations run them. Stages that come only before the
-    first iteration use the same columns from the left."""
+    """The column of each stage: in the order in which iterations go through them. Stages that come only
+    before the first iteration use the same columns from the left."""
     repeated = list(dict.fromkeys(entry.stage for entry in shown if entry.iteration))
     columns = {stage: column for column, stage in enumerate(repeated)}
     before = list(dict.fromkeys(entry.stage for entry in shown if not entry.iteration))
@@ -216,34 +221,45 @@ def _columns(shown: Sequence[LedgerEntry]) -> dict[str, int]:
     return columns | {stage: next(free) for stage in before if stage not in columns}
 
 
-def _lines(manifests: Sequence[Manifest], far: Mapping[str, str]) -> Iterable[str]:
+def _lines(
+    records: Sequence[StageRecord], columns: Sequence[Column], far: Mapping[str, str]
+) -> Iterable[str]:
+    manifests = [record.manifest for record in records]
     first = manifests[0]
     if len(manifests) == 1:
         yield first.artifact_id[:12]
     else:
         yield f"{len(manifests)} artifacts"
+    told = set()
     for what, versions in (
         ("policy", {manifest.policy_version for manifest in manifests}),
         ("memory", {manifest.memory_version for manifest in manifests}),
     ):
         others = sorted(version for version in versions if version and version != first.artifact_id)
+        told.update(others)
         if others:
             yield f"{what} {', '.join(version[:_SHORT] for version in others[:2])}"
     rows = sum(entry.rows or 0 for manifest in manifests for entry in manifest.files)
     if rows:
-        yield f"{rows:,} rows"
-    numbers = {**first.counters, **first.metrics} if len(manifests) == 1 else {}
-    for line in _NUMBERS.get(first.stage, ()):
-        told = [f"{word} {_number(numbers[name])}" for name, word in line if name in numbers]
-        if told:
-            yield ", ".join(told)
-    unnamed = {name: input_id for name, input_id in far.items() if name not in ("checkpoint", "memory")}
-    for name, input_id in list(unnamed.items())[:1]:
+        yield f"{rows:,} row" if rows == 1 else f"{rows:,} rows"
+    if len(records) == 1:
+        yield from _numbers(records[0], columns)
+    for name, input_id in [each for each in far.items() if each[1] not in told][:1]:
         yield f"{name} {input_id[:_SHORT]}"
 
 
-def _number(value: float) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
+def _numbers(record: StageRecord, columns: Sequence[Column]) -> Iterable[str]:
+    """The columns of a stage, two to a line; of a stage without any, its first counters."""
+    of_stage = [column for column in columns if column.in_tables and column.stage == record.stage]
+    words = [
+        f"{column.label} {column.text(value)}"
+        for column in of_stage
+        if (value := record.value(column)) is not None
+    ]
+    if not of_stage and not record.on_request:
+        words = [f"{name.replace('_', ' ')} {value:,}" for name, value in record.counters.items()]
+    for place in range(0, min(len(words), _MOST_NUMBERS), 2):
+        yield ", ".join(words[place : place + 2])
 
 
 def _facts(manifests: Sequence[Manifest]) -> Iterable[tuple[str, str]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from erl_pipeline.evaluation.history import EVALUATIONS
 from storage.lineage import Reach, Reached
 from storage.lineage.questions import DESCENDANT, DIRECTLY
 
@@ -44,7 +43,7 @@ def policies_reached(reach: Reach) -> list[ReachedPolicy]:
             thing.facts["run"],
         )
         for thing in _artifacts(reach)
-        if thing.facts["policy_version"] == thing.id
+        if thing.facts["kind"] == "checkpoint"
     ]
     return sorted(found, key=lambda policy: policy.iteration)
 
@@ -62,7 +61,7 @@ def scores_reached(reach: Reach) -> list[ReachedScore]:
             thing.facts["metrics"]["greedy_success"],
         )
         for thing in _artifacts(reach)
-        if thing.facts["stage"] in EVALUATIONS and thing.facts["policy_version"] in how
+        if thing.facts["kind"] == "evaluation" and thing.facts["policy_version"] in how
     ]
     return sorted(found, key=lambda score: score.iteration)
 

@@ -10,9 +10,11 @@ from typing import Any
 import polars as pl
 
 _COLUMNS = (
+    "trajectory_id",
     "episode_id",
     "task_id",
     "sample_index",
+    "parent_trajectory_id",
     "role",
     "revision_index",
     "success",
@@ -25,11 +27,16 @@ _COLUMNS = (
     "task_payload",
 )
 _KINDS = {
-    "helped": "Solved at a second attempt",
-    "not_helped": "Failed, also at the second attempt",
+    "helped": "Solved at a later attempt",
+    "not_helped": "Failed, also at later attempts",
     "solved": "Solved at the first attempt",
     "failed": "Failed, and not tried again",
 }
+_ILL_FORMED = "ill_formed"
+"""Finish reason of a text, such as a reflection, that its role's parser could not read."""
+
+
+_IS_TEXT = pl.col("text").is_not_null() | (pl.col("finish_reason") == _ILL_FORMED)
 
 
 @dataclass(frozen=True)
@@ -41,8 +48,8 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class Step:
-    """An attempt or a reflection. `outcome` is `solved`, `failed`, or empty for a reflection."""
+class EpisodePart:
+    """An attempt, or a text such as a reflection. `outcome` is `solved`, `failed`, or empty for a text."""
 
     title: str
     outcome: str
@@ -50,7 +57,7 @@ class Step:
     turns: Sequence[Turn] = ()
     feedback: str = ""
     memory: Sequence[str] = ()
-    reflection: str = ""
+    text: str = ""
 
     @property
     def wordy(self) -> bool:
@@ -75,7 +82,7 @@ class EpisodeExample:
     task_id: str
     sample_index: int
     task: TaskPicture
-    steps: Sequence[Step]
+    parts: Sequence[EpisodePart]
 
 
 def example_episodes(rollouts: pl.LazyFrame, memory_texts: Mapping[str, str]) -> list[EpisodeExample]:
@@ -94,14 +101,14 @@ def example_episodes(rollouts: pl.LazyFrame, memory_texts: Mapping[str, str]) ->
 
 def _choose(rollouts: pl.LazyFrame) -> dict[str, str]:
     """Episode ids by kind."""
-    first = pl.col("role") == "first_attempt"
-    second = pl.col("role") == "second_attempt"
+    first = pl.col("parent_trajectory_id").is_null()
+    later = ~first & ~_IS_TEXT
     episodes = (
         rollouts.group_by("episode_id", "task_id", "sample_index")
         .agg(
             pl.col("success").filter(first).any().alias("at_once"),
-            second.any().alias("retried"),
-            pl.col("success").filter(second).any().alias("later"),
+            later.any().alias("retried"),
+            pl.col("success").filter(later).any().alias("later"),
         )
         .sort("task_id", "sample_index")
         .collect()
@@ -118,14 +125,14 @@ def _choose(rollouts: pl.LazyFrame) -> dict[str, str]:
 
 
 def _example(kind: str, rows: list[dict[str, Any]], memory_texts: Mapping[str, str]) -> EpisodeExample:
-    rows = sorted(rows, key=lambda row: (row["revision_index"], row["role"] == "second_attempt"))
+    rows = _in_order(rows)
     return EpisodeExample(
         kind=kind,
         episode_id=rows[0]["episode_id"],
         task_id=rows[0]["task_id"],
         sample_index=rows[0]["sample_index"],
         task=_picture(json.loads(rows[0]["task_payload"])),
-        steps=[_step(row, memory_texts) for row in rows],
+        parts=[_part(row, memory_texts) for row in rows],
     )
 
 
@@ -140,14 +147,28 @@ def _words(value: Any) -> str:
     return str(value)
 
 
-def _step(row: Mapping[str, Any], memory_texts: Mapping[str, str]) -> Step:
+def _in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of an episode, each behind the one that led to it."""
+    following: dict[str | None, list[dict[str, Any]]] = {}
+    for row in rows:
+        following.setdefault(row["parent_trajectory_id"], []).append(row)
+    ordered, waiting = [], following.get(None, [])
+    while waiting:
+        row, *waiting = waiting
+        ordered.append(row)
+        waiting = [*following.get(row["trajectory_id"], []), *waiting]
+    return ordered
+
+
+def _part(row: Mapping[str, Any], memory_texts: Mapping[str, str]) -> EpisodePart:
     messages = json.loads(row["messages"])
     spoken = next((i for i, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
     prompt = "\n\n".join(message["content"] for message in messages[:spoken])
-    if row["role"] == "reflection":
+    title = _title(row["role"], row["revision_index"])
+    if row["text"] is not None or row["finish_reason"] == _ILL_FORMED:
         said = messages[spoken]["content"] if spoken < len(messages) else ""
-        return Step(
-            title="Reflection" if row["text"] is not None else "Reflection, ill-formed and not used",
+        return EpisodePart(
+            title=title if row["text"] is not None else f"{title}, ill-formed and not used",
             outcome="",
             prompt=prompt,
             # Imported trajectories may have seen entries of a memory elsewhere.
@@ -155,10 +176,10 @@ def _step(row: Mapping[str, Any], memory_texts: Mapping[str, str]) -> Step:
                 memory_texts.get(entry_id, f"{entry_id}: not in this store")
                 for entry_id in row["memory_entry_ids"]
             ],
-            reflection=row["text"] if row["text"] is not None else said,
+            text=row["text"] if row["text"] is not None else said,
         )
-    return Step(
-        title=_attempt_title(row["revision_index"]),
+    return EpisodePart(
+        title=title,
         outcome="solved" if row["success"] else "failed",
         prompt=prompt,
         turns=_turns(messages[spoken:]),
@@ -166,8 +187,10 @@ def _step(row: Mapping[str, Any], memory_texts: Mapping[str, str]) -> Step:
     )
 
 
-def _attempt_title(revision: int) -> str:
-    return ("First attempt", "Second attempt")[revision] if revision < 2 else f"Attempt {revision + 1}"
+def _title(role: str, revision: int) -> str:
+    """The role in words; from the second revision on with its number."""
+    words = role.replace("_", " ").capitalize()
+    return f"{words}, revision {revision}" if revision > 1 else words
 
 
 def _turns(messages: Sequence[Mapping[str, str]]) -> list[Turn]:

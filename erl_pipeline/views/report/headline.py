@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from string import Formatter
 from typing import Any
 
-from erl_pipeline.evaluation.history import EVALUATIONS, CurvePoint, StageRecord, of_stage
+from erl_pipeline.evaluation.history import CurvePoint, StageRecord
 from erl_pipeline.evaluation.statistics import PairedDifference
+from erl_pipeline.methods.interface import Column, Headline
 from erl_pipeline.views.report.charts import short_number
 
 
 @dataclass(frozen=True)
-class Verdict:
+class HeldOutResult:
     """Held-out success before training and now, as text. `end` is empty until the second evaluation."""
 
     start: str
@@ -29,15 +31,15 @@ class Tile:
     detail: str
 
 
-def summary_line(settings: Mapping[str, Any], history: Sequence[StageRecord]) -> str:
-    """What kind of run it is and how far it has come."""
-    done = max((record.iteration for record in of_stage(history, "update_policy")), default=0)
+def summary_line(settings: Mapping[str, Any], history: Sequence[StageRecord], done: int) -> str:
+    """What kind of run it is and how far it has come; `done` iterations are complete."""
+    target = max(done, settings["iterations"])
     parts = [
-        str(settings["method"]).upper(),
+        str(settings["method"]["type"]).upper(),
         f"environment {settings['environment']['type']}",
         f"{settings['policy']['type']} policy",
         f"seed {settings['seed']}",
-        f"{done} of {max(done, settings['iterations'])} iterations",
+        f"{done} of {target} iteration{'' if target == 1 else 's'}",
     ]
     if history:
         latest = max(record.manifest.finished_at for record in history)
@@ -45,14 +47,14 @@ def summary_line(settings: Mapping[str, Any], history: Sequence[StageRecord]) ->
     return " · ".join(parts)
 
 
-def verdict(curve: Sequence[CurvePoint], difference: PairedDifference | None) -> Verdict | None:
+def held_out_result(curve: Sequence[CurvePoint], difference: PairedDifference | None) -> HeldOutResult | None:
     """The ends of the learning curve. `difference` compares them task by task; None with one evaluation."""
     if not curve:
         return None
     first, last = curve[0], curve[-1]
     if difference is None:
         interval = f"95 % interval {_range(first)} (Wilson), iteration {first.iteration}."
-        return Verdict(percent(first.success), "", [interval])
+        return HeldOutResult(percent(first.success), "", [interval])
     details = [
         f"{difference.tasks} tasks that training never saw, one greedy first attempt each, without memory "
         f"or reflection. 95 % intervals: {_range(first)} before, {_range(last)} after iteration "
@@ -62,42 +64,43 @@ def verdict(curve: Sequence[CurvePoint], difference: PairedDifference | None) ->
         f"{_p_value(difference.p_value)} (exact McNemar test).",
         "Both intervals are about these tasks and this run; they say nothing about other seeds.",
     ]
-    return Verdict(percent(first.success), percent(last.success), details)
+    return HeldOutResult(percent(first.success), percent(last.success), details)
 
 
-def tiles(history: Sequence[StageRecord]) -> list[Tile]:
-    """Retries, rollouts, memory, distillation and time, each where the run has it."""
-    rollouts = of_stage(history, "generate_rollouts")
+def tiles(history: Sequence[StageRecord], columns: Sequence[Column]) -> list[Tile]:
+    """The figures that the method's columns name, each where the run has it, and the time."""
     found = []
-    retries = [record for record in rollouts if record.number("success_second") is not None]
-    if retries:
-        first, last = retries[0], retries[-1]
-        found.append(
-            Tile(
-                "Retries that succeed",
-                f"{percent(first.required_number('success_second'))} → "
-                f"{percent(last.required_number('success_second'))}",
-                f"second attempts, iteration {first.iteration} and {last.iteration}",
-            )
-        )
-    if rollouts:
-        tokens, episodes = _total(rollouts, "generated_tokens"), _total(rollouts, "episodes")
-        found.append(Tile("Generated tokens", short_number(tokens), f"in {episodes:,.0f} training episodes"))
-    memory = of_stage(history, "index_memory")
-    if memory:
-        entries = f"{memory[-1].required_number('entries'):,.0f}"
-        found.append(Tile("Memory", entries, "reflections that led to success"))
-    datasets = of_stage(history, "build_distillation")
-    if datasets:
-        rows = f"{_total(datasets, 'sft_rows'):,.0f}"
-        found.append(Tile("Distilled", rows, "successes trained on without help"))
+    for column in columns:
+        if column.headline is not None:
+            points = [(record, value) for record in history if (value := record.value(column)) is not None]
+            if points:
+                found.append(_tile(column, column.headline, points))
     if history:
-        start = sum(record.seconds for record in of_stage(history, "bootstrap"))
-        evaluation = sum(record.seconds for record in history if record.stage in EVALUATIONS)
+        start = sum(
+            record.seconds for record in history if record.kind == "checkpoint" and not record.iteration
+        )
+        evaluation = sum(record.seconds for record in history if record.kind == "evaluation")
         rest = sum(record.seconds for record in history) - start - evaluation
-        detail = f"cold start {duration(start)}, evaluation {duration(evaluation)}"
+        detail = f"first checkpoint {duration(start)}, evaluation {duration(evaluation)}"
         found.append(Tile("Training time", duration(rest), detail))
     return found
+
+
+def _tile(column: Column, headline: Headline, points: Sequence[tuple[StageRecord, float]]) -> Tile:
+    write = written(column)
+    (first, start), (last, end) = points[0], points[-1]
+    if headline.over == "change":
+        between = f"iteration {first.iteration} and {last.iteration}"
+        return Tile(headline.label, f"{write(start)} → {write(end)}", f"{headline.detail}, {between}")
+    names = {name for _, name, _, _ in Formatter().parse(headline.detail) if name}
+    totals = {name: f"{sum(record.number(name) or 0 for record, _ in points):,.0f}" for name in names}
+    value = sum(value for _, value in points) if headline.over == "total" else end
+    return Tile(headline.label, write(value), headline.detail.format(**totals))
+
+
+def written(column: Column) -> Callable[[float], str]:
+    """How reports write the values of a column."""
+    return percent if column.share else short_number
 
 
 def percent(share: float) -> str:
@@ -120,7 +123,3 @@ def _range(point: CurvePoint) -> str:
 
 def _p_value(value: float) -> str:
     return "p < 0.0001" if value < 1e-4 else f"p = {value:.2g}"
-
-
-def _total(records: Sequence[StageRecord], name: str) -> float:
-    return sum(record.number(name) or 0.0 for record in records)

@@ -11,13 +11,20 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from erl_pipeline.evaluation.history import StageRecord, learning_curve, of_stage, read_history
-from erl_pipeline.evaluation.scores import SCORED_COLUMNS, greedy_outcomes
+from erl_pipeline.evaluation.history import (
+    StageRecord,
+    held_out_evaluations,
+    learning_curve,
+    of_kind,
+    read_history,
+    stored_outcomes,
+)
 from erl_pipeline.evaluation.statistics import PairedDifference, paired_difference
+from erl_pipeline.methods.interface import Column
 from erl_pipeline.views.report.charts import Chart, chart_svg
 from erl_pipeline.views.report.episodes import EpisodeExample, example_episodes
-from erl_pipeline.views.report.headline import summary_line, tiles, verdict
-from erl_pipeline.views.report.learning import held_out_chart, role_rewards, training_charts
+from erl_pipeline.views.report.headline import held_out_result, summary_line, tiles
+from erl_pipeline.views.report.learning import held_out_charts, role_rewards, training_charts
 from erl_pipeline.views.report.tables import (
     artifact_rows,
     evaluation_table,
@@ -28,13 +35,14 @@ from erl_pipeline.views.report.tables import (
 from storage.artifacts.store import ArtifactStore
 from storage.errors import StoreError
 from storage.lineage.graph import walk_inputs
-from storage.memory.chain import PARENT_INPUT
+from storage.memory.chain import ENTRIES_FILE, PARENT_INPUT
 from storage.memory.entries import scan_deltas
 from storage.runs.origin import BranchOrigin, OfflineOrigin, read_origin
 from storage.runs.run import Run
 from storage.tables.trajectories import scan_trajectories
 
-_ENTRIES = "entries.parquet"
+_ROWS = "trajectories"
+"""The table that files of trajectories follow."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +63,23 @@ class EpisodeGroup:
     episodes: Sequence[EpisodeExample]
 
 
-def write_report(store: ArtifactStore, run: Run, output: Path) -> Path:
+@dataclass(frozen=True)
+class RunDescription:
+    """What a report says of a run beside its artifacts: the columns and roles of its method, and how many
+    iterations are complete."""
+
+    columns: Sequence[Column]
+    roles: Sequence[str]
+    done: int
+
+
+def write_report(store: ArtifactStore, run: Run, description: RunDescription, output: Path) -> Path:
     """Write the report of a run in whatever state it is; returns `output`.
 
     Raises:
         StoreError: an artifact that the ledger names is missing or damaged, or `output` cannot be written.
     """
-    page = render_report(store, run)
+    page = render_report(store, run, description)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(page, encoding="utf-8")
@@ -70,14 +88,14 @@ def write_report(store: ArtifactStore, run: Run, output: Path) -> Path:
     return output
 
 
-def render_report(store: ArtifactStore, run: Run) -> str:
+def render_report(store: ArtifactStore, run: Run, description: RunDescription) -> str:
     """The report as HTML text."""
     history = read_history(store, run)
-    evaluations = of_stage(history, "evaluate")
-    rollouts = of_stage(history, "generate_rollouts")
+    columns = description.columns
+    rollouts = of_kind(history, "rollouts")
     shards = [path for record in rollouts for path in _shard_files(store, record)]
-    rewards = role_rewards(scan_trajectories(shards)) if shards else {}
-    opening = held_out_chart(history)
+    rewards = role_rewards(scan_trajectories(shards), description.roles) if shards else {}
+    held_out = held_out_charts(history, columns)
     templates = Environment(
         loader=PackageLoader("erl_pipeline.views.report"),
         autoescape=True,
@@ -85,17 +103,18 @@ def render_report(store: ArtifactStore, run: Run) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    charts = [*training_charts(history, columns, rewards), *held_out[1:]]
     return templates.get_template("report.html.j2").render(
         name=run.name,
-        summary=summary_line(run.config, history),
-        verdict=verdict(learning_curve(history), _change(store, evaluations)),
-        opening_figure=_figure(opening) if opening else None,
-        tiles=tiles(history),
-        figures=[_figure(chart) for chart in training_charts(history, rewards)],
-        evaluations=evaluation_table(history),
-        iterations=iteration_table(history),
+        summary=summary_line(run.config, history, description.done),
+        result=held_out_result(learning_curve(history), _change(store, held_out_evaluations(history))),
+        opening_figure=_figure(held_out[0]) if held_out else None,
+        tiles=tiles(history, columns),
+        figures=[_figure(chart) for chart in charts],
+        evaluations=evaluation_table(history, columns),
+        iterations=iteration_table(history, columns),
         stages=stage_table(history),
-        episode_groups=_episode_groups(store, rollouts, of_stage(history, "index_memory")),
+        episode_groups=_episode_groups(store, rollouts, of_kind(history, "memory")),
         settings=yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True),
         artifacts=artifact_rows(history),
         versions=version_rows(history),
@@ -109,7 +128,8 @@ def _shard_files(store: ArtifactStore, rollouts: StageRecord) -> list[Path]:
     Of those that retention has pruned they hold rewards and ids, and no texts.
     """
     shards = rollouts.manifest.inputs
-    return [store.open(shards[name]).rows_path("trajectories.parquet") for name in sorted(shards)]
+    opened = [store.open(shards[name]) for name in sorted(shards)]
+    return [shard.rows_path(entry.path) for shard in opened for entry in shard.files if entry.table == _ROWS]
 
 
 def _has_texts(store: ArtifactStore, rollouts: StageRecord) -> bool:
@@ -117,18 +137,13 @@ def _has_texts(store: ArtifactStore, rollouts: StageRecord) -> bool:
 
 
 def _change(store: ArtifactStore, evaluations: Sequence[StageRecord]) -> PairedDifference | None:
-    """The first evaluation against the last, task by task."""
+    """The first evaluation against the last, task by task; None where the attempts are not there."""
     if len(evaluations) < 2:
         return None
     before, after = (
-        greedy_outcomes(
-            scan_trajectories([store.open(record.manifest.artifact_id).path("evaluation.parquet")])
-            .select(SCORED_COLUMNS)
-            .collect()
-        )
-        for record in (evaluations[0], evaluations[-1])
+        stored_outcomes(store, record.manifest.artifact_id) for record in (evaluations[0], evaluations[-1])
     )
-    return paired_difference(before, after)
+    return paired_difference(before, after) if before and before.keys() == after.keys() else None
 
 
 def _figure(chart: Chart) -> Figure:
@@ -160,9 +175,9 @@ def _memory_texts(store: ArtifactStore, versions: Set[str | None]) -> dict[str, 
     """
     ancestry = walk_inputs(store.find, [version for version in versions if version], through={PARENT_INPUT})
     files = [
-        store.open(artifact_id).path(_ENTRIES)
+        store.open(artifact_id).path(ENTRIES_FILE)
         for artifact_id, manifest in ancestry.manifests.items()
-        if any(entry.path == _ENTRIES for entry in manifest.files)
+        if any(entry.path == ENTRIES_FILE for entry in manifest.files)
     ]
     if not files:
         return {}

@@ -6,9 +6,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from erl_pipeline.evaluation.history import StageRecord, of_stage
+from erl_pipeline.evaluation.history import StageRecord, held_out_evaluations
+from erl_pipeline.evaluation.iterations import history_rows
+from erl_pipeline.methods.interface import Column
+from erl_pipeline.stages.evaluate import EVALUATE
 from erl_pipeline.views.report.charts import short_number
-from erl_pipeline.views.report.headline import duration, percent
+from erl_pipeline.views.report.headline import duration, percent, written
 
 
 @dataclass(frozen=True)
@@ -37,65 +40,40 @@ class ArtifactRow:
     inputs: Sequence[InputLink]
 
 
-_ITERATION_COLUMNS = (
-    ("first attempts", "generate_rollouts", "success_first", percent),
-    ("second attempts", "generate_rollouts", "success_second", percent),
-    ("retried", "generate_rollouts", "second_attempts", short_number),
-    ("memory", "index_memory", "entries", short_number),
-    ("distilled", "build_distillation", "sft_rows", short_number),
-    ("generated tokens", "generate_rollouts", "generated_tokens", short_number),
-    ("held-out success", "evaluate", "greedy_success", percent),
-)
-
-
-def iteration_table(history: Sequence[StageRecord]) -> Table:
+def iteration_table(history: Sequence[StageRecord], columns: Sequence[Column]) -> Table:
     """One row per iteration; columns that no iteration has are left out."""
-    by_place = {(record.iteration, record.stage): record for record in history}
-    stages = {"generate_rollouts", "evaluate"}
-    iterations = sorted({record.iteration for record in history if record.stage in stages})
-
-    def cell(iteration: int, stage: str, name: str) -> float | None:
-        record = by_place.get((iteration, stage))
-        return None if record is None else record.number(name)
-
+    rows = [row for row in history_rows(history, columns) if row.values]
     shown = [
-        (title, stage, name, write)
-        for title, stage, name, write in _ITERATION_COLUMNS
-        if any(cell(iteration, stage, name) is not None for iteration in iterations)
+        column for column in columns if column.in_tables and any(column.name in row.values for row in rows)
     ]
-    seconds: defaultdict[int, float] = defaultdict(float)
-    for record in history:
-        seconds[record.iteration] += record.seconds
-    rows = []
-    for iteration in iterations:
-        values = [(cell(iteration, stage, name), write) for _, stage, name, write in shown]
-        numbers = ["" if value is None else write(value) for value, write in values]
-        rows.append([str(iteration), *numbers, f"{seconds[iteration]:.1f}"])
-    return Table(["iteration", *(title for title, *_ in shown), "seconds"], rows)
+    cells = []
+    for row in rows:
+        values = [(written(column), row.values.get(column.name)) for column in shown]
+        numbers = ["" if value is None else write(value) for write, value in values]
+        cells.append([str(row.iteration), *numbers, f"{row.seconds:.1f}"])
+    return Table(["iteration", *(column.title or column.label for column in shown), "seconds"], cells)
 
 
-def evaluation_table(history: Sequence[StageRecord]) -> Table:
+def evaluation_table(history: Sequence[StageRecord], columns: Sequence[Column]) -> Table:
     """The first and the last evaluation on the held-out tasks, and those made on request on other tasks.
 
     Rates are given with their 95 % intervals; columns that no evaluation has are left out.
     """
-    held_out = of_stage(history, "evaluate")
-    requested = of_stage(history, "evaluate_on_request")
+    held_out = held_out_evaluations(history)
     named = [("held-out tasks", record) for record in held_out[:1] + held_out[1:][-1:]]
-    named += [(f"on request, {record.manifest.artifact_id[:12]}", record) for record in requested]
-    rates = [
-        ("greedy first attempt", "greedy_success"),
-        ("sampled first attempts", "sampled_success"),
-        ("with a reflection", "success_with_reflection"),
+    named += [
+        (f"on request, {record.manifest.artifact_id[:12]}", record) for record in history if record.on_request
     ]
+    # Evaluations on request report the same numbers.
+    rates = [column for column in columns if column.stage == EVALUATE.name and column.interval]
     shown = [
-        (title, name) for title, name in rates if any(record.number(name) is not None for _, record in named)
+        column for column in rates if any(record.number(column.metric) is not None for _, record in named)
     ]
     rows = [
-        [tasks, str(record.iteration), *(_with_interval(record, name) for _, name in shown)]
+        [tasks, str(record.iteration), *(_with_interval(record, column.metric) for column in shown)]
         for tasks, record in named
     ]
-    return Table(["tasks", "after iteration", *(title for title, _ in shown)], rows)
+    return Table(["tasks", "after iteration", *map(_line, shown)], rows)
 
 
 def stage_table(history: Sequence[StageRecord]) -> Table:
@@ -149,6 +127,11 @@ def version_rows(history: Sequence[StageRecord]) -> list[tuple[str, str]]:
     return [(name, ", ".join(sorted(values))) for name, values in found.items()]
 
 
+def _line(column: Column) -> str:
+    """What charts call a column."""
+    return column.title or column.label if column.drawn is None else column.drawn.line
+
+
 def _with_interval(record: StageRecord, name: str) -> str:
     rate = record.number(name)
     if rate is None:
@@ -158,7 +141,7 @@ def _with_interval(record: StageRecord, name: str) -> str:
 
 
 def _tokens(record: StageRecord) -> float:
-    """Tokens that a stage generated or trained on; the sum of shards is counted at the shards."""
-    if record.stage == "generate_rollouts":
+    """Tokens that a stage generated or trained on; rollouts in shards are counted at the shards."""
+    if record.kind == "rollouts":
         return 0.0
     return record.number("generated_tokens") or record.number("trained_tokens") or 0.0

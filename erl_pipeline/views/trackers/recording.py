@@ -2,44 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
-from erl_pipeline.pipeline.context import RunContext
+from erl_pipeline.config.run import RunConfig
 from erl_pipeline.views.trackers.mlflow import MlflowWriter
 from erl_pipeline.views.trackers.run_record import RunRecord
 from erl_pipeline.views.trackers.tensorboard import TensorBoardWriter
 from erl_pipeline.views.trackers.wandb import WandbWriter
 from erl_pipeline.views.trackers.writer import MetricsWriter
+from storage.artifacts.store import ArtifactStore
 from storage.filesystem import open_root
+from storage.runs.ledger import LedgerEntry
+from storage.runs.run import Run
 
 
 @contextmanager
-def recorded_metrics(context: RunContext) -> Iterator[None]:
-    """Within the block, the artifacts of an open run are recorded as its `metrics` setting says.
+def recorded_metrics(
+    config: RunConfig, store: ArtifactStore, run: Run, entries: Sequence[LedgerEntry]
+) -> Iterator[list[Callable[[LedgerEntry], None]]]:
+    """Within the block, artifacts that the given functions are told of are recorded as `metrics` says.
 
-    What the run had committed before and a record lacks is written first, from the ledger: records are views
+    What the run had committed before and a record lacks is written first, from its ledger: records are views
     of the store, so a run that was killed at any moment has each step once.
 
-    Raises ConfigError when a package that it names is not installed.
+    Args:
+        entries: the latest of each place in the ledger.
+
+    Raises ConfigError when a package that the setting names is not installed.
     """
-    folder = open_root(context.store.uri).scratch / "runs" / context.run.name
-    before = list(context.observers)
+    folder = open_root(store.uri).scratch / "runs" / run.name
     with ExitStack() as stack:
-        for name in context.config.metrics:
-            writer = stack.enter_context(closing(_open(name, folder, context)))
-            record = RunRecord(writer, context.store, context.stages())
-            context.observers.append(record.add)
-        try:
-            yield
-        finally:
-            context.observers[:] = before
+        records = []
+        for name in config.metrics:
+            writer = stack.enter_context(closing(_open(name, folder, config, store.uri, run)))
+            records.append(RunRecord(writer, store, entries, lag=config.pipeline.lag))
+        yield [record.add for record in records]
 
 
-def _open(name: str, folder: Path, context: RunContext) -> MetricsWriter:
+def _open(name: str, folder: Path, config: RunConfig, store_uri: str, run: Run) -> MetricsWriter:
     if name == "tensorboard":
         return TensorBoardWriter(folder)
     if name == "mlflow":
-        return MlflowWriter(folder, context.run, context.store.uri, context.config)
-    return WandbWriter(folder, context.config.name)
+        return MlflowWriter(folder, run, store_uri, config)
+    return WandbWriter(folder, config.name)

@@ -3,36 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
+from erl_pipeline.evaluation.history import is_on_request
 from erl_pipeline.views.trackers.writer import LastingWriter, Mark, MetricsWriter
 from storage.artifacts.recipe import digest
 from storage.artifacts.store import ArtifactStore
 from storage.errors import DamagedArtifact
-from storage.memory.forgetting import FORGET_STAGE
 from storage.runs.ledger import LedgerEntry
 
-_LEFT_OUT = frozenset({"rollout_shard", "evaluate_on_request"})
-"""Shards are summed up by `generate_rollouts`; evaluations on request are no part of the training."""
 
-_Artifact = tuple[str, str]  # stage and artifact id
+class _Artifact(NamedTuple):
+    stage: str
+    key: str
+    artifact_id: str
 
 
 class RunRecord:
     """What a writer holds of a run, artifact by artifact, each once.
 
     A writer that begins empty gets all that the ledger has. One that lasts gets what came after its mark,
-    however long the run is, and everything where the mark is not of what the ledger says.
+    however long the run is, and everything where the mark is not of what the ledger says. Parts that another
+    artifact sums up are left out, and evaluations on request, which are no part of the training.
+
+    Args:
+        entries: the latest of each place in the ledger.
+        lag: iterations that may be at work beside the newest.
     """
 
-    def __init__(self, writer: MetricsWriter, store: ArtifactStore, entries: Iterable[LedgerEntry]) -> None:
+    def __init__(
+        self, writer: MetricsWriter, store: ArtifactStore, entries: Iterable[LedgerEntry], lag: int = 0
+    ) -> None:
         self._writer = writer
         self._store = store
+        self._lag = lag
         self._written: dict[int, dict[_Artifact, None]] = {}
         self._digests: list[str] = []
         for entry in entries:
-            if entry.stage not in _LEFT_OUT:
+            if not _left_out(entry):
                 found = self._written.setdefault(entry.iteration or 0, {})
-                found[entry.stage, entry.artifact_id] = None
+                found[_artifact(entry)] = None
         self._marked = -1
         if isinstance(writer, LastingWriter):
             mark = writer.mark()
@@ -41,18 +51,17 @@ class RunRecord:
             writer.supersede(self._marked + 1)
         self._write_again(self._marked + 1)
 
-    def add(self, iteration: int, stage: str, artifact_id: str) -> None:
+    def add(self, entry: LedgerEntry) -> None:
         """Record an artifact, unless it stands there; what it takes the place of no longer counts."""
-        artifact = (stage, artifact_id)
+        iteration, artifact = entry.iteration or 0, _artifact(entry)
         written = self._written.get(iteration, {})
-        if stage in _LEFT_OUT or artifact in written:
+        if _left_out(entry) or artifact in written:
             return
-        replaced = {other for other in written if other[0] == stage != FORGET_STAGE}
-        later = any(other > iteration for other in self._written)
+        replaced = {other for other in written if other[:2] == artifact[:2]}
         self._written[iteration] = {other: None for other in written if other not in replaced} | {
             artifact: None
         }
-        if isinstance(self._writer, LastingWriter) and (replaced or later):
+        if isinstance(self._writer, LastingWriter) and (replaced or iteration <= self._marked):
             if replaced:
                 # What follows from it comes by, one after the other, or is made good by the next start.
                 self._written = {at: found for at, found in self._written.items() if at <= iteration}
@@ -72,9 +81,8 @@ class RunRecord:
 
     def _write(self, iteration: int, artifact: _Artifact) -> None:
         """Write an artifact's numbers; one that is not whole will be made again, and is written then."""
-        stage, artifact_id = artifact
         try:
-            manifest = self._store.find(artifact_id, stage)
+            manifest = self._store.find(artifact.artifact_id, artifact.stage)
         except DamagedArtifact:
             manifest = None
         if manifest is None:
@@ -84,10 +92,10 @@ class RunRecord:
 
     def _flush(self) -> None:
         self._writer.flush()
-        self._set_mark(max(self._written, default=0) - 1)
+        self._set_mark(max(self._written, default=0) - 1 - self._lag)
 
     def _set_mark(self, iteration: int, lower: bool = False) -> None:
-        """Mark the iterations before the one at work, whose numbers may not all be there yet."""
+        """Mark the iterations before those at work, whose numbers may not all be there yet."""
         if isinstance(self._writer, LastingWriter) and (iteration > self._marked or lower):
             self._writer.set_mark(Mark(iteration, self._digest(iteration)))
             self._marked = iteration
@@ -100,3 +108,11 @@ class RunRecord:
             before = self._digests[-1] if self._digests else ""
             self._digests.append(digest([before, sorted(self._written.get(iteration, {}))]))
         return self._digests[through] if through >= 0 else ""
+
+
+def _left_out(entry: LedgerEntry) -> bool:
+    return entry.kind == "trajectories" or is_on_request(entry.stage)
+
+
+def _artifact(entry: LedgerEntry) -> _Artifact:
+    return _Artifact(entry.stage, entry.key, entry.artifact_id)

@@ -3,8 +3,10 @@ from __future__ import annotations
 import pytest
 
 from erl_pipeline.evaluation.statistics import (
+    Estimate,
     paired_difference,
     pass_at_k,
+    rate_difference,
     sampled_success_rate,
     success_rate,
     wilson_interval,
@@ -81,3 +83,17 @@ def test_checkpoints_that_agree_everywhere_do_not_differ() -> None:
 def test_paired_difference_refuses_different_tasks() -> None:
     with pytest.raises(ValueError, match="same tasks"):
         paired_difference({"a": True}, {"b": True})
+
+
+def test_the_difference_of_two_rates_has_newcombes_interval() -> None:
+    # Newcombe 1998, Table II, case (a): 56/70 - 48/80 = 0.2, 95 % interval 0.0524 to 0.3339.
+    rates = []
+    for successes, attempts in ((56, 70), (48, 80)):
+        low, high = wilson_interval(successes / attempts, attempts)
+        rates.append(Estimate(successes / attempts, low, high, tasks=attempts, attempts=attempts))
+    difference = rate_difference(*rates)
+    assert difference.value == pytest.approx(0.2)
+    assert (difference.low, difference.high) == (
+        pytest.approx(0.0524, abs=1e-4),
+        pytest.approx(0.3339, abs=1e-4),
+    )

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from erl_pipeline.policies.embedding import SentenceEmbedder
+from erl_pipeline.policies.embedding import SentenceEmbedder, _source
 from storage.errors import ConfigError
 
 
@@ -33,8 +35,22 @@ def test_a_vector_does_not_depend_on_its_company(embedder: SentenceEmbedder) -> 
 
 
 def test_it_agrees_with_sentence_transformers(embedder: SentenceEmbedder) -> None:
-    expected = embedder._encoder.encode(TEXTS[:3], normalize_embeddings=True, show_progress_bar=False)
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(_source(embedder.model), device="cpu", local_files_only=True)
+    expected = model.encode(TEXTS[:3], normalize_embeddings=True, show_progress_bar=False)
     assert np.allclose(embedder.embed(TEXTS[:3]), expected, atol=1e-5)
+    assert list(embedder._encoder.state_dict()) == list(model.state_dict())
+
+
+def test_the_default_model_is_loaded_without_sentence_transformers() -> None:
+    code = (
+        "import sys; from erl_pipeline.policies.embedding import SentenceEmbedder; "
+        "SentenceEmbedder().embed(['x']); "
+        "print(sorted({'sentence_transformers', 'sklearn', 'scipy', 'boto3'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_similar_texts_are_near(embedder: SentenceEmbedder) -> None:

@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from erl_pipeline.methods.interface import Column
 from erl_pipeline.views.lineage.drawing import LINE_CHARACTERS, draw
 from erl_pipeline.views.lineage.grid import MOST_ITERATIONS, Box, Grid, lay_out
 from storage.artifacts.recipe import Recipe
@@ -15,6 +16,7 @@ from storage.errors import InputError
 from storage.runs.run import RunStore
 from tests.histories import History
 
+COLUMNS = (Column("evaluate", "greedy_success", "held-out", ""),)
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -29,7 +31,7 @@ def box(grid: Grid, row: str, stage: str) -> tuple[int, Box]:
 
 @pytest.fixture(scope="module")
 def grid(history: History) -> Grid:
-    return lay_out(history.store, history.runs, "base")
+    return lay_out(history.store, history.runs, "base", COLUMNS)
 
 
 def test_iterations_are_rows_and_stages_columns(grid: Grid) -> None:
@@ -54,13 +56,19 @@ def test_shards_of_an_iteration_are_one_box(history: History, grid: Grid) -> Non
     assert shards.lines == ("2 artifacts", f"policy {tuned}", f"memory {memory}", "4 rows")
 
 
+def test_a_box_tells_the_columns_of_its_stage(history: History, grid: Grid) -> None:
+    _, scores = box(grid, "iteration 1", "evaluate")
+    assert scores.lines[-2:] == ("1 row", "held-out 0.250")
+    assert scores.kind == "evaluation"
+
+
 def test_arrows_go_to_this_row_and_the_next_and_other_inputs_are_named(history: History, grid: Grid) -> None:
     shards, _ = box(grid, "iteration 2", "rollout_shard")
     tuned, _ = box(grid, "iteration 1", "fine_tune")
     into = {(arrow.source, arrow.name) for arrow in grid.arrows if arrow.target == shards}
     memory, _ = box(grid, "iteration 1", "index_memory")
     assert into == {(tuned, "checkpoint"), (memory, "memory")}
-    late = lay_out(history.store, history.runs, "base", (2, 2))
+    late = lay_out(history.store, history.runs, "base", COLUMNS, (2, 2))
     assert late.rows == ("iteration 2",)
     assert "iterations 2 to 2 of 2; --iteration A..B draws others" in late.caption
 
@@ -68,13 +76,13 @@ def test_arrows_go_to_this_row_and_the_next_and_other_inputs_are_named(history: 
 def test_what_runs_share_is_marked(history: History, grid: Grid) -> None:
     assert box(grid, "iteration 1", "rollout_shard")[1].shared_with == ("branch",)
     assert box(grid, "iteration 1", "update_policy")[1].shared_with == ()
-    branch = lay_out(history.store, history.runs, "branch")
+    branch = lay_out(history.store, history.runs, "branch", COLUMNS)
     assert box(branch, "iteration 1", "generate_rollouts")[1].shared_with == ("base",)
     assert "shared with base" in draw(branch, ".svg")
 
 
 def test_of_a_row_only_what_it_came_from_and_reached_is_drawn(history: History) -> None:
-    grid = lay_out(history.store, history.runs, "base", of="m-1")
+    grid = lay_out(history.store, history.runs, "base", COLUMNS, of="m-1")
     drawn = {artifact for box in grid.boxes for artifact in box.artifact_ids}
     above = {"bootstrap", "shard", "rollouts", "memory"}
     # The rows that saw it lie in the second shard; the third came neither from it nor to it.
@@ -87,13 +95,13 @@ def test_of_a_row_only_what_it_came_from_and_reached_is_drawn(history: History) 
 def test_iterations_after_the_last_that_it_reached_are_refused(history: History) -> None:
     # What this came from lies in iteration 1 and before, and it reached nothing.
     with pytest.raises(InputError, match="the last one to show is 1"):
-        lay_out(history.store, history.runs, "base", (2, 2), of=history.ids["scores"])
+        lay_out(history.store, history.runs, "base", COLUMNS, (2, 2), of=history.ids["scores"])
 
 
 def test_a_run_that_has_only_begun_is_drawn(history: History) -> None:
     begun = history.runs.create("begun", {})
     begun.record(None, "bootstrap", history.ids["bootstrap"], kind="checkpoint", reused=True, seconds=0.0)
-    grid = lay_out(history.store, history.runs, "begun")
+    grid = lay_out(history.store, history.runs, "begun", ())
     assert grid.rows == ("before",)
     assert [box.stage for box in grid.boxes] == ["bootstrap"]
     ElementTree.fromstring(draw(grid, ".svg"))
@@ -146,14 +154,14 @@ def test_a_long_run_is_drawn_in_part_and_more_than_can_be_read_is_refused(tmp_pa
         with store.create(recipe, run="long", iteration=iteration) as staging:
             staging.commit()
         run.record(iteration, "evaluate", recipe.artifact_id, kind="evaluation", reused=False, seconds=0.0)
-    grid = lay_out(store, runs, "long")
+    grid = lay_out(store, runs, "long", ())
     assert grid.iterations == tuple(range(95, 101))
     assert grid.caption == "iterations 95 to 100 of 100; --iteration A..B draws others"
     with pytest.raises(InputError, match=f"are 100 iterations; at most {MOST_ITERATIONS}"):
-        lay_out(store, runs, "long", (1, 200))
+        lay_out(store, runs, "long", (), (1, 200))
     with pytest.raises(InputError, match="the last one to show is 100"):
-        lay_out(store, runs, "long", (101, 102))
+        lay_out(store, runs, "long", (), (101, 102))
     ninetieth = run.stages()[89].artifact_id
-    assert lay_out(store, runs, "long", of=ninetieth).iterations == (90,)
+    assert lay_out(store, runs, "long", (), of=ninetieth).iterations == (90,)
     with pytest.raises(InputError, match=f"there is nothing of {ninetieth} in them"):
-        lay_out(store, runs, "long", (1, 3), of=ninetieth)
+        lay_out(store, runs, "long", (), (1, 3), of=ninetieth)

@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 
+from erl_pipeline.plugins import plugins
+from erl_pipeline.views.report.page import RunDescription
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.memory.entries import MEMORY
 from storage.runs.run import Run, RunStore
 from storage.tables.parquet import write_rows
 from storage.tables.trajectories import Trajectory, write_trajectories
+from tests.stage_records import KINDS
 
 BOARD = ["SFF", "FHF", "FFG"]
 
@@ -26,6 +29,7 @@ class RecordedRun:
 
     store: ArtifactStore
     run: Run
+    description: RunDescription
     checkpoints: list[str] = field(default_factory=list)
 
     def commit(
@@ -38,9 +42,8 @@ class RecordedRun:
         metrics: Mapping[str, float] | None = None,
         key: str = "",
     ) -> str:
-        recipe = Recipe(
-            stage, 1, {"iteration": iteration, "key": key, "run": self.run.name}, dict(inputs or {}), 0
-        )
+        settings = {"iteration": iteration, "key": key, "run": self.run.name}
+        recipe = Recipe(stage, 1, settings, dict(inputs or {}), 0, kind=KINDS[stage])
         with self.store.create(recipe, run=self.run.name, iteration=iteration) as staging:
             write(staging.path)
             staging.commit(counters=counters, metrics=metrics)
@@ -74,11 +77,9 @@ class RecordedRun:
 
     def iterate(self, iteration: int, rows: Sequence[Trajectory], numbers: Mapping[str, float]) -> str:
         """Rollouts in one shard and an update; returns the rollouts' id."""
-        counters = {
-            "episodes": 2,
-            "generated_tokens": 100,
-            "second_attempts": int(numbers["second_attempts"]),
-        }
+        counters = {"episodes": 2, "generated_tokens": 100}
+        if "second_attempt_count" in numbers:
+            counters["second_attempt_count"] = int(numbers["second_attempt_count"])
         shard = self.commit(
             "rollout_shard",
             iteration,
@@ -91,6 +92,7 @@ class RecordedRun:
         rollouts = self.commit(
             "generate_rollouts", iteration, inputs={"shard-0000": shard}, counters=counters, metrics=rates
         )
+        self.description = replace(self.description, done=iteration)
         self.checkpoints.append(
             self.commit(
                 "update_policy",
@@ -192,17 +194,19 @@ def _write(path: Path, rows: Sequence[Trajectory]) -> None:
     write_trajectories(path, rows)
 
 
-def _begin(folder: Path, name: str, **settings: Any) -> RecordedRun:
+def _begin(folder: Path, name: str, method: str = "erl") -> RecordedRun:
     config = {
         "name": name,
         "seed": 0,
         "iterations": 2,
-        "method": "erl",
+        "method": {"type": method},
         "environment": {"type": "frozen_lake"},
         "policy": {"type": "tiny"},
-        **settings,
     }
-    return RecordedRun(ArtifactStore(str(folder)), RunStore(str(folder)).create(name, config))
+    plugin = plugins("methods")[method].value
+    defaults = plugin.settings()
+    description = RunDescription(plugin.columns(defaults), plugin.roles(defaults), done=0)
+    return RecordedRun(ArtifactStore(str(folder)), RunStore(str(folder)).create(name, config), description)
 
 
 @pytest.fixture
@@ -226,9 +230,9 @@ def erl_run(tmp_path: Path) -> RecordedRun:
             attempt("lake-2", 1, "first_attempt", True, iteration),
         ]
         numbers = {
-            "second_attempts": 2,
-            "success_first": 1 / 3,
-            "success_second": 0.5,
+            "second_attempt_count": 2,
+            "success_first_attempt": 1 / 3,
+            "success_second_attempt": 0.5,
             "success_episode": 2 / 3,
         }
         rollouts = recorded.iterate(iteration, rows, numbers)
@@ -268,7 +272,7 @@ def rlvr_run(tmp_path: Path) -> RecordedRun:
         attempt("lake-1", 0, "first_attempt", False, 1),
         attempt("lake-1", 1, "first_attempt", True, 1),
     ]
-    recorded.iterate(1, rows, {"second_attempts": 0, "success_first": 0.5, "success_episode": 0.5})
+    recorded.iterate(1, rows, {"success_first_attempt": 0.5, "success_episode": 0.5})
     return recorded
 
 

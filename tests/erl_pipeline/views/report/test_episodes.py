@@ -32,8 +32,8 @@ def test_the_first_episode_of_each_kind_is_chosen(make_attempt: Any, make_retrie
     ]
     examples = example_episodes(scan(rows), {})
     assert [(example.kind, example.task_id, example.sample_index) for example in examples] == [
-        ("Solved at a second attempt", "lake-1", 1),
-        ("Failed, also at the second attempt", "lake-1", 0),
+        ("Solved at a later attempt", "lake-1", 1),
+        ("Failed, also at later attempts", "lake-1", 0),
         ("Solved at the first attempt", "lake-3", 0),
     ]
 
@@ -48,13 +48,13 @@ def test_an_episode_reads_in_the_order_it_happened(make_retried: Any, scan: Any)
     (example,) = example_episodes(
         scan(list(reversed(rows))), {"entry-7": "Look first.", "entry-8": "Unseen."}
     )
-    first, reflection, second = example.steps
-    assert [step.title for step in example.steps] == ["First attempt", "Reflection", "Second attempt"]
-    assert [step.outcome for step in example.steps] == ["failed", "", "solved"]
+    first, reflection, second = example.parts
+    assert [part.title for part in example.parts] == ["First attempt", "Reflection", "Second attempt"]
+    assert [part.outcome for part in example.parts] == ["failed", "", "solved"]
     assert first.turns == [Turn("down a", "")]
     assert first.feedback == "You fell into a hole."
     assert reflection.memory == ["Look first."]
-    assert reflection.reflection == "Say <b>b</b> to go down."
+    assert reflection.text == "Say <b>b</b> to go down."
     assert second.prompt == "the second_attempt prompt"
 
 
@@ -68,9 +68,9 @@ def test_turns_pair_words_with_answers(make_attempt: Any, scan: Any) -> None:
     ]
     row = make_attempt("lake-1", 0, "first_attempt", True, 1, messages=json.dumps(messages))
     (example,) = example_episodes(scan([row]), {})
-    assert example.steps[0].prompt == "rules\n\nboard"
-    assert example.steps[0].turns == [Turn("down a", "down c4"), Turn("right b", "")]
-    assert not example.steps[0].wordy
+    assert example.parts[0].prompt == "rules\n\nboard"
+    assert example.parts[0].turns == [Turn("down a", "down c4"), Turn("right b", "")]
+    assert not example.parts[0].wordy
 
 
 def test_an_ill_formed_reflection_is_shown_as_it_was_said(
@@ -80,8 +80,8 @@ def test_an_ill_formed_reflection_is_shown_as_it_was_said(
     ill_formed = make_attempt("lake-1", 0, "reflection", False, 1, parent=first, finish_reason="ill_formed")
     rows = [first, ill_formed, make_attempt("lake-2", 0, "first_attempt", True, 1)]
     failed = example_episodes(scan(rows), {})[-1]
-    assert [step.title for step in failed.steps] == ["First attempt", "Reflection, ill-formed and not used"]
-    assert failed.steps[1].reflection == "down a"
+    assert [part.title for part in failed.parts] == ["First attempt", "Reflection, ill-formed and not used"]
+    assert failed.parts[1].text == "down a"
 
 
 def test_the_task_is_drawn_from_its_payload(make_attempt: Any, scan: Any) -> None:
@@ -97,4 +97,4 @@ def test_long_turns_are_laid_out_below_each_other(make_attempt: Any, scan: Any) 
     ]
     row = make_attempt("lake-1", 0, "first_attempt", True, 1, messages=json.dumps(messages))
     (example,) = example_episodes(scan([row]), {})
-    assert example.steps[0].wordy
+    assert example.parts[0].wordy

@@ -43,7 +43,7 @@ class Outline(HTMLParser):
 
 
 def test_the_report_of_an_erl_run_shows_result_learning_episodes_settings_and_lineage(erl_run: Any) -> None:
-    page = render_report(erl_run.store, erl_run.run)
+    page = render_report(erl_run.store, erl_run.run, erl_run.description)
     outline = Outline(page)
     sections = [
         "Evaluations",
@@ -58,33 +58,33 @@ def test_the_report_of_an_erl_run_shows_result_learning_episodes_settings_and_li
     assert "50 %" in page
     assert "100 %" in page
     assert "tasks gained: 1, lost: 0" in page
-    assert page.count("Solved at a second attempt") == 2
+    assert page.count("Solved at a later attempt") == 2
     assert "Look before you step." in page
-    assert "method: erl" in page
+    assert "method:\n  type: erl" in page
 
 
 def test_the_page_loads_nothing(erl_run: Any) -> None:
-    page = render_report(erl_run.store, erl_run.run)
+    page = render_report(erl_run.store, erl_run.run, erl_run.description)
     assert "<script" not in page
     assert not re.search(r"url\(|@import", page)
     assert all(link.startswith("#") for link in Outline(page).links)
 
 
 def test_text_of_the_policy_is_escaped(erl_run: Any) -> None:
-    page = render_report(erl_run.store, erl_run.run)
+    page = render_report(erl_run.store, erl_run.run, erl_run.description)
     assert "Say &lt;b&gt;b&lt;/b&gt; to go down." in page
     assert "<b>b</b>" not in page
 
 
 def test_inputs_link_to_the_rows_of_their_artifacts(erl_run: Any) -> None:
-    outline = Outline(render_report(erl_run.store, erl_run.run))
+    outline = Outline(render_report(erl_run.store, erl_run.run, erl_run.description))
     assert f"#artifact-{erl_run.checkpoints[0]}" in outline.links
     assert {link.removeprefix("#") for link in outline.links} <= set(outline.ids)
     assert len(set(outline.ids)) == len(outline.ids)
 
 
 def test_a_run_without_second_attempts_has_no_retries_memory_or_distillation(rlvr_run: Any) -> None:
-    page = render_report(rlvr_run.store, rlvr_run.run)
+    page = render_report(rlvr_run.store, rlvr_run.run, rlvr_run.description)
     headings = Outline(page).headings
     assert "Failed, and not tried again" in headings
     assert "Retries that succeed" not in page
@@ -93,7 +93,7 @@ def test_a_run_without_second_attempts_has_no_retries_memory_or_distillation(rlv
 
 
 def test_a_run_that_has_done_nothing_yet_says_so(new_run: Any) -> None:
-    page = render_report(new_run.store, new_run.run)
+    page = render_report(new_run.store, new_run.run, new_run.description)
     assert "Not evaluated yet" in page
     assert "0 of 2 iterations" in page
     assert Outline(page).headings == ["new", "Settings", "Lineage", "How to reproduce it"]
@@ -102,21 +102,21 @@ def test_a_run_that_has_done_nothing_yet_says_so(new_run: Any) -> None:
 def test_a_run_that_was_only_evaluated_shows_one_figure(new_run: Any) -> None:
     new_run.begin()
     new_run.evaluate(0, [True, False, False, False])
-    page = render_report(new_run.store, new_run.run)
+    page = render_report(new_run.store, new_run.run, new_run.description)
     assert "25 %" in page
     assert 'class="arrow"' not in page
 
 
 def test_the_file_is_written_where_it_was_asked_for(rlvr_run: Any, tmp_path: Path) -> None:
     output = tmp_path / "reports" / "baseline.html"
-    assert write_report(rlvr_run.store, rlvr_run.run, output) == output
+    assert write_report(rlvr_run.store, rlvr_run.run, rlvr_run.description, output) == output
     assert output.read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
 def test_a_place_that_cannot_be_written_is_named(rlvr_run: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match=r"cannot be written to .*file/report\.html"):
-        write_report(rlvr_run.store, rlvr_run.run, tmp_path / "file" / "report.html")
+        write_report(rlvr_run.store, rlvr_run.run, rlvr_run.description, tmp_path / "file" / "report.html")
 
 
 def test_a_damaged_artifact_is_named_and_not_shown(rlvr_run: Any, tmp_path: Path) -> None:
@@ -126,13 +126,13 @@ def test_a_damaged_artifact_is_named_and_not_shown(rlvr_run: Any, tmp_path: Path
     path.write_bytes(content)
     fresh = type(rlvr_run.store)(rlvr_run.store.uri)
     with pytest.raises(DamagedArtifact, match=r"trajectories\.parquet"):
-        render_report(fresh, rlvr_run.run)
+        render_report(fresh, rlvr_run.run, rlvr_run.description)
 
 
 def test_a_run_that_was_continued_is_reproduced_to_its_last_iteration(erl_run: Any, rlvr_run: Any) -> None:
-    assert "--iterations" not in render_report(erl_run.store, erl_run.run)
+    assert "--iterations" not in render_report(erl_run.store, erl_run.run, erl_run.description)
     for iteration in (2, 3):
-        rlvr_run.iterate(iteration, [], {"second_attempts": 0})
-    page = render_report(rlvr_run.store, rlvr_run.run)
+        rlvr_run.iterate(iteration, [], {})
+    page = render_report(rlvr_run.store, rlvr_run.run, rlvr_run.description)
     assert "erl-pipeline train baseline.yaml --store another-store --iterations 3" in page
     assert "3 of 3 iterations" in page

@@ -15,27 +15,29 @@ from erl_pipeline.views.report.tables import (
 
 
 def test_each_iteration_is_a_row_of_what_it_gave(erl_run: Any) -> None:
-    table = iteration_table(read_history(erl_run.store, erl_run.run))
+    table = iteration_table(read_history(erl_run.store, erl_run.run), erl_run.description.columns)
     assert table.columns == [
         "iteration",
         "first attempts",
         "second attempts",
         "retried",
         "memory",
+        "RL loss",
         "distilled",
-        "generated tokens",
         "held-out success",
+        "generated tokens",
+        "tokens/s",
         "seconds",
     ]
-    assert [row[:-1] for row in table.rows] == [
-        ["0", "", "", "", "", "", "", "50 %"],
-        ["1", "33 %", "50 %", "2", "1", "1", "100", "100 %"],
-        ["2", "33 %", "50 %", "2", "2", "1", "100", "100 %"],
+    assert [row[:-2] for row in table.rows] == [
+        ["0", "", "", "", "", "", "", "50 %", ""],
+        ["1", "33 %", "50 %", "2", "1", "-0.1", "1", "100 %", "100"],
+        ["2", "33 %", "50 %", "2", "2", "-0.2", "1", "100 %", "100"],
     ]
 
 
 def test_columns_that_a_method_does_not_have_are_left_out(rlvr_run: Any) -> None:
-    table = iteration_table(read_history(rlvr_run.store, rlvr_run.run))
+    table = iteration_table(read_history(rlvr_run.store, rlvr_run.run), rlvr_run.description.columns)
     assert "second attempts" not in table.columns
     assert "memory" not in table.columns
 
@@ -62,8 +64,8 @@ def test_evaluations_are_the_first_the_last_and_those_on_request(erl_run: Any) -
             "sampled_success_high": 0.5,
         },
     )
-    table = evaluation_table(read_history(erl_run.store, erl_run.run))
-    assert table.columns == ["tasks", "after iteration", "greedy first attempt", "sampled first attempts"]
+    table = evaluation_table(read_history(erl_run.store, erl_run.run), erl_run.description.columns)
+    assert table.columns == ["tasks", "after iteration", "greedy first attempt", "sampled first attempt"]
     assert table.rows == [
         ["held-out tasks", "0", "50 % (25 to 75)", ""],
         ["held-out tasks", "2", "100 % (50 to 100)", ""],

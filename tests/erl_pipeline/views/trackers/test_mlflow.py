@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -15,8 +15,7 @@ from storage.artifacts.manifest import Manifest
 from storage.errors import ConfigError, StoreError
 from storage.runs.run import Run, RunStore
 from tests.erl_pipeline.views.trackers.mlflow_servers import recorded_runs, recorded_scalars, tracking_server
-
-NOON = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
+from tests.stage_records import NOON, stage_record
 
 
 class Inner(BaseModel):
@@ -58,29 +57,14 @@ def writer(store: Path, run: Run, settings: BaseModel | None = None) -> MlflowWr
 
 def manifest(loss: float, finished: datetime = NOON) -> Manifest:
     """Of a stage that took three seconds."""
-    return Manifest(
-        artifact_id="id",
-        stage="evaluate",
-        stage_version=1,
-        run="first",
-        iteration=1,
-        inputs={},
-        kind="table",
-        settings={},
-        index={},
-        code={},
-        seed=0,
-        code_version="1",
-        packages={},
-        environment={},
-        started_at=finished - timedelta(seconds=3),
-        finished_at=finished,
-        policy_version=None,
-        memory_version=None,
-        determinism="bytes",
-        counters={"tokens": 7},
-        metrics={"loss": loss},
-        files=[],
+    made = stage_record(1, "evaluate", seconds=3.0).manifest
+    return made.model_copy(
+        update={
+            "started_at": finished - timedelta(seconds=3),
+            "finished_at": finished,
+            "counters": {"tokens": 7},
+            "metrics": {"loss": loss},
+        }
     )
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from erl_pipeline.views.trackers.run_record import RunRecord
 from erl_pipeline.views.trackers.tensorboard import TensorBoardWriter
-from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
+from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run, RunStore
 from tests.erl_pipeline.views.trackers.events import scalars
 from tests.erl_pipeline.views.trackers.recorded import commit
@@ -30,12 +30,20 @@ class Recorded:
         self.writer = TensorBoardWriter(self.folder)
         self.record = RunRecord(self.writer, self.store, self.run.stages())
 
-    def add(self, stage: str, iteration: int, loss: float) -> Manifest:
+    def add(self, stage: str, iteration: int, loss: float, key: str = "") -> LedgerEntry:
         manifest = commit(self.store, stage, iteration, loss)
-        self.run.record(iteration, stage, manifest.artifact_id, kind=manifest.kind, reused=False, seconds=0.0)
+        entry = self.run.record(
+            iteration,
+            stage,
+            manifest.artifact_id,
+            kind=manifest.kind,
+            key=key,
+            reused=False,
+            seconds=0.0,
+        )
         if self.record is not None:
-            self.record.add(iteration, stage, manifest.artifact_id)
-        return manifest
+            self.record.add(entry)
+        return entry
 
     def losses(self, stage: str) -> dict[int, list[float]]:
         """Step -> what TensorBoard shows."""
@@ -121,13 +129,38 @@ def test_an_artifact_that_comes_late_keeps_what_came_after_it(five: Recorded) ->
 
 def test_a_damaged_manifest_is_recorded_when_the_artifact_is_whole_again(five: Recorded) -> None:
     shutil.rmtree(five.folder / "tensorboard")
-    damaged = commit(five.store, "update_policy", 4, 4.0)
-    file = five.folder / "artifacts/update_policy" / damaged.artifact_id / "manifest.json"
+    entry = next(each for each in five.run.stages() if (each.stage, each.iteration) == ("update_policy", 4))
+    file = five.folder / "artifacts/update_policy" / entry.artifact_id / "manifest.json"
     whole = file.read_text()
     file.write_text(whole.replace('"loss": 4.0', '"loss": 5.0'))
     five.start()
     assert 4 not in five.losses("update_policy")
     file.write_text(whole)
     assert five.record is not None
-    five.record.add(4, "update_policy", damaged.artifact_id)
+    five.record.add(entry)
     assert five.losses("update_policy") == ALL
+
+
+def test_shards_and_evaluations_on_request_are_left_out_and_keys_tell_artifacts_apart(five: Recorded) -> None:
+    for recorded_at_start in (False, True):
+        if recorded_at_start:
+            five.start()
+        five.add("rollout_shard", 6, 0.25, key="0000")
+        five.add("evaluate_on_request", 6, 0.5, key="tasks")
+        assert five.losses("rollout_shard") == five.losses("evaluate_on_request") == {}
+    five.add("index_memory", 6, 1.0, key="0000")
+    five.add("index_memory", 6, 2.0, key="0001")
+    assert five.losses("index_memory") == {6: [1.0, 2.0]}
+
+
+def test_with_lag_an_iteration_is_marked_when_those_beside_it_have_ended(five: Recorded) -> None:
+    five.writer = TensorBoardWriter(five.folder)
+    five.record = RunRecord(five.writer, five.store, five.run.stages(), lag=1)
+    five.add("generate_rollouts", 6, 6.0)
+    mark = five.writer.mark()
+    assert mark is not None
+    assert mark.iteration == 4
+    five.add("fine_tune", 5, 0.5)
+    assert five.losses("fine_tune") == {5: [0.5]}
+    assert five.losses("update_policy") == ALL
+    assert five.losses("generate_rollouts") == {6: [6.0]}

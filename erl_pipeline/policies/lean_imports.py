@@ -1,0 +1,50 @@
+"""Imports transformers' model classes without packages that they look for and this project never calls.
+
+`import erl_pipeline.policies.lean_imports` stands before the first import of a model class. Transformers
+imports
+these packages whenever they are installed, which took half of the time of that import:
+
+- scikit-learn, with pandas: one function of assisted generation, where a small model guesses ahead. The
+  engines here draw every token themselves.
+- scipy: the matching of boxes in losses of object detection.
+- boto3, by way of accelerate: the command that configures Amazon SageMaker.
+
+An entry None in `sys.modules` is Python's own way to say that a module cannot be imported. It is taken away
+at once, so that whoever wants these packages gets them; only the three uses above stay without.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from transformers.utils import is_scipy_available, is_sklearn_available
+
+_NOT_CALLED = ("sklearn", "scipy", "boto3")
+_MODEL_CLASSES = ("transformers.modeling_utils", "transformers.generation.utils")
+
+
+@contextmanager
+def _absent(names: tuple[str, ...]) -> Iterator[None]:
+    hidden = [name for name in names if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
+    _look_again()
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del sys.modules[name]
+        _look_again()
+
+
+def _look_again() -> None:
+    """Let transformers forget what it has found installed: it keeps the answer."""
+    is_scipy_available.cache_clear()
+    is_sklearn_available.cache_clear()
+
+
+with _absent(_NOT_CALLED):
+    for module in _MODEL_CLASSES:
+        importlib.import_module(module)

@@ -1,0 +1,23 @@
+"""What the tables and reports of a run show: the columns of its method."""
+
+from __future__ import annotations
+
+from erl_pipeline.config.run import RunConfig
+from erl_pipeline.methods.interface import Column
+from erl_pipeline.plugins import plugins
+from erl_pipeline.runs.config import run_config
+from storage.runs.run import Run
+from storage.tables.trajectory_import import IMPORTED
+
+
+def method_columns(config: RunConfig) -> tuple[Column, ...]:
+    """The columns of a configuration's method, from left to right."""
+    return tuple(plugins("methods")[config.method.type].value.columns(config.method))
+
+
+def run_columns(run: Run) -> tuple[Column, ...]:
+    """The columns of a stored run; none for one that holds imported trajectories alone.
+
+    Raises ConfigError when this version of the program does not know the run's settings.
+    """
+    return () if IMPORTED in run.config else method_columns(run_config(run))

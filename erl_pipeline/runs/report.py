@@ -1,0 +1,32 @@
+"""Writing the report of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from erl_pipeline.plugins import plugins
+from erl_pipeline.runs.columns import method_columns
+from erl_pipeline.runs.config import run_config
+from erl_pipeline.runs.state import completed_iterations
+from storage.artifacts.store import ArtifactStore
+from storage.runs.run import Run
+
+
+def write_run_report(store: ArtifactStore, run: Run, output: Path) -> Path:
+    """Write the report of a run as one HTML file; returns `output`.
+
+    Raises:
+        ConfigError: this version of the program does not know the run's settings.
+        InputError: the run holds imported trajectories and was never trained.
+        StoreError: an artifact that the ledger names is missing or damaged, or `output` cannot be written.
+    """
+    from erl_pipeline.views.report.page import RunDescription, write_report
+
+    config = run_config(run)
+    method = plugins("methods")[config.method.type].value
+    description = RunDescription(
+        columns=method_columns(config),
+        roles=method.roles(config.method),
+        done=completed_iterations(config, run.stages()),
+    )
+    return write_report(store, run, description, output)

@@ -1,0 +1,178 @@
+"""What Prefect is told of a run: a flow run, its stages as task runs, a table of iterations.
+
+All of it is sent from a thread of its own, with the times at which things happened. The thread imports
+Prefect and starts the server when the first stage is computed, so that no stage waits for either (together 5
+to 10 seconds); a run of which nothing is computed starts none.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import time
+from collections import Counter
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+from uuid import UUID, uuid4
+
+from erl_pipeline.engines.interface import Interrupted
+from erl_pipeline.plan.job import StageOutcome
+from erl_pipeline.plan.plan import PlannedStage
+from erl_pipeline.plan.runner import RunnerCall
+
+if TYPE_CHECKING:
+    from flows.page import RunPage
+
+RUNNING, COMPLETED, FAILED, CANCELLED = "RUNNING", "COMPLETED", "FAILED", "CANCELLED"
+"""States of Prefect's runs."""
+
+_BATCH_SECONDS = 0.3
+_TABLE_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class TaskRun:
+    """A stage that is computed, as Prefect gets to know it.
+
+    `parents`: name of an input -> the task run of this flow run that made it.
+    """
+
+    name: str
+    stage: str
+    iteration: int | None
+    started: datetime
+    parents: Mapping[str, UUID]
+    id: UUID = field(default_factory=uuid4)
+
+
+@dataclass(frozen=True)
+class TaskState:
+    """A state of a task run: one of those above."""
+
+    task_run: TaskRun
+    type: str
+    at: datetime
+    message: str
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one flow run has done so far."""
+
+    computed: Mapping[str, int]
+    reused: int
+    seconds: float
+
+
+class TaskRuns:
+    """Takes what is to be told, and never waits for Prefect before the end of the run.
+
+    Args:
+        log_file: gets what Prefect and its local server print.
+    """
+
+    def __init__(self, call: RunnerCall, log_file: Path) -> None:
+        self._worker = call.worker
+        self._listener = call.listener
+        self._log_file = log_file
+        self._states: queue.SimpleQueue[TaskState | None] = queue.SimpleQueue()
+        self._task_runs: dict[UUID, TaskRun] = {}
+        self._makers: dict[str, UUID] = {}
+        self._computed: Counter[str] = Counter()
+        self._reused, self._seconds = 0, 0.0
+        self._changed = 0.0
+        self._error: BaseException | None = None
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="prefect")
+        self._telling: Future[None] | None = None
+
+    def __enter__(self) -> TaskRuns:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._error = error
+        self._states.put(None)
+        if self._telling is not None and error is None:
+            self._telling.result()
+        self._executor.shutdown()
+
+    def started(self, planned: PlannedStage) -> UUID:
+        """A stage is computed from now on; the id of its task run.
+
+        Raises OrchestratorError when Prefect could not be told of what came before.
+        """
+        if self._telling is None:
+            self._telling = self._executor.submit(copy_context().run, self._tell)
+        elif self._telling.done():
+            self._telling.result()
+        now = datetime.now(UTC)
+        inputs = planned.recipe.inputs.items()
+        parents = {name: self._makers[each] for name, each in inputs if each in self._makers}
+        task_run = TaskRun(planned.title, planned.stage.name, planned.iteration, now, parents)
+        self._task_runs[task_run.id] = task_run
+        self._makers[planned.artifact_id] = task_run.id
+        self._states.put(TaskState(task_run, RUNNING, now, ""))
+        return task_run.id
+
+    def ended(self, task_run: UUID, error: BaseException | None, message: str = "") -> None:
+        """The stage is computed, or raised `error`."""
+        type_ = COMPLETED if error is None else CANCELLED if isinstance(error, Interrupted) else FAILED
+        said = message or f"{type(error).__name__}: {error}"
+        self._states.put(TaskState(self._task_runs.pop(task_run), type_, datetime.now(UTC), said))
+
+    def recorded(self, outcome: StageOutcome) -> None:
+        """An artifact stands in the run's ledger."""
+        self._changed = time.monotonic()
+        if outcome.reused:
+            self._reused += 1
+            return
+        self._computed[outcome.stage] += 1
+        self._seconds += outcome.seconds
+
+    def _tell(self) -> None:
+        # Prefect's client reports usage to its makers unless told otherwise before it is imported.
+        os.environ.setdefault("DO_NOT_TRACK", "1")
+        from flows.page import open_page
+
+        with open_page(self._worker, self._log_file) as page:
+            try:
+                self._tell_until_end(page)
+            finally:
+                page.end(self._error)
+
+    def _tell_until_end(self, page: RunPage) -> None:
+        shown, due = 0.0, time.monotonic() + _TABLE_SECONDS
+        while True:
+            batch, goes_on = self._batch()
+            page.tell(batch)
+            if not goes_on or (self._changed > shown and time.monotonic() > due):
+                begun = shown = time.monotonic()
+                page.show_table()
+                # For a long run in a bucket the table takes long; it gets a twentieth of the time at most.
+                due = time.monotonic() + max(_TABLE_SECONDS, 20 * (time.monotonic() - begun))
+            if not goes_on:
+                page.show_summary(Work(self._computed, self._reused, self._seconds))
+                if missing := page.await_records():
+                    self._listener.warn(f"Prefect's server has not written {missing} task runs")
+                return
+
+    def _batch(self) -> tuple[list[TaskState], bool]:
+        """What has come in a short time, and whether more will come."""
+        batch: list[TaskState] = []
+        deadline = time.monotonic() + _BATCH_SECONDS
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                state = self._states.get(timeout=left)
+            except queue.Empty:
+                break
+            if state is None:
+                return batch, False
+            batch.append(state)
+        return batch, True

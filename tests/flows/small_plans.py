@@ -1,0 +1,178 @@
+"""Plans of tiny stages that need no model: what runners do with them can be told from their files."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from erl_pipeline.config.base import Settings
+from erl_pipeline.plan.execution import Execution, execute
+from erl_pipeline.plan.job import StageOutcome
+from erl_pipeline.plan.listener import NullListener
+from erl_pipeline.plan.plan import Plan, PlannedStage, RunState
+from erl_pipeline.plan.resources import WorkerSettings
+from erl_pipeline.plan.runner import Runner, RunnerCall, RunnerPlugin
+from erl_pipeline.plan.stage import Needs, Stage, StageCall, StageResult
+from storage.artifacts.recipe import Recipe
+from storage.artifacts.store import ArtifactStore
+
+_PATIENCE = 60.0
+
+
+class SmallSettings(Settings):
+    """What a small stage does: see the functions below. `folder` is where it leaves its signs for others."""
+
+    name: str
+    folder: str = ""
+
+
+def wait_for_file(path: Path) -> None:
+    """Wait until another process has left this sign."""
+    deadline = time.monotonic() + _PATIENCE
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} did not come"
+        time.sleep(0.01)
+
+
+def _result(call: StageCall[SmallSettings]) -> StageResult:
+    names = [artifact.path("names.txt").read_text() for _, artifact in sorted(call.inputs.items())]
+    text = "\n".join([*names, call.settings.name])
+    (call.folder / "names.txt").write_text(text)
+    return StageResult(counters={"names": len(text.splitlines())})
+
+
+def _write(call: StageCall[SmallSettings]) -> StageResult:
+    call.progress.begin(1, "names")
+    call.progress.advance(1, names=1.0)
+    return _result(call)
+
+
+def _meet(call: StageCall[SmallSettings]) -> StageResult:
+    """Wait for the sign of `second` as `first`, and the other way round."""
+    signs = Path(call.settings.folder)
+    other = {"first": "second", "second": "first"}[call.settings.name]
+    (signs / call.settings.name).touch()
+    wait_for_file(signs / other)
+    return _result(call)
+
+
+def _die_once(call: StageCall[SmallSettings]) -> StageResult:
+    died = Path(call.settings.folder) / "died"
+    if not died.exists():
+        died.touch()
+        (call.folder / "half.txt").write_text("half")
+        os.kill(os.getpid(), signal.SIGKILL)
+    return _result(call)
+
+
+def _wait_to_stop(call: StageCall[SmallSettings]) -> StageResult:
+    (Path(call.settings.folder) / str(os.getpid())).touch()
+    deadline = time.monotonic() + _PATIENCE
+    while time.monotonic() < deadline:
+        call.progress.raise_if_stopped()
+        time.sleep(0.01)
+    raise AssertionError("nobody asked to stop")
+
+
+def _fail(call: StageCall[SmallSettings]) -> StageResult:
+    raise OddError(call.settings.name, 7)
+
+
+class OddError(Exception):
+    """An error that pickle cannot make again."""
+
+    def __init__(self, name: str, number: int) -> None:
+        super().__init__(f"{name} {number}")
+
+
+def _stage(name: str, compute: Callable[[StageCall[SmallSettings]], StageResult], needs: Needs) -> Stage:
+    return Stage(name=name, version=1, output="table", settings=SmallSettings, compute=compute, needs=needs)
+
+
+WRITE = _stage("write", _write, "processor")
+WRITE_ON_DEVICE = _stage("write_on_device", _write, "device")
+MEET = _stage("meet", _meet, "processor")
+DIE_ONCE = _stage("die_once", _die_once, "processor")
+WAIT_TO_STOP = _stage("wait_to_stop", _wait_to_stop, "processor")
+FAIL = _stage("fail", _fail, "processor")
+
+
+def planned(
+    stage: Stage[SmallSettings],
+    name: str,
+    inputs: Mapping[str, PlannedStage] | None = None,
+    iteration: int = 1,
+    folder: Path | None = None,
+) -> PlannedStage:
+    """One stage of a plan by hand."""
+    settings = SmallSettings(name=name, folder="" if folder is None else str(folder))
+    recipe = Recipe(
+        stage=stage.name,
+        stage_version=stage.version,
+        settings=settings.model_dump(mode="json"),
+        inputs={key: each.artifact_id for key, each in (inputs or {}).items()},
+        seed=0,
+        kind=stage.output,
+    )
+    return PlannedStage(stage, settings, recipe, iteration, name, recipe.artifact_id)
+
+
+def chain(length: int, stage: Stage[SmallSettings] = WRITE) -> list[PlannedStage]:
+    """Stages that each read what the one before gave."""
+    stages = [planned(stage, "0")]
+    for number in range(1, length):
+        stages.append(planned(stage, str(number), {"before": stages[-1]}))
+    return stages
+
+
+class Recorded(NullListener):
+    """A listener that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[object, ...]] = []
+
+    def counting(self, title: str, total: int, unit: str) -> None:
+        self.told.append(("counting", title, total, unit))
+
+    def advanced(self, title: str, amount: int, numbers: dict[str, float]) -> None:
+        self.told.append(("advanced", title, amount, numbers))
+
+    def warn(self, message: str) -> None:
+        self.told.append(("warn", message))
+
+
+def walk(
+    plugin: RunnerPlugin,
+    settings: Settings,
+    store: Path,
+    stages: list[PlannedStage],
+    *,
+    stop: threading.Event | None = None,
+    listener: Recorded | None = None,
+    devices: int = 1,
+) -> list[StageOutcome]:
+    """Execute a plan of these stages by a runner; the outcomes in the order in which they came."""
+    outcomes: list[StageOutcome] = []
+    listener, stop = listener or Recorded(), stop or threading.Event()
+    worker = WorkerSettings(store_uri=str(store), run="small", threads=1)
+
+    def body(runner: Runner) -> None:
+        execute(
+            Plan(tuple(stages), (RunState(tasks="", models={}, initial={}),)),
+            Execution(
+                store=ArtifactStore(str(store)),
+                runner=runner,
+                worker=worker,
+                devices=devices,
+                listener=listener,
+                record=lambda _node, outcome: outcomes.append(outcome),
+                stopped=stop.is_set,
+            ),
+        )
+
+    plugin.run(settings, RunnerCall(worker, devices, listener, stop), body)
+    return outcomes

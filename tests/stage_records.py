@@ -1,0 +1,63 @@
+"""Records of stages made by hand, without a store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+from erl_pipeline.evaluation.history import StageRecord
+from storage.artifacts.manifest import Manifest
+from storage.artifacts.recipe import ArtifactKind, Recipe
+
+NOON = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
+KINDS: dict[str, ArtifactKind] = {
+    "prepare_tasks": "tasks",
+    "bootstrap": "checkpoint",
+    "rollout_shard": "trajectories",
+    "generate_rollouts": "rollouts",
+    "index_memory": "memory",
+    "update_policy": "checkpoint",
+    "build_distillation": "sft_dataset",
+    "fine_tune": "checkpoint",
+    "evaluate": "evaluation",
+    "evaluate_on_request": "evaluation",
+    "measure_staleness": "table",
+}
+
+
+def stage_record(
+    iteration: int,
+    stage: str,
+    numbers: Mapping[str, float] | None = None,
+    *,
+    made_from: str = "",
+    key: str = "",
+    seconds: float = 1.0,
+) -> StageRecord:
+    """A record with these metrics, of an artifact whose id follows from stage and `made_from`."""
+    recipe = Recipe(stage, 1, {"made_from": made_from}, {}, 0, kind=KINDS[stage])
+    manifest = Manifest(
+        artifact_id=recipe.artifact_id,
+        stage=stage,
+        stage_version=1,
+        kind=recipe.kind,
+        run="r",
+        iteration=iteration,
+        inputs={},
+        settings=dict(recipe.settings),
+        index={},
+        code={},
+        seed=0,
+        code_version="",
+        packages={},
+        environment={},
+        started_at=NOON,
+        finished_at=NOON + timedelta(seconds=seconds),
+        policy_version=None,
+        memory_version=None,
+        determinism="bytes",
+        counters={},
+        metrics=dict(numbers or {}),
+        files=[],
+    )
+    return StageRecord(iteration, stage, key, False, manifest)
