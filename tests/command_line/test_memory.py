@@ -97,7 +97,7 @@ def test_show_tells_where_an_entry_is_from_and_what_came_of_it(store: Path) -> N
     }
     text = invoke("memory", "show", "small", entry["entry_id"], "--store", store).output
     assert f"source trajectory: {shown['source_trajectory_id']}" in text
-    assert "second attempts after a reflection that saw this entry: " in text
+    assert "attempts after a prompt that held this entry: " in text
 
 
 @pytest.mark.parametrize("mode", ["vector", "text", "hybrid"])
@@ -158,14 +158,21 @@ def test_a_run_keeps_its_memory_small(tmp_path: Path) -> None:
     assert found["merged"] + found["evicted"] > 0
     assert max(row["entries"] for row in found["versions"]) <= 3
     rows = invoke("status", "small", "--store", store, "--json").json["rows"]
-    assert [row["memory"] for row in rows[1:]] == [row["entries"] for row in found["versions"]]
+    assert [row["index_memory/entries"] for row in rows[1:]] == [row["entries"] for row in found["versions"]]
     assert invoke("lineage", "verify", "small", "--store", store).status == 0
 
 
 def test_a_run_without_memory_says_so(copied: Path) -> None:
     path = copied / "runs" / "small" / "run.json"
     run = json.loads(path.read_text())
-    path.write_bytes(record_bytes({"name": "small", "config": {**run["config"], "memory": None}}))
+    path.write_bytes(
+        record_bytes(
+            {
+                "name": "small",
+                "config": {**run["config"], "method": {**run["config"]["method"], "memory": None}},
+            }
+        )
+    )
     for words in (["stats", "small"], ["search", "small", "x"], ["list", "small"]):
         result = invoke("memory", *words, "--store", copied)
-        assert (result.status, "memory: off" in result.errors) == (2, True)
+        assert (result.status, "method.memory: off" in result.errors) == (2, True)
