@@ -39,8 +39,8 @@ def replay_audit(
         return audit(store, run, iteration, stage, last, folder, display, stop.event)
 
     heading = f"Audit of {run} in {store}: {stage} of iteration {iteration} through iteration {last}"
-    results = in_foreground(heading, last, stored.config, work, lambda: "Stopped; nothing is kept of this
-    audit.")
+    kept = "Stopped; nothing is kept of this audit."
+    results = in_foreground(heading, last, stored.config, work, lambda: kept)
     verdicts = Counter(result.verdict for result in results)
     if json:
         print_json(

@@ -45,7 +45,8 @@ def test_it_agrees_with_sentence_transformers(embedder: SentenceEmbedder) -> Non
 
 def test_the_default_model_is_loaded_without_sentence_transformers() -> None:
     code = (
-        "import sys; from erl_pipeline.policies.embedding import SentenceEmbedder; SentenceEmbedder().embed(['x']); "
+        "import sys; from erl_pipeline.policies.embedding import SentenceEmbedder; "
+        "SentenceEmbedder().embed(['x']); "
         "print(sorted({'sentence_transformers', 'sklearn', 'scipy', 'boto3'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
