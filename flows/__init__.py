@@ -1,1 +1,1 @@
-"""Prefect flows around the pipeline: a run as a flow, its iterations as flows, its stages as tasks."""
+"""Prefect around the pipeline: the runner that shows stages as task runs, scheduled flows, deployments."""
