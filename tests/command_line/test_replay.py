@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from erl_pipeline.policies.embedding import SentenceEmbedder
+from erl_pipeline.stages.columns import HELD_OUT
 from storage.artifacts.integrity import parse_manifest
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
@@ -482,7 +483,7 @@ def test_two_runs_side_by_side(store: Path) -> None:
     last = found["results"][-1]
     assert last["paired"]["tasks"] == 8
     assert last["paired"]["difference"] == pytest.approx(
-        last["b"]["held_out"]["success"] - last["a"]["held_out"]["success"]
+        last["b"][HELD_OUT.name]["value"] - last["a"][HELD_OUT.name]["value"]
     )
     assert found["results"][0]["paired"] is None  # one shared evaluation
     shown = invoke("diff", "small", "longer", "--store", store).output

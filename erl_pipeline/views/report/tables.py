@@ -48,8 +48,8 @@ def iteration_table(history: Sequence[StageRecord], columns: Sequence[Column]) -
     ]
     cells = []
     for row in rows:
-        values = [(written(column), row.values.get(column.name)) for column in shown]
-        numbers = ["" if value is None else write(value) for write, value in values]
+        values = [(column, row.values.get(column.name)) for column in shown]
+        numbers = ["" if value is None else written(column, value) for column, value in values]
         cells.append([str(row.iteration), *numbers, f"{row.seconds:.1f}"])
     return Table(["iteration", *(column.title or column.label for column in shown), "seconds"], cells)
 
