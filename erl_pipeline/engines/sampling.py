@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-_BLOCK = 512  # tokens whose weights are summed before they are searched
+_LARGEST_BLOCK = 512  # tokens whose weights are summed before they are searched
 
 
 def uniform_stream(seed: int, length: int) -> np.ndarray:
@@ -33,9 +33,10 @@ def draw_tokens(
     scaled = logits.float() / scale[:, None]  # [batch, vocabulary]
     largest = scaled.amax(dim=-1, keepdim=True)
     weights = (scaled - largest).exp_()
-    if missing := -weights.shape[-1] % _BLOCK:
+    size = min(_LARGEST_BLOCK, weights.shape[-1])
+    if missing := -weights.shape[-1] % size:
         weights = torch.nn.functional.pad(weights, (0, missing))
-    weights = weights.unflatten(1, (-1, _BLOCK))  # [batch, blocks, block]
+    weights = weights.unflatten(1, (-1, size))  # [batch, blocks, block]
     cumulative = weights.sum(dim=-1, dtype=torch.float64).cumsum(dim=-1)  # [batch, blocks]
     total = cumulative[:, -1:]
     targets = uniforms[:, None] * total
@@ -43,7 +44,7 @@ def draw_tokens(
     below = torch.nn.functional.pad(cumulative, (1, 0)).gather(1, block)
     rows = torch.arange(len(weights), device=weights.device)
     within = weights[rows, block[:, 0]].double().cumsum(dim=-1)  # [batch, block]
-    tokens = (block * _BLOCK + _invert(within, targets - below))[:, 0]
+    tokens = (block * size + _invert(within, targets - below))[:, 0]
     if bool(greedy.any()):
         tokens = torch.where(greedy, scaled.argmax(dim=-1), tokens)
     normalizers = largest[:, 0] + total[:, 0].log().float()

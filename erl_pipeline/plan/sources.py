@@ -57,8 +57,8 @@ def read_sources(config: RunConfig) -> Sources:
     model = config.policy.model if isinstance(config.policy, PretrainedPolicyConfig) else None
     return Sources(
         code={
-            "environment": {environment.package: package_fingerprint(environment.package)},
-            "method": {method.package: package_fingerprint(method.package)},
+            "environment": {each: package_fingerprint(each) for each in environment.packages},
+            "method": {each: package_fingerprint(each) for each in method.packages},
         },
         files={str(path): _sha256(path) for path in paths},
         weights=None if model is None else weights_digest(model),

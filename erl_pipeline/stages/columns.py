@@ -46,7 +46,7 @@ HELD_OUT = Column(
     "held-out",
     "success rate of greedy first attempts on held-out tasks",
     compare=True,
-    title="greedy first attempt",
+    title="held-out success",
     share=True,
     interval=True,
     drawn=ChartLine(
@@ -58,7 +58,6 @@ HELD_OUT_SAMPLED = Column(
     "sampled_success",
     "held-out sampled",
     "success rate of sampled first attempts on held-out tasks",
-    title="sampled first attempts",
     share=True,
     interval=True,
     in_tables=False,
@@ -117,18 +116,21 @@ def success_of_episodes(drawn: ChartLine) -> Column:
     )
 
 
-def held_out_episodes(title: str) -> Column:
-    """Success of whole greedy episodes on held-out tasks, where the configuration has them evaluated."""
+def held_out_episodes(line: str) -> Column:
+    """Success of whole greedy episodes on held-out tasks, where the configuration has them evaluated.
+
+    Args:
+        line: what reports call it.
+    """
     return Column(
         EVALUATE.name,
         "success_episode",
         "held-out episodes",
         "success rate of whole greedy episodes on held-out tasks",
-        title=title,
         share=True,
         interval=True,
         in_tables=False,
-        drawn=ChartLine("Held-out success", title, "success"),
+        drawn=ChartLine("Held-out success", line, "success"),
     )
 
 

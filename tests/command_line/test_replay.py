@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from erl_pipeline.policies.embedding import SentenceEmbedder
+from erl_pipeline.stages.columns import HELD_OUT
 from storage.artifacts.integrity import parse_manifest
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
@@ -269,7 +270,7 @@ def test_settings_of_what_is_shared_are_refused(
         ),
         (["--iteration", "1", "--from", "evaluate", "--iterations", "1..2"], "allowed is a whole number"),
         (["--offline", "--iterations", "2..1", "--as", "x"], "--iterations 2..1: allowed is A..B"),
-        (["--offline", "--iterations", "2..3", "--as", "x"], "run small has no rollouts of iteration 3"),
+        (["--offline", "--iterations", "2..3", "--as", "x"], "no rollouts of iteration 3; it has 1 to 2"),
         (["--offline", "--as", "x"], "--offline needs --iterations A..B"),
         (["--offline", "--iterations", "1..2", "--as", "small"], "--as small: stored artifacts are never"),
         (["--offline", "--iterations", "1..2", "--as", "x", "--iteration", "1"], "no meaning with --offline"),
@@ -482,7 +483,7 @@ def test_two_runs_side_by_side(store: Path) -> None:
     last = found["results"][-1]
     assert last["paired"]["tasks"] == 8
     assert last["paired"]["difference"] == pytest.approx(
-        last["b"]["held_out"]["success"] - last["a"]["held_out"]["success"]
+        last["b"][HELD_OUT.name]["value"] - last["a"][HELD_OUT.name]["value"]
     )
     assert found["results"][0]["paired"] is None  # one shared evaluation
     shown = invoke("diff", "small", "longer", "--store", store).output

@@ -47,6 +47,17 @@ def test_a_token_without_probability_is_never_drawn() -> None:
         assert drawn.tolist() == [1]
 
 
+def test_in_a_large_vocabulary_a_uniform_picks_the_token_whose_share_it_falls_into() -> None:
+    # 1,300 tokens of equal probability, in blocks of 512 of which the last is not full.
+    uniforms = torch.tensor(
+        [0.0, 511.5 / 1300, 512.5 / 1300, 1299.5 / 1300, 1.0 - 2**-53], dtype=torch.float64
+    )
+    drawn, logprobs = draw_tokens(torch.zeros(5, 1300), torch.ones(5), uniforms)
+
+    assert drawn.tolist() == [0, 511, 512, 1299, 1299]
+    assert logprobs.tolist() == pytest.approx([-math.log(1300)] * 5, abs=1e-6)
+
+
 def test_a_stream_depends_on_its_seed_alone_and_its_beginning_not_on_its_length() -> None:
     assert uniform_stream(7, 3).tolist() == uniform_stream(7, 10)[:3].tolist()
     assert uniform_stream(7, 3).tolist() != uniform_stream(8, 3).tolist()

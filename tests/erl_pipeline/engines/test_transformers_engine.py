@@ -8,6 +8,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from erl_pipeline.engines.embedded import TransformersEngine
 from erl_pipeline.engines.interface import Generation, GenerationRequest, Interrupted
+from erl_pipeline.engines.short_query_attention import attend
 
 END = 3
 VOCABULARY = 40
@@ -64,6 +65,50 @@ def test_cached_batches_answer_as_if_each_request_were_alone_and_new(make_model)
             assert answer.logprobs == pytest.approx(alone.logprobs, abs=1e-5)
         # Some conversations end, so that rows of the cache are left behind.
         requests = [next_turn(r, a) for r, a in zip(requests, answers, strict=True) if r.seed % 4 != 1]
+
+
+@pytest.mark.parametrize("make_model", [gpt2, llama])
+def test_a_prompt_that_requests_share_is_computed_once_in_every_turn(make_model) -> None:  # type: ignore[no-untyped-def]
+    model = make_model()
+    computed: list[tuple[int, ...]] = []
+    model.get_input_embeddings().register_forward_pre_hook(lambda _, inputs: computed.append(inputs[0].shape))
+    prompts = [(5, 6, 7, 8, 9), (11, 12, 13, 14)]
+    shared = TransformersEngine(model, "policy", frozenset({END}), max_batch_sequences=8)
+    for turn in range(2):
+        requests = [
+            GenerationRequest(prompts[row % 2], 1, 1.0, 10 * turn + row, str(row)) for row in range(6)
+        ]
+        computed.clear()
+        answers = shared.generate(requests)
+        # Two prompts of at most 5 tokens; the second turn adds two tokens to each.
+        assert computed == [(2, 5 if turn == 0 else 2)]
+        for request, answer in zip(requests, answers, strict=True):
+            [alone] = engine(model).generate([request])
+            assert answer.token_ids == alone.token_ids
+            assert answer.logprobs == pytest.approx(alone.logprobs, abs=1e-5)
+        # Every conversation goes on with the same words, as an environment's answers to one action do.
+        prompts = [(*prompt, 20, 21) for prompt in prompts]
+
+
+@pytest.mark.parametrize("queries", [1, 3])
+def test_attention_of_short_queries_is_that_of_the_built_in_kernel(queries: int) -> None:
+    torch.manual_seed(0)
+    query = torch.randn(2, 4, queries, 8)
+    key, value = torch.randn(2, 2, 7, 8), torch.randn(2, 2, 7, 8)
+    visible = torch.ones(queries, 7, dtype=torch.bool).tril(7 - queries).expand(2, 1, -1, -1).clone()
+    visible[1, :, :, :3] = False
+
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=visible, scale=0.3, enable_gqa=True
+    )
+    assert torch.allclose(attend(query, key, value, visible, 0.3), expected, atol=1e-6)
+
+
+def test_a_model_keeps_its_attention_after_generation() -> None:
+    model = llama()
+    before = model.config._attn_implementation
+    engine(model).generate(some_requests(1))
+    assert model.config._attn_implementation == before
 
 
 def test_log_probabilities_are_those_of_a_plain_forward_pass() -> None:

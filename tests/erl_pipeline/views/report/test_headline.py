@@ -32,16 +32,13 @@ def test_there_is_no_verdict_without_and_no_end_with_one_evaluation() -> None:
 
 
 def test_tiles_show_what_the_run_has(erl_run: Any, rlvr_run: Any) -> None:
-    erl = {
-        tile.label: tile.value
-        for tile in tiles(read_history(erl_run.store, erl_run.run), erl_run.description.columns)
-    }
+    shown = tiles(read_history(erl_run.store, erl_run.run), erl_run.description.columns)
+    erl = {tile.label: tile.value for tile in shown}
     assert erl["Retries that succeed"] == "50 % → 50 %"
     assert (erl["Generated tokens"], erl["Memory"], erl["Distilled"]) == ("200", "2", "2")
-    rlvr = [
-        tile.label for tile in tiles(read_history(rlvr_run.store, rlvr_run.run), rlvr_run.description.columns)
-    ]
-    assert rlvr == ["Generated tokens", "Training time"]
+    assert "in 4 training episodes" in [tile.detail for tile in shown]
+    shown = tiles(read_history(rlvr_run.store, rlvr_run.run), rlvr_run.description.columns)
+    assert [tile.label for tile in shown] == ["Generated tokens", "Training time"]
 
 
 def test_the_summary_says_how_far_the_run_is(rlvr_run: Any) -> None:

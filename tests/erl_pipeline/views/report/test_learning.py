@@ -19,21 +19,17 @@ def test_there_is_no_held_out_chart_before_the_first_evaluation(new_run: Any) ->
 
 
 def test_charts_without_data_are_left_out(erl_run: Any, rlvr_run: Any) -> None:
-    erl = [
-        chart.title
-        for chart in training_charts(
-            read_history(erl_run.store, erl_run.run), erl_run.description.columns, {}
-        )
-    ]
+    history = read_history(erl_run.store, erl_run.run)
+    erl = [chart.title for chart in training_charts(history, erl_run.description.columns, {})]
     assert erl == [
         "Success in training",
         "Retries that succeed",
         "Memory",
-        "Distilled examples",
         "Policy-gradient loss",
-        "Supervised loss",
+        "Distilled examples",
         "Entropy",
         "Gradient norm",
+        "Supervised loss",
     ]
     rlvr = training_charts(read_history(rlvr_run.store, rlvr_run.run), rlvr_run.description.columns, {})
     assert [chart.title for chart in rlvr] == [

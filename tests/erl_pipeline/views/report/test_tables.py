@@ -22,15 +22,17 @@ def test_each_iteration_is_a_row_of_what_it_gave(erl_run: Any) -> None:
         "second attempts",
         "retried",
         "memory",
+        "RL loss",
         "distilled",
-        "generated tokens",
         "held-out success",
+        "generated tokens",
+        "tokens/s",
         "seconds",
     ]
-    assert [row[:-1] for row in table.rows] == [
-        ["0", "", "", "", "", "", "", "50 %"],
-        ["1", "33 %", "50 %", "2", "1", "1", "100", "100 %"],
-        ["2", "33 %", "50 %", "2", "2", "1", "100", "100 %"],
+    assert [row[:-2] for row in table.rows] == [
+        ["0", "", "", "", "", "", "", "50 %", ""],
+        ["1", "33 %", "50 %", "2", "1", "-0.1000", "1", "100 %", "100"],
+        ["2", "33 %", "50 %", "2", "2", "-0.2000", "1", "100 %", "100"],
     ]
 
 
@@ -63,7 +65,7 @@ def test_evaluations_are_the_first_the_last_and_those_on_request(erl_run: Any) -
         },
     )
     table = evaluation_table(read_history(erl_run.store, erl_run.run), erl_run.description.columns)
-    assert table.columns == ["tasks", "after iteration", "greedy first attempt", "sampled first attempts"]
+    assert table.columns == ["tasks", "after iteration", "greedy first attempt", "sampled first attempt"]
     assert table.rows == [
         ["held-out tasks", "0", "50 % (25 to 75)", ""],
         ["held-out tasks", "2", "100 % (50 to 100)", ""],
