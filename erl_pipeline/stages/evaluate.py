@@ -53,7 +53,7 @@ def _evaluate(call: StageCall[EvaluationSettings]) -> StageResult:
     from erl_pipeline.evaluation.scores import score_evaluation
 
     settings = call.settings
-    tasks = read_tasks(call.inputs[TASKS], HELD_OUT)
+    tasks = read_tasks(call.inputs[TASKS], HELD_OUT, call.resources)
     samples = settings.samples_per_task
     call.progress.begin(len(tasks) * (1 + samples), "episodes")
     played = play_episodes(

@@ -15,6 +15,8 @@ from erl_pipeline.stages.playing import release_engine
 from erl_pipeline.trainers.interface import Trainer, TrainingStart
 
 if TYPE_CHECKING:
+    from erl_pipeline.stages.fine_tune import FineTuneSettings
+    from erl_pipeline.stages.update_policy import UpdateSettings
     from erl_pipeline.trainers.metrics import FineTuneMetrics, UpdateMetrics
 
 ROLLOUTS = "rollouts"
@@ -27,6 +29,9 @@ def open_trainer(
     release_engine(call.resources)
     policies = loaded_policies(call)
     parts = checkpoint_parts(call.inputs)
+    kept: Trainer | None = policies.take_trainer(parts.checkpoint_id, (trainer, optimizer, weights))
+    if kept is not None:
+        return kept
     start = TrainingStart(
         checkpoint=call.inputs[CHECKPOINT].folder,
         load=lambda: policies.take(parts, weights),
@@ -53,13 +58,22 @@ def count_steps(call: StageCall[Any], total: int) -> Callable[[int, float], None
 
 
 def training_result(
-    call: StageCall[Any], trainer: Trainer, metrics: UpdateMetrics | FineTuneMetrics
+    call: StageCall[UpdateSettings] | StageCall[FineTuneSettings],
+    trainer: Trainer,
+    metrics: UpdateMetrics | FineTuneMetrics,
 ) -> StageResult:
-    """Write the new checkpoint, and keep its policy for whoever works with it next."""
+    """Write the new checkpoint, and keep its policy and the trainer for whoever works with it next.
+
+    A trainer that goes on has the state that it would read from the checkpoint, unless the configuration says
+    that moments are not carried from stage to stage.
+    """
     trainer.save(call.folder)
     policy = trainer.trained_policy()
     if policy is not None:
-        loaded_policies(call).put(call.artifact_id, policy)
+        settings = call.settings
+        key = (settings.trainer, settings.optimizer, settings.weights)
+        carried = (key, trainer) if settings.optimizer.carry_state else None
+        loaded_policies(call).put(call.artifact_id, policy, carried)
     return StageResult(
         counters=metrics.counters(),
         metrics=metrics.metrics(),
