@@ -42,7 +42,8 @@ def plan_evaluation(planner: Planner, state: RunState, iteration: int, model: st
 
 def _slice(config: RunConfig, _sources: Sources) -> EvaluationSettings:
     return EvaluationSettings(
-        play=play_settings(config),
+        # No memory is retrieved from, so how it is searched changes nothing.
+        play=play_settings(config).model_copy(update={"retrieval": None}),
         samples_per_task=config.evaluation.samples_per_task,
         whole_episodes=config.evaluation.whole_episodes,
     )
