@@ -26,9 +26,9 @@ def held_out_tasks(settings: GuessNumberConfig, seed: int, count: int) -> list[T
     found = _tasks(settings, "held_out")
     if count > len(found):
         raise InputError(
-            f"evaluation.tasks: {count} held-out tasks are asked for, but environment.largest: "
-            f"{settings.largest}, width: {list(settings.width)} and held_out_share: {settings.held_out_share} "
-            f"give {len(found)}; ask for fewer, or change these"
+            f"evaluation.tasks: {count} held-out tasks are asked for, but there are {len(found)} with "
+            f"environment.largest: {settings.largest}, width: {list(settings.width)} and held_out_share: "
+            f"{settings.held_out_share}; ask for fewer, or change these"
         )
     return found[:count]
 
