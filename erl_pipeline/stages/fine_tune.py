@@ -47,6 +47,13 @@ def plan_distillation(
     dataset = planner.add(
         BUILD_DISTILLATION, {ROLLOUTS: rollouts}, iteration=iteration, settings=planner.shared(rows)
     )
+    return plan_fine_tune(planner, state, iteration, dataset, model)
+
+
+def plan_fine_tune(
+    planner: Planner, state: RunState, iteration: int, dataset: str, model: str = POLICY
+) -> RunState:
+    """Train a model on a dataset, an artifact of kind `sft_dataset` of whatever stage; the state after it."""
     checkpoint = planner.add(
         FINE_TUNE,
         {**state.model_inputs(model), "dataset": dataset},
