@@ -21,9 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sources:
-    """`code`: for the environment and the method, package -> fingerprint of its sources. `files`: path, as
-    the
-    configuration names it -> SHA-256 of its content. `weights`: digest of a pretrained policy's files."""
+    """What was read.
+
+    `code`: for the environment and the method, package -> fingerprint of its sources. `files`: path, as the
+    configuration names it -> SHA-256 of its content. `weights`: digest of a pretrained policy's files.
+    """
 
     code: Mapping[CodeOwner, Mapping[str, str]]
     files: Mapping[str, str] = field(default_factory=dict)
