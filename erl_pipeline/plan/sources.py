@@ -6,24 +6,26 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from erl_pipeline.config.installed import plugins
 from erl_pipeline.config.policy import PretrainedPolicyConfig
 from erl_pipeline.plan.fingerprint import package_fingerprint
-from erl_pipeline.plugins import plugins
 from erl_pipeline.policies.checkpoint_files import weights_digest
 from storage.errors import InputError
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
-    from erl_pipeline.plan.stage import CodeOwner
+
+CodeOwner = Literal["environment", "method"]
+"""Whose sources, which people edit, are part of recipes."""
 
 
 @dataclass(frozen=True)
 class Sources:
     """What was read.
 
-    `code`: for the environment and the method, package -> fingerprint of its sources. `files`: path, as the
+    `code`: owner -> package -> fingerprint of its sources. `files`: path, as the
     configuration names it -> SHA-256 of its content. `weights`: digest of a pretrained policy's files.
     """
 

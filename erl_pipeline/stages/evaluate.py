@@ -51,7 +51,7 @@ def _slice(config: RunConfig, _sources: Sources) -> EvaluationSettings:
 
 def _evaluate(call: StageCall[EvaluationSettings]) -> StageResult:
     """Greedy attempts at every task, and sampled ones where the settings ask; write rows and scores."""
-    from erl_pipeline.evaluation.scores import score_evaluation
+    from erl_pipeline.stages.scores import score_evaluation
 
     settings = call.settings
     tasks = read_tasks(call.inputs[TASKS], HELD_OUT, call.resources)

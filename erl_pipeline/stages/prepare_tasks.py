@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from pydantic import SerializeAsAny
 
 from erl_pipeline.config.base import PluginSettings, Settings
+from erl_pipeline.config.installed import plugins
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.plan.resources import Resources
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.plugins import plugins
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.recipe import derive_seed
 from storage.errors import InputError

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.config.installed import plugins
 from erl_pipeline.config.optimizer import OptimizerConfig
 from erl_pipeline.plan.stage import StageCall, StageResult
-from erl_pipeline.plugins import plugins
 from erl_pipeline.policies.checkpoints import CHECKPOINT, LoadedPolicies, WeightsSettings, checkpoint_parts
 from erl_pipeline.stages.playing import release_engine
 from erl_pipeline.trainers.interface import Trainer, TrainingStart

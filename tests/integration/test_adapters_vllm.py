@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from erl_pipeline.engines.interface import POLICY, GenerationRequest, ServedCheckpoint
+from erl_pipeline.engines.serving import make_probe, served_checkpoint
 from erl_pipeline.engines.vllm.adapters import prove_adapter
 from erl_pipeline.engines.vllm.agreement import compare
 from erl_pipeline.engines.vllm.client import ServerFailure, VllmClient
@@ -20,7 +21,6 @@ from erl_pipeline.pipeline.train import train
 from erl_pipeline.policies.adapters import write_adapter
 from erl_pipeline.policies.checkpoints import checkpoint_parts, load_checkpoint
 from erl_pipeline.policies.pretrained import LoadedPolicy
-from erl_pipeline.policies.serving import make_probe, served_checkpoint
 from storage.errors import EngineError
 from storage.tables.trajectories import read_trajectories
 from tests.erl_pipeline.engines.vllm.small_policies import ENGINE, logprobs_of

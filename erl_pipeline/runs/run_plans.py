@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from erl_pipeline.config.differences import changed_settings
+from erl_pipeline.config.installed import plugins
 from erl_pipeline.config.policy import PretrainedPolicyConfig
 from erl_pipeline.plan.differences import recipe_differences
 from erl_pipeline.plan.plan import POLICY, Place, Plan, PlannedStage, RunState, stage_names
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.sources import Sources
-from erl_pipeline.plugins import plugins
 from erl_pipeline.stages.bootstrap import COLD_START, COPY_PRETRAINED
 from erl_pipeline.stages.evaluate import EVALUATE, plan_evaluation
 from erl_pipeline.stages.forget_memory import FORGET_MEMORY
