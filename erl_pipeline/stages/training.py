@@ -4,9 +4,11 @@ checkpoint."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from erl_pipeline.config.base import PluginSettings
+from pydantic import SerializeAsAny
+
+from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.installed import plugins
 from erl_pipeline.config.optimizer import OptimizerConfig
 from erl_pipeline.plan.stage import StageCall, StageResult
@@ -15,17 +17,25 @@ from erl_pipeline.stages.playing import release_engine
 from erl_pipeline.trainers.interface import Trainer, TrainingStart
 
 if TYPE_CHECKING:
-    from erl_pipeline.stages.fine_tune import FineTuneSettings
-    from erl_pipeline.stages.update_policy import UpdateSettings
     from erl_pipeline.trainers.metrics import FineTuneMetrics, UpdateMetrics
 
 ROLLOUTS = "rollouts"
 
 
-def open_trainer(
-    call: StageCall[Any], trainer: PluginSettings, optimizer: OptimizerConfig, weights: WeightsSettings
-) -> Trainer:
+class TrainingSettings(Settings):
+    """What every stage that trains reads of the configuration."""
+
+    optimizer: OptimizerConfig
+    trainer: SerializeAsAny[PluginSettings]
+    weights: WeightsSettings
+
+
+TrainingT = TypeVar("TrainingT", bound=TrainingSettings)
+
+
+def open_trainer(call: StageCall[TrainingT]) -> Trainer:
     """The trainer of the checkpoint among the stage's inputs. An engine gives its device back first."""
+    trainer, optimizer, weights = call.settings.trainer, call.settings.optimizer, call.settings.weights
     release_engine(call.resources)
     policies = loaded_policies(call)
     parts = checkpoint_parts(call.inputs)
@@ -58,7 +68,7 @@ def count_steps(call: StageCall[Any], total: int) -> Callable[[int, float], None
 
 
 def training_result(
-    call: StageCall[UpdateSettings] | StageCall[FineTuneSettings],
+    call: StageCall[TrainingT],
     trainer: Trainer,
     metrics: UpdateMetrics | FineTuneMetrics,
 ) -> StageResult:
