@@ -17,7 +17,7 @@ from storage.errors import InputError
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
 
-CodeOwner = Literal["environment", "method"]
+CodeOwner = Literal["environment", "method", "trainer"]
 """Whose sources, which people edit, are part of recipes."""
 
 
@@ -54,12 +54,15 @@ def read_sources(config: RunConfig) -> Sources:
     """
     environment = plugins("environments")[config.environment.type]
     method = plugins("methods")[config.method.type]
+    trainer = plugins("trainers")[config.trainer.type]
     paths = environment.value.files(config.environment).values()
     model = config.policy.model if isinstance(config.policy, PretrainedPolicyConfig) else None
     return Sources(
         code={
             "environment": {environment.package: package_fingerprint(environment.package)},
             "method": {method.package: package_fingerprint(method.package)},
+            # The project's own trainer is guarded by the versions of the stages that train.
+            "trainer": {} if trainer.is_own else {trainer.package: package_fingerprint(trainer.package)},
         },
         files={str(path): _sha256(path) for path in paths},
         weights=None if model is None else weights_digest(model),
@@ -72,7 +75,7 @@ def unread_sources(config: RunConfig) -> Sources:
     environment = plugins("environments")[config.environment.type]
     paths = environment.value.files(config.environment).values()
     return Sources(
-        code={"environment": {}, "method": {}},
+        code={"environment": {}, "method": {}, "trainer": {}},
         files={str(path): "" for path in paths},
         weights="" if isinstance(config.policy, PretrainedPolicyConfig) else None,
         read=False,

@@ -123,5 +123,6 @@ UPDATE_POLICY = Stage(
     settings=UpdateSettings,
     compute=_compute,
     slice=_slice,
+    code=("trainer",),
     needs="device",
 )
