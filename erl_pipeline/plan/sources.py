@@ -17,7 +17,7 @@ from storage.errors import InputError
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
 
-CodeOwner = Literal["environment", "method"]
+CodeOwner = Literal["environment", "method", "trainer"]
 """Whose sources, which people edit, are part of recipes."""
 
 
@@ -57,12 +57,15 @@ def read_sources(config: RunConfig) -> Sources:
     """
     environment = plugins("environments")[config.environment.type]
     method = plugins("methods")[config.method.type]
+    trainer = plugins("trainers")[config.trainer.type]
     paths = environment.value.files(config.environment).values()
     model = config.policy.model if isinstance(config.policy, PretrainedPolicyConfig) else None
     return Sources(
         code={
             "environment": {each: package_fingerprint(each) for each in environment.packages},
             "method": {each: package_fingerprint(each) for each in method.packages},
+            # The project's own trainer is guarded by the versions of the stages that train.
+            "trainer": {each: package_fingerprint(each) for each in trainer.packages if not trainer.is_own},
         },
         files={str(path): _sha256(path) for path in paths},
         weights=None if model is None else weights_digest(model),
@@ -75,7 +78,7 @@ def unread_sources(config: RunConfig) -> Sources:
     environment = plugins("environments")[config.environment.type]
     paths = environment.value.files(config.environment).values()
     return Sources(
-        code={"environment": {}, "method": {}},
+        code={"environment": {}, "method": {}, "trainer": {}},
         files={str(path): "" for path in paths},
         weights="" if isinstance(config.policy, PretrainedPolicyConfig) else None,
         read=False,

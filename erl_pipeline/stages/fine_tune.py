@@ -89,5 +89,6 @@ FINE_TUNE = Stage(
     settings=FineTuneSettings,
     compute=_compute,
     slice=_slice,
+    code=("trainer",),
     needs="device",
 )

@@ -122,5 +122,6 @@ UPDATE_POLICY = Stage(
     settings=UpdateSettings,
     compute=_compute,
     slice=_slice,
+    code=("trainer",),
     needs="device",
 )
