@@ -47,7 +47,7 @@ def plugins(json: Json = False) -> None:
 def _fingerprint(plugin: Plugin) -> str:
     from erl_pipeline.plan.fingerprint import package_fingerprint
 
-    return package_fingerprint(plugin.package)
+    return ", ".join(package_fingerprint(package) for package in plugin.packages)
 
 
 def _as_json(plugin: Plugin) -> dict[str, Any]:

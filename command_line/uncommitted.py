@@ -24,8 +24,9 @@ def uncommitted_code(config: RunConfig) -> list[str]:
         plugins("methods")[config.method.type],
         plugins("trainers")[config.trainer.type],
     ):
-        if plugin.distribution != "erl-pipeline" and _has_changes(plugin.package):
-            found.append(f"package {plugin.package} has changes that are not committed")
+        if plugin.distribution != "erl-pipeline":
+            changed = [package for package in plugin.packages if _has_changes(package)]
+            found += [f"package {package} has changes that are not committed" for package in changed]
     return found
 
 

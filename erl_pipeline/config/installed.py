@@ -18,6 +18,8 @@ from storage.errors import ConfigError
 SettingsModel = type[PluginSettings]
 Group = Literal["environments", "methods", "trainers", "runners"]
 
+_OWN = "erl-pipeline"
+
 PARTS: Mapping[Group, tuple[str, ...]] = {
     "environments": ("settings", "training_tasks", "held_out_tasks", "open", "files", "tiny"),
     "methods": (
@@ -48,9 +50,14 @@ class Plugin:
     value: Any
 
     @property
-    def package(self) -> str:
-        """The package whose sources are the plug-in: that of the module which declares it."""
-        return self.target.partition(":")[0]
+    def packages(self) -> tuple[str, ...]:
+        """The packages whose sources are the plug-in, and those that it names beside, such as a scorer's.
+
+        Of a foreign plug-in it is all of its top package, since its modules may share code.
+        """
+        module = self.target.partition(":")[0]
+        own = module if self.distribution == _OWN else module.partition(".")[0]
+        return (own, *getattr(self.value, "packages", ()))
 
     @property
     def is_own(self) -> bool:
@@ -128,9 +135,6 @@ def _find(group: Group) -> Plugins:
         elif plugin is not None:
             found[plugin.type] = plugin
     return Plugins(group, found, tuple(broken))
-
-
-_OWN = "erl-pipeline"
 
 
 def _distribution(point: importlib.metadata.EntryPoint) -> str:

@@ -130,6 +130,8 @@ class EnvironmentPlugin(Generic[SettingsT]):
     """Prompts that go with the environment's own rendering; None: the method's templates, as chat."""
     files: Callable[[SettingsT], Mapping[str, Path]] = _no_files
     """Setting that names a file -> that file. Identity holds its digest instead of the setting."""
+    packages: tuple[str, ...] = ()
+    """Further packages whose code decides what happens, such as a scorer's; its own always counts."""
     timing: Timing = "instant"
     """`instant`: no method ever waits, so that the episodes of a batch can go in step, and rollouts can be
     repeated byte for byte. `waiting`: steps take as long as they take; no episode waits for another's."""

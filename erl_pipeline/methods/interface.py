@@ -73,5 +73,7 @@ class Method(Generic[SettingsT]):
     """What tables and reports show of its runs, in order."""
     retrieval: Callable[[SettingsT], RetrievalSettings | None] = _no_retrieval
     """How its memory is searched; None where it has none."""
+    packages: tuple[str, ...] = ()
+    """Further packages whose code decides what happens; the method's own always counts."""
     plan_beginning: Callable[[Planner, RunState], RunState] = _nothing_more
     """Plans what the method needs once, before the first iteration, such as a second model."""

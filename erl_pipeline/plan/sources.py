@@ -23,8 +23,11 @@ CodeOwner = Literal["environment", "method", "trainer"]
 
 @dataclass(frozen=True)
 class Sources:
-    """`code`: owner -> package -> fingerprint of its sources. `files`: path, as the configuration names it
-    -> SHA-256 of its content. `weights`: digest of a pretrained policy's files."""
+    """What was read.
+
+    `code`: owner -> package -> fingerprint of its sources. `files`: path, as the
+    configuration names it -> SHA-256 of its content. `weights`: digest of a pretrained policy's files.
+    """
 
     code: Mapping[CodeOwner, Mapping[str, str]]
     files: Mapping[str, str] = field(default_factory=dict)
@@ -59,10 +62,10 @@ def read_sources(config: RunConfig) -> Sources:
     model = config.policy.model if isinstance(config.policy, PretrainedPolicyConfig) else None
     return Sources(
         code={
-            "environment": {environment.package: package_fingerprint(environment.package)},
-            "method": {method.package: package_fingerprint(method.package)},
+            "environment": {each: package_fingerprint(each) for each in environment.packages},
+            "method": {each: package_fingerprint(each) for each in method.packages},
             # The project's own trainer is guarded by the versions of the stages that train.
-            "trainer": {} if trainer.is_own else {trainer.package: package_fingerprint(trainer.package)},
+            "trainer": {each: package_fingerprint(each) for each in trainer.packages if not trainer.is_own},
         },
         files={str(path): _sha256(path) for path in paths},
         weights=None if model is None else weights_digest(model),

@@ -84,7 +84,9 @@ class StageCode:
 def in_tree() -> SourceTree:
     """The project's own modules. Its trainer counts to the stages that ask for one: recipes hold only the
     fingerprints of trainers that others wrote."""
-    trainers = [each.package for each in plugins("trainers").found.values() if each.is_own]
+    trainers = [
+        package for each in plugins("trainers").found.values() if each.is_own for package in each.packages
+    ]
     return SourceTree(FOLDER, ("storage", "erl_pipeline"), {"trainers": trainers})
 
 

@@ -145,13 +145,13 @@ def open_run(
 def carry_out(
     opened: OpenRun,
     plan: Plan,
-    trusted: frozenset[str],
+    trusted: frozenset[Place],
     on_outcome: Callable[[StageOutcome], None] = lambda _outcome: None,
 ) -> None:
     """Execute a plan for an open run, by the runner that its configuration names.
 
     Args:
-        trusted: artifacts of the run that are looked at only where something is made from them.
+        trusted: places of the run whose artifacts are looked at only where something is made from them.
         on_outcome: is told of every artifact, after it is recorded.
     """
     config = opened.config

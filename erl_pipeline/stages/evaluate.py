@@ -41,7 +41,8 @@ def plan_evaluation(planner: Planner, state: RunState, iteration: int, model: st
 
 def _slice(config: RunConfig, _sources: Sources) -> EvaluationSettings:
     return EvaluationSettings(
-        play=play_settings(config),
+        # No memory is retrieved from, so how it is searched changes nothing.
+        play=play_settings(config).model_copy(update={"retrieval": None}),
         samples_per_task=config.evaluation.samples_per_task,
         whole_episodes=config.evaluation.whole_episodes,
     )
@@ -53,7 +54,7 @@ def _evaluate(call: StageCall[EvaluationSettings]) -> StageResult:
     from storage.tables.trajectories import scan_trajectories, write_trajectories
 
     settings = call.settings
-    tasks = read_tasks(call.inputs[TASKS], HELD_OUT)
+    tasks = read_tasks(call.inputs[TASKS], HELD_OUT, call.resources)
     samples = settings.samples_per_task
     call.progress.begin(len(tasks) * (1 + samples), "episodes")
     played = play_episodes(

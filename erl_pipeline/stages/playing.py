@@ -227,7 +227,8 @@ def _served(
     serving = resources.keep("vllm", lambda: _ServedPolicy(started))
     if serving.checkpoint_id != parts.checkpoint_id:
         serving.checkpoint_id = ""
-        # What the trainer no longer needs, so that a server on the same GPU finds room.
+        # What the trainer keeps or no longer needs, so that a server on the same GPU finds room.
+        resources.keep("policies", LoadedPolicies).forget_trainer()
         release_cached_memory()
         started.serve(
             POLICY, served_checkpoint(policy, parts.checkpoint_id, parts.base_folder, parts.adapter_folder)

@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from erl_pipeline.stages.columns import ENTRIES
 from storage.runs.records import record_bytes
 from tests.command_line.invoke import SMALL, invoke
 
@@ -156,7 +157,7 @@ def test_a_run_keeps_its_memory_small(tmp_path: Path) -> None:
     assert found["merged"] + found["evicted"] > 0
     assert max(row["entries"] for row in found["versions"]) <= 3
     rows = invoke("status", "small", "--store", store, "--json").json["rows"]
-    assert [row["memory"] for row in rows[1:]] == [row["entries"] for row in found["versions"]]
+    assert [row[ENTRIES.name] for row in rows[1:]] == [row["entries"] for row in found["versions"]]
     assert invoke("lineage", "verify", "small", "--store", store).status == 0
 
 

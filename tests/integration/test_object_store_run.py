@@ -39,5 +39,5 @@ def test_a_run_in_a_bucket_goes_on_on_another_machine_to_the_same_bytes(
         output, _ = command("lineage", "verify", "small", "--store", STORE)
         assert "Pruned by retention: 2 files" in output
         _, told = command("train", config, "--store", STORE, "--no-prefect")
-        assert told == "Run small is finished: all 2 iterations are committed.\n"
+        assert told == "Run small is finished: it has 2 iterations, all committed.\n"
     s3fs.S3FileSystem.clear_instance_cache()
