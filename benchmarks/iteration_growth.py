@@ -6,7 +6,7 @@ iterations, in another to 1,000. Then, alternating, one more iteration in each, 
 - the stages' own seconds, and what the process does before and around them: reading the run, finding where it
   goes on, verifying the newest iteration, recording metrics, committing;
 - peak memory and CPU seconds;
-- the whole command `erl-pipeline train` without Prefect, from its start to its end, table and report included;
+- the whole command `erl-pipeline train` without Prefect, from start to end, table and report included;
   with `--prefect` the same with Prefect's server, flows and page.
 
     python benchmarks/iteration_growth.py --runs 7 --write

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from command_line.output import counted
 from erl_pipeline.evaluation.iterations import IterationRow, iteration_row, shown_value
-from erl_pipeline.methods.interface import Column
+from erl_pipeline.plan.column import Column
 from erl_pipeline.plan.job import StageOutcome
 
 _TELL_EVERY_SECONDS = 30

@@ -2,7 +2,7 @@
 
 An engine serves models by name, one checkpoint of each at a time. How it is given a checkpoint differs: an
 engine in this process takes the loaded policy, one in another process a `ServedCheckpoint`, which is plain
-data that whoever has the policy makes (`erl_pipeline.policies.serving`).
+data that whoever has the policy makes (`erl_pipeline.engines.serving`).
 """
 
 from __future__ import annotations

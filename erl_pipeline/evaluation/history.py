@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from erl_pipeline.evaluation.scores import SCORED_COLUMNS, greedy_outcomes
-from erl_pipeline.methods.interface import Column
+from erl_pipeline.plan.column import Column
 from erl_pipeline.stages.evaluate import EVALUATE_ON_REQUEST
 from erl_pipeline.stages.prepare_tasks import REQUESTED_TASKS
+from erl_pipeline.stages.scores import SCORED_COLUMNS, greedy_outcomes
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore

@@ -47,11 +47,14 @@ def files_fingerprint(files: Iterable[tuple[str, Path]]) -> str:
 
 
 def normalised_source(source: str) -> bytes:
-    """A text of a module's syntax tree that comments and formatting do not change.
+    """A text of a module's syntax tree that comments and formatting do not change."""
+    return normalised_tree(ast.parse(source))
 
-    It leaves out what is empty, so that fields which a later Python adds to its trees change nothing.
-    """
-    return "".join(_written(ast.parse(source))).encode("utf-8", "surrogatepass")
+
+def normalised_tree(tree: ast.AST) -> bytes:
+    """The same of a tree. What is empty is left out, so that fields which a later Python adds to its trees
+    change nothing."""
+    return "".join(_written(tree)).encode("utf-8", "surrogatepass")
 
 
 def _written(value: object) -> Iterator[str]:

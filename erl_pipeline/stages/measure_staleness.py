@@ -6,15 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pydantic import SerializeAsAny
 
-from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.objective import DecoupledCorrection
-from erl_pipeline.config.optimizer import OptimizerConfig
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.policies.checkpoints import CHECKPOINT, WeightsSettings, checkpoint_parts, weights_settings
+from erl_pipeline.policies.checkpoints import CHECKPOINT, checkpoint_parts, weights_settings
 from erl_pipeline.stages.rollouts import trajectory_files
-from erl_pipeline.stages.training import ROLLOUTS, loaded_policies, open_trainer
+from erl_pipeline.stages.training import ROLLOUTS, TrainingSettings, loaded_policies, open_trainer
 from erl_pipeline.trainers.sequences import trajectory_sequence
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
@@ -46,14 +43,11 @@ STALENESS_TABLE = TableFormat(
 )
 
 
-class StalenessSettings(Settings):
+class StalenessSettings(TrainingSettings):
     """What the measurement reads of the configuration."""
 
     correction: DecoupledCorrection
     microbatch_tokens: int
-    optimizer: OptimizerConfig
-    trainer: SerializeAsAny[PluginSettings]
-    weights: WeightsSettings
 
 
 def _slice(config: RunConfig, _sources: Sources) -> StalenessSettings:
@@ -89,7 +83,7 @@ def _compute(call: StageCall[StalenessSettings]) -> StageResult:
     versions = sorted({row.policy_version for row in rows})
     ages = {version: policy_age(store, version, parts.checkpoint_id) for version in versions}
     trained = [row for row in rows if any(row.response_mask)]
-    trainer = open_trainer(call, settings.trainer, settings.optimizer, settings.weights)
+    trainer = open_trainer(call)
     sequences = [trajectory_sequence(row) for row in trained]
     logprobs = [torch.from_numpy(each) for each in trainer.logprobs(sequences, settings.microbatch_tokens)]
     # Computing log-probabilities changes nothing: the update takes this policy up.

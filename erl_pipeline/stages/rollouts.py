@@ -75,7 +75,7 @@ def _generate(call: StageCall[RolloutSettings]) -> StageResult:
     """Generate one shard's episodes and write their trajectories."""
     rollouts = call.settings.rollouts
     iteration, shard = call.index["iteration"], call.index["shard"]
-    tasks = read_tasks(call.inputs[TASKS], TRAINING)
+    tasks = read_tasks(call.inputs[TASKS], TRAINING, call.resources)
     drawn = draw_tasks(tasks, rollouts.tasks_per_iteration, call.seed, iteration)
     mine = drawn[shard * rollouts.tasks_per_shard : (shard + 1) * rollouts.tasks_per_shard]
     call.progress.begin(len(mine) * rollouts.group_size, "episodes")

@@ -6,24 +6,26 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import SerializeAsAny
-
-from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.objective import ObjectiveConfig
-from erl_pipeline.config.optimizer import OptimizerConfig, UpdateConfig
+from erl_pipeline.config.optimizer import UpdateConfig
 from erl_pipeline.objectives.advantages import group_advantages
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import (
     BASE,
     CHECKPOINT,
-    WeightsSettings,
     checkpoint_parts,
     load_checkpoint,
     weights_settings,
 )
 from erl_pipeline.stages.rollouts import trajectory_files
-from erl_pipeline.stages.training import ROLLOUTS, count_steps, open_trainer, training_result
+from erl_pipeline.stages.training import (
+    ROLLOUTS,
+    TrainingSettings,
+    count_steps,
+    open_trainer,
+    training_result,
+)
 from erl_pipeline.trainers.interface import LoadPolicy, Reinforcement
 from erl_pipeline.trainers.sequences import TrainingSequence, trajectory_sequence
 from storage.artifacts.recipe import derive_seed
@@ -38,14 +40,11 @@ if TYPE_CHECKING:
 REFERENCE = "reference"
 
 
-class UpdateSettings(Settings):
+class UpdateSettings(TrainingSettings):
     """What an update reads of the configuration."""
 
     objective: ObjectiveConfig
-    optimizer: OptimizerConfig
     update: UpdateConfig
-    trainer: SerializeAsAny[PluginSettings]
-    weights: WeightsSettings
 
 
 def plan_update(
@@ -79,7 +78,7 @@ def _compute(call: StageCall[UpdateSettings]) -> StageResult:
     """Train on every trajectory of the rollouts, whatever its role; write the new checkpoint."""
     settings = call.settings
     rows = read_trajectories(trajectory_files(call.inputs[ROLLOUTS], call.resources.store))
-    trainer = open_trainer(call, settings.trainer, settings.optimizer, settings.weights)
+    trainer = open_trainer(call)
     work = Reinforcement(
         sequences=training_sequences(rows, settings.objective),
         objective=settings.objective,
@@ -123,5 +122,6 @@ UPDATE_POLICY = Stage(
     settings=UpdateSettings,
     compute=_compute,
     slice=_slice,
+    code=("trainer",),
     needs="device",
 )

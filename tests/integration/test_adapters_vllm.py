@@ -18,6 +18,7 @@ import torch
 from erl_pipeline.config.generation import operational_settings
 from erl_pipeline.config.load import load_config
 from erl_pipeline.engines.interface import POLICY, GenerationRequest, ServedCheckpoint
+from erl_pipeline.engines.serving import make_probe, served_checkpoint
 from erl_pipeline.engines.vllm.adapters import prove_adapter
 from erl_pipeline.engines.vllm.agreement import compare
 from erl_pipeline.engines.vllm.client import ServerFailure, VllmClient
@@ -30,7 +31,6 @@ from erl_pipeline.plan.runner import InProcessRunner
 from erl_pipeline.policies.adapters import write_adapter
 from erl_pipeline.policies.checkpoints import load_checkpoint, stored_parts, weights_settings
 from erl_pipeline.policies.pretrained import LoadedPolicy
-from erl_pipeline.policies.serving import make_probe, served_checkpoint
 from erl_pipeline.runs.driver import OpenRun, open_run
 from erl_pipeline.runs.planning import plan_for
 from storage.artifacts.store import ArtifactStore

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from erl_pipeline.evaluation.history import StageRecord
-from erl_pipeline.methods.interface import Column
+from erl_pipeline.plan.column import Column
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore

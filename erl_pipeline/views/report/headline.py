@@ -8,8 +8,8 @@ from string import Formatter
 from typing import Any
 
 from erl_pipeline.evaluation.history import CurvePoint, StageRecord
-from erl_pipeline.evaluation.statistics import PairedDifference
-from erl_pipeline.methods.interface import Column, Headline
+from erl_pipeline.plan.column import Column, Headline
+from erl_pipeline.statistics import PairedDifference
 from erl_pipeline.views.report.charts import short_number
 
 
