@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from erl_pipeline.config.base import Settings
 from erl_pipeline.plan.plan import Place, PlannedStage
-from erl_pipeline.plan.sources import Sources
-from erl_pipeline.plan.stage import CodeOwner, Stage
+from erl_pipeline.plan.sources import CodeOwner, Sources
+from erl_pipeline.plan.stage import Stage
 from storage.artifacts.recipe import Recipe, SharedJson
 from storage.errors import ConfigError, InputError
 

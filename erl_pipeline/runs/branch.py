@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from erl_pipeline.config.objective import DecoupledCorrection
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.plan.build import shared_stages
 from erl_pipeline.plan.plan import Place
 from erl_pipeline.plan.sources import unread_sources
 from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.driver import OpenRun
 from erl_pipeline.runs.planning import plan_as_made, plan_before_branch, stored_rollouts
+from erl_pipeline.runs.run_plans import shared_stages
 from storage.errors import ConfigError
 from storage.runs.ledger import LedgerEntry
-from storage.runs.origin import BranchOrigin, OfflineOrigin, read_origin, write_origin
+from storage.runs.origin import IMPORTED, BranchOrigin, OfflineOrigin, read_origin, write_origin
 from storage.runs.run import RunStore
-from storage.tables.trajectory_import import IMPORTED
 
 
 def begin_branch(opened: OpenRun, origin: BranchOrigin) -> None:

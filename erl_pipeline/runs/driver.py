@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from erl_pipeline.config.generation import operational_settings
+from erl_pipeline.config.installed import plugins
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.execution import Execution, execute
 from erl_pipeline.plan.job import StageOutcome
@@ -16,7 +17,6 @@ from erl_pipeline.plan.listener import Listener
 from erl_pipeline.plan.plan import Place, Plan, PlannedStage
 from erl_pipeline.plan.resources import WorkerSettings
 from erl_pipeline.plan.runner import Runner, RunnerCall
-from erl_pipeline.plugins import plugins
 from erl_pipeline.runs.config import refuse_other_settings
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from erl_pipeline.config.base import Settings
-from erl_pipeline.episodes.rows import opening_messages
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.stages.rollouts import trajectory_files
-from storage.tables.sft import SftRow, write_sft_rows
-from storage.tables.trajectories import Trajectory, read_trajectories
+
+if TYPE_CHECKING:
+    from storage.tables.sft import SftRow
+    from storage.tables.trajectories import Trajectory
 
 DATASET = "sft.parquet"
 
@@ -30,6 +32,9 @@ class DistillationSettings(Settings):
 
 def _compute(call: StageCall[DistillationSettings]) -> StageResult:
     """Write the dataset: attempts that succeeded, on the prompt of the first attempt of their episode."""
+    from storage.tables.sft import write_sft_rows
+    from storage.tables.trajectories import read_trajectories
+
     files = trajectory_files(call.inputs["rollouts"], call.resources.store)
     rows = list(distilled_rows(read_trajectories(files), call.settings))
     write_sft_rows(call.folder / DATASET, rows)
@@ -63,25 +68,36 @@ def distilled_rows(trajectories: Sequence[Trajectory], settings: DistillationSet
         if most is not None and rows_of_task[row.task_id] >= most:
             continue
         rows_of_task[row.task_id] += 1
-        first = firsts[row.episode_id]
         parent = by_id.get(row.parent_trajectory_id or "")
         via = parent if parent is not None and parent.role == settings.via_role else None
-        yield SftRow(
-            sft_row_id=f"s-{row.trajectory_id}",
-            prompt=tuple(
-                {"role": said["role"], "content": said["content"]} for said in opening_messages(first)
-            ),
-            completion=tuple(json.loads(row.messages)[len(opening_messages(row)) :]),
-            input_token_ids=first.prompt_token_ids + row.response_token_ids,
-            loss_mask=(0,) * len(first.prompt_token_ids) + row.response_mask,
-            trajectory_id=row.trajectory_id,
-            reflection_trajectory_id=via.trajectory_id if via else None,
-            first_trajectory_id=first.trajectory_id,
-            memory_entry_ids=via.memory_entry_ids if via else (),
-            task_id=row.task_id,
-            task_type=row.task_type,
-            episode_id=row.episode_id,
-            iteration=row.iteration,
-            policy_version=row.policy_version,
-            weight=1.0,
-        )
+        yield distilled_row(row, firsts[row.episode_id], via)
+
+
+def distilled_row(row: Trajectory, asked: Trajectory | None = None, via: Trajectory | None = None) -> SftRow:
+    """The supervised row of an attempt: its response, token for token as it was sampled.
+
+    Args:
+        asked: the attempt whose prompt the response is to be given on; None: its own.
+        via: the text between the two that led to it, such as a reflection.
+    """
+    from erl_pipeline.episodes.rows import opening_messages
+    from storage.tables.sft import SftRow
+
+    first = asked or row
+    return SftRow(
+        sft_row_id=f"s-{row.trajectory_id}",
+        prompt=tuple({"role": said["role"], "content": said["content"]} for said in opening_messages(first)),
+        completion=tuple(json.loads(row.messages)[len(opening_messages(row)) :]),
+        input_token_ids=first.prompt_token_ids + row.response_token_ids,
+        loss_mask=(0,) * len(first.prompt_token_ids) + row.response_mask,
+        trajectory_id=row.trajectory_id,
+        reflection_trajectory_id=via.trajectory_id if via else None,
+        first_trajectory_id=first.trajectory_id,
+        memory_entry_ids=via.memory_entry_ids if via else (),
+        task_id=row.task_id,
+        task_type=row.task_type,
+        episode_id=row.episode_id,
+        iteration=row.iteration,
+        policy_version=row.policy_version,
+        weight=1.0,
+    )

@@ -7,14 +7,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from erl_pipeline.config.differences import changed_settings
+from erl_pipeline.config.installed import plugins
 from erl_pipeline.config.policy import PretrainedPolicyConfig
 from erl_pipeline.plan.differences import recipe_differences
 from erl_pipeline.plan.plan import POLICY, Place, Plan, PlannedStage, RunState, stage_names
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.sources import Sources
-from erl_pipeline.plugins import plugins
 from erl_pipeline.stages.bootstrap import COLD_START, COPY_PRETRAINED
 from erl_pipeline.stages.evaluate import EVALUATE, plan_evaluation
+from erl_pipeline.stages.forget_memory import FORGET_MEMORY
 from erl_pipeline.stages.measure_staleness import MEASURE_STALENESS
 from erl_pipeline.stages.prepare_tasks import PREPARE_TASKS
 from storage.artifacts.recipe import Recipe
@@ -89,6 +90,11 @@ def plan_branch(
     changed = changed_settings(source_config, config)
     _refuse_shared_changes(beginning.displaced, changed, origin)
     _refuse_shared_changes(planner.displaced, changed, origin)
+    asked_for = {node.place for node, _ in planner.displaced}
+    for node in shared.values():
+        # What was asked to be forgotten comes with the first memory that the branch makes itself.
+        if node.iteration == at and node.place not in asked_for and node.stage is not FORGET_MEMORY:
+            raise _shared_change(node, changed, origin)
     for iteration in range(at + 1, iterations + 1):
         states.append(_plan_iteration(planner, states, iteration, last=iteration == iterations))
     return Plan(tuple(planner.nodes), tuple(states))
@@ -197,12 +203,16 @@ def _refuse_shared_changes(
             continue
         # A recipe also holds what follows from settings; people are told what they have set.
         found = recipe_differences(node.recipe, recipe)
-        reason = "; ".join(([each for each in found if each in changed] or list(changed))[:_EXAMPLES])
-        if node.iteration is None:
-            advice = "it is made once for all iterations: train a new run with `train --name`"
-        else:
-            advice = f"begin the branch there with --from {node.stage.shown_as}, or in a later iteration"
-        raise ConfigError(
-            f"the settings change {node.stage.name}, which comes before {origin.stage} in iteration "
-            f"{origin.iteration} and is shared ({reason}); {advice}"
-        )
+        raise _shared_change(node, [each for each in found if each in changed] or changed, origin)
+
+
+def _shared_change(node: PlannedStage, changed: Sequence[str], origin: BranchOrigin) -> ConfigError:
+    reason = "; ".join(changed[:_EXAMPLES])
+    if node.iteration is None:
+        advice = "it is made once for all iterations: train a new run with `train --name`"
+    else:
+        advice = f"begin the branch there with --from {node.stage.shown_as}, or in a later iteration"
+    return ConfigError(
+        f"the settings change {node.stage.name}, which comes before {origin.stage} in iteration "
+        f"{origin.iteration} and is shared ({reason}); {advice}"
+    )

@@ -1,0 +1,77 @@
+"""The game as an environment: what the policy says in; messages, reward and true feedback out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from erl_pipeline.environments.interface import Observation, Task, Transition
+from erl_pipeline.environments.messages import AssistantTurn, ToolSchema, user_message
+from guess_number.compact import CompactTexts
+from guess_number.game import Game, Guess
+from guess_number.prose import ProseTexts
+from guess_number.settings import GuessNumberConfig
+
+
+class Texts(Protocol):
+    """All texts about an attempt, and the reading of the policy's text."""
+
+    def instructions(self, game: Game) -> str: ...
+    def opening(self, game: Game) -> str: ...
+    def read(self, text: str) -> int | None: ...
+    def answer(self, game: Game, guess: Guess) -> str: ...
+    def trace(self, game: Game) -> str: ...
+    def feedback(self, game: Game) -> str: ...
+
+
+class GuessNumber:
+    """The attempts of one episode. It never waits, so nothing in it has to be awaited."""
+
+    tools: Sequence[ToolSchema] = ()
+
+    def __init__(self, settings: GuessNumberConfig, task: Task) -> None:
+        self._settings = settings
+        self._task = task
+        self._texts: Texts = CompactTexts() if settings.format == "compact" else ProseTexts()
+        self._game = self._begin()
+
+    @property
+    def instructions(self) -> str:
+        return self._texts.instructions(self._game)
+
+    async def reset(self) -> Observation:
+        self._game = self._begin()
+        return self._texts.opening(self._game)
+
+    async def step(self, turn: AssistantTurn) -> Transition:
+        possible = self._game.possible()
+        guess = self._game.guess(self._texts.read(turn.text))
+        return Transition(
+            messages=[user_message(self._texts.answer(self._game, guess))],
+            reward=reward(guess),
+            done=self._game.over,
+            # Their sums over an attempt are: how many guesses it took, and how many of them were wasted.
+            metrics={"guesses": 1.0, "wasted_guesses": float(guess.number not in possible)},
+        )
+
+    async def feedback(self) -> str:
+        return self._texts.feedback(self._game)
+
+    def trace(self) -> str:
+        return self._texts.trace(self._game)
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+    def _begin(self) -> Game:
+        return Game(**self._task.payload, max_guesses=self._settings.max_guesses)
+
+
+def reward(guess: Guess) -> float:
+    """1 for the right number."""
+    return 1.0 if guess.answer == "found" else 0.0
+
+
+def open_guess_number(settings: GuessNumberConfig, task: Task) -> GuessNumber:
+    """The environment of a task."""
+    return GuessNumber(settings, task)
