@@ -7,8 +7,7 @@ from typing import Literal
 
 from erl_pipeline.config.base import Settings
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.stages.build_distillation import distilled_row
-from erl_pipeline.stages.fine_tune import DATASET
+from erl_pipeline.stages.build_distillation import DATASET, distilled_row
 from erl_pipeline.stages.rollouts import trajectory_files
 from erl_pipeline.stages.training import ROLLOUTS
 from storage.tables.sft import write_sft_rows
