@@ -13,7 +13,7 @@ from command_line.output import counted, print_json, print_line, print_table
 
 if TYPE_CHECKING:
     from erl_pipeline.evaluation.run_difference import Measurement, ResultDifference, StageDifference
-    from erl_pipeline.methods.interface import Column
+    from erl_pipeline.plan.column import Column
 
 RunA = Annotated[str, typer.Argument(metavar="RUN_A", help="Name of a run in the store.")]
 RunB = Annotated[str, typer.Argument(metavar="RUN_B", help="Name of another run in the store.")]

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from command_line.output import counted
 from erl_pipeline.evaluation.iterations import IterationRow, iteration_row, shown_value
-from erl_pipeline.methods.interface import Column
+from erl_pipeline.plan.column import Column
 from erl_pipeline.plan.job import StageOutcome
 
 _TELL_EVERY_SECONDS = 30
@@ -169,7 +169,9 @@ class ProgressDisplay:
             parts, known.outcomes = known.outcomes, []
         row = iteration_row(outcome.iteration or 0, [*parts, outcome], self._columns)
         name = f"{outcome.stage:<{_NAME_WIDTH}}"
-        words = self._row_in_words(row) or self._in_words({**outcome.counters, **outcome.metrics})
+        words = self._row_in_words(row)
+        if not words and "loss" in (numbers := {**outcome.counters, **outcome.metrics}):
+            words = f"loss {numbers['loss']:.4f}"
         return f"{self._heading(row.iteration)}  {name}  {row.seconds:6.1f} s  {words}".rstrip()
 
     def _heading(self, iteration: int) -> str:

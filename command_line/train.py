@@ -80,7 +80,7 @@ def train(
     finished = None if check else find_finished_run(resolved, store, target)
     if finished is not None:
         print(
-            f"Run {finished.name} is finished: all of {counted(target, 'iteration')} is committed.",
+            f"Run {finished.name} is finished: it has {counted(target, 'iteration')}, all committed.",
             file=sys.stderr,
         )
     else:

@@ -23,7 +23,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from erl_pipeline.engines.interface import Interrupted
 from erl_pipeline.plan.resources import WorkerSettings
 from flows.local_server import OrchestratorError, log_to_file, prefect_api
-from flows.task_runs import CANCELLED, COMPLETED, FAILED, RUNNING, TaskState, Work
+from flows.task_states import CANCELLED, COMPLETED, FAILED, RUNNING, TaskState, Work
 
 _LOOK_SECONDS = 0.05
 _RECORDING_SECONDS = 60.0

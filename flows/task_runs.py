@@ -11,63 +11,25 @@ import os
 import queue
 import time
 from collections import Counter
-from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from erl_pipeline.engines.interface import Interrupted
 from erl_pipeline.plan.job import StageOutcome
 from erl_pipeline.plan.plan import PlannedStage
 from erl_pipeline.plan.runner import RunnerCall
+from flows.task_states import CANCELLED, COMPLETED, FAILED, RUNNING, TaskRun, TaskState, Work
 
 if TYPE_CHECKING:
     from flows.page import RunPage
 
-RUNNING, COMPLETED, FAILED, CANCELLED = "RUNNING", "COMPLETED", "FAILED", "CANCELLED"
-"""States of Prefect's runs."""
-
 _BATCH_SECONDS = 0.3
 _TABLE_SECONDS = 10.0
-
-
-@dataclass(frozen=True)
-class TaskRun:
-    """A stage that is computed, as Prefect gets to know it.
-
-    `parents`: name of an input -> the task run of this flow run that made it.
-    """
-
-    name: str
-    stage: str
-    iteration: int | None
-    started: datetime
-    parents: Mapping[str, UUID]
-    id: UUID = field(default_factory=uuid4)
-
-
-@dataclass(frozen=True)
-class TaskState:
-    """A state of a task run: one of those above."""
-
-    task_run: TaskRun
-    type: str
-    at: datetime
-    message: str
-
-
-@dataclass(frozen=True)
-class Work:
-    """What one flow run has done so far."""
-
-    computed: Mapping[str, int]
-    reused: int
-    seconds: float
 
 
 class TaskRuns:

@@ -27,6 +27,13 @@ KINDS: dict[str, ArtifactKind] = {
     "evaluate": "evaluation",
 }
 
+CONFIG = {
+    "name": "base",
+    "iterations": 2,
+    "environment": {"type": "frozen_lake"},
+    "policy": {"type": "tiny"},
+}
+
 
 @dataclass(frozen=True)
 class History:
@@ -49,7 +56,7 @@ class History:
 
 def write_history(store_uri: str) -> History:
     store, runs = ArtifactStore(store_uri), RunStore(store_uri)
-    base, branch = runs.create("base", {"seed": 0}), runs.create("branch", {"seed": 0})
+    base, branch = runs.create("base", CONFIG), runs.create("branch", CONFIG)
     ids: dict[str, str] = {}
 
     def commit(

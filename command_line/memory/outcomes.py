@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from erl_pipeline.evaluation.memory_effect import MemoryEffect
-    from erl_pipeline.evaluation.statistics import Estimate
+    from erl_pipeline.statistics import Estimate
 
 
 def effect_lines(effect: MemoryEffect, what: str, others: str) -> list[str]:

@@ -10,13 +10,13 @@ from command_line.replay.planned_branch import planned_branch
 from command_line.replay.stored import StoredRun
 from erl_pipeline.config.load import change_config, load_config
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.plan.build import plan_run, shared_stages
 from erl_pipeline.plan.forecast import Forecast, forecast
 from erl_pipeline.plan.plan import Place, Plan
 from erl_pipeline.plan.sources import read_sources
 from erl_pipeline.runs.config import refuse_other_settings, run_config
 from erl_pipeline.runs.lookups import StoreLookups
 from erl_pipeline.runs.planning import plan_as_made, plan_for
+from erl_pipeline.runs.run_plans import plan_run, shared_stages
 from storage.errors import ConfigError, InputError
 from storage.runs.run import Run, RunStore
 

@@ -12,17 +12,16 @@ from command_line.replay.stored import own_settings, require_other_name
 from erl_pipeline.config.differences import changed_settings
 from erl_pipeline.config.load import change_config, load_config
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.plan.build import plan_run
 from erl_pipeline.plan.forecast import own_differences
 from erl_pipeline.plan.sources import unread_sources
 from erl_pipeline.runs.branch import begin_offline, require_correction
 from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.planning import stored_rollouts
+from erl_pipeline.runs.run_plans import plan_run
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError, InputError
-from storage.runs.origin import OfflineOrigin
+from storage.runs.origin import IMPORTED, OfflineOrigin
 from storage.runs.run import Run, RunStore
-from storage.tables.trajectory_import import IMPORTED
 
 _EXAMPLES = 3
 

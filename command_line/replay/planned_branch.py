@@ -9,10 +9,10 @@ from command_line.replay.stored import StoredRun, own_settings
 from erl_pipeline.config.differences import changed_settings
 from erl_pipeline.config.load import change_config
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.plan.build import plan_branch, shared_stages
 from erl_pipeline.plan.plan import Plan
 from erl_pipeline.plan.sources import read_sources
-from erl_pipeline.runs.planning import plan_as_made
+from erl_pipeline.runs.planning import plan_before_branch
+from erl_pipeline.runs.run_plans import plan_branch, shared_stages
 from storage.errors import InputError
 from storage.runs.origin import BranchOrigin
 
@@ -51,7 +51,7 @@ def planned_branch(
     if not changed:
         raise InputError(f"run {run} has these settings already; leave out --set and --as to audit it")
     origin = BranchOrigin(run=run, iteration=iteration, stage=stage)
-    source = plan_as_made(store, stored.run, iteration)
+    source = plan_before_branch(store, stored.run, origin)
     shared = shared_stages(source, iteration, stage)
     plan = plan_branch(config, read_sources(config), source, stored.config, origin, iterations=last)
     return PlannedBranch(config, origin, plan, len(shared), changed)

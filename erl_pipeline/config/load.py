@@ -9,9 +9,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from erl_pipeline.config.explain import explain
+from erl_pipeline.config.installed import Group, plugins
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.config.yaml_values import KeyPath, parse_yaml, shorten
-from erl_pipeline.plugins import Group, plugins
 from storage.errors import ConfigError
 
 Options = Mapping[str, tuple[str, Any]]

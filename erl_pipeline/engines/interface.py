@@ -2,7 +2,7 @@
 
 An engine serves models by name, one checkpoint of each at a time. How it is given a checkpoint differs: an
 engine in this process takes the loaded policy, one in another process a `ServedCheckpoint`, which is plain
-data that whoever has the policy makes (`erl_pipeline.policies.serving`).
+data that whoever has the policy makes (`erl_pipeline.engines.serving`).
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 POLICY = "policy"
 """The name of the model that attempts tasks; a method may have others."""

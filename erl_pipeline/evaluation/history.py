@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from erl_pipeline.evaluation.scores import SCORED_COLUMNS, greedy_outcomes
-from erl_pipeline.methods.interface import Column
+from erl_pipeline.plan.column import Column
 from erl_pipeline.stages.evaluate import EVALUATE_ON_REQUEST
+from erl_pipeline.stages.prepare_tasks import REQUESTED_TASKS
+from erl_pipeline.stages.scores import SCORED_COLUMNS, greedy_outcomes
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
@@ -94,7 +95,7 @@ class CurvePoint:
 
 def is_on_request(stage: str) -> bool:
     """Whether artifacts of this stage are made when somebody asks, outside the plan of a run."""
-    return stage == EVALUATE_ON_REQUEST.name
+    return stage in (EVALUATE_ON_REQUEST.name, REQUESTED_TASKS.name)
 
 
 def read_history(store: ArtifactStore, run: Run) -> list[StageRecord]:

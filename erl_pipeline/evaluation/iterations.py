@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from erl_pipeline.evaluation.history import StageRecord, stored_records
-from erl_pipeline.methods.interface import Column
+from erl_pipeline.plan.column import Column
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
 from storage.runs.ledger import LedgerEntry

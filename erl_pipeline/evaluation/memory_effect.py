@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from erl_pipeline.evaluation.statistics import Estimate, RateDifference, rate_difference, sampled_success_rate
+from erl_pipeline.statistics import Estimate, RateDifference, rate_difference, sampled_success_rate
 from storage.memory.use import Comparison, Outcomes
 
 

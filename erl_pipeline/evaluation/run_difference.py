@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from erl_pipeline.evaluation.history import StageRecord, held_out_evaluations, stage_order, stored_outcomes
-from erl_pipeline.evaluation.statistics import PairedDifference, paired_difference
-from erl_pipeline.methods.interface import Column
+from erl_pipeline.plan.column import Column
+from erl_pipeline.statistics import PairedDifference, paired_difference
 from storage.artifacts.store import ArtifactStore
 
 Sharing = Literal["shared", "differs", "only A", "only B"]

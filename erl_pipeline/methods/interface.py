@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from erl_pipeline.config.base import PluginSettings
 
@@ -14,71 +14,11 @@ if TYPE_CHECKING:
     from erl_pipeline.environments.prompt_format import PromptFormat
     from erl_pipeline.episodes.context import EpisodeProtocol
     from erl_pipeline.episodes.limits import RoleLimits
+    from erl_pipeline.plan.column import Column
     from erl_pipeline.plan.plan import RunState
     from erl_pipeline.plan.planner import Planner
 
 SettingsT = TypeVar("SettingsT", bound=PluginSettings)
-
-
-@dataclass(frozen=True)
-class ChartLine:
-    """How reports draw a column: a line in the chart with this title, beside those of the same title.
-
-    `line` is its name there, `unit` that of the vertical axis, `note` is written below the title.
-    """
-
-    chart: str
-    line: str
-    unit: str
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Headline:
-    """A figure at the head of a report: the total over all iterations, the newest value, or the first and the
-    newest. In `detail` names of counters of the stage in braces stand for their totals."""
-
-    label: str
-    over: Literal["total", "newest", "change"]
-    detail: str
-
-
-@dataclass(frozen=True)
-class Column:
-    """A number that people look at: where a run's manifests hold it, and how it is shown.
-
-    Terminal tables, reports, differences of runs, drawings and progress displays all show the columns of the
-    run's method. `label` is short, for terminals; `title` heads the column in reports (default: the label).
-    `format` is a format specification such as `.3f` or `,d`. `compare` says that differences between runs are
-    of interest, `share` that it is a share in [0, 1], which reports give in percent, `interval` that the
-    manifest has the ends of its 95 % interval as `METRIC_low` and `METRIC_high`, and `adds_up` that its sum
-    over iterations is of interest. With `only_with` the number means something only where the manifest has
-    that other number and it is not 0. Without `in_tables` only reports show it, by its `drawn` line.
-    """
-
-    stage: str
-    metric: str
-    label: str
-    meaning: str
-    format: str = ".3f"
-    compare: bool = False
-    title: str = ""
-    share: bool = False
-    interval: bool = False
-    adds_up: bool = False
-    only_with: str = ""
-    in_tables: bool = True
-    drawn: ChartLine | None = None
-    headline: Headline | None = None
-
-    @property
-    def name(self) -> str:
-        """What tells it from all others; trackers and JSON output call the number so."""
-        return f"{self.stage}/{self.metric}"
-
-    def text(self, value: float) -> str:
-        """A value as tables show it."""
-        return format(round(value) if self.format.endswith("d") else value, self.format)
 
 
 class PlanLearning(Protocol):

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from erl_pipeline.engines.interface import Interrupted
 from erl_pipeline.plan.job import StageJob, StageOutcome, outcome_of
 from erl_pipeline.plan.listener import Listener
-from erl_pipeline.plan.plan import Plan, PlannedStage
+from erl_pipeline.plan.plan import Place, Plan, PlannedStage
 from erl_pipeline.plan.resources import WorkerSettings
 from erl_pipeline.plan.runner import Runner, WorkerDied
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
-from storage.errors import DamagedArtifact, EngineError, InputError, StoreError
+from storage.errors import ConfigError, DamagedArtifact, EngineError, InputError, StoreError
 
 _LOOK_SECONDS = 0.2
 _DEATHS = 3
@@ -29,8 +29,8 @@ class Execution:
     """What a walk needs beside the plan.
 
     `record` is called, in the thread that walks, with every artifact that the run gets or goes by, once it is
-    whole. Artifacts whose ids are `trusted` stand in the run's ledger: they are looked at only where
-    something is to be made from them. `stopped` tells whether the run was asked to stop.
+    whole. Artifacts at `trusted` places stand in the run's ledger: they are looked at only where something is
+    to be made from them. `stopped` tells whether the run was asked to stop.
     """
 
     store: ArtifactStore
@@ -40,15 +40,15 @@ class Execution:
     listener: Listener
     record: Callable[[PlannedStage, StageOutcome], None]
     stopped: Callable[[], bool]
-    trusted: Collection[str] = frozenset()
+    trusted: Collection[Place] = frozenset()
 
 
 def execute(plan: Plan, execution: Execution) -> None:
     """Bring every artifact of a plan into the store.
 
     A damaged artifact is set aside and made again, also where it is an old one that something new is to be
-    made from. Raises what a stage raises, after those beside it have ended, and `Interrupted` when the run
-    was asked to stop.
+    made from. Raises what a stage raises, after those beside it have ended and are recorded, and
+    `Interrupted` when the run was asked to stop. Raises ConfigError for stages that wait for each other.
     """
     _Walk(plan, execution).run()
 
@@ -74,11 +74,12 @@ class _Walk:
         self._failures: Counter[int] = Counter()
         self._deaths: Counter[int] = Counter()
         self._whole: set[str] = set()
+        self._absent: set[str] = set()
         self._numbers = {node.artifact_id: at for at, node in reversed(list(enumerate(plan.nodes)))}
-        self._pending = {node.artifact_id for node in plan.nodes if node.artifact_id not in execution.trusted}
-        for number, node in enumerate(plan.nodes):
-            if node.artifact_id in self._pending:
-                self._await(number, set(node.recipe.inputs.values()) & self._pending)
+        wanted = [at for at, node in enumerate(plan.nodes) if node.place not in execution.trusted]
+        self._pending = {plan.nodes[number].artifact_id for number in wanted}
+        for number in wanted:
+            self._await(number, set(plan.nodes[number].recipe.inputs.values()) & self._pending)
 
     def run(self) -> None:
         """Go on until nothing is left to do."""
@@ -92,7 +93,10 @@ class _Walk:
                     time.sleep(_LOOK_SECONDS)
         finally:
             # What is in flight commits whole, or looks at the wish to stop.
-            wait(self._at_work)
+            self._record_the_rest()
+        if self._unmet:
+            waiting = ", ".join(self._plan.nodes[number].title for number in sorted(self._unmet))
+            raise ConfigError(f"these stages wait for each other: {waiting}")
 
     def _await(self, number: int, artifact_ids: set[str]) -> None:
         """Let a stage begin when these are there."""
@@ -115,7 +119,7 @@ class _Walk:
             node = self._plan.nodes[number]
             if any(node.artifact_id == self._plan.nodes[each.number].artifact_id for each in self._work()):
                 self._await(number, {node.artifact_id})
-            elif self._failures[number] or not self._reuse(number):
+            elif not self._reuse(number):
                 if not self._has_room(node):
                     held.append(number)
                 elif damaged := self._damaged_inputs(node):
@@ -128,9 +132,12 @@ class _Walk:
     def _reuse(self, number: int) -> bool:
         """Whether the artifact is committed and whole; a damaged one is set aside."""
         node, started = self._plan.nodes[number], time.perf_counter()
+        if node.artifact_id in self._absent:
+            return False
         try:
             manifest = self._store.find(node.artifact_id, node.stage.name)
             if manifest is None:
+                self._absent.add(node.artifact_id)
                 return False
             self._store.open_found(manifest)
         except DamagedArtifact as damage:
@@ -150,12 +157,16 @@ class _Walk:
     def _damaged_inputs(self, node: PlannedStage) -> set[str]:
         """Inputs that are not whole and will be made again; the stages that make them are put in line."""
         again = set()
-        for artifact_id in node.recipe.inputs.values():
+        to_check = list(node.recipe.inputs.values())
+        while to_check:
+            artifact_id = to_check.pop(0)
             if artifact_id in self._whole:
                 continue
             try:
-                self._store.open(artifact_id)
+                manifest = self._store.open(artifact_id).manifest
                 self._whole.add(artifact_id)
+                if manifest.kind == "rollouts":  # It has no files: whoever reads it reads what it lists.
+                    to_check += manifest.inputs.values()
             except DamagedArtifact as damage:
                 if artifact_id not in self._numbers:
                     raise
@@ -178,6 +189,7 @@ class _Walk:
     def _set_aside(self, artifact_id: str, damage: DamagedArtifact) -> None:
         self._given.listener.warn(f"{damage} It is set aside and made again.")
         self._store.discard_damaged(artifact_id)
+        self._absent.add(artifact_id)
 
     def _submit(self, number: int) -> None:
         node = self._plan.nodes[number]
@@ -203,6 +215,7 @@ class _Walk:
         if isinstance(error, WorkerDied) and self._deaths[number] < _DEATHS:
             self._deaths[number] += 1
             self._given.listener.warn(f"{node.title}: {error}. It is computed again.")
+            self._absent.discard(node.artifact_id)  # It may have died after the commit.
             heapq.heappush(self._ready, number)
         elif (
             isinstance(error, EngineError | StoreError)
@@ -215,6 +228,17 @@ class _Walk:
         else:
             raise error
 
+    def _record_the_rest(self) -> None:
+        """Wait for what is at work; what it commits stands in the ledger too, however the walk ends."""
+        wait(self._at_work)
+        for future, work in sorted(self._at_work.items(), key=lambda each: each[1].number):
+            error = future.exception()
+            if error is None:
+                self._finish(work.number, future.result(), reused=False, started=work.started)
+            elif not isinstance(error, Interrupted):
+                self._given.listener.warn(f"{self._plan.nodes[work.number].title} failed too: {error}")
+        self._at_work.clear()
+
     def _finish(self, number: int, manifest: Manifest, *, reused: bool, started: float) -> None:
         node = self._plan.nodes[number]
         given = outcome_of(node, manifest, reused, started)
@@ -222,6 +246,7 @@ class _Walk:
         self._given.runner.finished(given)
         self._given.listener.stage_finished(node.title, given)
         self._whole.add(node.artifact_id)
+        self._absent.discard(node.artifact_id)
         self._pending.discard(node.artifact_id)
         for dependent in self._dependents.pop(node.artifact_id, []):
             unmet = self._unmet[dependent]

@@ -56,10 +56,16 @@ def files_fingerprint(files: Iterable[tuple[str, Path]]) -> str:
 def normalised_source(source: str | bytes) -> bytes:
     """A text of a module's syntax tree that comments and formatting do not change.
 
-    It leaves out what is empty, so that fields which a later Python adds to its trees change nothing. Bytes
-    are read in the encoding that they declare. Raises `SyntaxError` or `ValueError` for what is no Python.
+    Bytes are read in the encoding that they declare. Raises `SyntaxError` or `ValueError` for what is no
+    Python.
     """
-    return "".join(_written(ast.parse(source))).encode()
+    return normalised_tree(ast.parse(source))
+
+
+def normalised_tree(tree: ast.AST) -> bytes:
+    """The same of a tree. What is empty is left out, so that fields which a later Python adds to its trees
+    change nothing."""
+    return "".join(_written(tree)).encode()
 
 
 def _written(value: object) -> Iterator[str]:

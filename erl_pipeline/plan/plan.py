@@ -27,9 +27,12 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class PlannedStage:
-    """One stage of a plan. `settings` are those of the recipe, as an object. `artifact_id` is the recipe's,
-    but for what a run is known to have made by another
-    recipe; `locations` says where files lie whose digests are in the settings (SHA-256 -> path)."""
+    """One stage of a plan.
+
+    `settings` are those of the recipe, as an object. `artifact_id` is the recipe's, but for what a run is
+    known to have made by another recipe. `locations` says where files lie whose digests are in the settings:
+    SHA-256 -> path.
+    """
 
     stage: Stage[Any]
     settings: Settings
@@ -101,6 +104,11 @@ class Plan:
     def of_iteration(self, iteration: int) -> Sequence[PlannedStage]:
         """The stages of an iteration; of 0, those before the first."""
         return self._by_iteration.get(iteration, ())
+
+    def through(self, iterations: int) -> Plan:
+        """The same up to the end of an iteration."""
+        kept = tuple(node for node in self.nodes if (node.iteration or 0) <= iterations)
+        return Plan(kept, self.states[: iterations + 1])
 
     def maker_of(self, artifact_id: str) -> PlannedStage:
         """The stage that makes an artifact of the plan."""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from erl_pipeline.config.base import Settings
 from erl_pipeline.plan.plan import Place, PlannedStage
-from erl_pipeline.plan.sources import Sources
-from erl_pipeline.plan.stage import CodeOwner, Stage
+from erl_pipeline.plan.sources import CodeOwner, Sources
+from erl_pipeline.plan.stage import Stage
 from storage.artifacts.recipe import Recipe, SharedJson
 from storage.errors import ConfigError, InputError
 
@@ -24,7 +24,8 @@ class Planner:
     Args:
         requests: iteration -> what somebody asked to have forgotten after it, as artifact ids.
         recorded: place -> artifact id, of a run that is to be planned as it was made: each stage then has the
-            id that is recorded, whatever its recipe would give now, and one that is not recorded is an error.
+            id that is recorded, whatever its recipe would give now.
+        partial: a stage that is not recorded has the id that its recipe gives; else it is an error.
         external: artifacts that are in the store and that no stage of the plan makes.
         shared: stages of another run that stand in this one as they are; see `displaced`.
     """
@@ -36,6 +37,7 @@ class Planner:
         *,
         requests: Mapping[int, tuple[str, ...]] | None = None,
         recorded: Mapping[Place, str] | None = None,
+        partial: bool = False,
         external: frozenset[str] = frozenset(),
         shared: Mapping[Place, PlannedStage] | None = None,
     ) -> None:
@@ -46,6 +48,7 @@ class Planner:
         self.displaced: list[tuple[PlannedStage, Recipe]] = []
         """Each shared stage that was asked for, and the recipe that this configuration gives it."""
         self._recorded = recorded
+        self._partial = partial
         self._shared = shared or {}
         # Requests to forget are committed when they are made, before any plan with them.
         self._known = {*external, *(request for each in self.requests.values() for request in each)}
@@ -108,6 +111,16 @@ class Planner:
         self.nodes.append(node)
         return node.artifact_id
 
+    def evaluation_due(self, stage: Stage[Any], iteration: int, *, last: bool) -> bool:
+        """Whether an iteration ends with an evaluation; of a run planned as it was made, whether it did.
+
+        Args:
+            last: the run ends with this iteration.
+        """
+        if self._recorded is not None:
+            return Place(iteration, stage.name, "") in self._recorded
+        return last or iteration % self.config.evaluation.every == 0
+
     def take(self, node: PlannedStage) -> str:
         """Put in a stage as another plan has it; the id of its artifact."""
         self._known.add(node.artifact_id)
@@ -137,10 +150,11 @@ class Planner:
         artifact_id = recipe.artifact_id
         if self._recorded is not None:
             place = Place(iteration or 0, stage.name, key)
-            if place not in self._recorded:
+            if place in self._recorded:
+                artifact_id = self._recorded[place]
+            elif not self._partial:
                 where = "" if iteration is None else f" in iteration {iteration}"
                 raise InputError(f"the run has no {f'{stage.name} {key}'.strip()}{where}")
-            artifact_id = self._recorded[place]
         return PlannedStage(stage, settings, recipe, iteration, key, artifact_id, self._locations)
 
     def _dump(self, settings: Settings) -> SharedJson:

@@ -14,11 +14,12 @@ from erl_pipeline.plan.job import StageJob, StageOutcome, compute
 from erl_pipeline.plan.listener import Listener, StageProgress
 from erl_pipeline.plan.resources import Resources, WorkerSettings
 from storage.artifacts.manifest import Manifest
+from storage.errors import PipelineError
 
 SettingsT = TypeVar("SettingsT", bound=PluginSettings)
 
 
-class WorkerDied(Exception):
+class WorkerDied(PipelineError):
     """The process that computed a stage ended without a word; nothing of the stage is committed."""
 
 

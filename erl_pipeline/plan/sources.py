@@ -6,24 +6,28 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from erl_pipeline.config.installed import plugins
 from erl_pipeline.config.policy import PretrainedPolicyConfig
 from erl_pipeline.plan.fingerprint import package_fingerprint
-from erl_pipeline.plugins import plugins
 from erl_pipeline.policies.checkpoint_files import weights_digest
 from storage.errors import InputError
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
-    from erl_pipeline.plan.stage import CodeOwner
+
+CodeOwner = Literal["environment", "method", "trainer"]
+"""Whose sources, which people edit, are part of recipes."""
 
 
 @dataclass(frozen=True)
 class Sources:
-    """`code`: for the environment and the method, package -> fingerprint of its sources. `files`: path, as
-    the
-    configuration names it -> SHA-256 of its content. `weights`: digest of a pretrained policy's files."""
+    """What was read.
+
+    `code`: owner -> package -> fingerprint of its sources. `files`: path, as the
+    configuration names it -> SHA-256 of its content. `weights`: digest of a pretrained policy's files.
+    """
 
     code: Mapping[CodeOwner, Mapping[str, str]]
     files: Mapping[str, str] = field(default_factory=dict)
@@ -53,12 +57,15 @@ def read_sources(config: RunConfig) -> Sources:
     """
     environment = plugins("environments")[config.environment.type]
     method = plugins("methods")[config.method.type]
+    trainer = plugins("trainers")[config.trainer.type]
     paths = environment.value.files(config.environment).values()
     model = config.policy.model if isinstance(config.policy, PretrainedPolicyConfig) else None
     return Sources(
         code={
             "environment": {each: package_fingerprint(each) for each in environment.packages},
             "method": {each: package_fingerprint(each) for each in method.packages},
+            # The project's own trainer is guarded by the versions of the stages that train.
+            "trainer": {each: package_fingerprint(each) for each in trainer.packages if not trainer.is_own},
         },
         files={str(path): _sha256(path) for path in paths},
         weights=None if model is None else weights_digest(model),
@@ -71,7 +78,7 @@ def unread_sources(config: RunConfig) -> Sources:
     environment = plugins("environments")[config.environment.type]
     paths = environment.value.files(config.environment).values()
     return Sources(
-        code={"environment": {}, "method": {}},
+        code={"environment": {}, "method": {}, "trainer": {}},
         files={str(path): "" for path in paths},
         weights="" if isinstance(config.policy, PretrainedPolicyConfig) else None,
         read=False,

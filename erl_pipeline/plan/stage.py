@@ -16,15 +16,12 @@ from storage.artifacts.recipe import ArtifactKind
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
-    from erl_pipeline.plan.sources import Sources
+    from erl_pipeline.plan.sources import CodeOwner, Sources
 
 SettingsT = TypeVar("SettingsT", bound=Settings)
 
 Needs = Literal["device", "processor"]
 """What a stage keeps busy: a device on which models run, or a processor alone."""
-
-
-CodeOwner = Literal["environment", "method"]
 
 
 class Progress(Protocol):

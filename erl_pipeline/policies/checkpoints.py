@@ -6,10 +6,10 @@ input of its own, so that lineage, verification and whatever removes artifacts s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from erl_pipeline.config.base import Settings
 from erl_pipeline.config.policy import LoraConfig, PretrainedPolicyConfig
@@ -101,16 +101,21 @@ def load_checkpoint(parts: CheckpointParts, weights: WeightsSettings) -> LoadedP
 
 
 class LoadedPolicies:
-    """The policy that a worker loaded or trained last, so that the next stage need not read it again."""
+    """The policy that a worker loaded or trained last, so that the next stage need not read it again.
+
+    With it goes, under a key, what trained it: the state of the optimizer is larger than the weights. Both
+    are let go when another policy is loaded.
+    """
 
     def __init__(self) -> None:
         self._id = ""
         self._policy: LoadedPolicy | None = None
+        self._trainer: tuple[Hashable, Any] | None = None
 
     def get(self, parts: CheckpointParts, weights: WeightsSettings) -> LoadedPolicy:
         """The policy of a checkpoint, for sampling."""
         if self._policy is None or self._id != parts.checkpoint_id:
-            self._policy = None
+            self.forget()
             self._policy = load_checkpoint(parts, weights)
             self._id = parts.checkpoint_id
         return self._policy
@@ -118,9 +123,28 @@ class LoadedPolicies:
     def take(self, parts: CheckpointParts, weights: WeightsSettings) -> LoadedPolicy:
         """The policy of a checkpoint, to be changed by the caller; no one else will get this object."""
         policy = self.get(parts, weights)
-        self._policy, self._id = None, ""
+        self.forget()
         return policy
 
-    def put(self, checkpoint_id: str, policy: LoadedPolicy) -> None:
-        """Hand in the policy whose weights are those of this checkpoint."""
-        self._policy, self._id = policy, checkpoint_id
+    def take_trainer(self, checkpoint_id: str, key: Hashable) -> Any | None:
+        """What trained the policy of this checkpoint, to go on; None where it is not here or has another
+        key."""
+        if self._id != checkpoint_id or self._trainer is None or self._trainer[0] != key:
+            return None
+        trainer = self._trainer[1]
+        self.forget()
+        return trainer
+
+    def put(
+        self, checkpoint_id: str, policy: LoadedPolicy, trainer: tuple[Hashable, Any] | None = None
+    ) -> None:
+        """Hand in the policy with the weights of this checkpoint, and what trained it, with its key."""
+        self._policy, self._id, self._trainer = policy, checkpoint_id, trainer
+
+    def forget(self) -> None:
+        """Let go of what is kept."""
+        self._policy, self._id, self._trainer = None, "", None
+
+    def forget_trainer(self) -> None:
+        """Let go of what trained the policy, but not of the policy."""
+        self._trainer = None

@@ -11,7 +11,7 @@ from typing import Literal
 
 from erl_pipeline.config.generation import operational_settings
 from erl_pipeline.plan.differences import recipe_differences
-from erl_pipeline.plan.job import StageJob, compute
+from erl_pipeline.plan.job import StageJob, compute, outcome_of
 from erl_pipeline.plan.listener import Listener, StageProgress
 from erl_pipeline.plan.plan import PlannedStage, stage_names
 from erl_pipeline.plan.resources import Resources, WorkerSettings
@@ -134,6 +134,7 @@ def _again(
     with Resources(settings, resources.stop, store) as own:
         compute(replace(job, worker=settings), own, StageProgress(node.title, listener, own.stop))
     made = store.made[node.artifact_id]
+    listener.stage_finished(node.title, outcome_of(node, made, reused=False, started=started))
     differences = manifest_differences(stored, made)
     if not differences:
         return _result(node, "equal", len(stored.files), started)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from erl_pipeline.config.objective import DecoupledCorrection
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.plan.build import shared_stages
 from erl_pipeline.plan.plan import Place
 from erl_pipeline.plan.sources import unread_sources
 from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.driver import OpenRun
-from erl_pipeline.runs.planning import plan_as_made, stored_rollouts
+from erl_pipeline.runs.planning import plan_as_made, plan_before_branch, stored_rollouts
+from erl_pipeline.runs.run_plans import shared_stages
 from storage.errors import ConfigError
 from storage.runs.ledger import LedgerEntry
-from storage.runs.origin import BranchOrigin, OfflineOrigin, read_origin, write_origin
+from storage.runs.origin import IMPORTED, BranchOrigin, OfflineOrigin, read_origin, write_origin
 from storage.runs.run import RunStore
-from storage.tables.trajectory_import import IMPORTED
 
 
 def begin_branch(opened: OpenRun, origin: BranchOrigin) -> None:
@@ -25,18 +24,15 @@ def begin_branch(opened: OpenRun, origin: BranchOrigin) -> None:
     Raises ConfigError for a run that was begun otherwise, InputError when the other run lacks something
     before the branch.
     """
-    _establish(opened, origin)
     source = RunStore(opened.store.uri).open(origin.run)
-    entries = source.stages()
-    plan = plan_as_made(
-        opened.store.uri, source, origin.iteration, sources=unread_sources(run_config(source))
-    )
+    plan = plan_before_branch(opened.store.uri, source, origin, sources=unread_sources(run_config(source)))
+    _establish(opened, origin)
     shared = shared_stages(plan, origin.iteration, origin.stage)
     places = {node.place for node in shared}
     remembers = any(node.stage.output == "memory" and node.iteration == origin.iteration for node in shared)
     own_memory = origin.iteration + 1 if remembers else origin.iteration
     found: list[LedgerEntry] = []
-    for entry in entries:
+    for entry in source.stages():
         if entry.kind == "request":
             at = min(entry.iteration or 0, own_memory)
             found.append(entry.model_copy(update={"iteration": at}))
@@ -52,9 +48,9 @@ def begin_offline(opened: OpenRun, origin: OfflineOrigin) -> None:
     InputError when the other run lacks rollouts that are asked for.
     """
     require_correction(opened.config)
-    _establish(opened, origin)
     source = RunStore(opened.store.uri).open(origin.run)
     stored_rollouts(source, origin)
+    _establish(opened, origin)
     first, last = origin.first_iteration, origin.last_iteration
     shared: list[LedgerEntry] = []
     beginning = set()

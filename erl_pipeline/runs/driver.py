@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from erl_pipeline.config.generation import operational_settings
+from erl_pipeline.config.installed import plugins
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.execution import Execution, execute
 from erl_pipeline.plan.job import StageOutcome
@@ -16,7 +17,6 @@ from erl_pipeline.plan.listener import Listener
 from erl_pipeline.plan.plan import Place, Plan, PlannedStage
 from erl_pipeline.plan.resources import WorkerSettings
 from erl_pipeline.plan.runner import Runner, RunnerCall
-from erl_pipeline.plugins import plugins
 from erl_pipeline.runs.config import refuse_other_settings
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
@@ -145,13 +145,13 @@ def open_run(
 def carry_out(
     opened: OpenRun,
     plan: Plan,
-    trusted: frozenset[str],
+    trusted: frozenset[Place],
     on_outcome: Callable[[StageOutcome], None] = lambda _outcome: None,
 ) -> None:
     """Execute a plan for an open run, by the runner that its configuration names.
 
     Args:
-        trusted: artifacts of the run that are looked at only where something is made from them.
+        trusted: places of the run whose artifacts are looked at only where something is made from them.
         on_outcome: is told of every artifact, after it is recorded.
     """
     config = opened.config

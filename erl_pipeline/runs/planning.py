@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.plan.build import plan_branch, plan_offline, plan_run
 from erl_pipeline.plan.plan import Place, Plan, RunState
 from erl_pipeline.plan.sources import Sources, read_sources, unread_sources
 from erl_pipeline.runs.config import run_config
+from erl_pipeline.runs.run_plans import plan_branch, plan_offline, plan_run, shared_stages
 from erl_pipeline.runs.state import completed_iterations
 from storage.errors import InputError
-from storage.memory.forgetting import forget_requests
+from storage.memory.requests import forget_requests
 from storage.runs.ledger import LedgerEntry
-from storage.runs.origin import BranchOrigin, OfflineOrigin, read_origin
+from storage.runs.origin import IMPORTED, BranchOrigin, OfflineOrigin, read_origin
 from storage.runs.run import Run, RunStore
-from storage.tables.trajectory_import import IMPORTED
 
 
 def recorded_ids(entries: Iterable[LedgerEntry]) -> dict[Place, str]:
@@ -41,7 +41,7 @@ def plan_for(
     Raises ConfigError and InputError as `plan_branch` and `plan_offline` do, and InputError when an offline
     run is to go further than its data.
     """
-    return _plan(store_uri, run, config, iterations, sources or read_sources(config), entries, as_made=False)
+    return _plan(store_uri, run, config, iterations, sources or read_sources(config), entries, as_made=None)
 
 
 def plan_as_made(
@@ -58,7 +58,39 @@ def plan_as_made(
     config = run_config(run)
     entries = run.recorded()
     count = completed_iterations(config, entries) if iterations is None else iterations
-    return _plan(store_uri, run, config, count, sources or read_sources(config), entries, as_made=True)
+    return _plan(store_uri, run, config, count, sources or read_sources(config), entries, as_made="whole")
+
+
+def plan_before_branch(
+    store_uri: str, run: Run, origin: BranchOrigin, *, sources: Sources | None = None
+) -> Plan:
+    """The plan of the run that a branch comes from, as it was made, through the iteration of the branch.
+
+    What the run lacks from the branch on has the id that its recipe gives.
+
+    Raises InputError when it lacks something before the branch, or generates no rollouts of its own.
+    """
+    begun = read_origin(store_uri, run.name)
+    if isinstance(begun, OfflineOrigin):
+        raise InputError(
+            f"run {run.name} trains on the stored rollouts of {begun.run} and generates none, so nothing can "
+            "branch from it; train another run on these rollouts with `replay --offline`"
+        )
+    config, entries = run_config(run), run.recorded()
+    plan = _plan(
+        store_uri,
+        run,
+        config,
+        origin.iteration,
+        sources or read_sources(config),
+        entries,
+        as_made="partial",
+    )
+    recorded = recorded_ids(entries)
+    for node in shared_stages(plan, origin.iteration, origin.stage):
+        if node.place not in recorded:
+            raise InputError(f"run {run.name} has no {node.title}, which comes before the branch")
+    return plan
 
 
 def whole_iterations(plan: Plan, recorded: Mapping[Place, str]) -> int:
@@ -81,25 +113,29 @@ def _plan(
     iterations: int,
     sources: Sources,
     entries: Sequence[LedgerEntry] | None,
-    as_made: bool,
+    as_made: Literal["whole", "partial"] | None,
 ) -> Plan:
     lines = run.recorded() if entries is None else entries
     requests = forget_requests(lines)
-    recorded = recorded_ids(lines) if as_made else None
+    recorded = None if as_made is None else recorded_ids(lines)
+    partial = as_made == "partial"
     origin = read_origin(store_uri, run.name)
     if origin is None:
-        return plan_run(config, sources, iterations=iterations, requests=requests, recorded=recorded)
+        return plan_run(
+            config, sources, iterations=iterations, requests=requests, recorded=recorded, partial=partial
+        )
     source = RunStore(store_uri).open(origin.run)
     if isinstance(origin, BranchOrigin):
         return plan_branch(
             config,
             sources,
-            plan_as_made(store_uri, source, origin.iteration, sources=_alike(sources, run_config(source))),
+            plan_before_branch(store_uri, source, origin, sources=_alike(sources, run_config(source))),
             run_config(source),
             origin,
             iterations=iterations,
             requests=requests,
             recorded=recorded,
+            partial=partial,
         )
     if iterations > origin.iterations:
         raise InputError(
@@ -114,6 +150,7 @@ def _plan(
         beginning_of(store_uri, source),
         iterations=iterations,
         recorded=recorded,
+        partial=partial,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from erl_pipeline.plugins import plugins
+from erl_pipeline.config.installed import plugins
 from erl_pipeline.runs.columns import method_columns
 from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.state import completed_iterations

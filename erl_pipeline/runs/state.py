@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.plan.build import plan_run
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.sources import unread_sources
+from erl_pipeline.runs.run_plans import plan_run
 from storage.runs.ledger import LedgerEntry
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from erl_pipeline.plan.plan import Plan, RunState
+from erl_pipeline.plan.plan import Place, Plan, RunState
 from erl_pipeline.runs.driver import OpenRun, carry_out
 from erl_pipeline.runs.planning import plan_for, whole_iterations
 from erl_pipeline.views.trackers.recording import recorded_metrics
@@ -39,7 +39,7 @@ def train(
     plan = plan_for(opened.store.uri, opened.run, opened.config, target, entries=opened.entries())
     if tell is not None:
         tell(plan)
-    trusted = frozenset() if check else trusted_artifacts(opened, plan)
+    trusted = frozenset() if check else trusted_places(plan, opened.recorded)
     with (
         recorded_metrics(opened.config, opened.store, opened.run, opened.stages()) as recorders,
         opened.observed_by(recorders),
@@ -48,12 +48,11 @@ def train(
     return TrainingSummary(opened.run.name, target, plan.states[-1])
 
 
-def trusted_artifacts(opened: OpenRun, plan: Plan) -> frozenset[str]:
-    """What the ledger has as the plan has it, but for the newest iteration that is whole."""
-    recorded = opened.recorded
+def trusted_places(plan: Plan, recorded: Mapping[Place, str]) -> frozenset[Place]:
+    """Where the ledger has what the plan has, but for the newest iteration that is whole."""
     newest = whole_iterations(plan, recorded)
     return frozenset(
-        node.artifact_id
+        place
         for node in plan.nodes
-        if recorded.get(node.place) == node.artifact_id and node.place.iteration != newest
+        if recorded.get(place := node.place) == node.artifact_id and place.iteration != newest
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from erl_pipeline.methods.interface import ChartLine, Column, Headline
+from erl_pipeline.plan.column import ChartLine, Column, Headline
 from erl_pipeline.stages.build_distillation import BUILD_DISTILLATION
 from erl_pipeline.stages.evaluate import EVALUATE
 from erl_pipeline.stages.fine_tune import FINE_TUNE

@@ -5,19 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pydantic import SerializeAsAny
-
-from erl_pipeline.config.base import PluginSettings, Settings
-from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig
+from erl_pipeline.config.optimizer import FineTuneConfig
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.policies.checkpoints import WeightsSettings, weights_settings
+from erl_pipeline.policies.checkpoints import weights_settings
 from erl_pipeline.stages.build_distillation import BUILD_DISTILLATION, DATASET, DistillationSettings
-from erl_pipeline.stages.training import ROLLOUTS, count_steps, open_trainer, training_result
+from erl_pipeline.stages.training import (
+    ROLLOUTS,
+    TrainingSettings,
+    count_steps,
+    open_trainer,
+    training_result,
+)
 from erl_pipeline.trainers.interface import SupervisedTraining
 from erl_pipeline.trainers.sequences import supervised_sequence
 from storage.artifacts.recipe import derive_seed
-from storage.tables.sft import read_sft_rows
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
@@ -26,13 +28,10 @@ if TYPE_CHECKING:
     from erl_pipeline.plan.sources import Sources
 
 
-class FineTuneSettings(Settings):
+class FineTuneSettings(TrainingSettings):
     """What supervised training reads of the configuration."""
 
     fine_tune: FineTuneConfig
-    optimizer: OptimizerConfig
-    trainer: SerializeAsAny[PluginSettings]
-    weights: WeightsSettings
 
 
 def plan_distillation(
@@ -74,9 +73,11 @@ def _slice(config: RunConfig, _sources: Sources) -> FineTuneSettings:
 
 def _compute(call: StageCall[FineTuneSettings]) -> StageResult:
     """Supervised steps on the dataset. An empty one leaves the weights as they are, and is committed too."""
+    from storage.tables.sft import read_sft_rows
+
     settings = call.settings
     rows = read_sft_rows([call.inputs["dataset"].path(DATASET)])
-    trainer = open_trainer(call, settings.trainer, settings.optimizer, settings.weights)
+    trainer = open_trainer(call)
     work = SupervisedTraining([supervised_sequence(row) for row in rows], settings.fine_tune, call.seed)
     metrics = trainer.fine_tune_supervised(work, count_steps(call, settings.fine_tune.steps))
     return training_result(call, trainer, metrics)
@@ -89,5 +90,6 @@ FINE_TUNE = Stage(
     settings=FineTuneSettings,
     compute=_compute,
     slice=_slice,
+    code=("trainer",),
     needs="device",
 )

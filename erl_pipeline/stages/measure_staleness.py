@@ -5,55 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-from pydantic import SerializeAsAny
-
-from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.objective import DecoupledCorrection
-from erl_pipeline.config.optimizer import OptimizerConfig
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.policies.checkpoints import CHECKPOINT, WeightsSettings, checkpoint_parts, weights_settings
+from erl_pipeline.policies.checkpoints import CHECKPOINT, checkpoint_parts, weights_settings
 from erl_pipeline.stages.rollouts import trajectory_files
-from erl_pipeline.stages.training import ROLLOUTS, loaded_policies, open_trainer
+from erl_pipeline.stages.training import ROLLOUTS, TrainingSettings, loaded_policies, open_trainer
 from erl_pipeline.trainers.sequences import trajectory_sequence
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
-from storage.lineage.graph import walk_inputs
-from storage.tables.parquet import TableFormat, write_rows
-from storage.tables.trajectories import Trajectory, read_trajectories
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.plan.sources import Sources
     from erl_pipeline.policies.pretrained import LoadedPolicy
+    from storage.tables.trajectories import Trajectory
 
 STALENESS = "staleness.parquet"
-STALENESS_TABLE = TableFormat(
-    name="staleness",
-    version=1,
-    schema=pa.schema(
-        [
-            pa.field("trajectory_id", pa.string(), nullable=False),
-            pa.field("policy_version", pa.string(), nullable=False),
-            pa.field("age", pa.int32()),
-            pa.field("tokens", pa.int32(), nullable=False),
-            pa.field("log_ratio", pa.float32(), nullable=False),
-            pa.field("mean_weight", pa.float32(), nullable=False),
-            pa.field("capped_tokens", pa.int32(), nullable=False),
-        ]
-    ),
-    dictionary=("policy_version",),
-)
 
 
-class StalenessSettings(Settings):
+class StalenessSettings(TrainingSettings):
     """What the measurement reads of the configuration."""
 
     correction: DecoupledCorrection
     microbatch_tokens: int
-    optimizer: OptimizerConfig
-    trainer: SerializeAsAny[PluginSettings]
-    weights: WeightsSettings
 
 
 def _slice(config: RunConfig, _sources: Sources) -> StalenessSettings:
@@ -79,7 +53,9 @@ def _compute(call: StageCall[StalenessSettings]) -> StageResult:
     """
     import torch
 
-    from erl_pipeline.objectives.staleness import summarize_weights, weight_rows
+    from erl_pipeline.objectives.staleness import STALENESS_TABLE, summarize_weights, weight_rows
+    from storage.tables.parquet import write_rows
+    from storage.tables.trajectories import read_trajectories
 
     settings, store = call.settings, call.resources.store
     rows = read_trajectories(trajectory_files(call.inputs[ROLLOUTS], store))
@@ -89,7 +65,7 @@ def _compute(call: StageCall[StalenessSettings]) -> StageResult:
     versions = sorted({row.policy_version for row in rows})
     ages = {version: policy_age(store, version, parts.checkpoint_id) for version in versions}
     trained = [row for row in rows if any(row.response_mask)]
-    trainer = open_trainer(call, settings.trainer, settings.optimizer, settings.weights)
+    trainer = open_trainer(call)
     sequences = [trajectory_sequence(row) for row in trained]
     logprobs = [torch.from_numpy(each) for each in trainer.logprobs(sequences, settings.microbatch_tokens)]
     # Computing log-probabilities changes nothing: the update takes this policy up.
@@ -142,6 +118,8 @@ def policy_age(store: ArtifactStore, sampled_by: str, checkpoint_id: str) -> int
 
 def _line(store: ArtifactStore, checkpoint_id: str) -> list[str]:
     """A checkpoint and those it was trained from, the newest first; [] for one that is not in the store."""
+    from storage.lineage.graph import walk_inputs
+
     return list(walk_inputs(store.find, [checkpoint_id], through={"checkpoint"}).manifests)
 
 

@@ -19,12 +19,12 @@ from erl_pipeline.config.generation import (
     identity_of,
     with_operational,
 )
+from erl_pipeline.config.installed import plugins
 from erl_pipeline.config.memory import RetrievalSettings
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.resources import Resources
 from erl_pipeline.plan.stage import StageCall
-from erl_pipeline.plugins import plugins
 from erl_pipeline.policies.checkpoints import (
     CheckpointParts,
     LoadedPolicies,
@@ -209,9 +209,9 @@ def _served(
 ) -> VllmEngine:
     """The vLLM engine, proven to sample from this checkpoint. Its server starts at the first call and ends
     with the worker's resources."""
+    from erl_pipeline.engines.serving import served_checkpoint
     from erl_pipeline.engines.vllm.engine import VllmEngine
     from erl_pipeline.policies.hardware import release_cached_memory
-    from erl_pipeline.policies.serving import served_checkpoint
 
     resources = call.resources
     started = resources.keep(
@@ -227,7 +227,8 @@ def _served(
     serving = resources.keep("vllm", lambda: _ServedPolicy(started))
     if serving.checkpoint_id != parts.checkpoint_id:
         serving.checkpoint_id = ""
-        # What the trainer no longer needs, so that a server on the same GPU finds room.
+        # What the trainer keeps or no longer needs, so that a server on the same GPU finds room.
+        resources.keep("policies", LoadedPolicies).forget_trainer()
         release_cached_memory()
         started.serve(
             POLICY, served_checkpoint(policy, parts.checkpoint_id, parts.base_folder, parts.adapter_folder)

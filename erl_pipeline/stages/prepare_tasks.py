@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from pydantic import SerializeAsAny
 
 from erl_pipeline.config.base import PluginSettings, Settings
+from erl_pipeline.config.installed import plugins
 from erl_pipeline.environments.interface import Task
+from erl_pipeline.plan.resources import Resources
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.plugins import plugins
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.recipe import derive_seed
 from storage.errors import InputError
@@ -144,10 +145,14 @@ def located(
     return environment.model_copy(update=paths)
 
 
-def read_tasks(tasks: Artifact, name: str) -> list[Task]:
-    """The training or held-out tasks of a committed task set."""
-    lines = tasks.path(name).read_text(encoding="utf-8").splitlines()
-    return [Task(**json.loads(line)) for line in lines]
+def read_tasks(tasks: Artifact, name: str, resources: Resources) -> Sequence[Task]:
+    """The training or held-out tasks of a committed task set; read once by each worker."""
+
+    def read() -> Sequence[Task]:
+        lines = tasks.path(name).read_text(encoding="utf-8").splitlines()
+        return tuple(Task(**json.loads(line)) for line in lines)
+
+    return resources.keep(f"tasks {tasks.manifest.artifact_id} {name}", read)
 
 
 def draw_tasks(tasks: Sequence[Task], count: int, run_seed: int, iteration: int) -> list[Task]:

@@ -4,12 +4,14 @@ checkpoint."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from erl_pipeline.config.base import PluginSettings
+from pydantic import SerializeAsAny
+
+from erl_pipeline.config.base import PluginSettings, Settings
+from erl_pipeline.config.installed import plugins
 from erl_pipeline.config.optimizer import OptimizerConfig
 from erl_pipeline.plan.stage import StageCall, StageResult
-from erl_pipeline.plugins import plugins
 from erl_pipeline.policies.checkpoints import CHECKPOINT, LoadedPolicies, WeightsSettings, checkpoint_parts
 from erl_pipeline.stages.playing import release_engine
 from erl_pipeline.trainers.interface import Trainer, TrainingStart
@@ -20,13 +22,26 @@ if TYPE_CHECKING:
 ROLLOUTS = "rollouts"
 
 
-def open_trainer(
-    call: StageCall[Any], trainer: PluginSettings, optimizer: OptimizerConfig, weights: WeightsSettings
-) -> Trainer:
+class TrainingSettings(Settings):
+    """What every stage that trains reads of the configuration."""
+
+    optimizer: OptimizerConfig
+    trainer: SerializeAsAny[PluginSettings]
+    weights: WeightsSettings
+
+
+TrainingT = TypeVar("TrainingT", bound=TrainingSettings)
+
+
+def open_trainer(call: StageCall[TrainingT]) -> Trainer:
     """The trainer of the checkpoint among the stage's inputs. An engine gives its device back first."""
+    trainer, optimizer, weights = call.settings.trainer, call.settings.optimizer, call.settings.weights
     release_engine(call.resources)
     policies = loaded_policies(call)
     parts = checkpoint_parts(call.inputs)
+    kept: Trainer | None = policies.take_trainer(parts.checkpoint_id, (trainer, optimizer, weights))
+    if kept is not None:
+        return kept
     start = TrainingStart(
         checkpoint=call.inputs[CHECKPOINT].folder,
         load=lambda: policies.take(parts, weights),
@@ -53,13 +68,22 @@ def count_steps(call: StageCall[Any], total: int) -> Callable[[int, float], None
 
 
 def training_result(
-    call: StageCall[Any], trainer: Trainer, metrics: UpdateMetrics | FineTuneMetrics
+    call: StageCall[TrainingT],
+    trainer: Trainer,
+    metrics: UpdateMetrics | FineTuneMetrics,
 ) -> StageResult:
-    """Write the new checkpoint, and keep its policy for whoever works with it next."""
+    """Write the new checkpoint, and keep its policy and the trainer for whoever works with it next.
+
+    A trainer that goes on has the state that it would read from the checkpoint, unless the configuration says
+    that moments are not carried from stage to stage.
+    """
     trainer.save(call.folder)
     policy = trainer.trained_policy()
     if policy is not None:
-        loaded_policies(call).put(call.artifact_id, policy)
+        settings = call.settings
+        key = (settings.trainer, settings.optimizer, settings.weights)
+        carried = (key, trainer) if settings.optimizer.carry_state else None
+        loaded_policies(call).put(call.artifact_id, policy, carried)
     return StageResult(
         counters=metrics.counters(),
         metrics=metrics.metrics(),

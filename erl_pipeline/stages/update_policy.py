@@ -6,46 +6,45 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import SerializeAsAny
-
-from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.objective import ObjectiveConfig
-from erl_pipeline.config.optimizer import OptimizerConfig, UpdateConfig
+from erl_pipeline.config.optimizer import UpdateConfig
 from erl_pipeline.objectives.advantages import group_advantages
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import (
     BASE,
     CHECKPOINT,
-    WeightsSettings,
     checkpoint_parts,
     load_checkpoint,
     weights_settings,
 )
 from erl_pipeline.stages.rollouts import trajectory_files
-from erl_pipeline.stages.training import ROLLOUTS, count_steps, open_trainer, training_result
+from erl_pipeline.stages.training import (
+    ROLLOUTS,
+    TrainingSettings,
+    count_steps,
+    open_trainer,
+    training_result,
+)
 from erl_pipeline.trainers.interface import LoadPolicy, Reinforcement
 from erl_pipeline.trainers.sequences import TrainingSequence, trajectory_sequence
 from storage.artifacts.recipe import derive_seed
-from storage.tables.trajectories import Trajectory, read_trajectories
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.plan.plan import RunState
     from erl_pipeline.plan.planner import Planner
     from erl_pipeline.plan.sources import Sources
+    from storage.tables.trajectories import Trajectory
 
 REFERENCE = "reference"
 
 
-class UpdateSettings(Settings):
+class UpdateSettings(TrainingSettings):
     """What an update reads of the configuration."""
 
     objective: ObjectiveConfig
-    optimizer: OptimizerConfig
     update: UpdateConfig
-    trainer: SerializeAsAny[PluginSettings]
-    weights: WeightsSettings
 
 
 def plan_update(
@@ -77,9 +76,11 @@ def _slice(config: RunConfig, _sources: Sources) -> UpdateSettings:
 
 def _compute(call: StageCall[UpdateSettings]) -> StageResult:
     """Train on every trajectory of the rollouts, whatever its role; write the new checkpoint."""
+    from storage.tables.trajectories import read_trajectories
+
     settings = call.settings
     rows = read_trajectories(trajectory_files(call.inputs[ROLLOUTS], call.resources.store))
-    trainer = open_trainer(call, settings.trainer, settings.optimizer, settings.weights)
+    trainer = open_trainer(call)
     work = Reinforcement(
         sequences=training_sequences(rows, settings.objective),
         objective=settings.objective,
@@ -123,5 +124,6 @@ UPDATE_POLICY = Stage(
     settings=UpdateSettings,
     compute=_compute,
     slice=_slice,
+    code=("trainer",),
     needs="device",
 )

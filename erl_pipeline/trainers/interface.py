@@ -106,7 +106,8 @@ class Trainer(Protocol):
 
     def trained_policy(self) -> LoadedPolicy | None:
         """The policy as it is now, for whoever samples from it next in this process; None where it is in
-        other processes, and must be loaded from what was saved. The trainer is not used after this."""
+        other processes, and must be loaded from what was saved. The trainer may go on later, from the state
+        that it saved, when nobody else has changed the policy."""
         ...
 
 

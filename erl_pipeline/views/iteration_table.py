@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 from erl_pipeline.evaluation.iterations import IterationRow
-from erl_pipeline.methods.interface import Column
+from erl_pipeline.plan.column import Column
 
 MOST_ROWS = 50
 """Rows, at most, of a table that is shown again with each new iteration."""

@@ -75,6 +75,20 @@ class MemoryIndex:
                         return None
             return self._pinned(version) if self._checksums.versions[version].rows else None
 
+    def newest_of(self, versions: Sequence[str]) -> str | None:
+        """The last of these versions that the table was brought up to; `empty` where it was to none of
+        them, None
+        where there is no table, or none that can be read."""
+        for version in (*reversed(versions), EMPTY_MEMORY):
+            if self._tag(version) is not None:
+                return version
+        return None
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a table, readable or not."""
+        return (self._folder / f"{_TABLE}.lance").is_dir()
+
     def holds(self, version: str) -> bool:
         """Whether the table has exactly the entries of a version, each once; changes nothing."""
         _, deltas = read_chain(self._artifacts, version)
@@ -173,7 +187,7 @@ class MemoryIndex:
 
     def _tag(self, version: str) -> int | None:
         """The table's version that is tagged as a memory version; None where there is no such tag."""
-        if not (self._folder / f"{_TABLE}.lance").is_dir():
+        if not self.exists:
             return None
         try:
             return int(self._connection.open_table(_TABLE).tags.get_version(version))

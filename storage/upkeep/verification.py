@@ -161,11 +161,16 @@ _LINKS: dict[RowKind, list[str]] = {
 
 
 def _memory_problems(store: ArtifactStore, run: Run, manifests: list[Manifest]) -> Problems:
-    """The table is made from the artifacts when it is needed, so it may be absent, but never different."""
+    """The table is made from the artifacts when it is searched, so it may be absent or behind, but never
+    different."""
     folder = index_folder(store.uri, run.name)
     memories = {m.artifact_id for m in manifests if any(entry.table == "memory" for entry in m.files)}
     versions = [entry.artifact_id for entry in run.stages() if entry.artifact_id in memories]
-    if not versions or not folder.exists() or MemoryIndex(folder, store).holds(versions[-1]):
+    index = MemoryIndex(folder, store)
+    if not versions or not index.exists:
+        return []
+    newest = index.newest_of(versions)
+    if newest == EMPTY_MEMORY or (newest is not None and index.holds(newest)):
         return []
     return [f"the memory's table in {folder} is not what its artifacts say; delete it and it is made again"]
 

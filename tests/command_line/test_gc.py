@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_line.conftest import FinishedRun
-from tests.command_line.invoke import invoke
+from tests.command_line.invoke import FinishedRun, invoke
 
 
 @pytest.fixture
@@ -57,7 +56,7 @@ def test_after_retention_the_run_is_finished_whole_and_can_go_on(finished: Finis
     assert "all is whole" in verified.output
     assert "Pruned by retention: " in verified.output
     words = ["train", finished.config, "--store", store, "--no-prefect"]
-    assert invoke(*words).errors == "Run small is finished: all 2 iterations are committed.\n"
+    assert invoke(*words).errors == "Run small is finished: it has 2 iterations, all committed.\n"
     assert invoke(*words, "--iterations", "3").status == 0
 
 

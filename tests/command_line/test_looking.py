@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from erl_pipeline.stages.columns import ENTRIES
 from storage.runs.run import RunStore
-from tests.command_line.conftest import FinishedRun
-from tests.command_line.invoke import invoke
+from tests.command_line.invoke import FinishedRun, invoke
 
 
 def test_status_tells_how_far_the_run_is(finished: FinishedRun) -> None:
@@ -35,7 +35,7 @@ def test_memory_search_finds_what_the_run_remembers(finished: FinishedRun) -> No
     found = invoke(
         "memory", "search", "small", "a b c", "--store", finished.store, "--json", "--top-k", "2"
     ).json
-    assert found["entries"] == rows[2]["memory"]
+    assert found["entries"] == rows[2][ENTRIES.name]
     assert len(found["found"]) == min(2, found["entries"])
     scores = [hit["score"] for hit in found["found"]]
     assert scores == sorted(scores, reverse=True)
@@ -43,7 +43,7 @@ def test_memory_search_finds_what_the_run_remembers(finished: FinishedRun) -> No
 
 def test_memory_as_it_was_then(finished: FinishedRun) -> None:
     rows = invoke("status", "small", "--store", finished.store, "--json").json["rows"]
-    for iteration, entries in ((0, 0), (1, rows[1]["memory"]), (9, rows[2]["memory"])):
+    for iteration, entries in ((0, 0), (1, rows[1][ENTRIES.name]), (9, rows[2][ENTRIES.name])):
         found = invoke(
             "memory",
             "search",

@@ -10,14 +10,13 @@ from typing import Any
 import polars as pl
 import pytest
 
+from erl_pipeline.stages.columns import ENTRIES
 from storage.runs.records import record_bytes
 from tests.command_line.invoke import SMALL, invoke
 
 REMEMBERING = SMALL.replace("iterations: 2", "iterations: 3").replace(
     "tasks_per_iteration: 4", "tasks_per_iteration: 8"
 )
-
-_SMALL_MEMORY = "method: {type: erl, memory: {merge_similarity: 0.9, max_entries: 3, evict: lowest_gain}}\n"
 
 
 def ask(store: Path, *words: str) -> Any:
@@ -150,7 +149,7 @@ def test_after_forgetting_a_run_goes_on_without_the_entry_and_makes_nothing_agai
 
 def test_a_run_keeps_its_memory_small(tmp_path: Path) -> None:
     config, store = tmp_path / "small.yaml", tmp_path / "store"
-    config.write_text(REMEMBERING + _SMALL_MEMORY)
+    config.write_text(REMEMBERING + "memory: {merge_similarity: 0.9, max_entries: 3, evict: lowest_gain}\n")
     trained = invoke("train", config, "--store", store, "--no-prefect")
     assert trained.status == 0, trained.errors
     found = ask(store, "stats", "small")
@@ -158,7 +157,7 @@ def test_a_run_keeps_its_memory_small(tmp_path: Path) -> None:
     assert found["merged"] + found["evicted"] > 0
     assert max(row["entries"] for row in found["versions"]) <= 3
     rows = invoke("status", "small", "--store", store, "--json").json["rows"]
-    assert [row["memory"] for row in rows[1:]] == [row["entries"] for row in found["versions"]]
+    assert [row[ENTRIES.name] for row in rows[1:]] == [row["entries"] for row in found["versions"]]
     assert invoke("lineage", "verify", "small", "--store", store).status == 0
 
 

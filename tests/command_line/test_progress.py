@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from command_line.progress import ProgressDisplay
-from erl_pipeline.methods.interface import Column
+from erl_pipeline.plan.column import Column
 from erl_pipeline.plan.job import StageOutcome
 from tests.stage_records import KINDS
 

@@ -11,8 +11,7 @@ import pytest
 from erl_pipeline.evaluation.history import read_history
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
-from tests.command_line.conftest import FinishedRun
-from tests.command_line.invoke import SMALL, invoke
+from tests.command_line.invoke import SMALL, FinishedRun, invoke
 from tests.erl_pipeline.views.trackers.events import scalars, wandb_rows
 
 
@@ -20,7 +19,7 @@ def numbers_of_the_store(store: Path) -> dict[tuple[str, int], list[float]]:
     """What TensorBoard should show: every number of every manifest, once."""
     expected = {}
     for record in read_history(ArtifactStore(str(store)), RunStore(str(store)).open("small")):
-        if record.stage == "rollout_shard":
+        if record.is_part:
             continue
         numbers = {**record.manifest.counters, **record.manifest.metrics, "seconds": record.seconds}
         for name, value in numbers.items():

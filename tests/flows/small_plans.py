@@ -78,6 +78,11 @@ def _wait_to_stop(call: StageCall[SmallSettings]) -> StageResult:
     raise AssertionError("nobody asked to stop")
 
 
+def _say_where(call: StageCall[SmallSettings]) -> StageResult:
+    call.progress.warn(f"{call.settings.name} in {os.getpid()}")
+    return _result(call)
+
+
 def _fail(call: StageCall[SmallSettings]) -> StageResult:
     raise OddError(call.settings.name, 7)
 
@@ -95,6 +100,8 @@ def _stage(name: str, compute: Callable[[StageCall[SmallSettings]], StageResult]
 
 WRITE = _stage("write", _write, "processor")
 WRITE_ON_DEVICE = _stage("write_on_device", _write, "device")
+SAY_WHERE = _stage("say_where", _say_where, "processor")
+SAY_WHERE_ON_DEVICE = _stage("say_where_on_device", _say_where, "device")
 MEET = _stage("meet", _meet, "processor")
 DIE_ONCE = _stage("die_once", _die_once, "processor")
 WAIT_TO_STOP = _stage("wait_to_stop", _wait_to_stop, "processor")

@@ -28,6 +28,8 @@ from tests.flows.small_plans import (
     DIE_ONCE,
     FAIL,
     MEET,
+    SAY_WHERE,
+    SAY_WHERE_ON_DEVICE,
     WAIT_TO_STOP,
     WRITE_ON_DEVICE,
     Recorded,
@@ -167,6 +169,18 @@ def test_workers_that_compute_stop_when_they_are_asked_to(api: str, store: Path,
     flow_run = flow_run_of(api, store)
     assert flow_run["state_type"] == "CANCELLED"
     assert {run["state_type"] for run in task_runs_of(api, flow_run)} == {"CANCELLED"}
+
+
+@pytest.mark.usefixtures("api")
+def test_stages_that_need_a_device_stay_with_the_worker_that_has_it(store: Path) -> None:
+    """The model that one of them has loaded is there for the next; others leave the device alone."""
+    listener = Recorded()
+    on_device = chain(3, SAY_WHERE_ON_DEVICE)
+    beside = planned(SAY_WHERE, "beside", {"before": on_device[0]})
+    walk(PREFECT, TWO_PROCESSES, store, [*on_device, beside], listener=listener)
+    said = dict(str(message).split(" in ") for _, message in listener.told)
+    assert len({said[each.key] for each in on_device}) == 1
+    assert said["beside"] != said["0"]
 
 
 @pytest.mark.usefixtures("api")

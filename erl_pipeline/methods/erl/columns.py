@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from erl_pipeline.methods.erl.roles import FIRST_ATTEMPT, SECOND_ATTEMPT
 from erl_pipeline.methods.erl.settings import ErlConfig
-from erl_pipeline.methods.interface import ChartLine, Column
+from erl_pipeline.plan.column import ChartLine, Column
 from erl_pipeline.stages.columns import (
     DISTILLED,
     ENTRIES,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from erl_pipeline.methods.interface import ChartLine, Column
 from erl_pipeline.methods.rlvr.roles import FIRST_ATTEMPT
 from erl_pipeline.methods.rlvr.settings import RlvrConfig
+from erl_pipeline.plan.column import ChartLine, Column
 from erl_pipeline.stages.columns import (
     DISTILLED,
     FINE_TUNE_CHARTS,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from erl_pipeline.evaluation.history import StageRecord
-from erl_pipeline.methods.interface import Column
+from erl_pipeline.plan.column import Column
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
@@ -23,7 +23,9 @@ MOST_ITERATIONS = 60
 
 _SHORT = 8
 _MOST_NUMBERS = 4
-"""Numbers, at most, that are told in a box."""
+"""Columns, at most, that are told in a box."""
+_MOST_COUNTERS = 2
+"""The same of counters, where the stage has no columns."""
 
 
 @dataclass(frozen=True)
@@ -251,13 +253,14 @@ def _lines(
 def _numbers(record: StageRecord, columns: Sequence[Column]) -> Iterable[str]:
     """The columns of a stage, two to a line; of a stage without any, its first counters."""
     of_stage = [column for column in columns if column.in_tables and column.stage == record.stage]
+    if not of_stage:
+        for name, number in list(record.counters.items())[:_MOST_COUNTERS]:
+            yield f"{name.replace('_', ' ')} {number:,}"
     words = [
         f"{column.label} {column.text(value)}"
         for column in of_stage
         if (value := record.value(column)) is not None
     ]
-    if not of_stage and not record.on_request:
-        words = [f"{name.replace('_', ' ')} {value:,}" for name, value in record.counters.items()]
     for place in range(0, min(len(words), _MOST_NUMBERS), 2):
         yield ", ".join(words[place : place + 2])
 

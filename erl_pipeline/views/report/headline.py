@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from string import Formatter
 from typing import Any
 
 from erl_pipeline.evaluation.history import CurvePoint, StageRecord
-from erl_pipeline.evaluation.statistics import PairedDifference
-from erl_pipeline.methods.interface import Column, Headline
+from erl_pipeline.plan.column import Column, Headline
+from erl_pipeline.statistics import PairedDifference
 from erl_pipeline.views.report.charts import short_number
 
 
@@ -87,7 +87,7 @@ def tiles(history: Sequence[StageRecord], columns: Sequence[Column]) -> list[Til
 
 
 def _tile(column: Column, headline: Headline, points: Sequence[tuple[StageRecord, float]]) -> Tile:
-    write = written(column)
+    write = percent if column.share else short_number
     (first, start), (last, end) = points[0], points[-1]
     if headline.over == "change":
         between = f"iteration {first.iteration} and {last.iteration}"
@@ -98,9 +98,9 @@ def _tile(column: Column, headline: Headline, points: Sequence[tuple[StageRecord
     return Tile(headline.label, write(value), headline.detail.format(**totals))
 
 
-def written(column: Column) -> Callable[[float], str]:
-    """How reports write the values of a column."""
-    return percent if column.share else short_number
+def written(column: Column, value: float) -> str:
+    """A value as the tables of reports show it."""
+    return percent(value) if column.share else column.text(value)
 
 
 def percent(share: float) -> str:

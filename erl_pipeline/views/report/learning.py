@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 
 from erl_pipeline.evaluation.history import StageRecord
-from erl_pipeline.methods.interface import Column
+from erl_pipeline.plan.column import Column
 from erl_pipeline.stages.evaluate import EVALUATE
 from erl_pipeline.views.report.charts import Chart, Series
 

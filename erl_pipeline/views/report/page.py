@@ -19,8 +19,8 @@ from erl_pipeline.evaluation.history import (
     read_history,
     stored_outcomes,
 )
-from erl_pipeline.evaluation.statistics import PairedDifference, paired_difference
-from erl_pipeline.methods.interface import Column
+from erl_pipeline.plan.column import Column
+from erl_pipeline.statistics import PairedDifference, paired_difference
 from erl_pipeline.views.report.charts import Chart, chart_svg
 from erl_pipeline.views.report.episodes import EpisodeExample, example_episodes
 from erl_pipeline.views.report.headline import held_out_result, summary_line, tiles

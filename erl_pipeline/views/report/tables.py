@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from erl_pipeline.evaluation.history import StageRecord, held_out_evaluations
+from erl_pipeline.evaluation.history import StageRecord, held_out_evaluations, of_kind
 from erl_pipeline.evaluation.iterations import history_rows
-from erl_pipeline.methods.interface import Column
+from erl_pipeline.plan.column import Column
 from erl_pipeline.stages.evaluate import EVALUATE
 from erl_pipeline.views.report.charts import short_number
 from erl_pipeline.views.report.headline import duration, percent, written
@@ -48,8 +48,8 @@ def iteration_table(history: Sequence[StageRecord], columns: Sequence[Column]) -
     ]
     cells = []
     for row in rows:
-        values = [(written(column), row.values.get(column.name)) for column in shown]
-        numbers = ["" if value is None else write(value) for write, value in values]
+        values = [(column, row.values.get(column.name)) for column in shown]
+        numbers = ["" if value is None else written(column, value) for column, value in values]
         cells.append([str(row.iteration), *numbers, f"{row.seconds:.1f}"])
     return Table(["iteration", *(column.title or column.label for column in shown), "seconds"], cells)
 
@@ -62,7 +62,9 @@ def evaluation_table(history: Sequence[StageRecord], columns: Sequence[Column]) 
     held_out = held_out_evaluations(history)
     named = [("held-out tasks", record) for record in held_out[:1] + held_out[1:][-1:]]
     named += [
-        (f"on request, {record.manifest.artifact_id[:12]}", record) for record in history if record.on_request
+        (f"on request, {record.manifest.artifact_id[:12]}", record)
+        for record in of_kind(history, "evaluation")
+        if record.on_request
     ]
     # Evaluations on request report the same numbers.
     rates = [column for column in columns if column.stage == EVALUATE.name and column.interval]

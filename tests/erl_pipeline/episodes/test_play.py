@@ -10,7 +10,7 @@ from erl_pipeline.episodes.context import EpisodeContext
 from erl_pipeline.episodes.play import Batches, EpisodeSetup, Turns, play_episodes
 from erl_pipeline.episodes.requests import RetrievalRequest, Retrieve, nothing_remembered
 from storage.errors import EngineError, InputError
-from storage.memory.reflection_memory import MemoryHit
+from storage.memory.view import MemoryHit
 from storage.tables.trajectories import Trajectory
 from tests.erl_pipeline.episodes.engines import DOWN, REFLECTION, DownwardBatches, DownwardTurns
 from tests.erl_pipeline.episodes.script import TASK, limits, setup

@@ -13,7 +13,7 @@ from erl_pipeline.evaluation.history import (
     stored_records,
     training_cost,
 )
-from erl_pipeline.methods.interface import Column
+from erl_pipeline.plan.column import Column
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.errors import StoreError

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from erl_pipeline.evaluation.iterations import history_rows, iteration_row
-from erl_pipeline.methods.interface import Column
+from erl_pipeline.plan.column import Column
 from tests.stage_records import stage_record
 
 SUCCESS = Column("generate_rollouts", "success_try", "try", "success of tries")

@@ -9,7 +9,7 @@ from erl_pipeline.evaluation.run_difference import (
     result_differences,
     stage_differences,
 )
-from erl_pipeline.methods.interface import Column
+from erl_pipeline.plan.column import Column
 from storage.artifacts.store import ArtifactStore
 from tests.stage_records import stage_record
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from erl_pipeline.evaluation.iterations import IterationRow
-from erl_pipeline.methods.interface import Column
+from erl_pipeline.plan.column import Column
 from erl_pipeline.views.iteration_table import legend, row_cells
 
 COLUMNS = (

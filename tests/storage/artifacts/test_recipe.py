@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.artifacts.recipe import Recipe, canonical_json, derive_seed
+from storage.artifacts.recipe import Recipe, SharedJson, canonical_json, derive_seed
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -52,6 +52,14 @@ def test_canonical_json_is_json_of_the_same_value(value: Any) -> None:
 @given(st.dictionaries(st.text(), json_values, max_size=4))
 def test_order_of_keys_does_not_matter(value: dict[str, Any]) -> None:
     assert canonical_json(dict(reversed(value.items()))) == canonical_json(value)
+
+
+def test_shared_settings_give_the_same_id() -> None:
+    settings = {"b": [1, {"x": None}], "a": "é"}
+    alone, shared = (
+        Recipe("s", 1, each, {"i": "1"}, 3, code=each) for each in (settings, SharedJson(settings))
+    )
+    assert alone.artifact_id == shared.artifact_id
 
 
 def test_artifact_id_is_the_digest_of_the_recipe() -> None:

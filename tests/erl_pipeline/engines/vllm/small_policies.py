@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from erl_pipeline.config.generation import VllmEngineConfig
 from erl_pipeline.engines.interface import ServedCheckpoint
-from erl_pipeline.policies.serving import make_probe
+from erl_pipeline.engines.serving import make_probe
 from tests.random_models import random_gpt2, random_llama
 
 VOCABULARY = 44

@@ -9,11 +9,11 @@ import pytest
 from transformers import PreTrainedModel
 
 from erl_pipeline.engines.interface import Generation, GenerationRequest
+from erl_pipeline.engines.serving import make_probe
 from erl_pipeline.engines.vllm.client import VllmClient
 from erl_pipeline.engines.vllm.server import ManagedServer
 from erl_pipeline.engines.vllm.server_pool import Replica, ServerPool
 from erl_pipeline.engines.vllm.weight_sync import ServedPolicy
-from erl_pipeline.policies.serving import make_probe
 from storage.errors import EngineError
 from tests.erl_pipeline.engines.vllm.small_policies import END, logprobs_of, save, untied_gpt2
 

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from erl_pipeline.methods.interface import Column
+from erl_pipeline.plan.column import Column
 from erl_pipeline.views.lineage.drawing import LINE_CHARACTERS, draw
 from erl_pipeline.views.lineage.grid import MOST_ITERATIONS, Box, Grid, lay_out
 from storage.artifacts.recipe import Recipe

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from erl_pipeline.evaluation.history import CurvePoint, read_history
-from erl_pipeline.evaluation.statistics import paired_difference
+from erl_pipeline.statistics import paired_difference
 from erl_pipeline.views.report.headline import duration, held_out_result, percent, summary_line, tiles
 
 

@@ -7,14 +7,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from erl_pipeline.config.differences import changed_settings
+from erl_pipeline.config.installed import plugins
 from erl_pipeline.config.policy import PretrainedPolicyConfig
 from erl_pipeline.plan.differences import recipe_differences
 from erl_pipeline.plan.plan import POLICY, Place, Plan, PlannedStage, RunState, stage_names
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.sources import Sources
-from erl_pipeline.plugins import plugins
 from erl_pipeline.stages.bootstrap import COLD_START, COPY_PRETRAINED
-from erl_pipeline.stages.evaluate import plan_evaluation
+from erl_pipeline.stages.evaluate import EVALUATE, plan_evaluation
+from erl_pipeline.stages.forget_memory import FORGET_MEMORY
 from erl_pipeline.stages.measure_staleness import MEASURE_STALENESS
 from erl_pipeline.stages.prepare_tasks import PREPARE_TASKS
 from storage.artifacts.recipe import Recipe
@@ -34,16 +35,17 @@ def plan_run(
     iterations: int | None = None,
     requests: Mapping[int, tuple[str, ...]] | None = None,
     recorded: Mapping[Place, str] | None = None,
+    partial: bool = False,
 ) -> Plan:
     """The plan of a run that begins by itself.
 
     Args:
         iterations: passes through the stages; default: the configuration's.
-        requests, recorded: see `Planner`.
+        requests, recorded, partial: see `Planner`.
     """
-    planner = Planner(config, sources, requests=requests, recorded=recorded)
+    planner = Planner(config, sources, requests=requests, recorded=recorded, partial=partial)
     states = [_begin(planner)]
-    plan_evaluation(planner, states[0], 0)
+    _plan_evaluation(planner, states[0], 0, last=False)
     target = config.iterations if iterations is None else iterations
     for iteration in range(1, target + 1):
         states.append(_plan_iteration(planner, states, iteration, last=iteration == target))
@@ -60,22 +62,26 @@ def plan_branch(
     iterations: int,
     requests: Mapping[int, tuple[str, ...]] | None = None,
     recorded: Mapping[Place, str] | None = None,
+    partial: bool = False,
 ) -> Plan:
     """The plan of a run that has another's artifacts before a stage of an iteration, and its own from there.
 
     Args:
         source: the run it comes from, planned as it was made.
         source_config: the configuration of that run.
+        iterations: where it ends; before the branch there is nothing of its own.
 
     Raises:
         ConfigError: a setting differs that something before the branch was made with; names the stage.
         InputError: the iteration has no such stage.
     """
     at = origin.iteration
+    if iterations < at:
+        return source.through(iterations)
     shared = {node.place: node for node in shared_stages(source, at, origin.stage)}
     beginning = Planner(config, sources, shared=shared)
     _begin(beginning)
-    planner = Planner(config, sources, requests=requests, recorded=recorded, shared=shared)
+    planner = Planner(config, sources, requests=requests, recorded=recorded, partial=partial, shared=shared)
     for node in source.nodes:
         if (node.iteration or 0) < at:
             planner.take(node)
@@ -84,6 +90,11 @@ def plan_branch(
     changed = changed_settings(source_config, config)
     _refuse_shared_changes(beginning.displaced, changed, origin)
     _refuse_shared_changes(planner.displaced, changed, origin)
+    asked_for = {node.place for node, _ in planner.displaced}
+    for node in shared.values():
+        # What was asked to be forgotten comes with the first memory that the branch makes itself.
+        if node.iteration == at and node.place not in asked_for and node.stage is not FORGET_MEMORY:
+            raise _shared_change(node, changed, origin)
     for iteration in range(at + 1, iterations + 1):
         states.append(_plan_iteration(planner, states, iteration, last=iteration == iterations))
     return Plan(tuple(planner.nodes), tuple(states))
@@ -98,6 +109,7 @@ def plan_offline(
     *,
     iterations: int,
     recorded: Mapping[Place, str] | None = None,
+    partial: bool = False,
 ) -> Plan:
     """The plan of a run that trains on stored rollouts, one iteration for each, and generates none.
 
@@ -111,14 +123,14 @@ def plan_offline(
     external = {*rollouts.values(), origin.checkpoint_id or ""}
     if beginning is not None:
         external |= {beginning.tasks, *beginning.models.values(), *beginning.bases.values()}
-    planner = Planner(config, sources, recorded=recorded, external=frozenset(external))
+    planner = Planner(config, sources, recorded=recorded, partial=partial, external=frozenset(external))
     state = _begin(planner) if beginning is None else beginning
     if origin.checkpoint_id is not None:
         first = {**state.models, POLICY: origin.checkpoint_id}
         state = replace(state, models=first, initial=first)
     state = replace(state, memories={})
     if origin.evaluates:
-        plan_evaluation(planner, state, 0)
+        _plan_evaluation(planner, state, 0, last=False)
     states = [state]
     method = plugins("methods")[config.method.type].value
     for iteration in range(1, iterations + 1):
@@ -126,8 +138,8 @@ def plan_offline(
         inputs = {**state.model_inputs(POLICY), "rollouts": stored}
         planner.add(MEASURE_STALENESS, inputs, iteration=iteration)
         state = method.plan_learning(planner, state, iteration, stored, remember=False)
-        if origin.evaluates and (iteration == iterations or iteration % config.evaluation.every == 0):
-            plan_evaluation(planner, state, iteration)
+        if origin.evaluates:
+            _plan_evaluation(planner, state, iteration, last=iteration == iterations)
         states.append(state)
     return Plan(tuple(planner.nodes), tuple(states))
 
@@ -173,9 +185,13 @@ def _plan_iteration(planner: Planner, states: Sequence[RunState], iteration: int
     acting = replace(before, models=states[max(0, iteration - 1 - config.pipeline.lag)].models)
     rollouts = method.plan_rollouts(planner, acting, iteration)
     state: RunState = method.plan_learning(planner, before, iteration, rollouts, remember=True)
-    if last or iteration % config.evaluation.every == 0:
-        plan_evaluation(planner, state, iteration)
+    _plan_evaluation(planner, state, iteration, last=last)
     return state
+
+
+def _plan_evaluation(planner: Planner, state: RunState, iteration: int, *, last: bool) -> None:
+    if planner.evaluation_due(EVALUATE, iteration, last=last):
+        plan_evaluation(planner, state, iteration)
 
 
 def _refuse_shared_changes(
@@ -187,12 +203,16 @@ def _refuse_shared_changes(
             continue
         # A recipe also holds what follows from settings; people are told what they have set.
         found = recipe_differences(node.recipe, recipe)
-        reason = "; ".join(([each for each in found if each in changed] or list(changed))[:_EXAMPLES])
-        if node.iteration is None:
-            advice = "it is made once for all iterations: train a new run with `train --name`"
-        else:
-            advice = f"begin the branch there with --from {node.stage.shown_as}, or in a later iteration"
-        raise ConfigError(
-            f"the settings change {node.stage.name}, which comes before {origin.stage} in iteration "
-            f"{origin.iteration} and is shared ({reason}); {advice}"
-        )
+        raise _shared_change(node, [each for each in found if each in changed] or changed, origin)
+
+
+def _shared_change(node: PlannedStage, changed: Sequence[str], origin: BranchOrigin) -> ConfigError:
+    reason = "; ".join(changed[:_EXAMPLES])
+    if node.iteration is None:
+        advice = "it is made once for all iterations: train a new run with `train --name`"
+    else:
+        advice = f"begin the branch there with --from {node.stage.shown_as}, or in a later iteration"
+    return ConfigError(
+        f"the settings change {node.stage.name}, which comes before {origin.stage} in iteration "
+        f"{origin.iteration} and is shared ({reason}); {advice}"
+    )

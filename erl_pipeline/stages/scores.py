@@ -10,7 +10,7 @@ from statistics import fmean
 
 import polars as pl
 
-from erl_pipeline.evaluation.statistics import Estimate, pass_at_k, sampled_success_rate, success_rate
+from erl_pipeline.statistics import Estimate, pass_at_k, sampled_success_rate, success_rate
 
 SCORED_COLUMNS = ("task_id", "episode_id", "parent_trajectory_id", "temperature", "success")
 _FIRST = pl.col("parent_trajectory_id").is_null()

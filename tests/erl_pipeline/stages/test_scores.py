@@ -3,7 +3,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from erl_pipeline.evaluation.scores import greedy_outcomes, score_evaluation
+from erl_pipeline.stages.scores import greedy_outcomes, score_evaluation
 
 
 def rows(*values: tuple[str, str, str | None, float, bool]) -> pl.DataFrame:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from erl_pipeline.evaluation.statistics import (
+from erl_pipeline.statistics import (
     Estimate,
     paired_difference,
     pass_at_k,

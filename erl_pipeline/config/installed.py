@@ -80,6 +80,11 @@ class Plugin:
         return (own, *getattr(self.value, "packages", ()))
 
     @property
+    def is_own(self) -> bool:
+        """Whether it is one of the project's own."""
+        return self.distribution == _OWN
+
+    @property
     def settings(self) -> SettingsModel:
         """The model of its settings."""
         model: SettingsModel = self.value.settings

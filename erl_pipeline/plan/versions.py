@@ -1,0 +1,263 @@
+"""The guard of stage versions: a stage whose code has changed needs another version, or a word that its bytes
+stay the same.
+
+`erl_pipeline/stages/versions.toml` holds, for every stage, its version and the fingerprint of all modules
+that its `compute` reaches. `python -m erl_pipeline.plan.versions` compares it with the code, and a test does
+the same. The code of environments and methods is left out: recipes hold its fingerprint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import hashlib
+import importlib
+import json
+import pkgutil
+import sys
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from erl_pipeline.config.installed import plugins
+from erl_pipeline.plan.source_tree import SourceTree, stage_calls
+from erl_pipeline.plan.stage import Stage
+from storage.artifacts.recipe import ID_LENGTH
+
+FOLDER = Path(__file__).parents[2]
+STAGES = "erl_pipeline.stages"
+FILE = FOLDER / "erl_pipeline/stages/versions.toml"
+
+_COMMAND = "python -m erl_pipeline.plan.versions"
+_HEAD = f"""\
+# The versions of all stages, and fingerprints of the code that gives their bytes.
+# Written by `{_COMMAND}`, whose --help says how.
+"""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One stage in the file.
+
+    `fingerprint` is that of the code when the version was raised. `moved_no_byte` maps each later fingerprint
+    to the reason why the version could stay.
+    """
+
+    name: str
+    compute: str
+    version: int
+    fingerprint: str
+    moved_no_byte: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def accepted(self) -> set[str]:
+        """Fingerprints of code that gives the bytes of this version."""
+        return {self.fingerprint, *self.moved_no_byte}
+
+
+@dataclass(frozen=True)
+class VersionFile:
+    """The file: its stages by their `compute`, and the digest of each module when it was last accepted."""
+
+    stages: Mapping[str, Recorded]
+    modules: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class StageCode:
+    """A stage as its code is now. `modules`: name of a module that `compute` reaches -> its digest."""
+
+    name: str
+    compute: str
+    version: int
+    modules: Mapping[str, str]
+
+    @property
+    def fingerprint(self) -> str:
+        """What changes when any of the modules does."""
+        lines = "".join(f"{name}\0{digest}\n" for name, digest in sorted(self.modules.items()))
+        return hashlib.sha256(lines.encode()).hexdigest()[:ID_LENGTH]
+
+
+def in_tree() -> SourceTree:
+    """The project's own modules. Its trainer counts to the stages that ask for one: recipes hold only the
+    fingerprints of trainers that others wrote."""
+    trainers = [
+        package for each in plugins("trainers").found.values() if each.is_own for package in each.packages
+    ]
+    return SourceTree(FOLDER, ("storage", "erl_pipeline"), {"trainers": trainers})
+
+
+def find_stages(package: str = STAGES) -> list[Stage[Any]]:
+    """The stage objects of a package's modules, each once."""
+    found: dict[int, Stage[Any]] = {}
+    for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
+        for value in vars(importlib.import_module(module.name)).values():
+            if isinstance(value, Stage):
+                found[id(value)] = value
+    return sorted(found.values(), key=lambda stage: (stage.name, stage.compute.__qualname__))
+
+
+def stage_codes(tree: SourceTree, stages: Iterable[Stage[Any]]) -> list[StageCode]:
+    """The code of stages as it is now. Stages that share a `compute` share a version, and count as one."""
+    digests: dict[str, str] = {}
+    codes: dict[str, StageCode] = {}
+    for stage in stages:
+        module = stage.compute.__module__
+        compute = f"{module}.{stage.compute.__qualname__}"
+        if compute in codes:
+            continue
+        reached = sorted(tree.reach(module))
+        digests.update({name: tree.digest(name) for name in reached if name not in digests})
+        codes[compute] = StageCode(
+            stage.name, compute, stage.version, {name: digests[name] for name in reached}
+        )
+    return list(codes.values())
+
+
+def problem(code: StageCode, file: VersionFile) -> str | None:
+    """What is wrong with a stage's version, and the ways out; None when nothing is."""
+    stage, bump = f"stage {code.name} ({code.compute})", f"{_COMMAND} --bump {code.compute}"
+    recorded = file.stages.get(code.compute)
+    if recorded is None:
+        return f"{stage} is not in versions.toml: {bump}"
+    if recorded.version != code.version:
+        return f"{stage} has version {code.version}, and versions.toml knows {recorded.version}: {bump}"
+    if code.fingerprint in recorded.accepted:
+        return None
+    changed = [name for name, digest in code.modules.items() if file.modules.get(name) != digest]
+    what = ", ".join(changed) or "it no longer imports some module"
+    return (
+        f"{stage} still has version {code.version}, but its code has changed: {what}. "
+        f"If it may give other bytes: {bump}. "
+        f'If it cannot: {_COMMAND} --record {code.compute} --reason "WHY"'
+    )
+
+
+def record(
+    file: VersionFile, codes: Sequence[StageCode], chosen: Iterable[StageCode], reason: str
+) -> VersionFile:
+    """The file in which the code of the chosen stages gives the bytes of the version that it has.
+
+    Raises ValueError, with the way out, for a stage whose version the file does not know.
+    """
+    stages = dict(file.stages)
+    for code in chosen:
+        known = stages.get(code.compute)
+        if known is None or known.version != code.version:
+            raise ValueError(problem(code, file))
+        if code.fingerprint not in known.accepted:
+            noted = {**known.moved_no_byte, code.fingerprint: reason}
+            stages[code.compute] = replace(known, moved_no_byte=noted)
+    return _brought_up(VersionFile(stages, file.modules), codes)
+
+
+def begin_versions(file: VersionFile, codes: Sequence[StageCode], chosen: Iterable[StageCode]) -> VersionFile:
+    """The file in which the versions of the chosen stages begin with their present code."""
+    begun = {
+        each.compute: Recorded(each.name, each.compute, each.version, each.fingerprint) for each in chosen
+    }
+    return _brought_up(VersionFile({**file.stages, **begun}, file.modules), codes)
+
+
+def raise_version(code: StageCode, tree: SourceTree) -> StageCode:
+    """Add one to the version in the source of a stage, and print which line has it; the stage after it."""
+    module, _, function = code.compute.rpartition(".")
+    path = tree.path(module)
+    assert path is not None
+    text = path.read_text(encoding="utf-8")
+    raised = replace(code, version=code.version + 1)
+    for call in stage_calls(ast.parse(text)):
+        given = {keyword.arg: keyword.value for keyword in call.keywords}
+        if ast.unparse(given["compute"]) == function:
+            value = given["version"]
+            lines = text.splitlines(keepends=True)
+            line = lines[value.lineno - 1]
+            before, after = line[: value.col_offset], line[value.end_col_offset :]
+            lines[value.lineno - 1] = f"{before}{raised.version}{after}"
+            path.write_text("".join(lines), encoding="utf-8")
+            print(f"{path.relative_to(tree.folder)}:{value.lineno}: {code.name} has version {raised.version}")
+            return raised
+    raise ValueError(f"{path} makes no stage with compute={function}")
+
+
+def read_file(path: Path = FILE) -> VersionFile:
+    """The file as it is; an empty one where there is none."""
+    if not path.exists():
+        return VersionFile({}, {})
+    content = tomllib.loads(path.read_text(encoding="utf-8"))
+    stages = {compute: Recorded(compute=compute, **entry) for compute, entry in content["stages"].items()}
+    return VersionFile(stages, content["modules"])
+
+
+def file_text(file: VersionFile) -> str:
+    """The file as TOML."""
+    parts = [_HEAD]
+    for compute, stage in sorted(file.stages.items()):
+        parts.append(
+            f'[stages."{compute}"]\nname = "{stage.name}"\nversion = {stage.version}\n'
+            f'fingerprint = "{stage.fingerprint}"\n'
+        )
+        if stage.moved_no_byte:
+            noted = "".join(
+                f"{fingerprint} = {json.dumps(reason)}\n"
+                for fingerprint, reason in stage.moved_no_byte.items()
+            )
+            parts.append(f'[stages."{compute}".moved_no_byte]\n{noted}')
+    digests = "".join(f'"{name}" = "{digest}"\n' for name, digest in sorted(file.modules.items()))
+    return "\n".join([*parts, f"[modules]\n{digests}"])
+
+
+def main(arguments: Sequence[str] | None = None, path: Path = FILE) -> int:
+    """Print the state of every stage, after the change that the options ask for; 1 when one needs a word."""
+    parser = argparse.ArgumentParser(prog=_COMMAND, description="Versions of stages, and their code.")
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--record", metavar="STAGE|all", help="its changed code gives the same bytes")
+    choice.add_argument("--bump", metavar="STAGE|all", help="raise its version: it may give other bytes")
+    parser.add_argument("--reason", help="why the bytes are the same")
+    given = parser.parse_args(arguments)
+    if (given.record is None) != (given.reason is None):
+        parser.error("--record and --reason go together")
+    tree, file = in_tree(), read_file(path)
+    codes = stage_codes(tree, find_stages())
+    wanted = given.record or given.bump
+    chosen = [code for code in codes if wanted in ("all", code.name, code.compute)]
+    if wanted and not chosen:
+        names = ", ".join(sorted({code.name for code in codes}))
+        parser.error(f"no stage is named {wanted}; there are {names}")
+    if given.bump:
+        # A version that the source has already, and the file has not, is not raised again.
+        chosen = [raise_version(code, tree) if _knows(file, code) else code for code in chosen]
+        raised = {code.compute: code for code in chosen}
+        codes = [raised.get(code.compute, code) for code in codes]
+        file = begin_versions(file, codes, chosen)
+    elif given.record:
+        file = record(file, codes, chosen, given.reason)
+    if wanted:
+        path.write_text(file_text(file), encoding="utf-8")
+    found = [problem(code, file) for code in codes]
+    for code, said in zip(codes, found, strict=True):
+        print(said or f"{code.name} ({code.compute}): version {code.version}, as recorded")
+    return int(any(found))
+
+
+def _knows(file: VersionFile, code: StageCode) -> bool:
+    return code.compute in file.stages and file.stages[code.compute].version == code.version
+
+
+def _brought_up(file: VersionFile, codes: Sequence[StageCode]) -> VersionFile:
+    """The file without stages that are gone, and with the digests of modules as they are now. A module of a
+    stage that still needs a word keeps its old digest, so that the change can be named."""
+    stages = {code.compute: file.stages[code.compute] for code in codes if code.compute in file.stages}
+    modules = {name: digest for code in codes for name, digest in code.modules.items()}
+    for code in codes:
+        if problem(code, file) is not None:
+            for name in code.modules:
+                modules[name] = file.modules.get(name, "")
+    return VersionFile(stages, {name: digest for name, digest in modules.items() if digest})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

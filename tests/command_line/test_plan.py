@@ -1,0 +1,91 @@
+"""`plan`, `train --dry-run` and `plugins`, on one finished run; forecasts themselves are tested by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from command_line.reuse import computed_again, reused_from
+from erl_pipeline.plan.forecast import Forecast, Reason, StageForecast
+from storage.runs.run import RunStore
+from tests.command_line.conftest import FinishedRun
+from tests.command_line.invoke import invoke
+from tests.erl_pipeline.plan.test_forecast import plan_of
+
+
+def test_a_finished_run_has_nothing_to_compute_and_nothing_is_run(finished: FinishedRun) -> None:
+    shown = invoke("plan", "small", "--store", finished.store, "--json").json
+    entries = RunStore(str(finished.store)).open("small").stages()
+    assert (shown["computed"], shown["reused"]) == (0, len(entries))
+    assert {each["artifact_id"] for each in shown["artifacts"]} == {each.artifact_id for each in entries}
+    text = invoke("plan", finished.config, "--store", finished.store).output
+    assert f"Reused: {len(entries)} artifacts ({len(entries)} of small).\nNothing is computed.\n" in text
+
+
+def test_a_dry_run_is_the_plan(finished: FinishedRun, tmp_path: Path) -> None:
+    words = [finished.config, "--store", finished.store, "--iterations", "3"]
+    planned = invoke("plan", *words)
+    assert invoke("train", *words, "--dry-run").output == planned.output
+    assert "Computed: 8 artifacts, about" in planned.output
+    assert invoke("train", finished.config, "--store", tmp_path / "new", "--dry-run").status == 0
+    assert not (tmp_path / "new" / "runs").exists()
+
+
+def test_a_changed_setting_is_named(finished: FinishedRun, tmp_path: Path) -> None:
+    page = tmp_path / "plan.html"
+    words = ["--set", "update.epochs=2", "--set", "name=other", "--output", page]
+    shown = invoke("plan", finished.config, "--store", finished.store, *words, "--json").json
+    why = {(each["iteration"], each["stage"]): each["why"] for each in shown["artifacts"]}
+    assert why[1, "update_policy"] == ["update.epochs: 1 -> 2"]
+    assert why[2, "rollout_shard"][-1].startswith("inputs checkpoint (fine_tune of iteration 1)") or why[
+        2, "rollout_shard"
+    ] == ["input checkpoint (fine_tune of iteration 1) is computed anew"]
+    assert "update.epochs: 1 -&gt; 2" in page.read_text(encoding="utf-8")
+
+
+def test_what_replay_would_compute(finished: FinishedRun) -> None:
+    words = ["plan", "small", "--store", finished.store, "--from", "fine_tune", "--iteration", "2", "--json"]
+    again = invoke(*words).json
+    assert [each["stage"] for each in again["artifacts"] if each["verdict"] == "computed"] == [
+        "fine_tune",
+        "evaluate",
+    ]
+    branch = invoke(*words, "--set", "fine_tune.steps=5").json
+    assert branch["computed"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["small", "--from", "evaluate"], "give both"),
+        (["small", "--from", "nothing", "--iteration", "1"], "--from nothing: the stages of iteration 1 are"),
+        (["none.yaml"], "none.yaml: no such file"),
+        (["none"], "no run none in store"),
+        (["small", "--output", "plan.pdf"], "name a file that ends in .html"),
+    ],
+)
+def test_mistakes_are_told(finished: FinishedRun, words: list[str], said: str) -> None:
+    result = invoke("plan", *words, "--store", finished.store)
+    assert (result.status, said in result.errors) == (2, True)
+
+
+def test_train_says_what_it_reuses_and_why_it_does_things_again() -> None:
+    first, second, *rest = plan_of(2).nodes
+    changed = Reason("the code of lake has changed")
+    found = Forecast(
+        (
+            StageForecast(first, "reused", "older"),
+            StageForecast(second, "reused", "small"),
+            *(StageForecast(node, "computed", "", (changed,), "small") for node in rest),
+        )
+    )
+    assert reused_from(found, "small") == ["Reused: 1 artifact of run older (tasks)"]
+    assert computed_again(found) == ["The code of lake has changed: iterations 1 to 2 are computed again"]
+
+
+def test_plugins_are_listed_with_their_packages() -> None:
+    listed = invoke("plugins", "--json").json
+    found = {(each["group"], each["type"]): each for each in listed["plugins"]}
+    assert found["methods", "erl"]["distribution"] == "erl-pipeline"
+    assert len(found["environments", "frozen_lake"]["fingerprint"]) == 32

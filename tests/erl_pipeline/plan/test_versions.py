@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from erl_pipeline.plan.source_tree import SourceTree
+from erl_pipeline.plan.versions import (
+    StageCode,
+    VersionFile,
+    begin_versions,
+    file_text,
+    find_stages,
+    in_tree,
+    problem,
+    raise_version,
+    read_file,
+    record,
+    stage_codes,
+)
+
+UPDATE = StageCode("update", "house.update.compute", 3, {"house.update": "u1", "house.shared": "s1"})
+TUNE = StageCode("tune", "house.tune.compute", 1, {"house.tune": "t1", "house.shared": "s1"})
+
+
+def test_every_stage_has_the_version_of_its_code() -> None:
+    codes, file = stage_codes(in_tree(), find_stages()), read_file()
+    problems = [said for code in codes if (said := problem(code, file))]
+    assert not problems, "\n".join(problems)
+    assert {code.compute for code in codes} == file.stages.keys(), "versions.toml names stages that are gone"
+
+
+def test_a_stage_that_trains_reaches_the_trainer_and_none_reaches_methods_or_environments() -> None:
+    reached = {code.name: set(code.modules) for code in stage_codes(in_tree(), find_stages())}
+    assert "erl_pipeline.trainers.local.optimizer" in reached["update_policy"]
+    assert "erl_pipeline.trainers.local.optimizer" not in reached["prepare_tasks"]
+    plugged = ("erl_pipeline.methods.", "erl_pipeline.environments.frozen_lake")
+    assert not [name for names in reached.values() for name in names if name.startswith(plugged)]
+
+
+def _begun() -> VersionFile:
+    return begin_versions(VersionFile({}, {}), [UPDATE, TUNE], [UPDATE, TUNE])
+
+
+def _edited(code: StageCode, module: str) -> StageCode:
+    return replace(code, modules={**code.modules, module: "edited"})
+
+
+def test_changed_code_under_the_same_version_is_named_with_the_two_ways_out() -> None:
+    file = _begun()
+    assert problem(UPDATE, file) is None
+    said = problem(_edited(UPDATE, "house.shared"), file) or ""
+    assert "stage update (house.update.compute) still has version 3" in said
+    assert "has changed: house.shared." in said
+    assert "--bump house.update.compute" in said
+    assert "--record house.update.compute" in said
+
+
+def test_a_change_that_moves_no_byte_is_recorded_for_each_stage_that_it_reaches() -> None:
+    update, tune = _edited(UPDATE, "house.shared"), _edited(TUNE, "house.shared")
+    once = record(_begun(), [update, tune], [update], "a name")
+    assert problem(update, once) is None
+    assert "has changed: house.shared." in (problem(tune, once) or "")
+    both = record(once, [update, tune], [tune], "a name")
+    assert problem(tune, both) is None
+    assert problem(UPDATE, both) is None
+    assert both.modules["house.shared"] == "edited"
+
+
+def test_with_a_new_version_earlier_code_is_no_longer_right() -> None:
+    newer = replace(_edited(UPDATE, "house.update"), version=4)
+    assert "has version 4, and versions.toml knows 3" in (problem(newer, _begun()) or "")
+    with pytest.raises(ValueError, match="--bump"):
+        record(_begun(), [newer, TUNE], [newer], "a name")
+    file = begin_versions(_begun(), [newer, TUNE], [newer])
+    assert problem(newer, file) is None
+    assert problem(replace(UPDATE, version=4), file) is not None
+
+
+def test_a_stage_that_is_gone_is_left_out() -> None:
+    assert begin_versions(_begun(), [TUNE], [TUNE]).stages.keys() == {TUNE.compute}
+
+
+def test_the_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+    file = record(
+        _begun(), [_edited(UPDATE, "house.update"), TUNE], [_edited(UPDATE, "house.update")], 'a "name"'
+    )
+    (tmp_path / "versions.toml").write_text(file_text(file))
+    assert read_file(tmp_path / "versions.toml") == file
+
+
+def test_a_version_is_raised_where_the_source_has_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = (
+        "A = Stage(\n    name='a',\n    version=9,\n    compute=other,\n)\n"
+        "B = Stage(name='b', version=3, compute=compute)\n"
+    )
+    (tmp_path / "house").mkdir()
+    (tmp_path / "house" / "update.py").write_text(source)
+    raised = raise_version(UPDATE, SourceTree(tmp_path, ("house",)))
+    assert raised == replace(UPDATE, version=4)
+    assert (tmp_path / "house" / "update.py").read_text() == source.replace("version=3", "version=4")
+    assert capsys.readouterr().out == "house/update.py:6: update has version 4\n"
