@@ -22,8 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from storage.tables.trajectories import TRAJECTORIES, Trajectory, write_trajectories
-from tests.command_line.conftest import FinishedRun
-from tests.command_line.invoke import SMALL, Result, invoke
+from tests.command_line.invoke import SMALL, FinishedRun, Result, invoke
 
 EXAMPLES = int(os.environ.get("ERL_TEST_MALFORMED", "60"))
 GENERATED = settings(

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from storage.artifacts.store import ArtifactStore
-from tests.integration.killing import SMALL
-from tests.integration.runs import ROOT, artifact_hashes, command, write_config
+from tests.command_line.invoke import FinishedRun, invoke
+from tests.integration.runs import ROOT, artifact_hashes, write_config
 from tests.s3_server import s3_server
 
 PROGRAM = str(Path(sys.executable).with_name("erl-pipeline"))
@@ -28,12 +28,13 @@ def can_mount(folder: Path) -> bool:
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_told_and_the_run_goes_on_when_there_is_room(tmp_path: Path) -> None:
+def test_a_full_disk_is_told_and_the_run_goes_on_when_there_is_room(
+    finished: FinishedRun, tmp_path: Path
+) -> None:
     if shutil.which("unshare") is None or not can_mount(tmp_path):
         pytest.skip("this machine lets us mount no file system, as root or in a user namespace")
-    disk, config = tmp_path / "disk", tmp_path / "small.yaml"
+    disk, config = tmp_path / "disk", finished.config
     disk.mkdir()
-    config.write_text(SMALL)
     train = f"{PROGRAM} train {config} --store {disk}/store --no-prefect"
     script = f"""
         {TMPFS.format(size="3m", folder=disk)}
@@ -57,9 +58,9 @@ def test_a_full_disk_is_told_and_the_run_goes_on_when_there_is_room(tmp_path: Pa
         full
     )  # and nothing after it: no artifact without a manifest, no staging
     assert well == "status 0\n"
-    command("lineage", "verify", "small", "--store", tmp_path / "kept")
-    command("train", config, "--store", tmp_path / "undisturbed", "--no-prefect")
-    assert artifact_hashes(tmp_path / "kept") == artifact_hashes(tmp_path / "undisturbed")
+    verified = invoke("lineage", "verify", "small", "--store", tmp_path / "kept")
+    assert verified.status == 0, verified.errors
+    assert artifact_hashes(tmp_path / "kept") == artifact_hashes(finished.store)
 
     # The same store, read-only.
     script = f"""
@@ -76,7 +77,6 @@ def test_a_full_disk_is_told_and_the_run_goes_on_when_there_is_room(tmp_path: Pa
     statuses = [line for line in told.splitlines() if line.startswith("status")]
     assert statuses == ["status 0", "status 2", "status 0", "status 2"], told
     assert told.count("the file system is read-only: choose another store") == 2
-    command("train", config, "--store", tmp_path / "kept", "--no-prefect", "--iterations", "3")
 
 
 COMMITTER = """
