@@ -1,5 +1,6 @@
 # The three commands: `make train` runs the default configuration, `make check` is what to wait for before a
-# commit, `make test` runs everything. All make .venv when it is missing, and install only when pyproject.toml or constraints.txt changed.
+# commit, `make test` runs everything. All make .venv when it is missing, and install only when pyproject.toml or
+# constraints.txt changed.
 
 PYTHON ?= python3
 VENV := .venv

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from erl_pipeline.plan.build import plan_run
 from erl_pipeline.plan.plan import Place
 from erl_pipeline.runs.planning import recorded_ids, whole_iterations
+from erl_pipeline.runs.run_plans import plan_run
 from erl_pipeline.runs.state import completed_iterations, latest_checkpoint
 from erl_pipeline.runs.train import trusted_places
 from storage.artifacts.recipe import ArtifactKind
