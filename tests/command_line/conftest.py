@@ -1,4 +1,4 @@
-"""One small finished run, which the tests look into and do not change."""
+"""Small finished runs, trained once, which the tests look into and do not change."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_line.invoke import SMALL, Result, invoke
+from tests.command_line.invoke import REMEMBERING, SMALL, Result, invoke
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,18 @@ class FinishedRun:
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
-    folder = tmp_path_factory.mktemp("finished")
+    return _trained(tmp_path_factory.mktemp("finished"), SMALL)
+
+
+@pytest.fixture(scope="session")
+def remembering(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+    """A run whose reflections saw memory."""
+    return _trained(tmp_path_factory.mktemp("remembering"), REMEMBERING)
+
+
+def _trained(folder: Path, settings: str) -> FinishedRun:
     config, store = folder / "small.yaml", folder / "store"
-    config.write_text(SMALL)
+    config.write_text(settings)
     training = invoke("train", config, "--store", store, "--no-prefect")
     assert training.status == 0, training.errors
     return FinishedRun(config, store, training)
