@@ -8,7 +8,7 @@ from erl_pipeline.config.base import Settings
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from storage.errors import ConfigError
-from tests.erl_pipeline.plan.run_plans import SOURCES, config
+from tests.erl_pipeline.runs.planned_runs import SOURCES, config
 
 
 class Steps(Settings):

@@ -9,7 +9,7 @@ import pytest
 from erl_pipeline.runs.config import refuse_other_settings, run_config
 from storage.errors import ConfigError, InputError
 from storage.runs.run import RunStore
-from tests.erl_pipeline.plan.run_plans import config
+from tests.erl_pipeline.runs.planned_runs import config
 
 VLLM = "engine={type: vllm}"
 

@@ -7,14 +7,14 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from erl_pipeline.plan.build import plan_run
 from erl_pipeline.plan.plan import Place
 from erl_pipeline.runs.planning import recorded_ids, whole_iterations
+from erl_pipeline.runs.run_plans import plan_run
 from erl_pipeline.runs.state import completed_iterations, latest_checkpoint
 from erl_pipeline.runs.train import trusted_places
 from storage.artifacts.recipe import ArtifactKind
 from storage.runs.ledger import LedgerEntry
-from tests.erl_pipeline.plan.run_plans import SOURCES, config, ids, plan
+from tests.erl_pipeline.runs.planned_runs import SOURCES, config, ids, plan
 
 ERL, RLVR = config(), config("method=rlvr")
 """RLVR makes no distillation dataset, so that its last stage is the policy update."""

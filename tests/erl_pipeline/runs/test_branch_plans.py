@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import pytest
 
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.plan.build import plan_branch, plan_offline, plan_run, shared_stages
 from erl_pipeline.plan.plan import Plan
+from erl_pipeline.runs.run_plans import plan_branch, plan_offline, plan_run, shared_stages
 from storage.errors import ConfigError, InputError
 from storage.runs.origin import BranchOrigin, OfflineOrigin
-from tests.erl_pipeline.plan.run_plans import DECOUPLED, SOURCES, at, config, ids, inputs, plan, stages
+from tests.erl_pipeline.runs.planned_runs import DECOUPLED, SOURCES, at, config, ids, inputs, plan, stages
 
 
 def branch(

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from pydantic import ValidationError
 
-from erl_pipeline.plan.build import plan_run
 from erl_pipeline.plan.plan import Place
+from erl_pipeline.runs.run_plans import plan_run
 from storage.artifacts.recipe import Recipe
 from storage.errors import ConfigError, InputError
-from tests.erl_pipeline.plan.run_plans import (
+from tests.erl_pipeline.runs.planned_runs import (
     DECOUPLED,
     SOURCES,
     at,
