@@ -48,7 +48,7 @@ def test_a_finished_run_is_not_trained_again(site: Site, trained: Trained) -> No
         "train", config_of("best_of_n"), "--name", "best_of_n", "--store", trained.store, "--json", *small(),
         "--no-prefect",
     )  # fmt: skip
-    assert again.errors == "Run best_of_n is finished: all of 2 iterations is committed.\n"
+    assert again.errors.startswith("Run best_of_n is finished")
     assert again.json["worked"] is False
 
 
