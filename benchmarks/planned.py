@@ -11,7 +11,6 @@ from pathlib import Path
 from erl_pipeline.config.generation import operational_settings
 from erl_pipeline.config.rollouts import RolloutConfig
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.plan.build import plan_run
 from erl_pipeline.plan.execution import Execution, execute
 from erl_pipeline.plan.job import StageOutcome
 from erl_pipeline.plan.listener import Listener, NullListener
@@ -21,6 +20,7 @@ from erl_pipeline.plan.resources import Resources, WorkerSettings
 from erl_pipeline.plan.runner import InProcessRunner
 from erl_pipeline.plan.sources import read_sources
 from erl_pipeline.runs.driver import OpenRun, open_run
+from erl_pipeline.runs.run_plans import plan_run
 from erl_pipeline.stages.rollouts import plan_shards
 
 

@@ -92,7 +92,7 @@ def main() -> None:
     # Without the supervised update, whose settings could otherwise decide the estimate.
     config = load_config(arguments.config, [*arguments.set, "method.distillation=off"])
     assert config.policy.type == "pretrained"
-    torch.set_num_threads(config.threads)
+    torch.set_num_threads(config.resources.threads)
     size = model_size(config)
     parts = [part for part in estimate_memory(config, size) if part.place != "sampler"]
 

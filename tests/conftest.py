@@ -6,6 +6,8 @@ import os
 
 os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1")
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -17,9 +19,13 @@ torch.set_num_threads(1)
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
     """One small finished run, trained in this process; tests look into it, or change a copy of its store."""
-    folder = tmp_path_factory.mktemp("finished")
+    return trained(tmp_path_factory.mktemp("finished"), SMALL)
+
+
+def trained(folder: Path, settings: str) -> FinishedRun:
+    """The run of a configuration, trained in a store in this folder."""
     config, store = folder / "small.yaml", folder / "store"
-    config.write_text(SMALL)
+    config.write_text(settings)
     training = invoke("train", config, "--store", store, "--no-prefect")
     assert training.status == 0, training.errors
     return FinishedRun(config, store, training)

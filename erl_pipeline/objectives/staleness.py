@@ -10,7 +10,7 @@ import torch
 
 from erl_pipeline.config.objective import DecoupledCorrection
 from erl_pipeline.objectives.importance import bounded, importance_weights
-from erl_pipeline.objectives.kl import kl_estimate
+from erl_pipeline.objectives.policy_gradient import kl_estimate
 from storage.tables.parquet import TableFormat
 from storage.tables.trajectories import Trajectory
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.plan.plan import Place, Plan, RunState
+from erl_pipeline.plan.plan import Place, Plan, PlannedStage, RunState
 from erl_pipeline.plan.sources import Sources, read_sources, unread_sources
 from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.run_plans import plan_branch, plan_offline, plan_run, shared_stages
@@ -87,10 +87,17 @@ def plan_before_branch(
         as_made="partial",
     )
     recorded = recorded_ids(entries)
-    for node in shared_stages(plan, origin.iteration, origin.stage):
+    # Earlier iterations first: which stages an iteration beyond the end of the run would have is not asked.
+    earlier = [node for node in plan.nodes if (node.iteration or 0) < origin.iteration]
+    _require_recorded(run, earlier, recorded)
+    _require_recorded(run, shared_stages(plan, origin.iteration, origin.stage), recorded)
+    return plan
+
+
+def _require_recorded(run: Run, nodes: Iterable[PlannedStage], recorded: Mapping[Place, str]) -> None:
+    for node in nodes:
         if node.place not in recorded:
             raise InputError(f"run {run.name} has no {node.title}, which comes before the branch")
-    return plan
 
 
 def whole_iterations(plan: Plan, recorded: Mapping[Place, str]) -> int:

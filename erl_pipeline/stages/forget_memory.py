@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from erl_pipeline.config.base import Settings
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.stages.index_memory import INDEX_MEMORY
 from erl_pipeline.stages.playing import MEMORY
 from storage.memory.requests import FORGET_STAGE, FORGET_VERSION, REQUEST_INPUT
 
@@ -50,5 +51,5 @@ FORGET_MEMORY = Stage(
     output="memory",
     settings=ForgetSettings,
     compute=_compute,
-    part_of="index_memory",
+    part_of=INDEX_MEMORY.name,
 )

@@ -24,7 +24,7 @@ from storage.memory.chain import (
 )
 from storage.memory.history import latest_version, memory_versions
 from storage.memory.removals import Removal, write_removals
-from storage.memory.requests import REQUEST_STAGE, forget_recipe, request_recipe
+from storage.memory.requests import forget_recipe, request_recipe
 from storage.runs.run import Run
 
 
@@ -55,9 +55,9 @@ def forget(store: ArtifactStore, run: Run, entry_id: str, reason: str) -> Forgot
         version = latest_version(run)
         require_held(store, version, entry_id)
         begun = max((entry.iteration or 0 for entry in run.stages()), default=0)
-        asked = [entry for entry in run.stages() if entry.stage == REQUEST_STAGE]
+        asked = [entry for entry in run.stages() if entry.kind == "request"]
         for earlier in asked:
-            manifest = store.find(earlier.artifact_id, REQUEST_STAGE)
+            manifest = store.find(earlier.artifact_id, earlier.stage)
             if manifest is not None and manifest.settings["entry_id"] == entry_id:
                 raise InputError(
                     f"entry {entry_id} is forgotten already and leaves the memory after iteration "

@@ -1,4 +1,4 @@
-"""Calling `erl-pipeline` in this process, and a configuration whose run takes seconds."""
+"""Calling `erl-pipeline` in this process, and configurations whose runs take seconds."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ policy: {type: tiny, layers: 2, cold_start: {steps: 60, demonstrations_per_step:
 rollouts: {tasks_per_iteration: 4, group_size: 4, tasks_per_shard: 2}
 evaluation: {tasks: 8}
 """
+REMEMBERING = SMALL.replace("iterations: 2", "iterations: 3").replace(
+    "tasks_per_iteration: 4", "tasks_per_iteration: 8"
+)
 
 
 @dataclass(frozen=True)

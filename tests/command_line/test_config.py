@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from erl_pipeline.config import installed
 from erl_pipeline.config.load import load_config
 from tests.command_line.invoke import SMALL, invoke
 
@@ -41,3 +42,27 @@ def test_check_says_valid_or_what_is_wrong(small: Path) -> None:
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
 def test_every_ready_configuration_is_valid(path: Path) -> None:
     assert invoke("config", "check", path).status == 0
+
+
+def test_a_broken_plug_in_that_a_configuration_names_is_told_with_its_package(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metadata = tmp_path / "site" / "maze_world-0.3.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: maze-world\nVersion: 0.3\n")
+    (metadata / "entry_points.txt").write_text("[erl_pipeline.environments]\nmaze = maze_world:MAZE\n")
+    (tmp_path / "site" / "maze_world.py").write_text("import no_such_module\n")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    installed._find.cache_clear()
+    try:
+        bad = invoke("config", "check", small, "--set", "environment=maze")
+        good = invoke("config", "check", small)
+        listed = invoke("plugins", "--json").json["broken"]
+    finally:
+        monkeypatch.undo()
+        installed._find.cache_clear()
+    assert (bad.status, bad.output) == (2, "")
+    assert "error: maze of package maze-world cannot be used: its import fails with Module" in bad.errors
+    assert "No module named 'no_such_module'" in bad.errors
+    assert good.status == 0
+    assert [(each["type"], each["distribution"]) for each in listed] == [("maze", "maze-world")]

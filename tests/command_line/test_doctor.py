@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from command_line.doctor import store
-from command_line.doctor.packages import own_versions
+from command_line.doctor.packages import check_torch_companions, own_versions
 from tests.command_line.invoke import invoke
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_doctor_tells_what_this_machine_can_run(tmp_path: Path) -> None:
@@ -45,7 +47,7 @@ def test_an_interpreter_that_cannot_be_asked_is_a_mistake_of_the_user(tmp_path: 
     assert "is no Python interpreter" in result.errors
 
 
-def test_a_companion_of_another_build_is_found_and_named(tmp_path: Path) -> None:
+def test_a_companion_of_another_build_is_found_and_named_and_vllm_is_not_imported(tmp_path: Path) -> None:
     # What PyPI's torchvision does beside the CPU build of torch.
     (tmp_path / "torchvision").mkdir()
     (tmp_path / "torchvision" / "__init__.py").write_text(
@@ -55,21 +57,18 @@ def test_a_companion_of_another_build_is_found_and_named(tmp_path: Path) -> None
     metadata.parent.mkdir()
     metadata.write_text("Metadata-Version: 2.1\nName: torchvision\nVersion: 0.28.0\n")
     code = (
-        "from command_line.doctor.diagnose import check_transformers; "
-        "from command_line.doctor.packages import check_torch_companions, own_versions; "
-        "print(check_transformers().found); "
-        "print(check_torch_companions(own_versions(['torch', 'torchvision'])).verdict)"
+        "import sys; from command_line.doctor.diagnose import diagnose; "
+        f"found = {{each.subject: each for each in diagnose({str(tmp_path)!r})}}; "
+        "print(found['transformers'].found); print(found[sys.argv[1]].verdict); "
+        "print('vllm' in sys.modules, 'prefect' in sys.modules)"
     )
+    companions = check_torch_companions({"torch": "2.13.0", "torchvision": "0.28.0"})
+    assert companions is not None
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    output = subprocess.check_output([sys.executable, "-c", code], text=True, env=environment)
-    broken, trap = output.splitlines()
+    output = subprocess.check_output(
+        [sys.executable, "-c", code, companions.subject], text=True, cwd=ROOT, env=environment
+    )
+    broken, trap, imported = output.splitlines()
     assert broken == "cannot be imported: RuntimeError: operator torchvision::nms does not exist"
     assert trap == ("problem" if own_versions(["torch"])["torch"].endswith("+cpu") else "ok")
-
-
-def test_vllm_is_not_imported(tmp_path: Path) -> None:
-    code = (
-        "import sys; from command_line.doctor.diagnose import diagnose; "
-        f"list(diagnose({str(tmp_path)!r})); print('vllm' in sys.modules, 'prefect' in sys.modules)"
-    )
-    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "False False\n"
+    assert imported == "False False"

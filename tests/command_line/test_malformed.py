@@ -21,8 +21,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from erl_pipeline.environments.frozen_lake import ENVIRONMENT
+from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
+from storage.errors import InputError
 from storage.tables.trajectories import TRAJECTORIES, Trajectory, write_trajectories
-from tests.command_line.invoke import SMALL, FinishedRun, Result, invoke
+from tests.command_line.invoke import SMALL, Result, invoke
 
 EXAMPLES = int(os.environ.get("ERL_TEST_MALFORMED", "60"))
 GENERATED = settings(
@@ -112,16 +115,12 @@ def test_any_configuration_is_accepted_or_refused_with_a_message(tmp_path: Path,
 
 @GENERATED
 @given(content=task_lines())
-def test_any_task_file_is_accepted_or_refused_with_a_message(
-    finished: FinishedRun, tmp_path: Path, content: bytes
-) -> None:
-    # One good task makes a file that is accepted long to work on; a second of the same id has it refused.
-    lines = content + b"\n" + content
-    result = invoke(
-        "evaluate", "small", "--store", finished.store, "--tasks", put(tmp_path, "tasks.jsonl", lines)
-    )
-    check(result)
-    assert result.status == 2
+def test_any_task_file_is_accepted_or_refused_with_a_message(tmp_path: Path, content: bytes) -> None:
+    # One good task makes a file that is accepted; a second of the same id has it refused.
+    file = put(tmp_path, "tasks.jsonl", content + b"\n" + content)
+    with pytest.raises(InputError) as refused:
+        ENVIRONMENT.tasks_from_file(FrozenLakeConfig(), 0, file)
+    assert len(str(refused.value)) < 10_000
 
 
 @pytest.fixture(scope="module")

@@ -12,11 +12,7 @@ import pytest
 
 from erl_pipeline.stages.columns import ENTRIES
 from storage.runs.records import record_bytes
-from tests.command_line.invoke import SMALL, invoke
-
-REMEMBERING = SMALL.replace("iterations: 2", "iterations: 3").replace(
-    "tasks_per_iteration: 4", "tasks_per_iteration: 8"
-)
+from tests.command_line.invoke import FinishedRun, invoke
 
 
 def ask(store: Path, *words: str) -> Any:
@@ -35,14 +31,9 @@ def manifests(store: Path) -> dict[Path, bytes]:
     }
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The store of a run whose reflections saw memory."""
-    folder = tmp_path_factory.mktemp("remembering")
-    (folder / "small.yaml").write_text(REMEMBERING)
-    trained = invoke("train", folder / "small.yaml", "--store", folder / "store", "--no-prefect")
-    assert trained.status == 0, trained.errors
-    return folder / "store"
+@pytest.fixture
+def store(remembering: FinishedRun) -> Path:
+    return remembering.store
 
 
 @pytest.fixture
@@ -96,7 +87,7 @@ def test_show_tells_where_an_entry_is_from_and_what_came_of_it(store: Path) -> N
     }
     text = invoke("memory", "show", "small", entry["entry_id"], "--store", store).output
     assert f"source trajectory: {shown['source_trajectory_id']}" in text
-    assert "second attempts after a reflection that saw this entry: " in text
+    assert "attempts after a prompt that held this entry: " in text
 
 
 @pytest.mark.parametrize("mode", ["vector", "text", "hybrid"])
@@ -121,7 +112,7 @@ def test_export_writes_what_the_memory_holds(store: Path, tmp_path: Path) -> Non
 
 
 def test_after_forgetting_a_run_goes_on_without_the_entry_and_makes_nothing_again(
-    copied: Path, tmp_path: Path
+    copied: Path, remembering: FinishedRun
 ) -> None:
     before = manifests(copied)
     entry = ask(copied, "list", "small", "--sort", "retrieved", "--limit", "1")["shown"][0]["entry_id"]
@@ -133,9 +124,7 @@ def test_after_forgetting_a_run_goes_on_without_the_entry_and_makes_nothing_agai
     shown = ask(copied, "show", "small", entry)
     assert (shown["removed"]["reason"], shown["removed"]["detail"]) == ("forgotten", "it misleads")
 
-    config = tmp_path / "small.yaml"
-    config.write_text(REMEMBERING)
-    went_on = invoke("train", config, "--store", copied, "--no-prefect", "--iterations", "4")
+    went_on = invoke("train", remembering.config, "--store", copied, "--no-prefect", "--iterations", "4")
     assert went_on.status == 0, went_on.errors
     after = manifests(copied)
     assert {path: after[path] for path in before} == before
@@ -147,24 +136,26 @@ def test_after_forgetting_a_run_goes_on_without_the_entry_and_makes_nothing_agai
     assert invoke("lineage", "verify", "small", "--store", copied).status == 0
 
 
-def test_a_run_keeps_its_memory_small(tmp_path: Path) -> None:
-    config, store = tmp_path / "small.yaml", tmp_path / "store"
-    config.write_text(REMEMBERING + "memory: {merge_similarity: 0.9, max_entries: 3, evict: lowest_gain}\n")
-    trained = invoke("train", config, "--store", store, "--no-prefect")
+def test_a_run_keeps_its_memory_small(copied: Path, remembering: FinishedRun) -> None:
+    limits = ("merge_similarity=0.9", "max_entries=3", "evict=lowest_gain")
+    settings = [word for limit in limits for word in ("--set", f"method.memory.{limit}")]
+    words = ["--name", "tidy", *settings, "--store", copied, "--no-prefect"]
+    trained = invoke("train", remembering.config, *words)
     assert trained.status == 0, trained.errors
-    found = ask(store, "stats", "small")
+    found = ask(copied, "stats", "tidy")
     assert found["entries"] == found["added"] - found["evicted"] <= 3
     assert found["merged"] + found["evicted"] > 0
     assert max(row["entries"] for row in found["versions"]) <= 3
-    rows = invoke("status", "small", "--store", store, "--json").json["rows"]
+    rows = invoke("status", "tidy", "--store", copied, "--json").json["rows"]
     assert [row[ENTRIES.name] for row in rows[1:]] == [row["entries"] for row in found["versions"]]
-    assert invoke("lineage", "verify", "small", "--store", store).status == 0
+    assert invoke("lineage", "verify", "tidy", "--store", copied).status == 0
 
 
 def test_a_run_without_memory_says_so(copied: Path) -> None:
     path = copied / "runs" / "small" / "run.json"
     run = json.loads(path.read_text())
-    path.write_bytes(record_bytes({"name": "small", "config": {**run["config"], "memory": None}}))
+    config = {**run["config"], "method": {**run["config"]["method"], "memory": None}}
+    path.write_bytes(record_bytes({"name": "small", "config": config}))
     for words in (["stats", "small"], ["search", "small", "x"], ["list", "small"]):
         result = invoke("memory", *words, "--store", copied)
         assert (result.status, "memory: off" in result.errors) == (2, True)

@@ -182,24 +182,23 @@ def test_a_branch_goes_on_beyond_the_run_and_train_continues_it(store: Path, fin
     assert (4, "fine_tune", "") in four
 
 
-@pytest.mark.parametrize("stage", ["generate_rollouts", "fine_tune"])
-def test_what_was_forgotten_stays_forgotten_in_a_branch(
-    stage: str, store: Path, finished: FinishedRun
-) -> None:
-    seeded = ["--name", "seeded", "--set", "seed=3", "--no-prefect"]
-    assert invoke("train", finished.config, "--store", store, *seeded).status == 0
-    held = memory_ids(store, "seeded", 1)
+def test_what_was_forgotten_stays_forgotten_in_a_branch(remembering: FinishedRun, tmp_path: Path) -> None:
+    """Also in the memory that a branch from the end of an iteration shares: it is that of the run."""
+    store = tmp_path / "store"
+    shutil.copytree(remembering.store, store)
+    held = memory_ids(store, "small", 1)
     assert held
-    assert invoke("memory", "forget", "seeded", held[0], "--reason", "test", "--store", store).status == 0
-    words = ["--iteration", "2", "--from", stage, "--set", "fine_tune.steps=2", "--as", "branch"]
-    result = replay(store, "seeded", *words, "--iterations", "3")
-    assert result.status == 0, result.errors
-    assert memory_ids(store, "branch", 1) == held
-    later = set(memory_ids(store, "branch", 3))
-    assert held[0] not in later
-    assert set(held[1:]) <= later
-    assert replay(store, "branch", "--iteration", "2", "--from", "generate_rollouts").status == 0
-    assert invoke("lineage", "verify", "branch", "--store", store).status == 0
+    assert invoke("memory", "forget", "small", held[0], "--reason", "test", "--store", store).status == 0
+    for stage in ("generate_rollouts", "fine_tune"):
+        words = ["--iteration", "2", "--from", stage, "--set", "fine_tune.steps=2", "--as", stage]
+        result = replay(store, "small", *words, "--iterations", "3")
+        assert result.status == 0, result.errors
+        assert memory_ids(store, stage, 1) == held
+        later = set(memory_ids(store, stage, 3))
+        assert held[0] not in later
+        assert set(held[1:]) <= later
+        assert replay(store, stage, "--iteration", "3", "--from", "generate_rollouts").status == 0
+        assert invoke("lineage", "verify", stage, "--store", store).status == 0
 
 
 def memory_ids(store: Path, run: str, iteration: int) -> list[str]:
@@ -264,7 +263,7 @@ def test_settings_of_what_is_shared_are_refused(
         (["--iteration", "2", "--from", "evaluate", "--set", "update.epochs=2"], "name it with --as NAME"),
         (
             ["--iteration", "9", "--from", "evaluate", "--set", "update.epochs=2", "--as", "x"],
-            "the run has no",
+            "run small has no rollout_shard 0000 of iteration 3, which comes before the branch",
         ),
         (["--iteration", "1", "--from", "evaluate", "--iterations", "1..2"], "allowed is a whole number"),
         (["--offline", "--iterations", "2..1", "--as", "x"], "--iterations 2..1: allowed is A..B"),

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import time
+from collections.abc import Iterator
+from importlib.util import spec_from_file_location
 from pathlib import Path
 
 import pytest
 
 import command_line.train
 import erl_pipeline.views.iteration_table
+from erl_pipeline.plan.fingerprint import package_fingerprint
 from storage.runs.run import RunStore
 from tests.command_line.invoke import SMALL, FinishedRun, invoke
 
@@ -133,6 +137,37 @@ def test_a_damaged_artifact_is_named_and_made_again(finished: FinishedRun, tmp_p
     assert checked.status == 0
     assert str(old) in checked.errors
     assert old.read_bytes() == whole[old]
+
+
+@pytest.fixture
+def edited_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As after an edit of FrozenLake: its sources are found in a copy with one more line."""
+    package = sys.modules["erl_pipeline.environments.frozen_lake"]
+    assert package.__file__ is not None
+    shutil.copytree(Path(package.__file__).parent, tmp_path / "edited")
+    module = tmp_path / "edited" / "__init__.py"
+    module.write_text(module.read_text(encoding="utf-8") + "\nEDITED = True\n", encoding="utf-8")
+    places = [str(module.parent)]
+    spec = spec_from_file_location(package.__name__, module, submodule_search_locations=places)
+    monkeypatch.setattr(package, "__spec__", spec)
+    package_fingerprint.cache_clear()
+    yield
+    package_fingerprint.cache_clear()
+
+
+@pytest.mark.usefixtures("edited_environment")
+def test_after_an_edit_of_the_environment_it_is_said_why_everything_is_computed_again(
+    finished: FinishedRun, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    shutil.copytree(finished.store, store)
+    result = invoke("train", finished.config, "--store", store, "--no-prefect", "--iterations", "2")
+    assert result.status == 0, result.errors
+    package = "erl_pipeline.environments.frozen_lake"
+    assert f"{package}" in result.errors
+    assert "computed again" in result.errors
+    before, after = (RunStore(str(each)).open("small").stages() for each in (finished.store, store))
+    assert not {entry.artifact_id for entry in before} & {entry.artifact_id for entry in after[len(before) :]}
 
 
 def test_a_bad_configuration_starts_nothing(tmp_path: Path) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.examples.installed import NAMES, Answer, Site, config_of, install, small
+from tests.examples.installed import NAMES, ROOT, Answer, Site, config_of, install, small
+
+# For the unit tests of their code, which need no installation.
+sys.path[:0] = [str(ROOT / "examples" / name) for name in NAMES]
 
 
 @dataclass(frozen=True)

@@ -53,9 +53,8 @@ def test_a_finished_run_is_not_trained_again(site: Site, trained: Trained) -> No
 
 
 def test_no_file_of_the_project_names_an_example() -> None:
-    sources = [ROOT / "pyproject.toml"]
-    for package in ("storage", "erl_pipeline", "flows", "command_line"):
-        sources += (ROOT / package).rglob("*.py")
+    packages = ("storage", "erl_pipeline", "flows", "command_line")
+    sources = [path for package in packages for path in (ROOT / package).rglob("*.py")]
     naming = [path for path in sources if any(name in path.read_text(encoding="utf-8") for name in NAMES)]
     assert naming == []
 

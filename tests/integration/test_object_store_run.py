@@ -37,5 +37,5 @@ def test_a_run_in_a_bucket_goes_on_on_another_machine_to_the_same_bytes(
         verified = invoke("lineage", "verify", "small", "--store", STORE)
         assert "Pruned by retention: 2 files" in verified.output
         again = invoke(*train)
-        assert again.errors == "Run small is finished: all of 2 iterations is committed.\n"
+        assert again.errors.startswith("Run small is finished")
     s3fs.S3FileSystem.clear_instance_cache()

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from erl_pipeline import plugins as module
+from erl_pipeline.config import installed as module
+from erl_pipeline.config.installed import PARTS, Plugins, plugins
 from erl_pipeline.environments.interface import EnvironmentPlugin
 from erl_pipeline.methods.interface import Method
-from erl_pipeline.plugins import PARTS, Plugins, plugins
 from storage.errors import ConfigError
 
 RUNNER = """\
