@@ -108,7 +108,8 @@ def _requested(call: StageCall[RequestedTaskSettings]) -> StageResult:
     elif plugin.tasks_from_file is None:
         raise InputError(f"environment {environment.type} reads no task files; leave --tasks at generated")
     else:
-        tasks = plugin.tasks_from_file(environment, settings.seed, Path(call.locations[settings.task_file]))
+        path = _unchanged(call.locations[settings.task_file], settings.task_file, "the task file")
+        tasks = plugin.tasks_from_file(environment, settings.seed, path)
     _write(call.folder, HELD_OUT, tasks)
     return StageResult(counters={"held_out_tasks": len(tasks)})
 
@@ -136,13 +137,14 @@ def located(
     """
     paths: dict[str, str] = {}
     for name, sha256 in files.items():
-        path = locations[sha256]
-        if hashlib.sha256(Path(path).read_bytes()).hexdigest() != sha256:
-            raise InputError(
-                f"environment.{name}: {path} has changed since the run was planned; start it again"
-            )
-        paths[name] = path
+        paths[name] = str(_unchanged(locations[sha256], sha256, f"environment.{name}"))
     return environment.model_copy(update=paths)
+
+
+def _unchanged(path: str, sha256: str, name: str) -> Path:
+    if hashlib.sha256(Path(path).read_bytes()).hexdigest() != sha256:
+        raise InputError(f"{name}: {path} has changed since the run was planned; start it again")
+    return Path(path)
 
 
 def read_tasks(tasks: Artifact, name: str, resources: Resources) -> Sequence[Task]:

@@ -29,7 +29,8 @@ import erl_pipeline.config.load, erl_pipeline.stages
 from erl_pipeline.config.installed import PARTS, plugins
 for group in PARTS:
     for plugin in plugins(group).found.values():
-        importlib.import_module(plugin.package)
+        for package in plugin.packages:
+            importlib.import_module(package)
 for module in pkgutil.iter_modules(erl_pipeline.stages.__path__, "erl_pipeline.stages."):
     importlib.import_module(module.name)
 """

@@ -1,0 +1,190 @@
+"""Stages computed on small inputs, with numbers worked out by hand."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from erl_pipeline.config.memory import MemoryConfig
+from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
+from erl_pipeline.stages.build_distillation import BUILD_DISTILLATION, DATASET, DistillationSettings
+from erl_pipeline.stages.forget_memory import FORGET_MEMORY, ForgetSettings
+from erl_pipeline.stages.index_memory import INDEX_MEMORY, IndexSettings
+from erl_pipeline.stages.prepare_tasks import (
+    HELD_OUT,
+    PREPARE_TASKS,
+    REQUESTED_TASKS,
+    TRAINING,
+    RequestedTaskSettings,
+    TaskSettings,
+    read_tasks,
+)
+from erl_pipeline.stages.rollouts import GENERATE_ROLLOUTS, ListSettings
+from storage.artifacts.artifact import Artifact
+from storage.errors import InputError
+from storage.tables.sft import read_sft_rows
+from storage.tables.trajectories import Trajectory
+from tests.erl_pipeline.episodes.script import play
+from tests.erl_pipeline.stages.calls import Bench
+
+SECOND_ATTEMPTS = DistillationSettings(
+    role="second_attempt", prompt_role="first_attempt", via_role="reflection", max_rows_per_task=None
+)
+
+MINE = '{"task_id": "mine", "board": ["SFGF", "HFFF", "FFFF", "FFFF"], "max_steps": 2}\n'
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def helped(sample: int) -> list[Trajectory]:
+    """An episode whose reflection led to success."""
+    return play(["down b", "? a b ?", "right a", "right a"], sample=sample)[0]
+
+
+def failed(sample: int) -> list[Trajectory]:
+    return play(["down b", "? a b ?", "down b"], sample=sample)[0]
+
+
+def test_a_distillation_dataset_has_a_row_for_each_success_of_all_shards(bench: Bench) -> None:
+    rollouts = bench.rollouts(helped(0), [*failed(1), *helped(2)])
+    made = bench.compute(BUILD_DISTILLATION, SECOND_ATTEMPTS, {"rollouts": rollouts})
+    rows = read_sft_rows([made.path(DATASET)])
+    assert [row.trajectory_id for row in rows] == [helped(0)[2].trajectory_id, helped(2)[2].trajectory_id]
+    # Two turns of three tokens in each.
+    assert made.manifest.counters == {"sft_rows": 2, "sft_tokens": 2 * 6}
+    assert made.manifest.files[0].rows == 2
+
+
+def test_a_distillation_dataset_may_be_empty(bench: Bench) -> None:
+    made = bench.compute(BUILD_DISTILLATION, SECOND_ATTEMPTS, {"rollouts": bench.rollouts(failed(0))})
+    assert made.manifest.counters == {"sft_rows": 0, "sft_tokens": 0}
+    assert read_sft_rows([made.path(DATASET)]) == []
+
+
+def index_settings(**memory: Any) -> IndexSettings:
+    return IndexSettings(
+        keep=MemoryConfig(embedding_model="words", **memory).keep,
+        text_role="reflection",
+        opening_role="first_attempt",
+    )
+
+
+def held(bench: Bench, version: Artifact) -> list[str]:
+    """Trajectories whose texts a memory version holds."""
+    view = bench.resources.memory("words").at(version.manifest.artifact_id)
+    return sorted(view.entries()["source_trajectory_id"].to_list())
+
+
+def reflections(*samples: int) -> list[str]:
+    return sorted(helped(sample)[1].trajectory_id for sample in samples)
+
+
+def test_a_memory_version_adds_to_its_parent(bench: Bench) -> None:
+    settings = index_settings()
+    one = bench.compute(INDEX_MEMORY, settings, {"rollouts": bench.rollouts(helped(0), failed(1))})
+    assert one.manifest.counters == {"entries_added": 1, "entries": 1}
+    assert one.manifest.memory_version == one.manifest.artifact_id
+    inputs = {"rollouts": bench.rollouts(helped(2)), "memory": one.manifest.artifact_id}
+    two = bench.compute(INDEX_MEMORY, settings, inputs)
+    assert two.manifest.counters == {"entries_added": 1, "entries": 2}
+    assert (held(bench, one), held(bench, two)) == (reflections(0), reflections(0, 2))
+
+
+def test_a_full_memory_evicts_and_equal_texts_are_merged(bench: Bench) -> None:
+    one = bench.compute(INDEX_MEMORY, index_settings(), {"rollouts": bench.rollouts(helped(0))})
+    later = [replace(row, iteration=row.iteration + 1) for row in helped(2)]
+    inputs = {"rollouts": bench.rollouts(later), "memory": one.manifest.artifact_id}
+    full = bench.compute(INDEX_MEMORY, index_settings(max_entries=1), inputs)
+    assert full.manifest.counters == {"entries_added": 1, "entries": 1, "entries_evicted": 1}
+    assert held(bench, full) == reflections(2)
+    merged = bench.compute(INDEX_MEMORY, index_settings(merge_similarity=0.9), inputs)
+    assert merged.manifest.counters == {"entries_added": 0, "entries": 1, "entries_merged": 1}
+    assert held(bench, merged) == reflections(0)
+
+
+def test_what_is_off_changes_no_memory(bench: Bench) -> None:
+    settings = [index_settings(), index_settings(top_k=3, same_task_type=False, evict="lowest_gain")]
+    assert settings[0] == settings[1]
+    assert index_settings(max_entries=5) != settings[0]
+
+
+def test_a_forgotten_entry_leaves_the_memory_and_no_other_does(bench: Bench) -> None:
+    rollouts = bench.rollouts(helped(0), helped(2))
+    memory = bench.compute(INDEX_MEMORY, index_settings(), {"rollouts": rollouts}).manifest.artifact_id
+    request = bench.commit(
+        "forget_request",
+        "request",
+        settings={"entry_id": f"m-{helped(0)[1].trajectory_id}", "reason": "wrong"},
+        inputs={"memory": memory},
+    )
+    version = bench.compute(FORGET_MEMORY, ForgetSettings(), {"memory": memory, "request": request})
+    assert version.manifest.counters == {"entries_forgotten": 1}
+    assert held(bench, version) == reflections(2)
+    again = {"memory": version.manifest.artifact_id, "request": request}
+    gone = bench.compute(FORGET_MEMORY, ForgetSettings(), again)
+    assert gone.manifest.counters == {"entries_forgotten": 0}
+
+
+def test_the_list_of_shards_adds_up_their_counts(bench: Bench) -> None:
+    def shard(name: str, **counters: int) -> str:
+        return bench.commit(name, "trajectories", counters=counters)
+
+    counts = {"episodes": 4, "episode_successes": 1, "first_attempt_count": 4, "first_attempt_successes": 1}
+    one = shard("one", **counts, second_attempt_count=0, second_attempt_successes=0)
+    two = shard("two", **counts, reflection_count=3, reflection_successes=3)
+    made = bench.compute(GENERATE_ROLLOUTS, ListSettings(), {"shard-0000": one, "shard-0001": two})
+    assert made.manifest.counters["episodes"] == 8
+    assert made.manifest.counters["reflection_count"] == 3
+    assert made.manifest.metrics == {
+        "success_first_attempt": 0.25,
+        "success_reflection": 1.0,
+        "success_episode": 0.25,
+    }
+    assert made.files == []
+
+
+def test_tasks_are_fixed_by_settings_and_seed(bench: Bench) -> None:
+    lake = FrozenLakeConfig(training_boards=6)
+    settings = TaskSettings(environment=lake, files={}, held_out=3, seed=1)
+    made = bench.compute(PREPARE_TASKS, settings)
+    training = read_tasks(made, TRAINING, bench.resources)
+    held_out = read_tasks(made, HELD_OUT, bench.resources)
+    assert made.manifest.counters == {"training_tasks": 6, "held_out_tasks": 3}
+    assert (len(training), len(held_out)) == (6, 3)
+    boards = [json.dumps(task.payload["board"]) for task in (*training, *held_out)]
+    assert not set(boards[:6]) & set(boards[6:])
+    other = bench.compute(PREPARE_TASKS, settings.model_copy(update={"seed": 2}))
+    assert read_tasks(other, TRAINING, bench.resources) != training
+
+
+def test_a_file_that_changed_after_it_was_planned_with_is_refused(bench: Bench, tmp_path: Path) -> None:
+    file = tmp_path / "tasks.jsonl"
+    file.write_text(MINE)
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    settings = TaskSettings(environment=FrozenLakeConfig(), files={"task_file": digest}, held_out=2, seed=0)
+    made = bench.compute(PREPARE_TASKS, settings, locations={digest: str(file)})
+    assert [task.task_id for task in read_tasks(made, TRAINING, bench.resources)] == ["mine"]
+    file.write_text(file.read_text().replace("mine", "yours"))
+    with pytest.raises(InputError, match=r"environment\.task_file: .* has changed since the run was planned"):
+        bench.compute(PREPARE_TASKS, settings.model_copy(update={"seed": 1}), locations={digest: str(file)})
+
+
+def test_requested_tasks_are_those_of_a_file_or_as_many_as_asked_for(bench: Bench, tmp_path: Path) -> None:
+    file = tmp_path / "tasks.jsonl"
+    file.write_text(MINE)
+    generated = RequestedTaskSettings(
+        environment=FrozenLakeConfig(), files={}, held_out=4, seed=0, task_file=None
+    )
+    assert bench.compute(REQUESTED_TASKS, generated).manifest.counters == {"held_out_tasks": 4}
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    of_file = generated.model_copy(update={"task_file": digest})
+    made = bench.compute(REQUESTED_TASKS, of_file, locations={digest: str(file)})
+    assert [task.task_id for task in read_tasks(made, HELD_OUT, bench.resources)] == ["mine"]
