@@ -110,10 +110,6 @@ class Plan:
         kept = tuple(node for node in self.nodes if (node.iteration or 0) <= iterations)
         return Plan(kept, self.states[: iterations + 1])
 
-    def maker_of(self, artifact_id: str) -> PlannedStage:
-        """The stage that makes an artifact of the plan."""
-        return self.by_id[artifact_id]
-
     @cached_property
     def _by_iteration(self) -> Mapping[int, Sequence[PlannedStage]]:
         found: dict[int, list[PlannedStage]] = {}

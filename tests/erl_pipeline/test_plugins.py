@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from erl_pipeline import plugins as module
+from erl_pipeline.config import installed as module
 from erl_pipeline.config.installed import PARTS, Plugins, plugins
 from erl_pipeline.environments.interface import EnvironmentPlugin
 from erl_pipeline.methods.interface import Method

@@ -19,7 +19,9 @@ SMALL: Mapping[str, Any] = {
     "rollouts": {"tasks_per_iteration": 4, "tasks_per_shard": 2},
     "evaluation": {"every": 2},
 }
-SOURCES = Sources(code={"environment": {"lake": "1"}, "method": {"erl": "1"}}, weights="w" * 64)
+SOURCES = Sources(
+    code={"environment": {"lake": "1"}, "method": {"erl": "1"}, "trainer": {}}, weights="w" * 64
+)
 DECOUPLED = "objective.correction={type: decoupled}"
 
 
