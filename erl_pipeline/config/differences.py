@@ -13,7 +13,7 @@ _ABSENT = object()
 
 
 def changed_settings(old: RunConfig, new: RunConfig) -> list[str]:
-    """Settings that differ, one `key: old -> new` each; the name and where the run ends left out."""
+    """Settings that differ, one `key: old -> new` each; names and numbers of iterations are left out."""
     return settings_differences(_settings(old), _settings(new))
 
 

@@ -22,9 +22,8 @@ SettingsT = TypeVar("SettingsT", bound=PluginSettings)
 
 
 class PlanLearning(Protocol):
-    """Plans the learning of an iteration from an artifact of kind `rollouts`; without `remember` (as in
-    offline
-    training) no memory is kept."""
+    """Plans the learning of an iteration from an artifact of kind `rollouts`; without `remember`, as
+    in offline training, no memory is kept."""
 
     def __call__(
         self, planner: Planner, state: RunState, iteration: int, rollouts: str, *, remember: bool

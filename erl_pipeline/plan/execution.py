@@ -1,4 +1,5 @@
-"""Walking a plan: what is committed and whole is reused, the rest is computed, in the order inputs allow."""
+"""Executing a plan: artifacts that are committed and whole are reused; the others are computed after their
+inputs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""One planned stage as a worker gets it, and its computation: what is not committed is computed and
-committed."""
+"""One planned stage as a worker process gets it, and how it is computed and committed."""
 
 from __future__ import annotations
 

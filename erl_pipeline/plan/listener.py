@@ -1,4 +1,4 @@
-"""Who is told what the stages do: a progress display, a log, or nobody."""
+"""Listeners: a progress display, a log or nobody is told what the stages do."""
 
 from __future__ import annotations
 

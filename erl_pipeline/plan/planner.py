@@ -1,4 +1,4 @@
-"""Putting stages into a plan, one after the other."""
+"""The planner: methods add the stages of a run to it, one after the other."""
 
 from __future__ import annotations
 

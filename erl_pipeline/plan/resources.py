@@ -1,7 +1,6 @@
-"""What a worker process keeps between stages, and the settings that it makes this from.
+"""What a worker process keeps between stages, such as models in memory and servers, and its settings.
 
-None of it changes an artifact: which models are in memory, which servers run, how many threads compute
-(their number is in every manifest, since bytes depend on it).
+No artifact's id depends on any of it. Bytes depend on the number of threads, so every manifest has that.
 """
 
 from __future__ import annotations
@@ -57,7 +56,8 @@ class Resources:
         return open_root(self.store.uri).scratch / "runs" / self.settings.run
 
     def keep(self, name: str, make: Callable[[], T]) -> T:
-        """What `make` gives, made once for each name; a context manager is entered, and left at the end."""
+        """What `make` returns; it is called once for each name. A context manager that it returns is entered,
+        and left when the resources are closed."""
         with self._lock:
             if name not in self._kept:
                 made = make()

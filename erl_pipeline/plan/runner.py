@@ -1,5 +1,4 @@
-"""How stages are called: in this process one after the other, or by an orchestrator in threads or
-processes."""
+"""Runners: they call stages, one after the other in this process, or in threads or processes."""
 
 from __future__ import annotations
 

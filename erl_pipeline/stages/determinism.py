@@ -1,4 +1,4 @@
-"""What can be promised of the bytes of a stage that computes with the policy."""
+"""Whether a stage that computes with the policy gives the same bytes again."""
 
 from __future__ import annotations
 

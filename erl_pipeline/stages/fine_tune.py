@@ -1,4 +1,4 @@
-"""The stage that trains the policy to do at once what it first did after a reflection."""
+"""The stage that trains the policy by supervision, on attempts that succeeded."""
 
 from __future__ import annotations
 

@@ -185,7 +185,12 @@ def test_how_often_it_is_evaluated_changes_no_other_id() -> None:
 
 
 @pytest.mark.parametrize(
-    ("owner", "first"), [("environment", (0, "prepare_tasks")), ("method", (0, "evaluate"))]
+    ("owner", "first"),
+    [
+        ("environment", (0, "prepare_tasks")),
+        ("method", (0, "evaluate")),
+        ("trainer", (1, "update_policy")),
+    ],
 )
 def test_edited_code_changes_ids_from_the_first_stage_that_runs_it(owner: str, first: object) -> None:
     sources = replace(SOURCES, code={**SOURCES.code, owner: {"package": "2"}})
