@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+import yaml
 
 from erl_pipeline.config.generation import operational_settings
 from erl_pipeline.config.load import load_config
@@ -38,8 +39,8 @@ from storage.errors import EngineError
 from storage.runs.run import RunStore
 from storage.tables.trajectories import read_trajectories
 from storage.upkeep.verification import verify_run
-from tests.erl_pipeline.engines.vllm.small_policies import logprobs_of
-from tests.integration.adapted_vllm import write_config
+from tests.erl_pipeline.engines.vllm.small_policies import ENGINE, logprobs_of
+from tests.erl_pipeline.runs.adapted_runs import config, save_base
 from tests.integration.killing import start_training, train_to_the_end
 from tests.integration.runs import artifact_hashes, trajectory_ids
 
@@ -71,14 +72,23 @@ class Adapted:
         return served_checkpoint(policy, name, base, adapter)
 
 
+def write_config(folder: Path) -> Path:
+    """A small run that samples one sequence at a time from a server of its own."""
+    engine = ENGINE.model_copy(update={"max_in_flight": 1})
+    settings = config(save_base(folder / "base"), engine=engine.model_dump(mode="json"))
+    path = folder / "adapted.yaml"
+    path.write_text(yaml.safe_dump(settings.model_dump(mode="json")))
+    return path
+
+
 @pytest.fixture(scope="module")
 def adapted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Adapted]:
     """Trained with resources that outlive the run."""
     folder = tmp_path_factory.mktemp("adapted")
     path, listener, stop = write_config(folder), NullListener(), threading.Event()
-    config = load_config(path)
-    with open_run(config, str(folder / "store"), listener, stop) as opened:
-        worker = WorkerSettings(opened.store.uri, opened.run.name, 1, operational_settings(config.engine))
+    loaded = load_config(path)
+    with open_run(loaded, str(folder / "store"), listener, stop) as opened:
+        worker = WorkerSettings(opened.store.uri, opened.run.name, 1, operational_settings(loaded.engine))
         with Resources(worker, stop) as resources:
             execution = Execution(
                 store=opened.store,
@@ -89,7 +99,7 @@ def adapted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Adapted]:
                 record=opened.record,
                 stopped=stop.is_set,
             )
-            execute(plan_for(opened.store.uri, opened.run, config, config.iterations), execution)
+            execute(plan_for(opened.store.uri, opened.run, loaded, loaded.iterations), execution)
             engine = resources.kept("vllm engine")
             assert isinstance(engine, VllmEngine)
             yield Adapted(path, opened, engine)
