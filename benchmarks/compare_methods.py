@@ -71,27 +71,26 @@ def method_overrides(method: str, base: RunConfig) -> list[str]:
             f"iteration ({base.update.optimizer_steps} + {base.fine_tune.steps}), so that methods without a "
             "supervised stage cannot make as many; allowed are divisors, such as 1"
         )
-    without_tuning = ["distillation=off", f"update.epochs={epochs}"]
-    first_attempts = ["method=rlvr", "reflection=off", "memory=off"]
+    epochs_alone = f"update.epochs={epochs}"
     wider = f"rollouts.group_size={round(RLVR_EPISODES * base.rollouts.group_size)}"
     return {
         "erl": [],
-        "rlvr": [*first_attempts, wider, *without_tuning],
-        "rlvr-distillation": [*first_attempts, wider, "distillation.source=first_attempt"],
-        "erl-no-reflection": ["reflection=off", "memory=off"],
-        "erl-no-memory": ["memory=off"],
-        "erl-no-distillation": without_tuning,
+        "rlvr": ["method={type: rlvr}", wider, epochs_alone],
+        "rlvr-distillation": ["method={type: rlvr, distillation: on}", wider],
+        "erl-no-reflection": ["method.reflection=off"],
+        "erl-no-memory": ["method.memory=off"],
+        "erl-no-distillation": ["method.distillation=off", epochs_alone],
     }[method]
 
 
 def train_run(job: Job) -> str:
     """Train one run to its number of iterations, in a process of its own."""
-    from erl_pipeline.pipeline.context import open_context
-    from erl_pipeline.pipeline.outcome import Silent
-    from erl_pipeline.pipeline.train import train
+    from erl_pipeline.plan.listener import NullListener
+    from erl_pipeline.runs.driver import open_run
+    from erl_pipeline.runs.train import train
 
-    with open_context(job.config, job.store_uri, Silent(), threading.Event()) as context:
-        train(context, job.iterations)
+    with open_run(job.config, job.store_uri, NullListener(), threading.Event()) as opened:
+        train(opened, job.iterations)
     return f"{job.config.name}: {job.iterations} iterations"
 
 
@@ -187,7 +186,7 @@ def main() -> None:
 
 def run_comparison(arguments: argparse.Namespace) -> None:
     """Train, measure, print and write."""
-    overrides = [*arguments.set, "threads=1"]
+    overrides = [*arguments.set, "runner=in_process", "resources.threads=1"]
     base = load_config(arguments.config, overrides)
     iterations = arguments.iterations or base.iterations
     seeds = range(arguments.seeds)

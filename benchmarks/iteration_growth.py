@@ -6,7 +6,7 @@ iterations, in another to 1,000. Then, alternating, one more iteration in each, 
 - the stages' own seconds, and what the process does before and around them: reading the run, finding where it
   goes on, verifying the newest iteration, recording metrics, committing;
 - peak memory and CPU seconds;
-- the whole command `erl-pipeline train --no-prefect`, from its start to its end, table and report included;
+- the whole command `erl-pipeline train` without Prefect, from start to end, table and report included;
   with `--prefect` the same with Prefect's server, flows and page.
 
     python benchmarks/iteration_growth.py --runs 7 --write
@@ -43,10 +43,11 @@ from measurements import (
 
 from erl_pipeline.config.load import load_config
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.pipeline.context import open_context
-from erl_pipeline.pipeline.outcome import Silent, StageOutcome
-from erl_pipeline.pipeline.run_state import completed_iterations
-from erl_pipeline.pipeline.train import train
+from erl_pipeline.plan.job import StageOutcome
+from erl_pipeline.plan.listener import NullListener
+from erl_pipeline.runs.driver import open_run
+from erl_pipeline.runs.state import completed_iterations
+from erl_pipeline.runs.train import train
 from storage.runs.run import RunStore
 
 NAME = "iteration_growth"
@@ -56,7 +57,8 @@ PORTION = 100
 CONFIG = f"""\
 name: {RUN}
 iterations: {LONG}
-threads: 1
+runner: in_process
+resources: {{threads: 1}}
 environment: {{type: frozen_lake, training_boards: 16, rows: [3, 3], path_length: [1, 2], max_steps: 2}}
 policy:
   type: tiny
@@ -76,20 +78,21 @@ FIGURES = {
 }
 
 
-class StageSeconds(Silent):
+class StageSeconds(NullListener):
     """Adds up what the stages of one iteration take."""
 
     def __init__(self, iteration: int) -> None:
-        self.iteration = iteration
+        self._ending = f" of iteration {iteration}"
+        self._iteration = iteration
         self.began: float | None = None
         self.seconds = 0.0
 
-    def stage_started(self, stage: str, iteration: int | None, total: int | None, unit: str) -> None:
-        if iteration == self.iteration and self.began is None:
+    def stage_started(self, title: str) -> None:
+        if self.began is None and self._ending in title:
             self.began = time.perf_counter()
 
-    def stage_finished(self, outcome: StageOutcome) -> None:
-        if outcome.iteration == self.iteration:
+    def stage_finished(self, title: str, outcome: StageOutcome) -> None:
+        if outcome.iteration == self._iteration:
             self.seconds += outcome.seconds
 
 
@@ -111,11 +114,11 @@ def stored_iterations(store: Path, config: RunConfig) -> int:
 def build(store: Path, config: RunConfig, iterations: int) -> None:
     """Train the run in a store to so many iterations, unless it has them."""
     stored = stored_iterations(store, config)
-    with open_context(config, str(store), Silent(), threading.Event()) as context:
+    with open_run(config, str(store), NullListener(), threading.Event()) as opened:
         while stored < iterations:
             target = min(iterations, stored + PORTION)
             started = time.perf_counter()
-            train(context, target)
+            train(opened, target)
             print(f"trained to {target}, {time.perf_counter() - started:.0f} s", flush=True)
             stored = target
 
@@ -127,8 +130,8 @@ def one_more(store: Path) -> Figures:
     # The count is read from the ledger, as a scheduled flow reads it.
     target = stored_iterations(store, config) + 1
     listener = StageSeconds(target)
-    with open_context(config, str(store), listener, threading.Event()) as context:
-        train(context, target)
+    with open_run(config, str(store), listener, threading.Event()) as opened:
+        train(opened, target)
     ended = time.perf_counter()
     if listener.began is None:
         raise RuntimeError(f"iteration {target} was not run")
@@ -148,7 +151,7 @@ def command_seconds(store: Path, prefect: bool) -> float:
     target = stored_iterations(store, load_config(config, [])) + 1
     words = [str(Path(sys.executable).with_name("erl-pipeline")), "train", str(config)]
     words += ["--store", str(store), "--iterations", str(target)]
-    words += [] if prefect else ["--no-prefect"]
+    words += ["--set", "runner=prefect"] if prefect else []
     started = time.perf_counter()
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     seconds = time.perf_counter() - started

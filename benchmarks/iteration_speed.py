@@ -19,7 +19,6 @@ import json
 import os
 import resource
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -107,38 +106,24 @@ def settings(arguments: argparse.Namespace) -> list[str]:
 
 def measure_ours(arguments: argparse.Namespace) -> Figures:
     """The second iteration of a run, in this process."""
+    from planned import planned_run
+
     from erl_pipeline.config.load import load_config
-    from erl_pipeline.pipeline.context import open_context
-    from erl_pipeline.pipeline.iteration import IterationState, run_iteration
-    from erl_pipeline.pipeline.outcome import DirectRunner, Silent, StageOutcome
-    from erl_pipeline.stages.bootstrap import bootstrap
-    from erl_pipeline.stages.prepare_tasks import prepare_tasks
 
-    class Clock(Silent):
-        """Seconds of each stage."""
-
-        def __init__(self) -> None:
-            self.outcomes: dict[str, StageOutcome] = {}
-
-        def stage_finished(self, outcome: StageOutcome) -> None:
-            self.outcomes[outcome.stage] = outcome
-
-    overrides = [*settings(arguments), f"threads={arguments.threads}"]
+    overrides = [*settings(arguments), f"resources.threads={arguments.threads}", "iterations=3"]
     if arguments.contender == VLLM:
         overrides += [*WITH_VLLM, f"engine.enforce_eager={str(arguments.eager).lower()}"]
-    clock = Clock()
     with (
         tempfile.TemporaryDirectory() as store,
-        open_context(load_config(CONFIG, overrides), store, clock, threading.Event()) as context,
+        planned_run(load_config(CONFIG, overrides), store) as run,
     ):
-        tasks, first = prepare_tasks(context).artifact_id, bootstrap(context).artifact_id
-        state = IterationState(tasks, first, first, None)
-        state = run_iteration(context, 1, state, DirectRunner(), last=False)
+        run.begin()
+        run.carry_out(run.plan.of_iteration(1))
         cpu_before, started = server_cpu_seconds(os.getpid()), time.perf_counter()
-        run_iteration(context, 2, state, DirectRunner(), last=False)
+        run.carry_out(run.plan.of_iteration(2))
         seconds = time.perf_counter() - started
         cpu = server_cpu_seconds(os.getpid()) - cpu_before
-    update = clock.outcomes["update_policy"]
+    update = run.outcomes["update_policy"]
     tokens, trained = update.counters["sequence_tokens"], update.counters["trained_tokens"]
     expected = arguments.prompts * COMPLETIONS * TOKENS
     if trained != expected:
@@ -147,7 +132,7 @@ def measure_ours(arguments: argparse.Namespace) -> Figures:
         "tokens_per_second": tokens / seconds,
         "seconds": seconds,
         "tokens": tokens,
-        "generation_seconds": clock.outcomes["rollout_shard"].seconds,
+        "generation_seconds": run.outcomes["rollout_shard"].seconds,
         "update_seconds": update.seconds,
         "cpu_seconds": cpu,
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0,

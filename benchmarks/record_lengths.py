@@ -11,16 +11,12 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-import threading
 
 from batches import LENGTHS
+from planned import planned_run
 
 from erl_pipeline.config.load import load_config
-from erl_pipeline.pipeline.context import open_context
-from erl_pipeline.pipeline.outcome import Silent
-from erl_pipeline.stages.bootstrap import bootstrap
-from erl_pipeline.stages.prepare_tasks import prepare_tasks
-from erl_pipeline.stages.rollouts import generate_rollouts, plan_shards, rollout_shard, trajectory_files
+from erl_pipeline.stages.rollouts import TRAJECTORIES
 from storage.tables.trajectories import Trajectory, read_trajectories
 
 
@@ -28,16 +24,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("config", nargs="?", default="configs/frozen_lake_smollm2.yaml")
     arguments = parser.parse_args()
-    config = load_config(arguments.config, ["memory=off"])
-    with (
-        tempfile.TemporaryDirectory() as store,
-        open_context(config, store, Silent(), threading.Event()) as context,
-    ):
-        tasks, checkpoint = prepare_tasks(context), bootstrap(context)
-        plans = plan_shards(context, 1, tasks.artifact_id, checkpoint.artifact_id, None)
-        shards = [rollout_shard(context, plan).artifact_id for plan in plans]
-        rollouts = generate_rollouts(context, 1, checkpoint.artifact_id, None, shards)
-        rows = read_trajectories(trajectory_files(context.store, rollouts.artifact_id))
+    config = load_config(arguments.config, ["method.memory=off"])
+    with tempfile.TemporaryDirectory() as store, planned_run(config, store) as run:
+        run.begin()
+        rows = read_trajectories(run.files(run.carry_out(run.first_shards(1)), TRAJECTORIES))
     LENGTHS.write_text(json.dumps(lengths(rows), indent=None) + "\n")
     print(f"{len(rows)} trajectories written to {LENGTHS}")
 

@@ -20,7 +20,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -39,6 +38,8 @@ if TYPE_CHECKING:
 PIPELINE = "erl-pipeline"
 BARE = {"bare": True, "bare, no logprobs": False}
 IN_FLIGHT = 64
+WARM_UP = 1000
+"""Iterations from here on are not measured."""
 KEY_VARIABLE = "ROLLOUT_SPEED_API_KEY"
 POLICIES = {
     "SmolLM2-135M, bf16, prose": (
@@ -82,8 +83,8 @@ def compare(policy: str, arguments: argparse.Namespace) -> dict[str, list[Figure
     """Start a server, and let pipeline and bare clients take turns on it."""
     runs: dict[str, list[Figures]] = {PIPELINE: [], **{name: [] for name in BARE}}
     path, overrides = POLICIES[policy]
-    overrides = [*overrides, "engine.type=vllm", f"engine.max_in_flight={IN_FLIGHT}", "memory=off"]
-    overrides += [*arguments.set, f"threads={arguments.threads}"]
+    overrides = [*overrides, "engine.type=vllm", f"engine.max_in_flight={IN_FLIGHT}", "method.memory=off"]
+    overrides += [*arguments.set, f"resources.threads={arguments.threads}"]
     with ExitStack() as open_:
         folder = Path(open_.enter_context(tempfile.TemporaryDirectory()))
         server, config = start(path, overrides, folder, open_)
@@ -105,21 +106,17 @@ def compare(policy: str, arguments: argparse.Namespace) -> dict[str, list[Figure
 
 def start(path: str, overrides: list[str], folder: Path, open_: ExitStack) -> tuple[ManagedServer, RunConfig]:
     """Commit tasks and checkpoint, start a server with it, and the configuration that uses that server."""
+    from planned import planned_run
+
     from erl_pipeline.config.load import load_config
     from erl_pipeline.engines.vllm.model_servers import server_arguments
     from erl_pipeline.engines.vllm.server import ManagedServer
     from erl_pipeline.engines.vllm.serving_copy import write_serving_copy
-    from erl_pipeline.pipeline.context import open_context
-    from erl_pipeline.pipeline.outcome import Silent
     from erl_pipeline.policies.checkpoints import MODEL
-    from erl_pipeline.stages.bootstrap import bootstrap
-    from erl_pipeline.stages.prepare_tasks import prepare_tasks
 
     config = load_config(path, overrides)
-    with open_context(config, str(folder / "store"), Silent(), threading.Event()) as context:
-        prepare_tasks(context)
-        checkpoint = bootstrap(context)
-        model = context.store.open(checkpoint.artifact_id).path(MODEL)
+    with planned_run(config, str(folder / "store")) as run:
+        (model,) = run.files([one for one in run.begin() if one.kind == "checkpoint"], MODEL)
     server = ManagedServer(
         write_serving_copy(model, folder / "served"),
         folder / "server.log",
@@ -151,29 +148,29 @@ def run_pipeline(
 
 def measure_pipeline(task: dict[str, Any], profile: Path | None) -> Figures:
     """The stage `rollout_shard` of one iteration, in this process, on a server that runs already."""
+    from planned import planned_run
+
     from erl_pipeline.config.run import RunConfig
-    from erl_pipeline.pipeline.context import open_context
-    from erl_pipeline.pipeline.outcome import Silent
-    from erl_pipeline.stages.bootstrap import bootstrap
-    from erl_pipeline.stages.prepare_tasks import prepare_tasks
-    from erl_pipeline.stages.rollouts import TRAJECTORIES, plan_shards, rollout_shard
+    from erl_pipeline.stages.rollouts import TRAJECTORIES
     from storage.tables.trajectories import read_trajectories
 
     config = RunConfig.model_validate(task["config"])
-    with open_context(config, task["store"], Silent(), threading.Event()) as context:
-        tasks, checkpoint = prepare_tasks(context).artifact_id, bootstrap(context).artifact_id
-        context.vllm(checkpoint)
-        (plan,) = plan_shards(context, task["iteration"], tasks, checkpoint, None)
+    with planned_run(config, task["store"]) as run:
+        run.begin()
+        # One episode of no measured iteration, so that the policy is loaded and served.
+        one = config.rollouts.model_copy(update={"tasks_per_iteration": 1, "group_size": 1})
+        run.carry_out(run.first_shards(WARM_UP + task["iteration"], one))
+        shards = run.first_shards(task["iteration"])
         reset_prefix_cache(task["url"], os.environ[KEY_VARIABLE])
         profiler = cProfile.Profile() if profile else None
         server_before, cpu_before = server_cpu_seconds(task["server_pid"]), cpu_seconds()
         started = time.perf_counter()
-        outcome = profiler.runcall(rollout_shard, context, plan) if profiler else rollout_shard(context, plan)
+        outcomes = profiler.runcall(run.carry_out, shards) if profiler else run.carry_out(shards)
         seconds = time.perf_counter() - started
         cpu, server_cpu = cpu_seconds() - cpu_before, server_cpu_seconds(task["server_pid"]) - server_before
         if profiler:
             profiler.dump_stats(profile)
-        file = context.store.open(outcome.artifact_id).path(TRAJECTORIES)
+        (file,) = run.files(outcomes, TRAJECTORIES)
         Path(task["rows"]).write_text(str(file))
         tokens = sum(sum(row.response_mask) for row in read_trajectories([file]))
     return {

@@ -90,9 +90,9 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=4, help="groups in the step")
     arguments = parser.parse_args()
     # Without the supervised update, whose settings could otherwise decide the estimate.
-    config = load_config(arguments.config, [*arguments.set, "distillation=off"])
+    config = load_config(arguments.config, [*arguments.set, "method.distillation=off"])
     assert config.policy.type == "pretrained"
-    torch.set_num_threads(config.threads)
+    torch.set_num_threads(config.resources.threads)
     size = model_size(config)
     parts = [part for part in estimate_memory(config, size) if part.place != "sampler"]
 

@@ -38,7 +38,7 @@ class PrefectConfig(PluginSettings):
     def _one_thread(self) -> PrefectConfig:
         if self.task_runner == "threads" and self.workers > 1:
             raise ValueError(
-                f"runner.workers: {self.workers}; allowed with task_runner: threads is 1, since stages of "
+                f"workers: {self.workers}; allowed with task_runner: threads is 1, since stages of "
                 "one process share its model and the number of threads that torch has; set "
                 "runner.task_runner to processes"
             )

@@ -1,9 +1,31 @@
 """One thread for all numeric libraries: the tests are small, and threads that spin cost more than they do."""
 
+from __future__ import annotations
+
 import os
 
 os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1")
 
+from pathlib import Path
+
+import pytest
 import torch
 
+from tests.command_line.invoke import SMALL, FinishedRun, invoke
+
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+    """One small finished run, trained in this process; tests look into it, or change a copy of its store."""
+    return trained(tmp_path_factory.mktemp("finished"), SMALL)
+
+
+def trained(folder: Path, settings: str) -> FinishedRun:
+    """The run of a configuration, trained in a store in this folder."""
+    config, store = folder / "small.yaml", folder / "store"
+    config.write_text(settings)
+    training = invoke("train", config, "--store", store, "--no-prefect")
+    assert training.status == 0, training.errors
+    return FinishedRun(config, store, training)

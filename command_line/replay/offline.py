@@ -20,9 +20,8 @@ from erl_pipeline.runs.planning import stored_rollouts
 from erl_pipeline.runs.run_plans import plan_run
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError, InputError
-from storage.runs.origin import OfflineOrigin
+from storage.runs.origin import IMPORTED, OfflineOrigin
 from storage.runs.run import Run, RunStore
-from storage.tables.trajectory_import import IMPORTED
 
 _EXAMPLES = 3
 

@@ -1,6 +1,8 @@
-"""The base of every configuration model: strict, frozen, and free of torch."""
+"""What every configuration model is made of: strict, frozen, and free of torch."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -16,3 +18,10 @@ class PluginSettings(Settings):
     `type: Literal["frozen_lake"] = "frozen_lake"`."""
 
     type: str
+
+
+def switch(value: Any) -> Any:
+    """`off` (YAML's false) and `on` (true, the defaults) stand for a whole group of settings."""
+    if value is False:
+        return None
+    return {} if value is True else value

@@ -10,8 +10,7 @@ from typing import Any, get_args, get_origin
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from erl_pipeline.config.base import Settings
-from erl_pipeline.config.switch import switch
+from erl_pipeline.config.base import Settings, switch
 from erl_pipeline.config.yaml_values import KeyPath, shorten
 
 _KINDS = {

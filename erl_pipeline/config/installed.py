@@ -7,6 +7,7 @@ configuration says, in one of the entry-point groups below. The project's own ar
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,7 +22,21 @@ Group = Literal["environments", "methods", "trainers", "runners"]
 _OWN = "erl-pipeline"
 
 PARTS: Mapping[Group, tuple[str, ...]] = {
-    "environments": ("settings", "training_tasks", "held_out_tasks", "open", "files", "tiny"),
+    "environments": (
+        "settings",
+        "training_tasks",
+        "held_out_tasks",
+        "open",
+        "tasks_from_file",
+        "prompts",
+        "files",
+        "packages",
+        "timing",
+        "mean_metrics",
+        "tiny",
+        "tiny_needs",
+        "tiny_exclude",
+    ),
     "methods": (
         "settings",
         "roles",
@@ -29,7 +44,11 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
         "plan_learning",
         "episode_settings",
         "open_episode",
+        "role_limits",
         "columns",
+        "retrieval",
+        "packages",
+        "plan_beginning",
     ),
     "trainers": ("settings", "open"),
     "runners": ("settings", "run"),
@@ -53,10 +72,11 @@ class Plugin:
     def packages(self) -> tuple[str, ...]:
         """The packages whose sources are the plug-in, and those that it names beside, such as a scorer's.
 
-        Of a foreign plug-in it is all of its top package, since its modules may share code.
+        Of a foreign plug-in it is all of its top package, since its modules may share code; where that is a
+        namespace of several distributions, the first one below it that has sources.
         """
         module = self.target.partition(":")[0]
-        own = module if self.distribution == _OWN else module.partition(".")[0]
+        own = module if self.distribution == _OWN else _top_package(module)
         return (own, *getattr(self.value, "packages", ()))
 
     @property
@@ -141,11 +161,26 @@ def _distribution(point: importlib.metadata.EntryPoint) -> str:
     return point.dist.name if point.dist is not None else "unknown"
 
 
+def _is_installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # A package above it is missing.
+        return False
+
+
+def _top_package(module: str) -> str:
+    parts = module.split(".")
+    names = [".".join(parts[: depth + 1]) for depth in range(len(parts))]
+    specs = ((name, importlib.util.find_spec(name)) for name in names)
+    return next((name for name, spec in specs if spec is not None and spec.origin is not None), module)
+
+
 def _load(group: Group, point: importlib.metadata.EntryPoint) -> tuple[Plugin | None, str]:
     """The plug-in of an entry point, or what is wrong with it."""
     try:
         value = point.load()
-    except Exception as error:  # Whatever a foreign package raises at import must not stop other work.
+    # Whatever a foreign package does at import must not stop other work, an exit included.
+    except (Exception, SystemExit) as error:
         return None, f"its import fails with {type(error).__name__}: {error}"
     missing = [part for part in PARTS[group] if not hasattr(value, part)]
     if missing:
@@ -159,5 +194,8 @@ def _load(group: Group, point: importlib.metadata.EntryPoint) -> tuple[Plugin | 
         return None, f'{settings.__name__} needs a field `type: Literal["..."]`'
     if types[0] != point.name:
         return None, f"its entry point is named {point.name!r}, but its settings have type {types[0]!r}"
+    absent = [name for name in getattr(value, "packages", ()) if not _is_installed(name)]
+    if absent:
+        return None, f"{point.value}.packages names {', '.join(absent)}, which is not installed"
     version = point.dist.version if point.dist is not None else "unknown"
     return Plugin(group, types[0], _distribution(point), version, point.value, value), ""

@@ -1,4 +1,4 @@
-"""Settings of how the stages of a run follow each other."""
+"""Settings of how the stages of a run follow each other, and of what they compute on."""
 
 from __future__ import annotations
 
@@ -15,3 +15,14 @@ class PipelineConfig(Settings):
     on at the same time on two devices. More than 0 needs `objective.correction: {type: decoupled}`: the
     update then weighs each token by how likely the policy at hand makes it. The bytes are those of the plan,
     however its stages overlap."""
+
+
+class ResourcesConfig(Settings):
+    """What a run may keep busy; no artifact's id depends on it. A run can be continued with others, but
+    for the bytes of `threads`."""
+
+    threads: int = Field(default=2, ge=1, le=256)
+    """CPU threads of torch in each process. Bytes are reproducible for a fixed number of threads."""
+    devices: int = Field(default=1, ge=1, le=64)
+    """Stages that may compute with a model at the same time, each on a device of its own. A machine without
+    GPU counts its processor as one; with more, its cores are shared."""

@@ -24,7 +24,7 @@ class ColdStartConfig(Settings):
     matrix_learning_rate: float = Field(default=0.02, gt=0.0)
     """Peak learning rate of Muon: the weight matrices of the blocks."""
     random_intent: float = Field(default=0.1, ge=0.0, le=1.0)
-    """Chance that a demonstrated move aims in a random direction instead of along a shortest path."""
+    """Chance that a demonstrated action is any at all instead of one that the scripted player chose."""
     blank_notes: float = Field(default=0.5, ge=0.0, le=1.0)
     """Share of attempts that are demonstrated without notes, as every first attempt is."""
 

@@ -1,4 +1,4 @@
-"""Settings of the episodes: which tasks, how many attempts, when to reflect."""
+"""Settings of the episodes: those that a policy learns from, and those that measure it."""
 
 from __future__ import annotations
 
@@ -25,3 +25,17 @@ class RolloutConfig(Settings):
     def shards(self) -> int:
         """Shards of one iteration."""
         return -(-self.tasks_per_iteration // self.tasks_per_shard)
+
+
+class EvaluationConfig(Settings):
+    """First attempts on held-out tasks, without memory, feedback or reflection in the prompt."""
+
+    every: int = Field(default=1, ge=1)
+    """Evaluate after every so many iterations, and always before the first and after the last."""
+    tasks: int = Field(default=256, ge=1)
+    """Held-out tasks."""
+    samples_per_task: int = Field(default=0, ge=0, le=64)
+    """Sampled attempts of each task beside the greedy one; 0 leaves them out."""
+    whole_episodes: bool = False
+    """Also play on after a failed greedy attempt as the method does in training, without memory, and report
+    the success of that."""

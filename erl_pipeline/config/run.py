@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, model_validator
 
 from erl_pipeline.config.base import PluginSettings, Settings
-from erl_pipeline.config.evaluation import EvaluationConfig
 from erl_pipeline.config.generation import EngineConfig, SamplingConfig, TransformersEngineConfig
 from erl_pipeline.config.installed import plugins
 from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig, require_known_roles
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
-from erl_pipeline.config.pipeline import PipelineConfig
+from erl_pipeline.config.pipeline import PipelineConfig, ResourcesConfig
 from erl_pipeline.config.policy import PolicyConfig, TinyPolicyConfig
-from erl_pipeline.config.resources import ResourcesConfig
-from erl_pipeline.config.rollouts import RolloutConfig
+from erl_pipeline.config.rollouts import EvaluationConfig, RolloutConfig
 
 if TYPE_CHECKING:
     from typing import TypeAlias

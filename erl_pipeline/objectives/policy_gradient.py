@@ -1,12 +1,17 @@
-"""The clipped surrogate of PPO, token by token."""
+"""The parts of the policy loss: the clipped surrogate of PPO and the KL divergence, token by token, and the
+weights with which tokens make up the loss of an optimizer batch."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
 from erl_pipeline.objectives.importance import bounded
+
+LossNormalization = Literal["token_mean", "sequence_mean", "sequence_sum"]
 
 
 @dataclass(frozen=True)
@@ -46,3 +51,43 @@ def clipped_surrogate(
         surrogate = torch.where(beyond, bound, surrogate)
         clipped = clipped | beyond
     return Surrogate(loss=-surrogate, ratio=ratio.detach(), clipped=clipped)
+
+
+def kl_estimate(
+    logprobs: torch.Tensor, other_logprobs: torch.Tensor, estimator: Literal["k1", "k2", "k3"]
+) -> torch.Tensor:
+    """Estimate KL(policy || other) in nats at each token that `policy` sampled. All tensors: `[tokens]`.
+
+    Schulman 2020, "Approximating KL divergence".
+
+    With `d = logprobs - other_logprobs`: `k1 = d` is unbiased and may be negative; `k2 = d^2 / 2` has
+    little variance and, as a loss, the gradient of the divergence; `k3 = exp(-d) - 1 + d` is unbiased
+    and never negative (the GRPO term, arXiv 2402.03300, eq. 4).
+    """
+    difference = bounded(logprobs - other_logprobs)
+    if estimator == "k1":
+        return difference
+    if estimator == "k2":
+        return difference.square() / 2
+    return torch.expm1(-difference) + difference
+
+
+def token_weights(token_counts: Sequence[int], normalization: LossNormalization) -> list[float]:
+    """The factor of each token's loss, one for each sequence of a whole optimizer batch.
+
+    The loss of the batch is the sum over its tokens of factor times token loss. All sequences of the batch
+    count, whatever their role. Since the factors are fixed before the batch is cut, microbatches do not
+    change the gradient.
+
+    - `token_mean`: `1 / tokens of the batch` (DAPO, arXiv 2503.14476, eq. 12)
+    - `sequence_mean`: `1 / (sequences * tokens of the sequence)` (GRPO, arXiv 2402.03300, eq. 3)
+    - `sequence_sum`: `1 / sequences` (Dr. GRPO, arXiv 2503.20783, up to its constant)
+
+    Args:
+        token_counts: trained tokens of each sequence, all at least 1.
+    """
+    if normalization == "token_mean":
+        return [1.0 / sum(token_counts)] * len(token_counts)
+    if normalization == "sequence_mean":
+        return [1.0 / (len(token_counts) * count) for count in token_counts]
+    return [1.0 / len(token_counts)] * len(token_counts)

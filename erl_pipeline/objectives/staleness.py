@@ -5,12 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
 import torch
 
 from erl_pipeline.config.objective import DecoupledCorrection
 from erl_pipeline.objectives.importance import bounded, importance_weights
-from erl_pipeline.objectives.kl import kl_estimate
+from erl_pipeline.objectives.policy_gradient import kl_estimate
+from storage.tables.parquet import TableFormat
 from storage.tables.trajectories import Trajectory
+
+STALENESS_TABLE = TableFormat(
+    name="staleness",
+    version=1,
+    schema=pa.schema(
+        [
+            pa.field("trajectory_id", pa.string(), nullable=False),
+            pa.field("policy_version", pa.string(), nullable=False),
+            pa.field("age", pa.int32()),
+            pa.field("tokens", pa.int32(), nullable=False),
+            pa.field("log_ratio", pa.float32(), nullable=False),
+            pa.field("mean_weight", pa.float32(), nullable=False),
+            pa.field("capped_tokens", pa.int32(), nullable=False),
+        ]
+    ),
+    dictionary=("policy_version",),
+)
+"""One row for each trajectory; see `weight_rows`."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Fingerprints of code: what changes when a package's code would do something else.
 
-They are taken over syntax trees, so that comments, blank lines and formatting change nothing. Data files of
-a package (templates, word lists) count with all their bytes.
+They are taken over syntax trees, so that comments, blank lines and formatting change nothing. Docstrings
+count: descriptions of tools and settings are made of them, and a policy may read those. Data files of a
+package (templates, word lists) count with all their bytes; what has a name that begins with a dot does not.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import ast
 import hashlib
 import importlib.util
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -23,8 +25,11 @@ def package_fingerprint(package: str) -> str:
 
     Raises ConfigError for a package that has no source files on this machine.
     """
-    spec = importlib.util.find_spec(package)
-    if spec is None or spec.origin is None:
+    try:
+        spec = importlib.util.find_spec(package)
+    except ModuleNotFoundError:  # A package above it is missing.
+        spec = None
+    if spec is None or spec.origin is None or not spec.has_location:
         raise ConfigError(
             f"package {package} has no source files, so no fingerprint of its code can be taken"
         )
@@ -41,20 +46,26 @@ def files_fingerprint(files: Iterable[tuple[str, Path]]) -> str:
     for name, path in sorted(files):
         content = path.read_bytes()
         if path.suffix == ".py":
-            content = normalised_source(content.decode("utf-8"))
+            # What this Python cannot read, such as a template of code, is data.
+            with suppress(SyntaxError, ValueError):
+                content = normalised_source(content)
         digest.update(f"{name}\0{hashlib.sha256(content).hexdigest()}\n".encode())
     return digest.hexdigest()[:ID_LENGTH]
 
 
-def normalised_source(source: str) -> bytes:
-    """A text of a module's syntax tree that comments and formatting do not change."""
+def normalised_source(source: str | bytes) -> bytes:
+    """A text of a module's syntax tree that comments and formatting do not change.
+
+    Bytes are read in the encoding that they declare. Raises `SyntaxError` or `ValueError` for what is no
+    Python.
+    """
     return normalised_tree(ast.parse(source))
 
 
 def normalised_tree(tree: ast.AST) -> bytes:
     """The same of a tree. What is empty is left out, so that fields which a later Python adds to its trees
     change nothing."""
-    return "".join(_written(tree)).encode("utf-8", "surrogatepass")
+    return "".join(_written(tree)).encode()
 
 
 def _written(value: object) -> Iterator[str]:
@@ -77,10 +88,13 @@ def _written(value: object) -> Iterator[str]:
             yield ","
         yield "]"
     else:
-        yield repr(value)
+        # Which characters `repr` escapes depends on the Unicode version of the Python.
+        yield ascii(value)
 
 
 def _files(folder: Path) -> Iterator[Path]:
     for path in folder.rglob("*"):
-        if path.is_file() and path.suffix not in (".pyc", ".pyo") and "__pycache__" not in path.parts:
+        parts = path.relative_to(folder).parts
+        hidden = "__pycache__" in parts or any(part.startswith(".") for part in parts)
+        if path.is_file() and not hidden and path.suffix not in (".pyc", ".pyo"):
             yield path

@@ -12,9 +12,8 @@ from erl_pipeline.runs.planning import plan_as_made, plan_before_branch, stored_
 from erl_pipeline.runs.run_plans import shared_stages
 from storage.errors import ConfigError
 from storage.runs.ledger import LedgerEntry
-from storage.runs.origin import BranchOrigin, OfflineOrigin, read_origin, write_origin
+from storage.runs.origin import IMPORTED, BranchOrigin, OfflineOrigin, read_origin, write_origin
 from storage.runs.run import RunStore
-from storage.tables.trajectory_import import IMPORTED
 
 
 def begin_branch(opened: OpenRun, origin: BranchOrigin) -> None:

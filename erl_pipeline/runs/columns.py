@@ -6,8 +6,8 @@ from erl_pipeline.config.installed import plugins
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.column import Column
 from erl_pipeline.runs.config import run_config
+from storage.runs.origin import IMPORTED
 from storage.runs.run import Run
-from storage.tables.trajectory_import import IMPORTED
 
 
 def method_columns(config: RunConfig) -> tuple[Column, ...]:

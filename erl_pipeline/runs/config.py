@@ -12,8 +12,8 @@ from erl_pipeline.config.generation import OPERATIONAL_SETTINGS
 from erl_pipeline.config.load import require_usable_plugins
 from erl_pipeline.config.run import RunConfig
 from storage.errors import ConfigError, InputError
+from storage.runs.origin import IMPORTED
 from storage.runs.run import Run, config_differences
-from storage.tables.trajectory_import import IMPORTED
 
 _MAY_CHANGE = {"iterations", "metrics", "runner", "resources"}
 

@@ -12,11 +12,10 @@ from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.run_plans import plan_branch, plan_offline, plan_run, shared_stages
 from erl_pipeline.runs.state import completed_iterations
 from storage.errors import InputError
-from storage.memory.forgetting import forget_requests
+from storage.memory.requests import forget_requests
 from storage.runs.ledger import LedgerEntry
-from storage.runs.origin import BranchOrigin, OfflineOrigin, read_origin
+from storage.runs.origin import IMPORTED, BranchOrigin, OfflineOrigin, read_origin
 from storage.runs.run import Run, RunStore
-from storage.tables.trajectory_import import IMPORTED
 
 
 def recorded_ids(entries: Iterable[LedgerEntry]) -> dict[Place, str]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from erl_pipeline.config.base import Settings
-from erl_pipeline.episodes.rows import opening_messages
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.stages.rollouts import trajectory_files
-from storage.tables.sft import SftRow, write_sft_rows
-from storage.tables.trajectories import Trajectory, read_trajectories
+
+if TYPE_CHECKING:
+    from storage.tables.sft import SftRow
+    from storage.tables.trajectories import Trajectory
 
 DATASET = "sft.parquet"
 
@@ -30,6 +32,9 @@ class DistillationSettings(Settings):
 
 def _compute(call: StageCall[DistillationSettings]) -> StageResult:
     """Write the dataset: attempts that succeeded, on the prompt of the first attempt of their episode."""
+    from storage.tables.sft import write_sft_rows
+    from storage.tables.trajectories import read_trajectories
+
     files = trajectory_files(call.inputs["rollouts"], call.resources.store)
     rows = list(distilled_rows(read_trajectories(files), call.settings))
     write_sft_rows(call.folder / DATASET, rows)
@@ -75,6 +80,9 @@ def distilled_row(row: Trajectory, asked: Trajectory | None = None, via: Traject
         asked: the attempt whose prompt the response is to be given on; None: its own.
         via: the text between the two that led to it, such as a reflection.
     """
+    from erl_pipeline.episodes.rows import opening_messages
+    from storage.tables.sft import SftRow
+
     first = asked or row
     return SftRow(
         sft_row_id=f"s-{row.trajectory_id}",

@@ -13,7 +13,6 @@ from erl_pipeline.stages.playing import TASKS, PlaySettings, play_episodes, play
 from erl_pipeline.stages.prepare_tasks import HELD_OUT, read_tasks
 from erl_pipeline.stages.rollout_counts import count_rollouts
 from storage.artifacts.recipe import derive_seed
-from storage.tables.trajectories import scan_trajectories, write_trajectories
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
@@ -52,6 +51,7 @@ def _slice(config: RunConfig, _sources: Sources) -> EvaluationSettings:
 def _evaluate(call: StageCall[EvaluationSettings]) -> StageResult:
     """Greedy attempts at every task, and sampled ones where the settings ask; write rows and scores."""
     from erl_pipeline.stages.scores import score_evaluation
+    from storage.tables.trajectories import scan_trajectories, write_trajectories
 
     settings = call.settings
     tasks = read_tasks(call.inputs[TASKS], HELD_OUT, call.resources)

@@ -20,7 +20,6 @@ from erl_pipeline.stages.training import (
 from erl_pipeline.trainers.interface import SupervisedTraining
 from erl_pipeline.trainers.sequences import supervised_sequence
 from storage.artifacts.recipe import derive_seed
-from storage.tables.sft import read_sft_rows
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
@@ -74,6 +73,8 @@ def _slice(config: RunConfig, _sources: Sources) -> FineTuneSettings:
 
 def _compute(call: StageCall[FineTuneSettings]) -> StageResult:
     """Supervised steps on the dataset. An empty one leaves the weights as they are, and is committed too."""
+    from storage.tables.sft import read_sft_rows
+
     settings = call.settings
     rows = read_sft_rows([call.inputs["dataset"].path(DATASET)])
     trainer = open_trainer(call)

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from erl_pipeline.config.base import Settings
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from storage.memory.chain import PARENT_INPUT, REMOVALS_FILE
-from storage.memory.forgetting import FORGET_STAGE, FORGET_VERSION, REQUEST_INPUT, write_forgotten
+from erl_pipeline.stages.index_memory import INDEX_MEMORY
+from erl_pipeline.stages.playing import MEMORY
+from storage.memory.requests import FORGET_STAGE, FORGET_VERSION, REQUEST_INPUT
 
 if TYPE_CHECKING:
     from erl_pipeline.plan.planner import Planner
@@ -19,7 +20,10 @@ class ForgetSettings(Settings):
 
 def _compute(call: StageCall[ForgetSettings]) -> StageResult:
     """Write the memory version without the entry that the request names."""
-    parent = call.inputs[PARENT_INPUT].manifest.artifact_id
+    from storage.memory.chain import REMOVALS_FILE
+    from storage.memory.forgetting import write_forgotten
+
+    parent = call.inputs[MEMORY].manifest.artifact_id
     request = call.inputs[REQUEST_INPUT].manifest
     removed = write_forgotten(call.resources.store, call.folder, parent, request, call.artifact_id)
     return StageResult(
@@ -32,7 +36,7 @@ def _compute(call: StageCall[ForgetSettings]) -> StageResult:
 def plan_forgetting(planner: Planner, version: str, iteration: int) -> str:
     """The memory version after what was asked to be forgotten after an iteration."""
     for number, request in enumerate(planner.requests.get(iteration, ())):
-        inputs = {PARENT_INPUT: version, REQUEST_INPUT: request}
+        inputs = {MEMORY: version, REQUEST_INPUT: request}
         version = planner.add(
             FORGET_MEMORY, inputs, iteration=iteration, settings=_NOTHING, key=f"{number:04d}"
         )
@@ -47,5 +51,5 @@ FORGET_MEMORY = Stage(
     output="memory",
     settings=ForgetSettings,
     compute=_compute,
-    part_of="index_memory",
+    part_of=INDEX_MEMORY.name,
 )

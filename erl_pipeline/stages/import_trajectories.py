@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from erl_pipeline.stages.rollout_counts import count_rollouts, success_rates
-from erl_pipeline.stages.rollouts import TRAJECTORIES
+from erl_pipeline.stages.rollouts import GENERATE_ROLLOUTS, TRAJECTORIES
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
 from storage.filesystem import sha256_file, store_errors
+from storage.runs.origin import IMPORTED
 from storage.runs.run import Run, RunStore
 from storage.tables.trajectories import Trajectory, write_trajectories
-from storage.tables.trajectory_import import IMPORTED, check_trajectories, read_checked
+from storage.tables.trajectory_import import check_trajectories, read_checked
 
 IMPORT_STAGE = "import_trajectories"
 
@@ -84,7 +85,9 @@ def _import_iteration(
         IMPORT_STAGE, 1, {"file_sha256": digest, "iteration": iteration}, {}, 0, kind="trajectories"
     )
     trajectories, reused = _commit(store, run, recipe, iteration, {"trajectories": len(rows)}, rows)
-    listing = Recipe("generate_rollouts", 1, {}, {"shard-0000": trajectories.artifact_id}, 0, kind="rollouts")
+    listing = Recipe(
+        GENERATE_ROLLOUTS.name, 1, {}, {"shard-0000": trajectories.artifact_id}, 0, kind="rollouts"
+    )
     rollouts, _ = _commit(store, run, listing, iteration, count_rollouts(rows), None)
     return ImportedIteration(iteration, len(rows), trajectories.artifact_id, rollouts.artifact_id, reused)
 

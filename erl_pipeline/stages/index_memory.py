@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from erl_pipeline.config.base import Settings
 from erl_pipeline.config.memory import KeepSettings
-from erl_pipeline.episodes.rows import opening_messages, situation
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.stages.rollouts import trajectory_files
-from storage.memory.chain import EMPTY_MEMORY, ENTRIES_FILE, PARENT_INPUT, REMOVALS_FILE
-from storage.memory.entries import MemoryEntry, write_delta
-from storage.tables.trajectories import Trajectory, read_trajectories
+
+if TYPE_CHECKING:
+    from storage.memory.entries import MemoryEntry
+    from storage.tables.trajectories import Trajectory
 
 
 class IndexSettings(Settings):
@@ -30,8 +31,11 @@ def _compute(call: StageCall[IndexSettings]) -> StageResult:
     Near-duplicates are merged and a full memory evicts, as configured. The artifact holds what changed; the
     LanceDB table of the run follows from these artifacts, and can always be made again from them.
     """
+    from storage.memory.chain import EMPTY_MEMORY, ENTRIES_FILE, PARENT_INPUT, REMOVALS_FILE
+    from storage.memory.entries import write_delta
     from storage.memory.removals import write_removals
     from storage.memory.selection import MemoryLimits, compact
+    from storage.tables.trajectories import read_trajectories
 
     settings, version = call.settings, call.artifact_id
     keep = settings.keep
@@ -69,6 +73,9 @@ def new_entries(
 ) -> Iterator[MemoryEntry]:
     """Memory entries of one iteration's trajectories, in their order; one for each text that led to
     success."""
+    from erl_pipeline.episodes.rows import opening_messages, situation
+    from storage.memory.entries import MemoryEntry
+
     by_id = {row.trajectory_id: row for row in trajectories}
     openings = {
         row.episode_id: opening_messages(row) for row in trajectories if row.role == settings.opening_role

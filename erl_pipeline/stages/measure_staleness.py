@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from erl_pipeline.config.objective import DecoupledCorrection
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT, checkpoint_parts, weights_settings
@@ -15,32 +13,14 @@ from erl_pipeline.stages.training import ROLLOUTS, TrainingSettings, loaded_poli
 from erl_pipeline.trainers.sequences import trajectory_sequence
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
-from storage.lineage.graph import walk_inputs
-from storage.tables.parquet import TableFormat, write_rows
-from storage.tables.trajectories import Trajectory, read_trajectories
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.plan.sources import Sources
     from erl_pipeline.policies.pretrained import LoadedPolicy
+    from storage.tables.trajectories import Trajectory
 
 STALENESS = "staleness.parquet"
-STALENESS_TABLE = TableFormat(
-    name="staleness",
-    version=1,
-    schema=pa.schema(
-        [
-            pa.field("trajectory_id", pa.string(), nullable=False),
-            pa.field("policy_version", pa.string(), nullable=False),
-            pa.field("age", pa.int32()),
-            pa.field("tokens", pa.int32(), nullable=False),
-            pa.field("log_ratio", pa.float32(), nullable=False),
-            pa.field("mean_weight", pa.float32(), nullable=False),
-            pa.field("capped_tokens", pa.int32(), nullable=False),
-        ]
-    ),
-    dictionary=("policy_version",),
-)
 
 
 class StalenessSettings(TrainingSettings):
@@ -73,7 +53,9 @@ def _compute(call: StageCall[StalenessSettings]) -> StageResult:
     """
     import torch
 
-    from erl_pipeline.objectives.staleness import summarize_weights, weight_rows
+    from erl_pipeline.objectives.staleness import STALENESS_TABLE, summarize_weights, weight_rows
+    from storage.tables.parquet import write_rows
+    from storage.tables.trajectories import read_trajectories
 
     settings, store = call.settings, call.resources.store
     rows = read_trajectories(trajectory_files(call.inputs[ROLLOUTS], store))
@@ -136,6 +118,8 @@ def policy_age(store: ArtifactStore, sampled_by: str, checkpoint_id: str) -> int
 
 def _line(store: ArtifactStore, checkpoint_id: str) -> list[str]:
     """A checkpoint and those it was trained from, the newest first; [] for one that is not in the store."""
+    from storage.lineage.graph import walk_inputs
+
     return list(walk_inputs(store.find, [checkpoint_id], through={"checkpoint"}).manifests)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from storage.tables.trajectories import Trajectory
+if TYPE_CHECKING:
+    from storage.tables.trajectories import Trajectory
 
 _COUNT, _SUCCESSES = "_count", "_successes"
 

@@ -15,7 +15,6 @@ from erl_pipeline.stages.prepare_tasks import TRAINING, draw_tasks, read_tasks
 from erl_pipeline.stages.rollout_counts import count_rollouts, success_rates
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.store import ArtifactStore
-from storage.tables.trajectories import write_trajectories
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
@@ -73,6 +72,8 @@ def _slice(config: RunConfig, _sources: Sources) -> RolloutSettings:
 
 def _generate(call: StageCall[RolloutSettings]) -> StageResult:
     """Generate one shard's episodes and write their trajectories."""
+    from storage.tables.trajectories import write_trajectories
+
     rollouts = call.settings.rollouts
     iteration, shard = call.index["iteration"], call.index["shard"]
     tasks = read_tasks(call.inputs[TASKS], TRAINING, call.resources)

@@ -29,13 +29,13 @@ from erl_pipeline.stages.training import (
 from erl_pipeline.trainers.interface import LoadPolicy, Reinforcement
 from erl_pipeline.trainers.sequences import TrainingSequence, trajectory_sequence
 from storage.artifacts.recipe import derive_seed
-from storage.tables.trajectories import Trajectory, read_trajectories
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.plan.plan import RunState
     from erl_pipeline.plan.planner import Planner
     from erl_pipeline.plan.sources import Sources
+    from storage.tables.trajectories import Trajectory
 
 REFERENCE = "reference"
 
@@ -76,6 +76,8 @@ def _slice(config: RunConfig, _sources: Sources) -> UpdateSettings:
 
 def _compute(call: StageCall[UpdateSettings]) -> StageResult:
     """Train on every trajectory of the rollouts, whatever its role; write the new checkpoint."""
+    from storage.tables.trajectories import read_trajectories
+
     settings = call.settings
     rows = read_trajectories(trajectory_files(call.inputs[ROLLOUTS], call.resources.store))
     trainer = open_trainer(call)

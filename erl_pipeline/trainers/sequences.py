@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-from storage.tables.sft import SftRow
-from storage.tables.trajectories import Trajectory
+if TYPE_CHECKING:
+    from storage.tables.sft import SftRow
+    from storage.tables.trajectories import Trajectory
 
 DISTILLED = "distilled"
 """The role of supervised rows."""

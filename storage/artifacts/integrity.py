@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from storage.artifacts.manifest import TABLE_KEY, FileEntry, Manifest
@@ -28,6 +26,8 @@ def describe_files(folder: Path, rows: Mapping[str, int]) -> list[FileEntry]:
 
     Raises ValueError when `rows` names a file that is not there or that holds another number of rows.
     """
+    import pyarrow.parquet as pq
+
     names = relative_files(folder)
     missing = sorted(set(rows) - set(names))
     if missing:
@@ -88,6 +88,9 @@ def file_problems(files: Sequence[FileEntry], folder: Path) -> Problems:
 
 def row_problems(files: Sequence[FileEntry], folder: Path) -> Problems:
     """Parquet files that hold another number of rows than their entries say."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     problems = []
     for entry in files:
         if not entry.path.endswith(".parquet"):

@@ -9,7 +9,6 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 
-import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from storage.artifacts.manifest import TABLE_KEY, FileEntry, Manifest
@@ -98,6 +97,8 @@ def keep_lineage_columns(source: Path, target: Path, name: str) -> FileEntry:
 
     `name` is the new file's name within the artifact.
     """
+    import pyarrow.parquet as pq
+
     with store_errors("write", target):
         content = pq.read_table(source)
         kept = content.drop_columns([column for column in _DROPPED_COLUMNS if column in content.column_names])

@@ -7,7 +7,6 @@ So nothing that a run has already made is made again, and all that comes later i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
 from storage.memory.chain import (
-    PARENT_INPUT,
     REMOVALS_FILE,
     read_chain,
     scan_entries,
@@ -26,17 +24,8 @@ from storage.memory.chain import (
 )
 from storage.memory.history import latest_version, memory_versions
 from storage.memory.removals import Removal, write_removals
-from storage.runs.ledger import LedgerEntry
-from storage.runs.run import Run, latest_entries
-
-REQUEST_STAGE = "forget_request"
-"""Asks that an entry be forgotten, and says why."""
-
-FORGET_STAGE, FORGET_VERSION = "forget_memory", 1
-"""Removes the entry that a request names."""
-
-REQUEST_INPUT = "request"
-"""The input that names the request."""
+from storage.memory.requests import forget_recipe, request_recipe
+from storage.runs.run import Run
 
 
 @dataclass(frozen=True)
@@ -66,9 +55,9 @@ def forget(store: ArtifactStore, run: Run, entry_id: str, reason: str) -> Forgot
         version = latest_version(run)
         require_held(store, version, entry_id)
         begun = max((entry.iteration or 0 for entry in run.stages()), default=0)
-        asked = [entry for entry in run.stages() if entry.stage == REQUEST_STAGE]
+        asked = [entry for entry in run.stages() if entry.kind == "request"]
         for earlier in asked:
-            manifest = store.find(earlier.artifact_id, REQUEST_STAGE)
+            manifest = store.find(earlier.artifact_id, earlier.stage)
             if manifest is not None and manifest.settings["entry_id"] == entry_id:
                 raise InputError(
                     f"entry {entry_id} is forgotten already and leaves the memory after iteration "
@@ -101,36 +90,6 @@ def _record(run: Run, iteration: int, recipe: Recipe, key: str) -> None:
     run.record(
         iteration, recipe.stage, recipe.artifact_id, kind=recipe.kind, key=key, reused=False, seconds=0.0
     )
-
-
-def request_recipe(version: str, entry_id: str, reason: str) -> Recipe:
-    """The recipe of the request to forget an entry, made when `version` was the newest memory."""
-    return Recipe(
-        REQUEST_STAGE, 1, {"entry_id": entry_id, "reason": reason}, {PARENT_INPUT: version}, 0, kind="request"
-    )
-
-
-def forget_recipe(parent: str, request_id: str) -> Recipe:
-    """The recipe of the memory version that fulfils a request."""
-    return Recipe(
-        FORGET_STAGE,
-        FORGET_VERSION,
-        {},
-        {PARENT_INPUT: parent, REQUEST_INPUT: request_id},
-        0,
-        kind="memory",
-    )
-
-
-def forget_requests(entries: Iterable[LedgerEntry]) -> dict[int, tuple[str, ...]]:
-    """Iteration -> the requests to be fulfilled after it, as artifact ids, in order."""
-    requests: dict[int, list[tuple[str, str]]] = {}
-    for entry in latest_entries(entries):
-        if entry.stage == REQUEST_STAGE:
-            requests.setdefault(entry.iteration or 0, []).append((entry.key, entry.artifact_id))
-    return {
-        iteration: tuple(artifact_id for _, artifact_id in sorted(of)) for iteration, of in requests.items()
-    }
 
 
 def write_forgotten(store: ArtifactStore, folder: Path, parent: str, request: Manifest, version: str) -> int:

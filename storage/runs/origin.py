@@ -10,6 +10,9 @@ from storage.errors import StoreError
 from storage.filesystem import open_root, read_bytes, write_new
 from storage.runs.records import read_record, record_bytes
 
+IMPORTED = "imported"
+"""Key in the settings of a run that holds imported trajectories; such a run has no other settings."""
+
 
 class _Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)

@@ -17,9 +17,6 @@ from storage.tables.row_checks import Row, row_problems, shown
 from storage.tables.row_links import Problems, RowLinks
 from storage.tables.trajectories import NO_METRICS, TRAJECTORY_SCHEMA, Trajectory
 
-IMPORTED = "imported"
-"""Key in the settings of a run that holds imported trajectories; such a run has no other settings."""
-
 FORMATS = (".parquet", ".jsonl")
 
 _BATCH_ROWS = 1024

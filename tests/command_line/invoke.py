@@ -40,6 +40,15 @@ class Result:
         return json.loads(self.output)
 
 
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run that was trained once, and what that printed."""
+
+    config: Path
+    store: Path
+    training: Result
+
+
 def invoke(*words: str | Path) -> Result:
     """Run the command with these words."""
     output, errors = io.StringIO(), io.StringIO()

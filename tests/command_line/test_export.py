@@ -7,8 +7,7 @@ from pathlib import Path
 from transformers import AutoTokenizer
 
 from storage.artifacts.store import ArtifactStore
-from tests.command_line.conftest import FinishedRun
-from tests.command_line.invoke import invoke
+from tests.command_line.invoke import FinishedRun, invoke
 
 
 def test_a_trained_model_is_copied_byte_for_byte(finished: FinishedRun, tmp_path: Path) -> None:

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_line.conftest import FinishedRun
-from tests.command_line.invoke import invoke
+from tests.command_line.invoke import FinishedRun, invoke
 
 
 @pytest.fixture

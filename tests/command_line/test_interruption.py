@@ -11,8 +11,7 @@ import pytest
 
 from command_line.interruption import Stop, call_interruptibly
 from storage.runs.run import RunStore
-from tests.command_line.conftest import FinishedRun
-from tests.command_line.invoke import invoke
+from tests.command_line.invoke import FinishedRun, invoke
 
 ROOT = Path(__file__).parents[2]
 

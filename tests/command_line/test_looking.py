@@ -9,8 +9,7 @@ import pytest
 
 from erl_pipeline.stages.columns import ENTRIES
 from storage.runs.run import RunStore
-from tests.command_line.conftest import FinishedRun
-from tests.command_line.invoke import invoke
+from tests.command_line.invoke import FinishedRun, invoke
 
 
 def test_status_tells_how_far_the_run_is(finished: FinishedRun) -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from storage.runs.run import RunStore
-from tests.command_line.conftest import FinishedRun
-from tests.command_line.invoke import SMALL, invoke
+from tests.command_line.invoke import SMALL, FinishedRun, invoke
 
 
 def test_the_command_starts_without_importing_what_is_heavy() -> None:

@@ -12,8 +12,7 @@ import pytest
 
 from erl_pipeline.stages.columns import ENTRIES
 from storage.runs.records import record_bytes
-from tests.command_line.conftest import FinishedRun
-from tests.command_line.invoke import invoke
+from tests.command_line.invoke import FinishedRun, invoke
 
 
 def ask(store: Path, *words: str) -> Any:

@@ -9,8 +9,7 @@ import pytest
 from command_line.reuse import computed_again, reused_from
 from erl_pipeline.plan.forecast import Forecast, Reason, StageForecast
 from storage.runs.run import RunStore
-from tests.command_line.conftest import FinishedRun
-from tests.command_line.invoke import invoke
+from tests.command_line.invoke import FinishedRun, invoke
 from tests.erl_pipeline.plan.test_forecast import plan_of
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_line.conftest import FinishedRun
-from tests.command_line.invoke import invoke
+from tests.command_line.invoke import FinishedRun, invoke
 from tests.command_line.test_recorded_metrics import numbers_of_the_store
 from tests.erl_pipeline.views.trackers.mlflow_servers import recorded_runs, recorded_scalars
 

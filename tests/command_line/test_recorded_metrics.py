@@ -11,8 +11,7 @@ import pytest
 from erl_pipeline.evaluation.history import read_history
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
-from tests.command_line.conftest import FinishedRun
-from tests.command_line.invoke import SMALL, invoke
+from tests.command_line.invoke import SMALL, FinishedRun, invoke
 from tests.erl_pipeline.views.trackers.events import scalars, wandb_rows
 
 

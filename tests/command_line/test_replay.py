@@ -21,8 +21,7 @@ from storage.artifacts.store import ArtifactStore
 from storage.memory.history import latest_version
 from storage.memory.reflection_memory import ReflectionMemory
 from storage.runs.run import RunStore
-from tests.command_line.conftest import FinishedRun
-from tests.command_line.invoke import Result, invoke
+from tests.command_line.invoke import FinishedRun, Result, invoke
 from tests.integration.runs import artifact_hashes, start
 
 

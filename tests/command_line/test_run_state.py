@@ -6,7 +6,7 @@ from pathlib import Path
 from command_line.run_state import find_finished_run
 from erl_pipeline.config.load import load_config
 from storage.runs.run import RunStore
-from tests.command_line.conftest import FinishedRun
+from tests.command_line.invoke import FinishedRun
 
 
 def test_a_finished_run_is_found_and_others_are_not(finished: FinishedRun) -> None:

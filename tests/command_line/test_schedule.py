@@ -13,8 +13,7 @@ from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
 from command_line.schedule import parse_interval
 from storage.errors import InputError
-from tests.command_line.conftest import FinishedRun
-from tests.command_line.invoke import SMALL, invoke
+from tests.command_line.invoke import SMALL, FinishedRun, invoke
 
 
 @pytest.fixture

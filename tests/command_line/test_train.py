@@ -13,8 +13,7 @@ import command_line.train
 import erl_pipeline.views.iteration_table
 from erl_pipeline.plan.fingerprint import package_fingerprint
 from storage.runs.run import RunStore
-from tests.command_line.conftest import FinishedRun
-from tests.command_line.invoke import SMALL, invoke
+from tests.command_line.invoke import SMALL, FinishedRun, invoke
 
 
 def test_training_ends_with_the_table_the_report_and_what_to_try(finished: FinishedRun) -> None:

@@ -14,7 +14,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from storage.runs.run import RunStore
 from tests.command_line.invoke import Result, invoke
 from tests.flows.served import Served, alive, ended, serve, wait_for
-from tests.integration.runs import SMALL
+from tests.integration.runs import small_config
 
 pytestmark = pytest.mark.slow
 
@@ -43,7 +43,7 @@ class Workplace:
     def begin(self, run: str, *words: str) -> Result:
         """Schedule a flow of a run with a seed of its own, so that it shares no artifact with another."""
         config = self.folder / f"{run}.yaml"
-        config.write_text(SMALL.format(iterations=1) + f"seed: {ord(run)}\n")
+        config.write_text(small_config(1) + f"seed: {ord(run)}\n")
         return self.schedule(run, "--config", str(config), "--store", str(self.store), *words)
 
     def iterations(self, run: str) -> list[int]:

@@ -12,65 +12,72 @@ from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from storage.artifacts.store import ArtifactStore
 from storage.filesystem import list_names, open_root
 from storage.runs.run import RunStore
 
-MODULES = ["erl_pipeline.pipeline.train", "erl_pipeline.pipeline.context"]
-SMALL = """\
-name: small
-iterations: 2
-threads: 1
-environment: {type: frozen_lake, training_boards: 32, rows: [3, 3], path_length: [1, 2], max_steps: 2}
-policy: {type: tiny, layers: 2, cold_start: {steps: 60, demonstrations_per_step: 16}}
-rollouts: {tasks_per_iteration: 4, group_size: 4, tasks_per_shard: 2}
-evaluation: {tasks: 8, every: 1}
-"""
-"""A run of seconds that remembers something and distils something."""
+MODULES = [
+    "erl_pipeline.runs.train",
+    "erl_pipeline.config.load",
+    "erl_pipeline.episodes.play",
+    "erl_pipeline.engines.embedded_models",
+    "erl_pipeline.policies.embedding",
+    "erl_pipeline.policies.tiny.cold_start",
+    "erl_pipeline.trainers.local.trainer",
+    "storage.memory.reflection_memory",
+]
+"""What a stage imports when it begins."""
 
 Watch = Callable[[], bool]
 
 
-def train_here(config: str, store: str) -> None:
+def train_here(config: str, store: str, check: bool) -> None:
     """The body of a process: train, and end without ceremony."""
     import torch
     from transformers.utils import logging as transformers_logging
 
     from erl_pipeline.config.load import load_config
-    from erl_pipeline.pipeline.context import open_context
-    from erl_pipeline.pipeline.outcome import Silent
-    from erl_pipeline.pipeline.train import train
+    from erl_pipeline.plan.listener import NullListener
+    from erl_pipeline.runs.driver import open_run
+    from erl_pipeline.runs.train import train
 
     torch.set_num_threads(1)
     transformers_logging.disable_progress_bar()
-    with open_context(load_config(Path(config)), store, Silent(), threading.Event()) as context:
-        train(context)
+    settings = load_config(Path(config), ["runner.type=in_process"])
+    with open_run(settings, store, NullListener(), threading.Event()) as opened:
+        train(opened, check=check)
     os._exit(0)
 
 
-def start_training(config: Path, store: Path) -> BaseProcess:
+def start_training(config: Path, store: Path, check: bool = False) -> BaseProcess:
     """A process that trains."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(MODULES)
-    os.environ["OMP_NUM_THREADS"] = "1"
-    process = context.Process(target=train_here, args=(str(config), str(store)))
+    process = context.Process(target=train_here, args=(str(config), str(store), check))
     process.start()
     return process
 
 
-def train_to_the_end(config: Path, store: Path) -> float:
-    """Train undisturbed; gives the seconds that it took."""
-    begin = time.monotonic()
-    process = start_training(config, store)
+def train_to_the_end(config: Path, store: Path, check: bool = False) -> None:
+    """Train undisturbed; with `check` every artifact is looked at."""
+    process = start_training(config, store, check)
     process.join()
     assert process.exitcode == 0
-    return time.monotonic() - begin
+
+
+def seconds_of(store: Path, run: str = "small") -> float:
+    """How long a run's stages took, from the first's beginning to the last's end."""
+    artifacts = ArtifactStore(str(store))
+    made = [artifacts.open(entry.artifact_id).manifest for entry in RunStore(str(store)).open(run).stages()]
+    whole = max(one.finished_at for one in made) - min(one.started_at for one in made)
+    return whole.total_seconds()
 
 
 def train_until(config: Path, store: Path, moment: Watch) -> bool:
     """Train, and kill the process as soon as `moment` says so. False when it ended before."""
     process = start_training(config, store)
     while process.exitcode is None and not moment():
-        pass
+        time.sleep(0.001)
     process.kill()
     process.join()
     assert process.exitcode in (0, -signal.SIGKILL)
@@ -82,7 +89,6 @@ def after(seconds: float) -> Watch:
     end = time.monotonic() + seconds
 
     def moment() -> bool:
-        time.sleep(0.001)
         return time.monotonic() >= end
 
     return moment

@@ -1,4 +1,6 @@
-"""Small real runs, in processes of their own."""
+"""Small real runs: their configuration, in processes of their own, and what they left."""
+
+from __future__ import annotations
 
 import subprocess
 import sys
@@ -7,34 +9,33 @@ from pathlib import Path
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
 from storage.tables.trajectories import read_trajectories
+from tests.command_line.invoke import SMALL
 
 ROOT = Path(__file__).parents[2]
-SMALL = """\
-name: small
-iterations: {iterations}
-resources: {{threads: 1}}
-environment: {{type: frozen_lake, training_boards: 64}}
-policy: {{type: tiny, cold_start: {{steps: 12, demonstrations_per_step: 16}}}}
-rollouts: {{tasks_per_iteration: 4, group_size: 4, tasks_per_shard: 2}}
-evaluation: {{every: 1, tasks: 16}}
-"""
 
 
-def write_config(folder: Path, iterations: int = 2) -> Path:
+def write_config(folder: Path, iterations: int = 2, extra: str = "") -> Path:
     """A configuration whose run takes seconds."""
     path = folder / "small.yaml"
-    path.write_text(SMALL.format(iterations=iterations))
+    path.write_text(small_config(iterations) + extra)
     return path
+
+
+def small_config(iterations: int) -> str:
+    """The same with another number of iterations."""
+    return SMALL.replace("iterations: 2\n", f"iterations: {iterations}\n")
 
 
 def start(*arguments: str | Path) -> subprocess.Popen[str]:
     """`erl-pipeline` with these arguments, in a process group of its own."""
-    return _start([str(Path(sys.executable).with_name("erl-pipeline")), *map(str, arguments)])
-
-
-def start_module(module: str, *arguments: str | Path) -> subprocess.Popen[str]:
-    """`python -m module` with these arguments, in a process group of its own."""
-    return _start([sys.executable, "-m", module, *map(str, arguments)])
+    return subprocess.Popen(
+        [str(Path(sys.executable).with_name("erl-pipeline")), *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        start_new_session=True,
+    )
 
 
 def command(*arguments: str | Path, status: int = 0) -> tuple[str, str]:
@@ -59,12 +60,6 @@ def trajectory_ids(store: Path, run: str = "small") -> list[str]:
     """Ids of all trajectories that a run's rollouts hold."""
     artifacts = ArtifactStore(str(store))
     entries = RunStore(str(store)).open(run).stages()
-    shards = [entry.artifact_id for entry in entries if entry.stage == "rollout_shard"]
+    shards = [entry.artifact_id for entry in entries if entry.kind == "trajectories"]
     files = [artifacts.open(shard).path("trajectories.parquet") for shard in shards]
     return [row.trajectory_id for row in read_trajectories(files)]
-
-
-def _start(words: list[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True
-    )

@@ -1,13 +1,22 @@
-"""A run that trains an adapter and samples it from a vLLM server, and what that server then does."""
+"""A run that trains an adapter and samples it from a vLLM server: what was sampled, what that server then
+does, and a second run of the same that is killed in the midst of its rollouts."""
 
 import asyncio
+import os
+import shutil
+import signal
 import threading
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
+from erl_pipeline.config.generation import operational_settings
+from erl_pipeline.config.load import load_config
 from erl_pipeline.engines.interface import POLICY, GenerationRequest, ServedCheckpoint
 from erl_pipeline.engines.serving import make_probe, served_checkpoint
 from erl_pipeline.engines.vllm.adapters import prove_adapter
@@ -15,34 +24,75 @@ from erl_pipeline.engines.vllm.agreement import compare
 from erl_pipeline.engines.vllm.client import ServerFailure, VllmClient
 from erl_pipeline.engines.vllm.engine import VllmEngine
 from erl_pipeline.engines.vllm.weight_sync import ServedPolicy, WeightSync, sync_weights
-from erl_pipeline.pipeline.context import RunContext, open_context
-from erl_pipeline.pipeline.outcome import Silent
-from erl_pipeline.pipeline.train import train
+from erl_pipeline.plan.execution import Execution, execute
+from erl_pipeline.plan.listener import NullListener
+from erl_pipeline.plan.resources import Resources, WorkerSettings
+from erl_pipeline.plan.runner import InProcessRunner
 from erl_pipeline.policies.adapters import write_adapter
-from erl_pipeline.policies.checkpoints import checkpoint_parts, load_checkpoint
+from erl_pipeline.policies.checkpoints import load_checkpoint, stored_parts, weights_settings
 from erl_pipeline.policies.pretrained import LoadedPolicy
+from erl_pipeline.runs.driver import OpenRun, open_run
+from erl_pipeline.runs.planning import plan_for
+from storage.artifacts.store import ArtifactStore
 from storage.errors import EngineError
+from storage.runs.run import RunStore
 from storage.tables.trajectories import read_trajectories
-from tests.erl_pipeline.engines.vllm.small_policies import ENGINE, logprobs_of
-from tests.erl_pipeline.pipeline.adapted_runs import config, save_base
+from storage.upkeep.verification import verify_run
+from tests.erl_pipeline.engines.vllm.small_policies import logprobs_of
+from tests.integration.adapted_vllm import write_config
+from tests.integration.killing import start_training, train_to_the_end
+from tests.integration.runs import artifact_hashes, trajectory_ids
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
 
-@pytest.fixture(scope="module")
-def context(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunContext]:
+@dataclass(frozen=True)
+class Adapted:
     """A run after its two iterations, its server still there."""
-    folder = tmp_path_factory.mktemp("adapters")
-    settings = config(save_base(folder / "base"), engine=ENGINE.model_dump())
-    with open_context(settings, str(folder / "store"), Silent(), threading.Event()) as context:
-        train(context)
-        yield context
+
+    config: Path
+    opened: OpenRun
+    engine: VllmEngine
+
+    @property
+    def checkpoints(self) -> list[str]:
+        """Artifact ids of the run's checkpoints, the base first."""
+        return [entry.artifact_id for entry in self.opened.stages() if entry.kind == "checkpoint"]
+
+    def load(self, checkpoint_id: str) -> LoadedPolicy:
+        """The policy of one of them."""
+        return load_checkpoint(
+            stored_parts(self.opened.store, checkpoint_id), weights_settings(self.opened.config)
+        )
+
+    def served(self, policy: LoadedPolicy, name: str, adapter: Path | None) -> ServedCheckpoint:
+        """The policy as the engine is given it, with its adapter in the folder `adapter`."""
+        base = stored_parts(self.opened.store, self.checkpoints[-1]).base_folder
+        return served_checkpoint(policy, name, base, adapter)
 
 
-def checkpoints(context: RunContext) -> list[str]:
-    """Artifact ids of the run's checkpoints, the base first."""
-    stages = ("bootstrap", "update_policy", "fine_tune")
-    return [entry.artifact_id for entry in context.run.stages() if entry.stage in stages]
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Adapted]:
+    """Trained with resources that outlive the run."""
+    folder = tmp_path_factory.mktemp("adapted")
+    path, listener, stop = write_config(folder), NullListener(), threading.Event()
+    config = load_config(path)
+    with open_run(config, str(folder / "store"), listener, stop) as opened:
+        worker = WorkerSettings(opened.store.uri, opened.run.name, 1, operational_settings(config.engine))
+        with Resources(worker, stop) as resources:
+            execution = Execution(
+                store=opened.store,
+                runner=InProcessRunner(resources, listener),
+                worker=worker,
+                devices=1,
+                listener=listener,
+                record=opened.record,
+                stopped=stop.is_set,
+            )
+            execute(plan_for(opened.store.uri, opened.run, config, config.iterations), execution)
+            engine = resources.kept("vllm engine")
+            assert isinstance(engine, VllmEngine)
+            yield Adapted(path, opened, engine)
 
 
 def client_of(engine: VllmEngine) -> VllmClient:
@@ -66,9 +116,9 @@ def answers_are_of(engine: VllmEngine, policy: LoadedPolicy) -> None:
         assert answer.logprobs == pytest.approx(expected, abs=1e-3)
 
 
-def further_trained(context: RunContext, folder: Path) -> LoadedPolicy:
+def further_trained(adapted: Adapted, folder: Path) -> LoadedPolicy:
     """The last policy after some steps at a high learning rate; its adapter is in `folder`."""
-    policy = load_checkpoint(context.store, checkpoints(context)[-1], context.config)
+    policy = adapted.load(adapted.checkpoints[-1])
     weights = [weight for weight in policy.model.parameters() if weight.requires_grad]
     optimizer = torch.optim.Adam(weights, lr=0.02)
     for seed in range(4):
@@ -80,22 +130,16 @@ def further_trained(context: RunContext, folder: Path) -> LoadedPolicy:
     return policy
 
 
-def served(context: RunContext, policy: LoadedPolicy, name: str, adapter: Path | None) -> ServedCheckpoint:
-    """The policy as the engine is given it, with its adapter in the folder `adapter`."""
-    base = checkpoint_parts(context.store, checkpoints(context)[-1]).base_folder
-    return served_checkpoint(policy, name, base, adapter)
-
-
-def test_every_rollout_was_sampled_from_the_adapter_of_its_checkpoint(context: RunContext) -> None:
+def test_every_rollout_was_sampled_from_the_adapter_of_its_checkpoint(adapted: Adapted) -> None:
     """Stored log-probabilities are those of base and adapter in the trainer, and not those of the base."""
-    base_id = checkpoints(context)[0]
-    for iteration, policy_id in ((1, base_id), (2, checkpoints(context)[2])):
+    opened, (base_id, _, second_id, *_) = adapted.opened, adapted.checkpoints
+    for iteration, policy_id in ((1, base_id), (2, second_id)):
         shards = [
-            context.store.open(entry.artifact_id).path("trajectories.parquet")
-            for entry in context.run.stages()
-            if (entry.stage, entry.iteration) == ("rollout_shard", iteration)
+            opened.store.open(entry.artifact_id).path("trajectories.parquet")
+            for entry in opened.stages()
+            if (entry.kind, entry.iteration) == ("trajectories", iteration)
         ]
-        policy, base = (load_checkpoint(context.store, i, context.config) for i in (policy_id, base_id))
+        policy, base = adapted.load(policy_id), adapted.load(base_id)
         away = 0.0
         for row in read_trajectories(shards):
             assert row.policy_version == policy_id
@@ -109,14 +153,46 @@ def test_every_rollout_was_sampled_from_the_adapter_of_its_checkpoint(context: R
         assert (away > 0.1) == (iteration == 2)
 
 
-def test_a_new_adapter_is_loaded_and_the_old_one_is_gone(context: RunContext, tmp_path: Path) -> None:
-    last = checkpoints(context)[-1]
-    engine = context.vllm(last)
-    assert adapters_of(engine) == [last]
-    old = make_probe(load_checkpoint(context.store, last, context.config).model)
-    policy = further_trained(context, tmp_path)
+def test_a_run_killed_in_a_shard_ends_its_server_and_goes_on_to_the_same_bytes(
+    adapted: Adapted, tmp_path: Path
+) -> None:
+    """Killed while the second shard of an iteration is sampled; the first is kept."""
+    store, deadline = tmp_path / "store", time.monotonic() + 250
+    process = start_training(adapted.config, store)
+    while process.exitcode is None and not list((store / "artifacts").glob("rollout_shard/*")):
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    assert process.pid is not None
+    servers = psutil.Process(process.pid).children(recursive=True)
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert servers
+    _, alive = psutil.wait_procs(servers, timeout=30)
+    assert alive == []
+    kept = artifact_hashes(store, "adapted")
 
-    (sync,) = engine.serve(POLICY, served(context, policy, "further", tmp_path))
+    train_to_the_end(adapted.config, store)
+
+    whole = artifact_hashes(store, "adapted")
+    assert kept.items() <= whole.items()
+    assert whole == artifact_hashes(adapted.opened.store.uri, "adapted")
+    ids = trajectory_ids(store, "adapted")
+    assert len(set(ids)) == len(ids) > 0
+    artifacts, run = ArtifactStore(str(store)), RunStore(str(store)).open("adapted")
+    assert verify_run(artifacts, run).problems == []
+    assert {artifacts.open(entry.artifact_id).manifest.determinism for entry in run.stages()} == {"bytes"}
+    shutil.rmtree(store)
+
+
+def test_a_new_adapter_is_loaded_and_the_old_one_is_gone(adapted: Adapted, tmp_path: Path) -> None:
+    last = adapted.checkpoints[-1]
+    engine = adapted.engine
+    assert adapters_of(engine) == [last]
+    old = make_probe(adapted.load(last).model)
+    policy = further_trained(adapted, tmp_path)
+
+    (sync,) = engine.serve(POLICY, adapted.served(policy, "further", tmp_path))
 
     assert sync.method == "load"
     assert sync.difference.maximum < 1e-3
@@ -126,12 +202,12 @@ def test_a_new_adapter_is_loaded_and_the_old_one_is_gone(context: RunContext, tm
     assert compare(old, now).mean > 0.1
 
 
-def test_an_adapter_that_is_not_the_trainers_is_noticed(context: RunContext, tmp_path: Path) -> None:
+def test_an_adapter_that_is_not_the_trainers_is_noticed(adapted: Adapted, tmp_path: Path) -> None:
     """The server is given the adapter of a checkpoint, the probe is of a policy that was trained further."""
-    engine = context.vllm(checkpoints(context)[-1])
-    policy = further_trained(context, tmp_path)
-    parts = checkpoint_parts(context.store, checkpoints(context)[-1])
-    wrong = served(context, policy, "wrong", parts.adapter_folder)
+    engine = adapted.engine
+    policy = further_trained(adapted, tmp_path)
+    parts = stored_parts(adapted.opened.store, adapted.checkpoints[-1])
+    wrong = adapted.served(policy, "wrong", parts.adapter_folder)
     probe, adapter = wrong.probe, wrong.adapter
     assert adapter is not None
 
@@ -150,10 +226,10 @@ def test_an_adapter_that_is_not_the_trainers_is_noticed(context: RunContext, tmp
         asyncio.run(exchange())
 
 
-def test_a_server_that_died_gets_the_adapter_again(context: RunContext, tmp_path: Path) -> None:
-    policy = further_trained(context, tmp_path)
-    engine = context.vllm(checkpoints(context)[-1])
-    engine.serve(POLICY, served(context, policy, "further-again", tmp_path))
+def test_a_server_that_died_gets_the_adapter_again(adapted: Adapted, tmp_path: Path) -> None:
+    policy = further_trained(adapted, tmp_path)
+    engine = adapted.engine
+    engine.serve(POLICY, adapted.served(policy, "further-again", tmp_path))
     server = engine.server()
     assert server is not None
     server.end()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
-import sys
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,60 +13,68 @@ from storage.artifacts.store import ArtifactStore
 from storage.errors import DamagedArtifact
 from storage.runs.run import RunStore
 from storage.upkeep.verification import verify_run
-from tests.integration.killing import SMALL, train_to_the_end
+from tests.command_line.invoke import FinishedRun, invoke
+from tests.integration.killing import train_to_the_end
 
 SEED = int(os.environ.get("ERL_TEST_SEED", "0"))
 
 
+@pytest.fixture
+def store(finished: FinishedRun, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished.store, tmp_path / "store"))
+
+
 @pytest.mark.slow
-def test_a_flipped_bit_is_found_in_every_file_of_a_run(tmp_path: Path) -> None:
-    config, store = tmp_path / "small.yaml", tmp_path / "store"
-    config.write_text(SMALL)
-    train_to_the_end(config, store)
-    run = RunStore(str(store)).open("small")
-    assert verify_run(ArtifactStore(str(store)), run).problems == []
+def test_a_flipped_bit_is_found_in_every_file_of_a_run(store: Path) -> None:
+    run, artifacts = RunStore(str(store)).open("small"), ArtifactStore(str(store))
+    assert verify_run(artifacts, run).problems == []
 
     chance = random.Random(SEED)
     files = sorted(path for path in (store / "artifacts").rglob("*") if path.is_file())
-    stages = {path.relative_to(store / "artifacts").parts[0] for path in files}
-    assert {"bootstrap", "rollout_shard", "index_memory", "update_policy", "fine_tune", "evaluate"} <= stages
+    kinds = {artifacts.open(path.parent.name).manifest.kind for path in files if path.name == "manifest.json"}
+    assert {"checkpoint", "tasks", "trajectories", "memory", "sft_dataset", "evaluation"} <= kinds
+    flipped: dict[Path, int] = {}
     for path in files:
         _, artifact_id, *_ = path.relative_to(store / "artifacts").parts
-        bit = chance.randrange(8 * path.stat().st_size)
+        flipped[path] = bit = chance.randrange(8 * path.stat().st_size)
         _flip(path, bit)
         where = f"seed {SEED}, bit {bit} of {path}"
-        problems = verify_run(ArtifactStore(str(store)), run).problems
-        assert any(artifact_id in problem for problem in problems), where
+        assert ArtifactStore(str(store)).verify(artifact_id) != [], where
         with pytest.raises(DamagedArtifact, match=artifact_id):
             ArtifactStore(str(store)).open(artifact_id)
         _flip(path, bit)
+
+    # All at once, one file of each artifact: each is told by itself.
+    one_each = {path.relative_to(store / "artifacts").parts[1]: path for path in files}
+    for path in one_each.values():
+        _flip(path, flipped[path])
+    problems = verify_run(ArtifactStore(str(store)), run).problems
+    for artifact_id, path in one_each.items():
+        assert any(artifact_id in problem for problem in problems), path
+    for path in one_each.values():
+        _flip(path, flipped[path])
     assert verify_run(ArtifactStore(str(store)), run).problems == []
 
     for path in (store / "runs" / "small" / "run.json", store / "runs" / "small" / "ledger.jsonl"):
         # A last line without its newline is what a kill leaves.
         bit = chance.randrange(8 * (path.stat().st_size - 1))
         _flip(path, bit)
-        told = subprocess.run(
-            [sys.executable, "-m", "command_line.main", "lineage", "verify", "small", "--store", store],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert (told.returncode, path.name in told.stderr) == (2, True), f"seed {SEED}, bit {bit} of {path}"
+        told_of = invoke("lineage", "verify", "small", "--store", store)
+        where = f"seed {SEED}, bit {bit} of {path}"
+        assert (told_of.status, path.name in told_of.errors) == (2, True), where
         _flip(path, bit)
 
 
 @pytest.mark.slow
-def test_a_flipped_bit_is_found_before_the_next_stage_reads_it_and_is_made_again(tmp_path: Path) -> None:
-    config, store = tmp_path / "small.yaml", tmp_path / "store"
-    config.write_text(SMALL)
-    train_to_the_end(config, store)
+def test_a_flipped_bit_is_found_before_the_next_stage_reads_it_and_is_made_again(
+    finished: FinishedRun, store: Path
+) -> None:
     chance = random.Random(SEED)
     whole = {}
     for path in sorted((store / "artifacts").glob("*/*/*.parquet")):
         whole[path] = path.read_bytes()
         _flip(path, chance.randrange(8 * path.stat().st_size))
-    train_to_the_end(config, store)
+    train_to_the_end(finished.config, store, check=True)
     assert {path: path.read_bytes() for path in whole} == whole
     assert len(list((store / "damaged").glob("*/*"))) == len(whole) > 5
     assert verify_run(ArtifactStore(str(store)), RunStore(str(store)).open("small")).problems == []

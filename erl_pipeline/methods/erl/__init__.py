@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING
 
 from erl_pipeline.methods.erl.columns import columns
 from erl_pipeline.methods.erl.plan import plan_learning, plan_rollouts
-from erl_pipeline.methods.erl.roles import FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT
-from erl_pipeline.methods.erl.settings import ErlConfig, ErlEpisodeSettings, episode_settings
+from erl_pipeline.methods.erl.settings import (
+    FIRST_ATTEMPT,
+    REFLECTION,
+    SECOND_ATTEMPT,
+    ErlConfig,
+    ErlEpisodeSettings,
+    episode_settings,
+)
 from erl_pipeline.methods.interface import Method
 
 if TYPE_CHECKING:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from erl_pipeline.methods.erl.roles import FIRST_ATTEMPT, SECOND_ATTEMPT
-from erl_pipeline.methods.erl.settings import ErlConfig
+from erl_pipeline.methods.erl.settings import FIRST_ATTEMPT, SECOND_ATTEMPT, ErlConfig
 from erl_pipeline.plan.column import ChartLine, Column
 from erl_pipeline.stages.columns import (
     DISTILLED,

@@ -12,7 +12,7 @@ from erl_pipeline.episodes.attempt import Attempt, Opening, play_attempt
 from erl_pipeline.episodes.context import EpisodeContext, Place
 from erl_pipeline.episodes.dialogue import Dialogue
 from erl_pipeline.episodes.rows import Outcome, trajectory
-from erl_pipeline.methods.erl.roles import FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT
+from erl_pipeline.methods.erl.settings import FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT
 from storage.tables.trajectories import Trajectory
 
 if TYPE_CHECKING:

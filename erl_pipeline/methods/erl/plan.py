@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from erl_pipeline.config.memory import KeepSettings
-from erl_pipeline.methods.erl.roles import FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT
-from erl_pipeline.methods.erl.settings import ErlConfig
+from erl_pipeline.methods.erl.settings import FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT, ErlConfig
 from erl_pipeline.plan.plan import RunState
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.stages.build_distillation import DistillationSettings

@@ -1,4 +1,4 @@
-"""Settings of ERL."""
+"""Settings of ERL, and the roles of its trajectories."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.config.base import PluginSettings, switch
 from erl_pipeline.config.distillation import DistillationConfig
 from erl_pipeline.config.memory import MemoryConfig
-from erl_pipeline.config.switch import switch
 from erl_pipeline.methods.erl.prompts import PromptTemplates
+
+FIRST_ATTEMPT = "first_attempt"
+REFLECTION = "reflection"
+SECOND_ATTEMPT = "second_attempt"
+"""Also a third or later attempt; `revision_index` tells which."""
 
 
 class ErlConfig(PluginSettings):

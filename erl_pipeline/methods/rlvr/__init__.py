@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from erl_pipeline.methods.interface import Method
 from erl_pipeline.methods.rlvr.columns import columns
 from erl_pipeline.methods.rlvr.plan import plan_learning, plan_rollouts
-from erl_pipeline.methods.rlvr.roles import FIRST_ATTEMPT
-from erl_pipeline.methods.rlvr.settings import RlvrConfig, RlvrEpisodeSettings
+from erl_pipeline.methods.rlvr.settings import FIRST_ATTEMPT, RlvrConfig, RlvrEpisodeSettings
 
 if TYPE_CHECKING:
     from erl_pipeline.config.generation import SamplingConfig

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from erl_pipeline.methods.rlvr.roles import FIRST_ATTEMPT
-from erl_pipeline.methods.rlvr.settings import RlvrConfig
+from erl_pipeline.methods.rlvr.settings import FIRST_ATTEMPT, RlvrConfig
 from erl_pipeline.plan.column import ChartLine, Column
 from erl_pipeline.stages.columns import (
     DISTILLED,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from erl_pipeline.methods.rlvr.roles import FIRST_ATTEMPT
-from erl_pipeline.methods.rlvr.settings import RlvrConfig
+from erl_pipeline.methods.rlvr.settings import FIRST_ATTEMPT, RlvrConfig
 from erl_pipeline.plan.plan import RunState
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.stages.build_distillation import DistillationSettings

@@ -1,4 +1,4 @@
-"""Settings of RLVR."""
+"""Settings of RLVR, and the one role of its trajectories."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator
 
-from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.config.base import PluginSettings, switch
 from erl_pipeline.config.distillation import DistillationConfig
-from erl_pipeline.config.switch import switch
+
+FIRST_ATTEMPT = "first_attempt"
 
 
 class RlvrConfig(PluginSettings):

@@ -6,8 +6,7 @@ import torch
 
 from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig
 from erl_pipeline.objectives.importance import ImportanceWeights, importance_weights
-from erl_pipeline.objectives.kl import kl_estimate
-from erl_pipeline.objectives.policy_gradient import clipped_surrogate
+from erl_pipeline.objectives.policy_gradient import clipped_surrogate, kl_estimate
 from erl_pipeline.trainers.local.packing import Microbatch
 from erl_pipeline.trainers.local.statistics import Statistics
 from erl_pipeline.trainers.local.token_columns import RoleColumns, TokenColumns

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from erl_pipeline.config.objective import ObjectiveConfig
-from erl_pipeline.objectives.aggregation import LossNormalization, token_weights
+from erl_pipeline.objectives.policy_gradient import LossNormalization, token_weights
 from erl_pipeline.trainers.sequences import TrainingSequence
 
 

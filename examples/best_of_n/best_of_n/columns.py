@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from best_of_n.selection import SELECT_BEST
 from best_of_n.settings import ATTEMPT, BestOfNConfig
-from erl_pipeline.methods.interface import ChartLine, Column
+from erl_pipeline.plan.column import ChartLine, Column
 from erl_pipeline.stages.columns import (
     DISTILLED,
     FINE_TUNE_CHARTS,

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from erl_pipeline.config.base import Settings
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.stages.build_distillation import distilled_row
-from erl_pipeline.stages.fine_tune import DATASET
+from erl_pipeline.stages.build_distillation import DATASET, distilled_row
 from erl_pipeline.stages.rollouts import trajectory_files
 from erl_pipeline.stages.training import ROLLOUTS
-from storage.tables.sft import write_sft_rows
-from storage.tables.trajectories import Trajectory, read_trajectories
+
+if TYPE_CHECKING:
+    from storage.tables.trajectories import Trajectory
 
 
 class SelectionSettings(Settings):
@@ -44,6 +44,10 @@ def _best(rows: Sequence[Trajectory], settings: SelectionSettings) -> list[Traje
 
 def _compute(call: StageCall[SelectionSettings]) -> StageResult:
     """Write the best attempts as supervised rows, each on its own prompt."""
+    # Imported here, so that a plan is made without them.
+    from storage.tables.sft import write_sft_rows
+    from storage.tables.trajectories import read_trajectories
+
     rollouts = read_trajectories(trajectory_files(call.inputs[ROLLOUTS], call.resources.store))
     best = best_attempts(rollouts, call.settings)
     rows = [distilled_row(attempt) for attempt in best]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from erl_pipeline.objectives.aggregation import token_weights
+from erl_pipeline.objectives.policy_gradient import token_weights
 
 # Two sequences: one token with loss 6, three tokens with loss 2 each.
 COUNTS = [1, 3]

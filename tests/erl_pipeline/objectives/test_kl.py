@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from erl_pipeline.objectives.kl import kl_estimate
+from erl_pipeline.objectives.policy_gradient import kl_estimate
 
 
 def test_estimators_at_a_ratio_of_two() -> None:

@@ -35,6 +35,16 @@ from tests.erl_pipeline.episodes.script import TASK, limits, setup
 
 pytestmark = pytest.mark.vllm
 
+CONFIG = ENGINE.model_copy(
+    update={
+        "lifecycle": "per_stage",
+        "request_seconds": 20.0,
+        "max_failures": 1,
+        "arguments": ("--max-num-batched-tokens=256",),
+    }
+)
+"""One engine for all tests here, since each start of a server takes long; the faults come in turn."""
+
 
 @pytest.fixture(scope="module")
 def model() -> PreTrainedModel:
@@ -47,7 +57,7 @@ def model() -> PreTrainedModel:
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory, model: PreTrainedModel) -> Iterator[VllmEngine]:
     folder: Path = tmp_path_factory.mktemp("engine")
-    with VllmEngine(ENGINE, folder / "vllm", environment={}) as engine:
+    with VllmEngine(CONFIG, folder / "vllm", environment={}) as engine:
         (sync,) = engine.serve(POLICY, served(model, "policy-1", folder))
         assert sync.method == "restart"
         assert sync.difference.maximum < 1e-4
@@ -102,7 +112,7 @@ def test_a_full_context_truncates_the_answer(engine: VllmEngine) -> None:
 
 
 def test_more_prompt_tokens_at_once_than_one_step_takes(engine: VllmEngine, model: PreTrainedModel) -> None:
-    """32 prompts of 100 tokens; one step of the server takes 2048."""
+    """32 prompts of 100 tokens; one step of the server takes 256."""
     requests = [request(seed, prompt_token_ids=(4 + seed,) * 100) for seed in range(32)]
     for asked, answer in zip(requests, engine.generate(requests), strict=True):
         expected = logprobs_of(model, asked.prompt_token_ids, answer.token_ids)
@@ -122,22 +132,102 @@ def test_a_killed_server_loses_no_episode_and_doubles_none(
     assert_sampled_from(model, rows)
 
 
-def test_a_server_out_of_memory_loses_no_episode_and_one_that_stays_so_stops_the_run(tmp_path: Path) -> None:
-    """Its worker gets no more memory when the first episode is over; a step over many tokens needs some."""
-    # Half a megabyte a token in the first layer: more than the worker has left over from earlier steps.
-    model = tied_llama(layers=1, width=131072)
-    config = ENGINE.model_copy(update={"arguments": ("--max-num-batched-tokens=256",), "max_failures": 1})
-    with VllmEngine(config, tmp_path / "vllm", environment={}) as engine:
-        engine.serve(POLICY, served(model, "policy-1", tmp_path))
-        starved = worker_process(engine)
-        rows = run_shard(engine, lambda: no_more_memory(starved))
-        assert_sampled_from(model, rows)
-        assert worker_process(engine) != starved
-        with pytest.raises(EngineError) as stopped:
-            run_shard(engine, lambda: no_more_memory(worker_process(engine)))
+def test_a_hanging_server_is_started_anew_and_loses_no_sequence(
+    engine: VllmEngine, model: PreTrainedModel, tmp_path: Path
+) -> None:
+    """It lives and answers nothing: only the deadline of a request tells."""
+    engine.serve(POLICY, served(model, "hangs", tmp_path))
+    hanging = engine_process(engine)
+    os.kill(hanging, signal.SIGSTOP)
+    requests = [request(seed) for seed in range(6)]
+    for asked, answer in zip(requests, engine.generate(requests), strict=True):
+        expected = logprobs_of(model, asked.prompt_token_ids, answer.token_ids)
+        assert answer.logprobs == pytest.approx(expected, abs=1e-4)
+    assert engine_process(engine) != hanging
+
+
+def test_tied_weights_reach_the_running_server(engine: VllmEngine, tmp_path: Path) -> None:
+    model = tied_llama()
+    old = make_probe(model)
+    engine.serve(POLICY, served(model, "old", tmp_path))
+    train_a_little(model)
+    changed = [logprobs_of(model, ids[:1], ids[1:]) for ids in old.token_ids]
+    assert compare(old, changed).mean > 0.1
+
+    (sync,) = engine.serve(POLICY, served(model, "new", tmp_path))
+
+    assert sync.method == "reload"
+    assert sync.difference.maximum < 1e-4
+    asked = request(1)
+    (answer,) = engine.generate([asked])
+    assert answer.logprobs == pytest.approx(
+        logprobs_of(model, asked.prompt_token_ids, answer.token_ids), abs=1e-4
+    )
+
+
+def test_a_stale_head_is_noticed(engine: VllmEngine, tmp_path: Path) -> None:
+    """The checkpoint as it is has no head of its own: read by a running server, it leaves the old head."""
+    model = tied_llama()
+    engine.serve(POLICY, served(model, "before", tmp_path))
+    train_a_little(model)
+    checkpoint = save(model, tmp_path / "tied")
+    policy = ServedPolicy("tied", checkpoint, make_probe(model), "float32")
+    server = engine.server()
+    assert server is not None
+
+    async def exchange() -> WeightSync:
+        async with VllmClient(server.url, server.api_key, frozenset({END}), 120.0) as client:
+            return await sync_weights(client, None, policy)
+
+    with pytest.raises(EngineError, match="does not serve policy tied after a reload"):
+        asyncio.run(exchange())
+
+
+def test_a_server_of_one_stage_ends_when_the_trainer_works(
+    engine: VllmEngine, model: PreTrainedModel, tmp_path: Path
+) -> None:
+    checkpoint = served(model, "of-one-stage", tmp_path)
+    engine.serve(POLICY, checkpoint)
+    server = engine.server()
+    assert server is not None
+    (first,) = engine.generate([request(3)])
+    engine.offload()
+    assert not server.running
+    with pytest.raises(EngineError, match="serves no checkpoint of model policy"):
+        engine.generate([request(3)])
+    (sync,) = engine.serve(POLICY, checkpoint)
+    assert sync.method == "restart"
+    (again,) = engine.generate([request(3)])
+    assert again.token_ids == first.token_ids
+
+
+def test_weights_of_other_shapes_start_the_server_anew_and_memory_that_runs_out_twice_stops_the_run(
+    engine: VllmEngine, tmp_path: Path
+) -> None:
+    """The worker gets no more memory when the first episode is over; a step over many tokens needs some.
+    Half a megabyte a token in the first layer: more than the worker has left over from earlier steps."""
+    wide = tied_llama(layers=1, width=131072)
+    (sync,) = engine.serve(POLICY, served(wide, "wide", tmp_path))
+    assert sync.method == "restart"
+    assert sync.difference.maximum < 1e-4
+    starved = worker_process(engine)
+    rows = run_shard(engine, lambda: no_more_memory(starved))
+    assert_sampled_from(wide, rows)
+    assert worker_process(engine) != starved
+    with pytest.raises(EngineError) as stopped:
+        run_shard(engine, lambda: no_more_memory(worker_process(engine)))
     assert "more than 1 failures (max_failures)" in str(stopped.value)
     assert "can't allocate memory" in str(stopped.value)
     assert "last log lines" in str(stopped.value)
+
+
+def test_a_stop_ends_the_wait_for_a_starting_server(tmp_path: Path, model: PreTrainedModel) -> None:
+    stop = threading.Event()
+    engine = VllmEngine(ENGINE, tmp_path / "vllm", {}, stop, lambda seconds, line: stop.set())
+    with engine, pytest.raises(Interrupted):
+        engine.serve(POLICY, served(model, "policy", tmp_path))
+    assert (server := engine.server()) is not None
+    assert not server.running
 
 
 def run_shard(engine: VllmEngine, strike: Callable[[], None]) -> list[Trajectory]:
@@ -165,106 +255,6 @@ def assert_sampled_from(model: PreTrainedModel, rows: list[Trajectory]) -> None:
         expected = logprobs_of(model, row.prompt_token_ids, row.response_token_ids)
         masked = [logprob * mask for logprob, mask in zip(expected, row.response_mask, strict=True)]
         assert row.behaviour_logprobs == pytest.approx(masked, abs=1e-4)
-
-
-def test_a_hanging_server_is_started_anew_and_loses_no_sequence(
-    tmp_path: Path, model: PreTrainedModel
-) -> None:
-    """It lives and answers nothing: only the deadline of a request tells."""
-    config = ENGINE.model_copy(update={"request_seconds": 10.0})
-    with VllmEngine(config, tmp_path / "vllm", environment={}) as engine:
-        engine.serve(POLICY, served(model, "policy", tmp_path))
-        hanging = engine_process(engine)
-        os.kill(hanging, signal.SIGSTOP)
-        requests = [request(seed) for seed in range(6)]
-        for asked, answer in zip(requests, engine.generate(requests), strict=True):
-            expected = logprobs_of(model, asked.prompt_token_ids, answer.token_ids)
-            assert answer.logprobs == pytest.approx(expected, abs=1e-4)
-        assert engine_process(engine) != hanging
-
-
-def test_tied_weights_reach_the_running_server(engine: VllmEngine, tmp_path: Path) -> None:
-    model = tied_llama()
-    old = make_probe(model)
-    engine.serve(POLICY, served(model, "old", tmp_path))
-    train_a_little(model)
-    changed = [logprobs_of(model, ids[:1], ids[1:]) for ids in old.token_ids]
-    assert compare(old, changed).mean > 0.1
-
-    (sync,) = engine.serve(POLICY, served(model, "new", tmp_path))
-
-    assert sync.method == "reload"
-    assert sync.difference.maximum < 1e-4
-    asked = request(1)
-    (answer,) = engine.generate([asked])
-    assert answer.logprobs == pytest.approx(
-        logprobs_of(model, asked.prompt_token_ids, answer.token_ids), abs=1e-4
-    )
-
-
-def test_a_stale_head_is_noticed_and_a_restart_sets_it_right(engine: VllmEngine, tmp_path: Path) -> None:
-    """The checkpoint as it is has no head of its own: read by a running server, it leaves the old head."""
-    model = tied_llama()
-    checkpoint = save(model, tmp_path / "tied")
-    policy = ServedPolicy("tied", checkpoint, make_probe(model), "float32")
-    server = engine.server()
-    assert server is not None
-
-    async def exchange() -> WeightSync:
-        async with VllmClient(server.url, server.api_key, frozenset({END}), 120.0) as client:
-            return await sync_weights(client, server, policy)
-
-    sync = asyncio.run(exchange())
-    assert sync.method == "restart"
-    assert sync.difference.maximum < 1e-4
-
-
-def test_weights_that_cannot_be_read_by_a_running_server_make_it_start_anew(
-    engine: VllmEngine, tmp_path: Path
-) -> None:
-    deeper = tied_llama(layers=3)
-    (sync,) = engine.serve(POLICY, served(deeper, "deeper", tmp_path))
-    assert sync.method == "restart"
-    assert sync.difference.maximum < 1e-4
-
-
-def test_a_server_of_one_stage_ends_when_the_trainer_works(tmp_path: Path, model: PreTrainedModel) -> None:
-    config = ENGINE.model_copy(update={"lifecycle": "per_stage"})
-    checkpoint = served(model, "policy", tmp_path)
-    with VllmEngine(config, tmp_path / "vllm", environment={}) as engine:
-        engine.serve(POLICY, checkpoint)
-        server = engine.server()
-        assert server is not None
-        (first,) = engine.generate([request(3)])
-        engine.offload()
-        assert not server.running
-        with pytest.raises(EngineError, match="serves no checkpoint of model policy"):
-            engine.generate([request(3)])
-        (sync,) = engine.serve(POLICY, checkpoint)
-        assert sync.method == "restart"
-        (again,) = engine.generate([request(3)])
-        assert again.token_ids == first.token_ids
-    assert not server.running
-
-
-def test_a_sleep_that_the_build_does_not_have_is_refused_at_the_start(
-    tmp_path: Path, model: PreTrainedModel
-) -> None:
-    config = ENGINE.model_copy(update={"sleep": True})
-    with (
-        VllmEngine(config, tmp_path / "vllm", environment={}) as engine,
-        pytest.raises(EngineError, match="Sleep mode is not supported on current platform"),
-    ):
-        engine.serve(POLICY, served(model, "policy", tmp_path))
-
-
-def test_a_stop_ends_the_wait_for_a_starting_server(tmp_path: Path, model: PreTrainedModel) -> None:
-    stop = threading.Event()
-    engine = VllmEngine(ENGINE, tmp_path / "vllm", {}, stop, lambda seconds, line: stop.set())
-    with engine, pytest.raises(Interrupted):
-        engine.serve(POLICY, served(model, "policy", tmp_path))
-    assert (server := engine.server()) is not None
-    assert not server.running
 
 
 def engine_process(engine: VllmEngine) -> int:

@@ -14,21 +14,6 @@ from erl_pipeline.engines.vllm.server import ManagedServer
 from storage.errors import EngineError
 from tests.erl_pipeline.engines.vllm.small_policies import SMALL_SERVER, save, untied_gpt2
 
-# Starts a server and dies without a word as soon as its engine process is there.
-DOOMED_OWNER = """
-import os, signal, sys
-from pathlib import Path
-from erl_pipeline.engines.vllm.server import ManagedServer
-
-def die(seconds, line):
-    if "EngineCore" in line:
-        print(server._process.pid, flush=True)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-server = ManagedServer(Path(sys.argv[1]), Path(sys.argv[2]), on_progress=die)
-server.start()
-"""
-
 
 def group_members(group: int) -> list[int]:
     """Processes of the group that still run; those that ended and were not collected do not count."""
@@ -46,20 +31,6 @@ def wait_until_empty(group: int, seconds: float) -> None:
             os.close(handle)
             assert ended, pid
     assert not group_members(group)
-
-
-@pytest.mark.vllm
-def test_a_killed_owner_leaves_no_server_behind(tmp_path: Path) -> None:
-    checkpoint = save(untied_gpt2(), tmp_path / "checkpoint")
-    owner = subprocess.run(
-        [sys.executable, "-c", DOOMED_OWNER, str(checkpoint), str(tmp_path / "server.log")],
-        env={**os.environ, **SMALL_SERVER},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert owner.returncode == -signal.SIGKILL
-    wait_until_empty(int(owner.stdout), seconds=30.0)
 
 
 def test_an_interpreter_without_vllm_is_told_by_the_log(tmp_path: Path) -> None:

@@ -12,13 +12,19 @@ from storage.errors import ConfigError
 
 def test_settings_become_the_servers_command_line() -> None:
     config = VllmEngineConfig(
-        dtype="float16", max_in_flight=8, max_context=512, enforce_eager=True, arguments=("--seed=1",)
+        dtype="float16",
+        max_in_flight=8,
+        max_context=512,
+        enforce_eager=True,
+        sleep=True,
+        arguments=("--seed=1",),
     )
     assert server_arguments(config) == [
         "--dtype=float16",
         "--max-num-seqs=8",
         "--max-model-len=512",
         "--no-enable-chunked-prefill",
+        "--enable-sleep-mode",
         "--enforce-eager",
         "--seed=1",
     ]

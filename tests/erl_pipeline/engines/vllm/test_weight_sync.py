@@ -5,17 +5,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
-from erl_pipeline.engines.interface import POLICY, GenerationRequest
+from erl_pipeline.engines.interface import POLICY, PROBE_TEMPERATURE, GenerationRequest
 from erl_pipeline.engines.serving import make_probe
 from erl_pipeline.engines.vllm.agreement import compare
 from erl_pipeline.engines.vllm.client import ServerFailure, VllmClient
 from erl_pipeline.engines.vllm.engine import VllmEngine
-from erl_pipeline.engines.vllm.model_servers import server_arguments
 from erl_pipeline.engines.vllm.server import ManagedServer
 from erl_pipeline.engines.vllm.serving_copy import write_serving_copy
 from erl_pipeline.engines.vllm.weight_sync import ServedPolicy, sync_weights
@@ -24,7 +24,6 @@ from tests.erl_pipeline.engines.vllm.small_policies import (
     CONTEXT,
     END,
     ENGINE,
-    SMALL_SERVER,
     logprobs_of,
     save,
     served,
@@ -145,18 +144,18 @@ def test_a_sleeping_server_answers_nothing_and_a_sync_wakes_it(
     with_client(gpt2_server, exchange)
 
 
-def test_a_server_that_reports_another_distribution_than_it_samples_from_is_refused(tmp_path: Path) -> None:
+def test_a_server_that_reports_another_distribution_than_it_samples_from_is_refused(
+    gpt2_server: ManagedServer, tmp_path: Path
+) -> None:
+    """The probe has the distribution before temperature, as a server with `raw_logprobs` reports it."""
     model = untied_gpt2()
     train_a_little(model)
-    arguments = [*server_arguments(ENGINE), "--logprobs-mode=raw_logprobs"]
-    target = policy(model, "policy", tmp_path)
-    with (
-        ManagedServer(
-            target.folder, tmp_path / "server.log", arguments=arguments, environment=SMALL_SERVER
-        ) as server,
-        pytest.raises(EngineError, match=r"does not report the distribution .* processed_logprobs"),
-    ):
-        with_client(server, lambda client: sync_weights(client, server, target))
+    target = policy(model, "raw", tmp_path)
+    raw = target.probe.hot_logprobs * PROBE_TEMPERATURE
+    raw -= np.log(np.exp(raw).sum(axis=1, keepdims=True))
+    other = replace(target, probe=replace(target.probe, hot_logprobs=raw))
+    with pytest.raises(EngineError, match=r"does not report the distribution .* processed_logprobs"):
+        with_client(gpt2_server, lambda client: sync_weights(client, None, other))
 
 
 def test_an_engine_serves_one_policy_after_another(gpt2_server: ManagedServer, tmp_path: Path) -> None:

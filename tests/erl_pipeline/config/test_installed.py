@@ -1,0 +1,169 @@
+import importlib.metadata
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from erl_pipeline.config import installed as module
+from erl_pipeline.config.installed import PARTS, Plugins, plugins
+from erl_pipeline.environments.interface import EnvironmentPlugin
+from erl_pipeline.methods.interface import Method
+from storage.errors import ConfigError
+
+RUNNER = """\
+from typing import Literal
+from erl_pipeline.config.base import PluginSettings, Settings
+
+class Config(PluginSettings):
+    type: Literal["{type}"] = "{type}"
+
+class Runner:
+    settings = Config
+    packages = ()
+    def run(self): ...
+
+RUNNER = Runner()
+"""
+
+
+class Site:
+    """A folder of packages that are installed for one test."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def install(self, distribution: str, entry: str, files: dict[str, str], version: str = "1.2") -> None:
+        """Install a distribution with one entry point of the runners, `NAME = MODULE:OBJECT`."""
+        info = self._folder / f"{distribution.replace('-', '_')}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
+        (info / "entry_points.txt").write_text(f"[erl_pipeline.runners]\n{entry}\n")
+        for name, text in files.items():
+            path = self._folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+    def runners(self) -> Plugins:
+        """What is found now."""
+        importlib.invalidate_caches()
+        module._find.cache_clear()
+        return plugins("runners")
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    monkeypatch.syspath_prepend(tmp_path)
+    before = set(sys.modules)
+    yield Site(tmp_path)
+    for name in set(sys.modules) - before:
+        if name.partition(".")[0].startswith("sample"):
+            del sys.modules[name]
+    module._find.cache_clear()
+
+
+def problem(found: Plugins, type_: str) -> str:
+    """What is said of the one broken plug-in; the project's own are found beside it."""
+    assert {"in_process", "prefect"} <= found.found.keys()
+    [broken] = found.broken
+    assert broken.type == type_
+    assert broken.distribution == "sample-runner"
+    return broken.problem
+
+
+def test_a_plug_in_is_found_with_its_package_and_version(site: Site) -> None:
+    site.install(
+        "sample-runner", "far = sample.parts.run:RUNNER", {"sample/parts/run.py": RUNNER.format(type="far")}
+    )
+    far = site.runners()["far"]
+    assert (far.distribution, far.version, far.target) == ("sample-runner", "1.2", "sample.parts.run:RUNNER")
+    assert far.settings.model_fields.keys() == {"type"}
+
+
+def test_the_code_of_a_plug_in_is_its_whole_top_package_and_what_it_names(site: Site) -> None:
+    text = RUNNER.format(type="far").replace("packages = ()", "packages = ('json',)")
+    site.install(
+        "sample-runner",
+        "far = sample.parts.run:RUNNER",
+        {"sample/__init__.py": "", "sample/parts/run.py": text},
+    )
+    assert site.runners()["far"].packages == ("sample", "json")
+    # Of the project it is the one package: all others have versions.
+    assert site.runners()["prefect"].packages == ("flows.runner",)
+
+
+def test_in_a_namespace_it_is_the_first_package_that_has_sources(site: Site) -> None:
+    files = {"sample_space/runner/__init__.py": "", "sample_space/runner/run.py": RUNNER.format(type="far")}
+    site.install("sample-runner", "far = sample_space.runner.run:RUNNER", files)
+    assert site.runners()["far"].packages == ("sample_space.runner",)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "import no_such_module",
+            "its import fails with ModuleNotFoundError: No module named 'no_such_module'",
+        ),
+        ("RUNNER = ", "its import fails with SyntaxError"),
+        ("raise SystemExit('no')", "its import fails with SystemExit: no"),
+        ("", "its import fails with AttributeError"),
+        ("RUNNER = 1", "sample_runner:RUNNER lacks settings, run"),
+        (RUNNER.replace("def run", "def walk"), "sample_runner:RUNNER lacks run"),
+        (RUNNER.replace("(PluginSettings)", ""), "is no subclass of erl_pipeline.config.base.PluginSettings"),
+        (RUNNER.replace("(PluginSettings)", "(Settings)"), "is no subclass of"),
+        (
+            RUNNER.replace('type: Literal["{type}"]', "type: str"),
+            'Config needs a field `type: Literal["..."]`',
+        ),
+        (RUNNER.replace('Literal["{type}"]', 'Literal["{type}", "x"]'), "Config needs a field `type:"),
+        (
+            RUNNER.replace("{type}", "near"),
+            "its entry point is named 'far', but its settings have type 'near'",
+        ),
+        (
+            RUNNER.replace("()\n    def", "('no_such.x',)\n    def"),
+            "packages names no_such.x, which is not installed",
+        ),
+    ],
+)
+def test_a_broken_plug_in_is_named_and_nothing_else_is_affected(site: Site, text: str, told: str) -> None:
+    text = text.replace("{type}", "far")
+    site.install("sample-runner", "far = sample_runner:RUNNER", {"sample_runner.py": text})
+    found = site.runners()
+    assert told in problem(found, "far")
+    with pytest.raises(
+        ConfigError, match=r"far of package sample-runner cannot be used: .*`erl-pipeline plugins`"
+    ):
+        found["far"]
+    assert found["in_process"].distribution == "erl-pipeline"
+
+
+def test_a_type_of_the_project_cannot_be_taken(site: Site) -> None:
+    text = RUNNER.format(type="prefect")
+    # Names before and after the project's in the alphabet: the order is not that of names.
+    site.install("sample-runner", "prefect = sample_runner:RUNNER", {"sample_runner.py": text})
+    found = site.runners()
+    assert problem(found, "prefect") == "its type 'prefect' is taken by package erl-pipeline"
+    assert found["prefect"].distribution == "erl-pipeline"
+    found.require_usable("prefect")
+
+
+def test_of_two_foreign_packages_the_first_by_name_has_the_type(site: Site) -> None:
+    text = RUNNER.format(type="far")
+    site.install("sample-runner", "far = sample_runner:RUNNER", {"sample_runner.py": text})
+    site.install("a-runner", "far = sample_first:RUNNER", {"sample_first.py": text})
+    found = site.runners()
+    assert problem(found, "far") == "its type 'far' is taken by package a-runner"
+    assert found["far"].distribution == "a-runner"
+
+
+def test_an_unknown_type_is_answered_with_those_that_there_are(site: Site) -> None:
+    with pytest.raises(ConfigError, match="nowhere: no such type of runners; there are in_process, prefect"):
+        site.runners()["nowhere"]
+
+
+def test_a_plug_in_must_have_every_part_that_is_read() -> None:
+    assert {each.name for each in fields(EnvironmentPlugin)} == set(PARTS["environments"])
+    assert {each.name for each in fields(Method)} == set(PARTS["methods"])

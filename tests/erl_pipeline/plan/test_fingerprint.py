@@ -1,0 +1,150 @@
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from erl_pipeline.plan.fingerprint import files_fingerprint, normalised_source, package_fingerprint
+from storage.errors import ConfigError
+
+CODE = """\
+def reward(found: bool) -> float:
+    \"\"\"One for success.\"\"\"
+    return 1.0 if found else 0.0
+"""
+
+
+def write(folder: Path, files: dict[str, str | bytes]) -> str:
+    """Write files into a folder; the fingerprint of all that lie there."""
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return files_fingerprint([("x.py", folder / "x.py")])
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        "# A comment.\n" + CODE.replace("return", "# Another.\n    return") + "\n\n",
+        CODE.replace("(found: bool)", "(\n    found: bool,\n)"),
+        CODE.replace('"""One for success."""', "'One for success.'"),
+        CODE.replace("1.0 if found else 0.0", "(1.0 if found else 0.0)"),
+        CODE.replace("1.0", "1.00"),
+        CODE.replace("\n", "\r\n"),
+        "\ufeff" + CODE,
+    ],
+)
+def test_comments_and_formatting_change_nothing(same: str) -> None:
+    assert normalised_source(same.encode()) == normalised_source(CODE)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        CODE.replace("1.0", "1.5"),
+        CODE.replace("1.0", "1"),
+        CODE.replace("1.0 if found else 0.0", "0.0 if found else 1.0"),
+        CODE.replace("found: bool", "found"),
+        CODE.replace("One", "Two"),
+        "import os\n" + CODE,
+        "def other() -> None: ...\n" + CODE,
+    ],
+)
+def test_code_and_docstrings_count(other: str) -> None:
+    assert normalised_source(other) != normalised_source(CODE)
+
+
+def test_a_name_moved_between_fields_is_another_tree() -> None:
+    assert normalised_source("f(x)") != normalised_source("f(*x)")
+    assert normalised_source("f(x)") != normalised_source("f\nx")
+    assert normalised_source("{**a}") != normalised_source("{None: a}")
+    assert normalised_source("'None'") != normalised_source("None")
+    assert normalised_source("b'a'") != normalised_source("'a'")
+
+
+def test_texts_in_any_script_and_encoding_count_by_what_they_say(tmp_path: Path) -> None:
+    utf8 = write(tmp_path / "utf8", {"x.py": "NAME = 'größer ↑ 🙂 \\ud800'\nα = 1\n"})
+    escaped = write(
+        tmp_path / "escaped", {"x.py": "NAME = 'gr\\xf6\\xdfer \\u2191 \\U0001f642 \\ud800'\nα = 1\n"}
+    )
+    assert utf8 == escaped
+    plain = write(tmp_path / "plain", {"x.py": "WORD = 'größer'\n"})
+    latin = write(
+        tmp_path / "latin", {"x.py": "# -*- coding: latin-1 -*-\nWORD = 'größer'\n".encode("latin-1")}
+    )
+    assert plain == latin
+
+
+def test_a_file_that_is_no_python_counts_with_its_bytes(tmp_path: Path) -> None:
+    template = write(tmp_path, {"x.py": "class {{ name }}:  # A.\n"})
+    assert write(tmp_path, {"x.py": "class {{ name }}:  # B.\n"}) != template
+    assert write(tmp_path, {"x.py": b"NAME = '\xff'\n"}) != write(tmp_path, {"x.py": b"NAME = '\xfe'\n"})
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A package in a folder where Python looks; `fresh_fingerprint` takes its fingerprint."""
+    folder = tmp_path / "sampled_game"
+    write(folder, {"x.py": "", "__init__.py": CODE, "rules/__init__.py": "", "rules/score.py": CODE})
+    write(folder, {"x.py": "", "words.txt": "higher\nlower\n", "rules/table.json": "{}"})
+    monkeypatch.syspath_prepend(tmp_path)
+    yield folder
+    sys.modules.pop("sampled_game", None)
+    package_fingerprint.cache_clear()
+
+
+def fresh_fingerprint(name: str = "sampled_game") -> str:
+    package_fingerprint.cache_clear()
+    return package_fingerprint(name)
+
+
+def test_a_package_counts_with_its_packages_and_its_data_files(package: Path) -> None:
+    seen = [fresh_fingerprint()]
+    for name, content in [
+        ("rules/score.py", CODE.replace("1.0", "2.0")),
+        ("words.txt", "higher\nlower\n\n"),
+        ("rules/table.json", "{ }"),
+        ("rules/new.py", ""),
+    ]:
+        (package / name).write_text(content)
+        seen.append(fresh_fingerprint())
+    (package / "rules/new.py").rename(package / "rules/renamed.py")
+    seen.append(fresh_fingerprint())
+    assert len(set(seen)) == 6
+
+
+def test_what_tools_leave_beside_the_code_does_not_count(package: Path) -> None:
+    before = fresh_fingerprint()
+    write(package, {"x.py": "", "rules/__pycache__/score.cpython-311.pyc": "1", "old.pyc": "2"})
+    write(
+        package, {"x.py": "", ".words.txt.swp": "3", ".mypy_cache/3.11/a.json": "{}", "rules/.DS_Store": "4"}
+    )
+    (package / "rules/score.py").write_text(f"# A comment.\n{CODE}")
+    assert fresh_fingerprint() == before
+
+
+def test_it_does_not_depend_on_where_the_package_lies(package: Path, tmp_path: Path) -> None:
+    before = fresh_fingerprint()
+    moved = tmp_path / ".venv" / "elsewhere"
+    moved.mkdir(parents=True)
+    package.rename(moved / "sampled_game")
+    sys.path.insert(0, str(moved))
+    try:
+        assert fresh_fingerprint() == before
+    finally:
+        sys.path.remove(str(moved))
+
+
+def test_one_module_that_is_no_package_counts_alone(package: Path) -> None:
+    (package.parent / "sampled_module.py").write_text(CODE)
+    before = fresh_fingerprint("sampled_module")
+    assert before == files_fingerprint([("sampled_module.py", package.parent / "sampled_module.py")])
+    (package.parent / "sampled_module.py").write_text(CODE.replace("1.0", "2.0"))
+    assert fresh_fingerprint("sampled_module") != before
+
+
+@pytest.mark.parametrize("name", ["no_such_package", "no_such_package.inner", "sys"])
+def test_a_package_without_sources_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"package {name} has no source files"):
+        fresh_fingerprint(name)

@@ -1,0 +1,49 @@
+"""Small real runs that train an adapter.
+
+The entropy bonus moves the adapter whatever is rewarded, so that nothing depends on what the policy says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from erl_pipeline.config.run import RunConfig
+from erl_pipeline.environments.frozen_lake import ENVIRONMENT
+from erl_pipeline.policies.tiny.tokenizer import build_tokenizer
+from tests.erl_pipeline.runs.small_runs import SMALL
+from tests.random_models import random_llama
+
+SETTINGS: Mapping[str, Any] = {
+    **SMALL,
+    "name": "adapted",
+    "method": {"type": "erl", "memory": False},
+    "optimizer": {"learning_rate": 0.05},
+    "objective": {"entropy_coefficient": 1.0},
+}
+
+
+def config(base: Path, **changes: object) -> RunConfig:
+    """The configuration of a small run with a LoRA adapter on the checkpoint `base`."""
+    policy = {"type": "pretrained", "model": str(base), "lora": {"rank": 4, "alpha": 8}}
+    return RunConfig.model_validate({**SETTINGS, "policy": policy, **changes})
+
+
+def save_base(folder: Path) -> Path:
+    """A random Llama with tied embeddings and the words of the game."""
+    parts = ENVIRONMENT.require_tiny(RunConfig.model_validate(SETTINGS).environment)
+    tokenizer = build_tokenizer(parts.words, parts.context_length)
+    model = random_llama(
+        len(tokenizer),
+        positions=parts.context_length,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    with torch.no_grad():
+        model.get_input_embeddings().weight *= 4
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

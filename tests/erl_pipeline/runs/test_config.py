@@ -1,0 +1,66 @@
+"""Configurations of stored runs: what may change, and which runs have one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from erl_pipeline.runs.config import refuse_other_settings, run_config
+from storage.errors import ConfigError, InputError
+from storage.runs.run import RunStore
+from tests.erl_pipeline.runs.planned_runs import config
+
+VLLM = "engine={type: vllm}"
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "iterations=9",
+        "resources.threads=2",
+        "resources.devices=2",
+        "runner={type: in_process}",
+        "metrics=[]",
+        "engine.startup_seconds=900",
+        "engine.max_failures=9",
+        "engine.servers=[{url: http://localhost:8000}]",
+    ],
+)
+def test_what_decides_no_result_may_change_in_a_run(tmp_path: Path, setting: str) -> None:
+    run = RunStore(str(tmp_path)).create("small", config(VLLM).model_dump(mode="json"))
+    refuse_other_settings(run, config(VLLM, setting))
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("engine.max_in_flight=8", r"engine\.max_in_flight: 64 -> 8"),
+        ("seed=3", "seed: 0 -> 3"),
+        ("method=rlvr", r"method\.type: \"erl\" -> \"rlvr\""),
+        ("pipeline.lag=0", ""),
+    ],
+)
+def test_what_decides_a_result_may_not(tmp_path: Path, setting: str, said: str) -> None:
+    run = RunStore(str(tmp_path)).create("small", config(VLLM).model_dump(mode="json"))
+    if not said:
+        refuse_other_settings(run, config(VLLM, setting))
+        return
+    with pytest.raises(ConfigError, match=said):
+        refuse_other_settings(run, config(VLLM, setting))
+
+
+def test_a_run_has_the_configuration_that_it_was_begun_with(tmp_path: Path) -> None:
+    run = RunStore(str(tmp_path)).create("small", config("seed=3").model_dump(mode="json"))
+    assert run_config(run) == config("seed=3")
+
+
+def test_settings_of_another_version_and_what_is_not_trained_are_refused(tmp_path: Path) -> None:
+    runs = RunStore(str(tmp_path))
+    with pytest.raises(ConfigError, match="settings of another version"):
+        run_config(runs.create("old", {"name": "old", "of_old": 1}))
+    with pytest.raises(InputError, match="holds imported trajectories"):
+        run_config(runs.create("from-a-file", {"imported": {"file": "a.parquet"}}))
+    memory = {"standalone": True, "memory": {"embedding_model": "words"}}
+    with pytest.raises(InputError, match="kitchen is a memory that stands by itself"):
+        run_config(runs.create("kitchen", memory))

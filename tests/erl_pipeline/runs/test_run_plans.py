@@ -1,0 +1,278 @@
+"""Plans of runs that begin by themselves: their ids, what changes them, and what goes into what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import replace
+
+import pytest
+from pydantic import ValidationError
+
+from erl_pipeline.plan.plan import Place
+from erl_pipeline.runs.run_plans import plan_run
+from storage.artifacts.recipe import Recipe
+from storage.errors import ConfigError, InputError
+from tests.erl_pipeline.runs.planned_runs import (
+    DECOUPLED,
+    SOURCES,
+    at,
+    config,
+    ids,
+    inputs,
+    plan,
+    stages,
+)
+
+ITERATION = [
+    "rollout_shard 0000",
+    "rollout_shard 0001",
+    "generate_rollouts",
+    "index_memory",
+    "update_policy",
+    "build_distillation",
+    "fine_tune",
+]
+LLAMA = {"policy": {"type": "pretrained", "model": "/models/llama"}}
+LORA = {"policy": {**LLAMA["policy"], "lora": {"rank": 4}}}
+VLLM = "engine={type: vllm}"
+
+
+def test_the_stages_of_a_run() -> None:
+    made = plan()
+    assert made.iterations == 3
+    assert stages(made, 0) == ["prepare_tasks", "bootstrap", "evaluate"]
+    assert stages(made, 1) == ITERATION
+    assert stages(made, 2) == [*ITERATION, "evaluate"]  # every second iteration
+    assert stages(made, 3) == [*ITERATION, "evaluate"]  # the last one
+
+
+def test_stages_of_ablations_and_of_the_baseline() -> None:
+    def second(*settings: str) -> list[str]:
+        return [name.partition(" ")[0] for name in stages(plan(*settings), 2)[2:]]
+
+    assert second("method.memory=off") == [
+        "generate_rollouts",
+        "update_policy",
+        "build_distillation",
+        "fine_tune",
+        "evaluate",
+    ]
+    assert second("method.distillation=off") == [
+        "generate_rollouts",
+        "index_memory",
+        "update_policy",
+        "evaluate",
+    ]
+    assert second("method=rlvr") == ["generate_rollouts", "update_policy", "evaluate"]
+
+
+def test_what_goes_into_what() -> None:
+    made = plan()
+    first = "bootstrap"
+    assert inputs(made, 1, "rollout_shard", "0001") == {"checkpoint": first, "tasks": "prepare_tasks"}
+    assert inputs(made, 2, "rollout_shard", "0000") == {
+        "checkpoint": "fine_tune of iteration 1",
+        "tasks": "prepare_tasks",
+        "memory": "index_memory of iteration 1",
+    }
+    assert inputs(made, 2, "generate_rollouts") == {
+        "shard-0000": "rollout_shard 0000 of iteration 2",
+        "shard-0001": "rollout_shard 0001 of iteration 2",
+    }
+    assert inputs(made, 2, "index_memory") == {
+        "rollouts": "generate_rollouts of iteration 2",
+        "memory": "index_memory of iteration 1",
+    }
+    assert inputs(made, 2, "update_policy") == {
+        "checkpoint": "fine_tune of iteration 1",
+        "rollouts": "generate_rollouts of iteration 2",
+    }
+    assert inputs(made, 2, "fine_tune") == {
+        "checkpoint": "update_policy of iteration 2",
+        "dataset": "build_distillation of iteration 2",
+    }
+    assert inputs(made, 2, "evaluate") == {
+        "checkpoint": "fine_tune of iteration 2",
+        "tasks": "prepare_tasks",
+    }
+
+
+def test_the_kl_term_refers_to_the_first_checkpoint() -> None:
+    made = plan("objective.kl_coefficient=0.1", "objective.kl_estimator=k3")
+    assert inputs(made, 3, "update_policy")["reference"] == "bootstrap"
+
+
+def test_an_adapter_has_its_base_beside_it() -> None:
+    made = plan(**LORA)
+    for stage in ("update_policy", "fine_tune", "evaluate"):
+        assert inputs(made, 2, stage)["base"] == "bootstrap"
+    assert inputs(made, 2, "rollout_shard", "0000")["base"] == "bootstrap"
+    assert "base" not in inputs(plan(**LLAMA), 2, "update_policy")
+
+
+def test_the_same_configuration_gives_the_same_ids() -> None:
+    assert ids(plan()) == ids(plan())
+
+
+def test_a_longer_run_begins_as_a_shorter_one() -> None:
+    short, long = ids(plan("iterations=2")), ids(plan("iterations=5"))
+    assert short.items() <= long.items()
+    assert len(set(long.values())) == len(long)
+
+
+STAGES = frozenset(name.partition(" ")[0] for name in ITERATION)
+LEARNING = frozenset({"update_policy", "fine_tune"})
+CHANGED: Mapping[str, tuple[Set[str], Set[str]]] = {
+    "seed=1": ({"prepare_tasks", "evaluate"}, STAGES),
+    "evaluation.tasks=8": ({"prepare_tasks", "evaluate"}, STAGES),
+    "environment.rows=[3, 3]": ({"prepare_tasks", "bootstrap", "evaluate"}, STAGES),
+    "policy.layers=2": ({"bootstrap", "evaluate"}, STAGES),
+    "sampling.temperature=0.5": ({"evaluate"}, STAGES),
+    "method.max_reflection_tokens=4": ({"evaluate"}, STAGES),
+    "evaluation.samples_per_task=3": ({"evaluate"}, set()),
+    "method.memory.top_k=2": (set(), STAGES),
+    "rollouts.group_size=4": (set(), STAGES),
+    "method.memory.max_entries=5": (set(), {"index_memory"}),
+    "objective.clip_low=0.1": (set(), LEARNING),
+    "optimizer.learning_rate=0.5": (set(), LEARNING),
+    "update.epochs=2": (set(), LEARNING),
+    "method.distillation.max_rows_per_task=1": (set(), {"build_distillation", "fine_tune"}),
+    "fine_tune.steps=5": (set(), {"fine_tune"}),
+}
+"""A setting -> the stages before the first iteration, and in it, whose artifacts are others with it."""
+
+
+@pytest.mark.parametrize("setting", CHANGED)
+def test_a_setting_changes_what_reads_it_and_what_follows_from_that(setting: str) -> None:
+    before, after = ids(plan()), ids(plan(setting))
+    changed = [place for place, made in before.items() if after[place] != made]
+
+    def changed_in(iteration: int) -> Set[str]:
+        return {place.stage for place in changed if place.iteration == iteration}
+
+    assert (changed_in(0), changed_in(1)) == CHANGED[setting]
+    # From the second iteration on everything follows from what the first gave.
+    assert changed_in(2) == changed_in(3) == ({"evaluate"} | STAGES if CHANGED[setting][1] else {"evaluate"})
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "resources.threads=3",
+        "resources.devices=2",
+        "runner={type: in_process}",
+        "runner={type: prefect, task_runner: processes, workers: 2}",
+        "metrics=[]",
+        "name=other",
+    ],
+)
+def test_what_decides_no_result_changes_no_id(setting: str) -> None:
+    assert ids(plan(setting)) == ids(plan())
+
+
+@pytest.mark.parametrize(
+    "setting", ["engine.servers=[{url: http://localhost:8000}]", "engine.startup_seconds=9"]
+)
+def test_how_a_server_is_run_changes_no_id(setting: str) -> None:
+    assert ids(plan(VLLM, setting)) == ids(plan(VLLM))
+    assert ids(plan(VLLM)) != ids(plan())
+
+
+def test_how_often_it_is_evaluated_changes_no_other_id() -> None:
+    often, seldom = ids(plan("evaluation.every=1")), ids(plan("evaluation.every=3"))
+    assert seldom.items() <= often.items()
+    assert {place.stage for place in often.keys() - seldom.keys()} == {"evaluate"}
+
+
+@pytest.mark.parametrize(
+    ("owner", "first"), [("environment", (0, "prepare_tasks")), ("method", (0, "evaluate"))]
+)
+def test_edited_code_changes_ids_from_the_first_stage_that_runs_it(owner: str, first: object) -> None:
+    sources = replace(SOURCES, code={**SOURCES.code, owner: {"package": "2"}})
+    made = plan_run(config(), sources)
+    changed = [node.place for node in made.nodes if ids(plan())[node.place] != node.artifact_id]
+    assert (changed[0].iteration, changed[0].stage) == first
+
+
+def test_other_weights_are_another_model() -> None:
+    one = plan_run(config(**LLAMA), SOURCES)
+    other = plan_run(config(**LLAMA), replace(SOURCES, weights="v" * 64))
+    assert at(one, 0, "bootstrap").artifact_id != at(other, 0, "bootstrap").artifact_id
+    moved = {"policy": {**LLAMA["policy"], "model": "/elsewhere/llama"}}
+    assert ids(plan_run(config(**moved), SOURCES)) == ids(one)
+
+
+@pytest.mark.parametrize(
+    ("lag", "sampled_from"),
+    [
+        (0, ["bootstrap", "fine_tune of iteration 1", "fine_tune of iteration 2"]),
+        (1, ["bootstrap", "bootstrap", "fine_tune of iteration 1"]),
+        (2, ["bootstrap", "bootstrap", "bootstrap"]),
+    ],
+)
+def test_with_a_lag_rollouts_are_sampled_from_an_older_checkpoint(lag: int, sampled_from: list[str]) -> None:
+    made = plan(DECOUPLED, f"pipeline.lag={lag}")
+    shards = [inputs(made, iteration, "rollout_shard", "0000") for iteration in (1, 2, 3)]
+    assert [shard["checkpoint"] for shard in shards] == sampled_from
+    # Memory and training do not lag.
+    assert shards[2]["memory"] == "index_memory of iteration 2"
+    assert inputs(made, 3, "update_policy")["checkpoint"] == "fine_tune of iteration 2"
+
+
+def test_a_lag_without_importance_correction_is_refused() -> None:
+    with pytest.raises((ConfigError, ValidationError), match=r"pipeline\.lag: 1; allowed with"):
+        config("pipeline.lag=1")
+
+
+def test_requests_to_forget_come_after_the_memory_of_their_iteration() -> None:
+    requests = {2: ("request-a", "request-b")}
+    made = plan_run(config(), SOURCES, requests=requests)
+    assert stages(made, 2)[3:6] == ["index_memory", "forget_memory 0000", "forget_memory 0001"]
+    second = at(made, 2, "forget_memory", "0001")
+    assert second.recipe.inputs == {
+        "memory": at(made, 2, "forget_memory", "0000").artifact_id,
+        "request": "request-b",
+    }
+    assert inputs(made, 3, "rollout_shard", "0000")["memory"] == "forget_memory 0001 of iteration 2"
+    assert inputs(made, 3, "index_memory")["memory"] == "forget_memory 0001 of iteration 2"
+    kept = {place: made_id for place, made_id in ids(made).items() if place.iteration < 2}
+    assert kept.items() <= ids(plan()).items()
+
+
+RECORDED = {node.place: f"{node.title} as it was" for node in plan().nodes}
+
+
+def test_a_run_as_it_was_made_has_the_recorded_ids() -> None:
+    made = plan_run(config("seed=5"), SOURCES, recorded=RECORDED)
+    assert ids(made) == RECORDED
+    shard = at(made, 2, "rollout_shard", "0000")
+    assert shard.recipe.inputs["checkpoint"] == "fine_tune of iteration 1 as it was"
+
+
+def test_a_run_as_it_was_made_is_evaluated_where_it_was() -> None:
+    """What it was last evaluated at, and how often, depends on where it was stopped."""
+    others = {place: made for place, made in RECORDED.items() if place != Place(2, "evaluate", "")}
+    made = plan_run(config("iterations=2"), SOURCES, recorded=others)
+    assert made.iterations == 2
+    assert "evaluate" not in stages(made, 2)
+    assert "evaluate" in stages(plan_run(config("evaluation.every=9"), SOURCES, recorded=RECORDED), 2)
+
+
+def test_a_run_that_lacks_a_stage_cannot_be_planned_as_it_was_made() -> None:
+    lacking = {place: made for place, made in RECORDED.items() if place.stage != "fine_tune"}
+    with pytest.raises(InputError, match="the run has no fine_tune in iteration 1"):
+        plan_run(config(), SOURCES, recorded=lacking)
+
+
+def test_what_is_not_recorded_of_a_part_has_the_id_of_its_recipe() -> None:
+    began = {place: made for place, made in RECORDED.items() if place.iteration < 3}
+    made = plan_run(config(), SOURCES, recorded=began, partial=True)
+    update = at(made, 3, "update_policy")
+    assert update.recipe.inputs["checkpoint"] == "fine_tune of iteration 2 as it was"
+    assert isinstance(update.recipe, Recipe)
+    assert update.artifact_id == update.recipe.artifact_id
+
+
+def test_a_plan_is_cut_after_an_iteration() -> None:
+    assert ids(plan("evaluation.every=1").through(2)) == ids(plan("iterations=2", "evaluation.every=1"))
+    assert plan().through(2).iterations == 2
