@@ -13,7 +13,7 @@ from prefect.settings import (
     temporary_settings,
 )
 
-from flows.local_server import prefect_api
+from flows.local_server import answers, prefect_api
 
 
 @pytest.fixture(scope="session")
@@ -35,10 +35,12 @@ def no_configured_api() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def api(prefect_home: Path) -> Iterator[str]:
-    """The URL of the tests' server, which flows in this process report to."""
+    """The URL of the tests' server, which flows in this process report to. Afterwards it must be gone."""
     assert not get_current_settings().api.url, "the tests start a server of their own: unset PREFECT_API_URL"
     with (
         prefect_api(prefect_home / "server.log") as url,
         temporary_settings({PREFECT_API_URL: url, PREFECT_LOGGING_TO_API_ENABLED: False}),
     ):
+        assert url.startswith("http://127.0.0.1:")
         yield url
+    assert not answers(url)

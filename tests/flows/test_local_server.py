@@ -1,57 +1,15 @@
+"""Which server is used, and what keeps one from starting. That it ends is tested in `conftest.py`, and in
+`test_runner.py` for a process that is killed."""
+
 from __future__ import annotations
 
-import os
-import signal
 import socket
-import subprocess
-import sys
-import time
-import urllib.request
 from pathlib import Path
 
 import pytest
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
-from flows.local_server import OrchestratorError, prefect_api
-
-ROOT = Path(__file__).parents[2]
-
-
-def answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{url}/health", timeout=5.0) as response:
-            return bool(response.status == 200)
-    except OSError:
-        return False
-
-
-@pytest.mark.usefixtures("prefect_home", "no_configured_api")
-def test_a_server_answers_inside_and_is_gone_afterwards(tmp_path: Path) -> None:
-    with prefect_api(tmp_path / "server.log") as url:
-        assert url.startswith("http://127.0.0.1:")
-        assert answers(url)
-    assert not answers(url)
-
-
-@pytest.mark.usefixtures("prefect_home")
-def test_the_server_does_not_outlive_a_killed_process(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.flows.hold_server", str(tmp_path / "server.log")],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "PREFECT_API_URL": ""},
-    )
-    assert process.stdout is not None
-    url = process.stdout.readline().strip()
-    assert answers(url)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    deadline = time.monotonic() + 10.0
-    while answers(url):
-        assert time.monotonic() < deadline, "the server is still there"
-    # Nothing holds the pipe that the server would have inherited.
-    assert process.stdout.read() == ""
+from flows.local_server import OrchestratorError, answers, prefect_api
 
 
 def test_a_configured_api_is_used_and_not_stopped(api: str, tmp_path: Path) -> None:

@@ -20,10 +20,11 @@ from erl_pipeline.config.load import load_config
 from erl_pipeline.engines.interface import Interrupted
 from erl_pipeline.plan.job import StageOutcome
 from erl_pipeline.plan.runner import IN_PROCESS, InProcessConfig
-from flows.local_server import OrchestratorError
+from flows.local_server import OrchestratorError, answers
 from flows.runner import PREFECT, PrefectConfig
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
+from tests.flows.served import wait_for
 from tests.flows.small_plans import (
     DIE_ONCE,
     FAIL,
@@ -190,33 +191,39 @@ def test_an_error_that_cannot_be_sent_arrives_with_its_words(store: Path) -> Non
 
 
 class Kills(Recorded):
-    """A listener that kills a server when the first stage is done."""
+    """A listener that kills the process that started a server when the first stage is done."""
 
-    def __init__(self, server: subprocess.Popen[str]) -> None:
+    def __init__(self, owner: subprocess.Popen[str]) -> None:
         super().__init__()
-        self._server = server
+        self._owner = owner
 
     def stage_finished(self, title: str, outcome: StageOutcome) -> None:
-        self._server.kill()
-        self._server.wait()
+        self._owner.kill()
+        self._owner.wait()
 
 
 @pytest.mark.usefixtures("prefect_home")
-def test_an_api_that_goes_away_ends_the_run_with_what_to_do(store: Path, tmp_path: Path) -> None:
-    server = subprocess.Popen(
+def test_a_server_ends_with_its_owner_and_that_ends_the_run_with_what_to_do(
+    store: Path, tmp_path: Path
+) -> None:
+    owner = subprocess.Popen(
         [sys.executable, "-m", "tests.flows.hold_server", str(tmp_path / "server.log")],
         stdout=subprocess.PIPE,
         text=True,
         cwd=ROOT,
         env={**os.environ, "PREFECT_API_URL": ""},
     )
-    assert server.stdout is not None
-    url = server.stdout.readline().strip()
+    assert owner.stdout is not None
+    url = owner.stdout.readline().strip()
+    assert answers(url)
     with (
         temporary_settings({PREFECT_API_URL: url, PREFECT_CLIENT_MAX_RETRIES: 0}),
         pytest.raises(OrchestratorError, match=r"(went away|does not answer)"),
     ):
-        walk(PREFECT, THREADS, store, chain(3), listener=Kills(server))
+        walk(PREFECT, THREADS, store, chain(3), listener=Kills(owner))
+    wait_for("the end of the server", lambda: not answers(url))
+    # Nothing holds the pipe that the server would have inherited.
+    assert owner.stdout.read() == ""
     assert ArtifactStore(str(store)).find(chain(1)[0].artifact_id, "write") is not None
 
 
@@ -224,6 +231,7 @@ DRIVER = """
 import sys
 from pathlib import Path
 from flows.runner import PREFECT, PrefectConfig
+from tests.flows.served import wait_for
 from tests.flows.small_plans import WAIT_TO_STOP, planned, walk
 store = Path(sys.argv[1])
 stages = [planned(WAIT_TO_STOP, "one", folder=store)]

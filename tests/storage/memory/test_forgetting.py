@@ -66,7 +66,7 @@ def test_in_the_middle_of_an_iteration_it_waits_for_its_end(tiny_run: TinyRun, e
     )
     done = forget(tiny_run.store, tiny_run.run, "m-001", "it is wrong")
     assert (done.iteration, done.memory_version) == (2, None)
-    assert forget_requests(tiny_run.run) == {2: [done.request_id]}
+    assert forget_requests(tiny_run.run.recorded()) == {2: (done.request_id,)}
     assert held(tiny_run, embedder, latest_version(tiny_run.run)) == ["m-001"]
     with pytest.raises(InputError, match="leaves the memory after iteration 2: it is wrong"):
         forget(tiny_run.store, tiny_run.run, "m-001", "again")
