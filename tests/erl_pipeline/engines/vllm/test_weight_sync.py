@@ -91,7 +91,8 @@ def test_weights_that_are_no_numbers_are_not_served(gpt2_server: ManagedServer, 
     sound = make_probe(model)
     with torch.no_grad():
         model.lm_head.weight[5] = float("nan")
-    broken = replace(policy(model, "broken", tmp_path), probe=sound)
+    checkpoint = save(model, tmp_path / "checkpoint")
+    broken = ServedPolicy("broken", write_serving_copy(checkpoint, tmp_path / "copy"), sound, "float32")
     with pytest.raises(EngineError, match=r"does not serve policy broken .* are no numbers"):
         with_client(gpt2_server, lambda client: sync_weights(client, None, broken))
 
