@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from storage.errors import EngineError
+
 _LARGEST_BLOCK = 512  # tokens whose weights are summed before they are searched
 
 
@@ -27,6 +29,8 @@ def draw_tokens(
         Token ids `[batch]` and their log-probabilities `[batch]` in nats, after temperature (at
         temperature 1 where it is 0). Sums run in float64, so that the tail of a large vocabulary
         is not lost to rounding. The inversion finds a block of tokens first, then the token in it.
+
+    Raises EngineError for logits of which no distribution can be made.
     """
     greedy = temperatures == 0
     scale = torch.where(greedy, torch.ones_like(temperatures), temperatures)
@@ -39,6 +43,10 @@ def draw_tokens(
     weights = weights.unflatten(1, (-1, size))  # [batch, blocks, block]
     cumulative = weights.sum(dim=-1, dtype=torch.float64).cumsum(dim=-1)  # [batch, blocks]
     total = cumulative[:, -1:]
+    if not bool(total.isfinite().all()):
+        raise EngineError(
+            "the policy's logits are no finite numbers: its weights are damaged or it diverged"
+        )
     targets = uniforms[:, None] * total
     block = _invert(cumulative, targets)
     below = torch.nn.functional.pad(cumulative, (1, 0)).gather(1, block)

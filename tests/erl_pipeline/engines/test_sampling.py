@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from erl_pipeline.engines.sampling import draw_tokens, uniform_stream
+from storage.errors import EngineError
 
 QUARTER_HALF_QUARTER = torch.log(torch.tensor([[0.25, 0.5, 0.25]]))
 
@@ -61,3 +62,9 @@ def test_in_a_large_vocabulary_a_uniform_picks_the_token_whose_share_it_falls_in
 def test_a_stream_depends_on_its_seed_alone_and_its_beginning_not_on_its_length() -> None:
     assert uniform_stream(7, 3).tolist() == uniform_stream(7, 10)[:3].tolist()
     assert uniform_stream(7, 3).tolist() != uniform_stream(8, 3).tolist()
+
+
+def test_logits_that_are_no_numbers_are_an_error() -> None:
+    logits = torch.tensor([[0.0, 1.0], [0.0, float("nan")]])
+    with pytest.raises(EngineError, match="no finite numbers"):
+        draw_tokens(logits, torch.ones(2), torch.zeros(2, dtype=torch.float64))
