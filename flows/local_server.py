@@ -28,7 +28,8 @@ _SERVER_SETTINGS = {
     "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
     # Else each state of a task run is written to the database alone.
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "100",
-    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "0.25",
+    # Whole seconds: Prefect cuts off the rest, and with 0 its server would spin on a core.
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
 }
 
 _TRAINING_SETTINGS = {
