@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -37,7 +38,7 @@ main()
 """
 
 
-class _Pool:
+class _Pool(ABC):
     """Threads that compute stages, or wait for processes that do."""
 
     def __init__(self, call: RunnerCall, workers: int) -> None:
@@ -49,11 +50,13 @@ class _Pool:
         """Begin a stage."""
         return self._threads.submit(self._compute, job)
 
+    @abstractmethod
     def _compute(self, job: StageJob) -> Manifest:
-        raise NotImplementedError
+        """Compute a stage, in a thread of the pool."""
 
+    @abstractmethod
     def _close(self) -> None:
-        raise NotImplementedError
+        """End what was started; no stage is at work any more."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
