@@ -52,6 +52,41 @@ class RateDifference:
     high: float
 
 
+@dataclass(frozen=True)
+class MeanEstimate:
+    """A mean with the ends of its 95 % interval, of `values` values at `tasks` tasks. One task has no ends."""
+
+    value: float
+    low: float | None
+    high: float | None
+    tasks: int
+    values: int
+
+
+def clustered_mean(values: Mapping[str, Sequence[float]], prior: int = 0) -> MeanEstimate:
+    """Mean of several values per task, keyed by task.
+
+    The interval is the normal one, with the variance of a ratio of totals between tasks, linearised (Cochran
+    1977, "Sampling techniques", section 6.3). One task tells nothing of that: then there is no interval.
+
+    Args:
+        prior: so many tasks more with a single value of 0, which shrink the mean to 0 by n / (n + prior).
+
+    Raises ValueError without values.
+    """
+    clusters = [*values.values(), *([(0.0,)] * prior)]
+    if not values or not all(clusters):
+        raise ValueError("a mean needs tasks, each with at least one value")
+    count = sum(len(each) for each in clusters)
+    mean = math.fsum(value for each in clusters for value in each) / count
+    low = high = None
+    if len(clusters) > 1:
+        squares = math.fsum((math.fsum(each) - mean * len(each)) ** 2 for each in clusters)
+        half_width = Z_95 * math.sqrt(len(clusters) / (len(clusters) - 1) * squares) / count
+        low, high = mean - half_width, mean + half_width
+    return MeanEstimate(mean, low, high, tasks=len(values), values=count - prior)
+
+
 def wilson_interval(rate: float, attempts: float) -> tuple[float, float]:
     """The 95 % score interval of a proportion (Wilson 1927), sound near 0 and 1 and for few attempts.
 

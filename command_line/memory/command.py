@@ -8,6 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from command_line.memory.options import (
+    Entry,
+    Environment,
+    Iteration,
+    MinimumCredit,
+    Since,
+    TaskType,
+    TopK,
+)
+from command_line.memory.stats import stats
 from command_line.options import DEFAULT_STORE, Json, RunName, Store
 from command_line.output import counted, print_json, print_line, print_table
 
@@ -16,25 +26,10 @@ if TYPE_CHECKING:
 
     from storage.lineage.memory_policies import ReachedPolicies, ReachedPolicy
     from storage.memory.entries import MemoryEntry
-    from storage.memory.removals import Removal
+    from storage.memory.operations import Operation
 
 app = typer.Typer(help="Ask the reflection memory, or make it forget.", no_args_is_help=True)
-
-TopK = Annotated[int, typer.Option("--top-k", min=1, help="Entries to show.")]
-TaskType = Annotated[str | None, typer.Option("--task-type", help="Only entries of this task type.")]
-Environment = Annotated[str | None, typer.Option("--environment", help="Only entries of this environment.")]
-MinimumGain = Annotated[
-    float | None,
-    typer.Option("--min-gain", help="Only entries whose second attempt gained at least this reward."),
-]
-Iteration = Annotated[
-    int | None, typer.Option("--iteration", min=0, help="The memory as it was after this iteration.")
-]
-Since = Annotated[
-    int | None, typer.Option("--since", min=0, help="Only entries of this iteration and later.")
-]
-Entry = Annotated[str, typer.Argument(metavar="ENTRY", help="Id of a memory entry, or its beginning.")]
-
+app.command()(stats)
 
 @app.command()
 def search(
@@ -47,7 +42,7 @@ def search(
     top_k: TopK = 5,
     task_type: TaskType = None,
     environment: Environment = None,
-    min_gain: MinimumGain = None,
+    min_credit: MinimumCredit = None,
     since: Since = None,
     iteration: Iteration = None,
     exact: Annotated[
@@ -65,7 +60,7 @@ def search(
         [text],
         top_k,
         task_type=task_type,
-        minimum_gain=min_gain,
+        minimum_credit=min_credit,
         environment=environment,
         first_iteration=since,
         mode=mode,
@@ -98,46 +93,31 @@ def list_entries(
     run: RunName,
     task_type: TaskType = None,
     environment: Environment = None,
-    min_gain: MinimumGain = None,
+    min_credit: MinimumCredit = None,
     since: Since = None,
     iteration: Iteration = None,
     sort: Annotated[
-        Literal["newest", "retrieved", "gain"], typer.Option("--sort", help="Which come first.")
+        Literal["newest", "retrieved", "credit", "support"], typer.Option("--sort", help="Which come first.")
     ] = "newest",
     limit: Annotated[int, typer.Option("--limit", min=1, help="Entries to show.")] = 20,
     store: Store = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
-    """List the entries that the memory holds, with how often each was retrieved."""
+    """List the entries that the memory holds: what they were worth, how often they were written and shown."""
     import polars as pl
 
     from command_line.memory.run import open_memory
-    from storage.memory.use import memory_searches, retrieval_counts, rollout_files, stands_for
 
     memory = open_memory(store, run, iteration)
-    entries = _narrowed(memory.held(), task_type, environment, min_gain, since)
-    counts = retrieval_counts(memory_searches(rollout_files(memory.store, memory.run)))
-    if iteration is not None:
-        counts = counts.filter(pl.col("iteration") <= iteration)
-    used = counts.group_by("entry_id").agg(pl.col("retrievals").sum())
+    entries = _narrowed(memory.held(), task_type, environment, min_credit, since)
     first = {
-        "newest": ["iteration", "entry_id"],
-        "retrieved": ["retrievals", "iteration", "entry_id"],
-        "gain": ["gain", "iteration", "entry_id"],
+        "newest": ["last_iteration", "entry_id"],
+        "retrieved": ["retrievals", "last_iteration", "entry_id"],
+        "credit": ["credit", "credit_count", "entry_id"],
+        "support": ["support", "last_iteration", "entry_id"],
     }[sort]
-    shown = (
-        entries.select("entry_id", "iteration", "task_type", "environment", "gain", "text")
-        .join(used.lazy(), on="entry_id", how="left")
-        .with_columns(pl.col("retrievals").fill_null(0))
-        .sort(first, descending=True)
-        .head(limit)
-        .collect()
-        .to_dicts()
-    )
+    shown = entries.select(_LISTED).sort(first, descending=True).head(limit).collect().to_dicts()
     count = entries.select(pl.len()).collect().item()
-    merged = stands_for(memory.deltas)
-    for row in shown:
-        row["stands_for"] = merged.get(row["entry_id"], 1)
     if json:
         print_json({"run": run, "memory_version": memory.version, "entries": count, "shown": shown})
         return
@@ -148,14 +128,15 @@ def list_entries(
                 "entry": row["entry_id"],
                 "iteration": str(row["iteration"]),
                 "task type": row["task_type"],
-                "gain": f"{row['gain']:g}",
+                "credit": f"{row['credit']:+.3f}",
+                "of": str(row["credit_count"]),
+                "support": str(row["support"]),
                 "retrieved": str(row["retrievals"]),
-                "stands for": str(row["stands_for"]),
-                "reflection": _short(row["text"]),
+                "text": _short(row["text"]),
             }
             for row in shown
         ],
-        left=("entry", "task type", "reflection"),
+        left=("entry", "task type", "text"),
     )
 
 
@@ -169,33 +150,29 @@ def show(
     store: Store = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
-    """Show an entry: where it is from, when it was retrieved, and how the attempts after that went."""
-    import polars as pl
-
-    from command_line.memory.outcomes import effect_lines
+    """Show an entry: where it is from, when it was retrieved, and what those gained who saw it."""
+    from command_line.memory.outcomes import credit_line
     from command_line.memory.run import open_memory
-    from erl_pipeline.evaluation.memory_effect import memory_effect
+    from erl_pipeline.evaluation.memory_effect import entry_credits
     from storage.lineage.memory_policies import policies_reached
-    from storage.memory.chain import scan_removed
-    from storage.memory.use import compare, memory_searches, retrieval_counts, rollout_files
+    from storage.memory.use import memory_searches, retrieval_counts, rollout_files
 
     memory = open_memory(store, run)
     found = memory.find(entry)
     removal = memory.removal(found.entry_id)
-    into_it = scan_removed(memory.deltas).filter(pl.col("merged_into") == found.entry_id)
-    merged = into_it.select("entry_id", "similarity", "memory_version").collect().to_dicts()
+    operations = memory.operations(found.entry_id)
     seen = memory_searches(rollout_files(memory.store, memory.run))
-    uses = retrieval_counts(seen).filter(pl.col("entry_id") == found.entry_id).drop("entry_id")
-    effect = memory_effect(compare(seen, found.entry_id))
+    uses = retrieval_counts(seen).filter(entry_id=found.entry_id).drop("entry_id")
+    credit = entry_credits(seen).get(found.entry_id)
     reached = policies_reached(memory.store, found) if policies else None
     if json:
         print_json(
             {
                 **asdict(found),
                 "removed": None if removal is None else asdict(removal),
-                "merged_into_it": merged,
+                "operations": operations.to_dicts(),
                 "retrievals": uses.to_dicts(),
-                "outcomes": asdict(effect),
+                "credit_interval": None if credit is None else asdict(credit),
                 **({} if reached is None else {"policies": asdict(reached)}),
             }
         )
@@ -208,8 +185,7 @@ def show(
     print_line(f"written by policy: {found.policy_version or 'none'}")
     if found.parent_entry_ids:
         print_line(f"written with these in the prompt: {', '.join(found.parent_entry_ids)}")
-    if merged:
-        print_line(f"stands for {len(merged) + 1} entries: {', '.join(row['entry_id'] for row in merged)}")
+    print_line(f"written {counted(found.support, 'time')}, last in iteration {found.last_iteration}")
     total = int(uses["retrievals"].sum())
     print_line(f"retrieved {counted(total, 'time')} in {counted(uses['iteration'].n_unique(), 'iteration')}")
     print_table(
@@ -223,81 +199,9 @@ def show(
         ],
         left=("from memory version",),
     )
-    for line in effect_lines(effect, "this entry", "others at the same tasks"):
-        print_line(line)
+    print_line(credit_line(credit))
     if reached is not None:
         _print_reach(reached)
-
-
-@app.command()
-def stats(
-    run: RunName, iteration: Iteration = None, store: Store = DEFAULT_STORE, json: Json = False
-) -> None:
-    """Show how the memory grew, how much of it is used, and whether it helped."""
-    import polars as pl
-
-    from command_line.memory.outcomes import effect_lines
-    from command_line.memory.run import open_memory
-    from erl_pipeline.evaluation.memory_effect import memory_effect
-    from storage.memory.use import compare, growth, memory_searches, retrieval_counts, rollout_files
-
-    memory = open_memory(store, run, iteration)
-    seen = memory_searches(rollout_files(memory.store, memory.run))
-    if iteration is not None:
-        seen = seen.filter(pl.col("iteration") <= iteration)
-    counts = retrieval_counts(seen)
-    by_iteration = dict(counts.group_by("iteration").agg(pl.col("retrievals").sum()).rows())
-    versions = [{**row, "retrieved": by_iteration.pop(row["iteration"], 0)} for row in growth(memory.deltas)]
-    per_entry = counts.group_by("entry_id").agg(pl.col("retrievals").sum())
-    per_entry = per_entry.sort(["retrievals", "entry_id"], descending=[True, False])
-    held = memory.held()
-    types = dict(held.group_by("task_type").len().sort("task_type").collect().rows())
-    ever = per_entry.lazy().join(held.select("entry_id"), on="entry_id", how="semi")
-    numbers = {
-        "entries": int(versions[-1]["entries"]) if versions else 0,
-        **{
-            name: sum(int(row[name]) for row in versions)
-            for name in ("added", "merged", "evicted", "forgotten")
-        },
-        "retrievals": int(per_entry["retrievals"].sum()),
-        "entries_retrieved": per_entry.height,
-        "held_and_never_retrieved": (int(versions[-1]["entries"]) if versions else 0)
-        - ever.select(pl.len()).collect().item(),
-        "reflections": seen.height,
-        "reflections_that_saw_memory": seen.filter(pl.col("memory_entry_ids").list.len() > 0).height,
-    }
-    effect = memory_effect(compare(seen, None))
-    most = per_entry.head(5).to_dicts()
-    if json:
-        print_json(
-            {
-                "run": run,
-                "memory_version": memory.version,
-                **numbers,
-                "task_types": types,
-                "versions": versions,
-                "most_retrieved": most,
-                "outcomes": asdict(effect),
-            }
-        )
-        return
-    print_line(
-        f"{numbers['entries']:,} entries after iteration {memory.iteration}: {numbers['added']:,} added, "
-        f"{numbers['merged']:,} merged, {numbers['evicted']:,} evicted, {numbers['forgotten']:,} forgotten"
-    )
-    if types:
-        print_line("by task type: " + ", ".join(f"{name} {count:,}" for name, count in types.items()))
-    columns = ("iteration", "added", "merged", "evicted", "forgotten", "entries", "retrieved")
-    print_table([{name: str(row[name]) for name in columns} for row in versions])
-    print_line(
-        f"{numbers['reflections_that_saw_memory']:,} of {numbers['reflections']:,} reflections saw memory; "
-        f"{numbers['entries_retrieved']:,} entries were retrieved, {numbers['retrievals']:,} times; "
-        f"{numbers['held_and_never_retrieved']:,} of those held never were"
-    )
-    for row in most:
-        print_line(f"  {row['retrievals']:>5} times  {row['entry_id']}")
-    for line in effect_lines(effect, "memory", "others, which saw none"):
-        print_line(line)
 
 
 @app.command("forget")
@@ -342,7 +246,7 @@ def export(
     ],
     task_type: TaskType = None,
     environment: Environment = None,
-    min_gain: MinimumGain = None,
+    min_credit: MinimumCredit = None,
     since: Since = None,
     iteration: Iteration = None,
     store: Store = DEFAULT_STORE,
@@ -358,7 +262,7 @@ def export(
     if output.suffix not in (".parquet", ".jsonl"):
         raise InputError(f"{output} ends in neither .parquet nor .jsonl, which says what to write.")
     memory = open_memory(store, run, iteration)
-    entries = _narrowed(memory.held(), task_type, environment, min_gain, since)
+    entries = _narrowed(memory.held(), task_type, environment, min_credit, since)
     count = entries.select(pl.len()).collect().item()
     with store_errors("write", output):
         if output.suffix == ".parquet":
@@ -371,23 +275,36 @@ def export(
         print_line(f"Wrote {count:,} entries, as they were after iteration {memory.iteration}, to {output}")
 
 
+_LISTED = [
+    "entry_id",
+    "iteration",
+    "last_iteration",
+    "task_type",
+    "environment",
+    "credit",
+    "credit_count",
+    "support",
+    "retrievals",
+    "text",
+]
+
+
 def _narrowed(
     entries: pl.LazyFrame,
     task_type: str | None,
     environment: str | None,
-    min_gain: float | None,
+    min_credit: float | None,
     since: int | None,
 ) -> pl.LazyFrame:
-    """The entries that meet the filters, with their `gain`."""
+    """The entries that meet the filters."""
     import polars as pl
 
-    entries = entries.with_columns(gain=pl.col("reward_after") - pl.col("reward_before"))
     if task_type is not None:
         entries = entries.filter(pl.col("task_type") == task_type)
     if environment is not None:
         entries = entries.filter(pl.col("environment") == environment)
-    if min_gain is not None:
-        entries = entries.filter(pl.col("gain") >= pl.lit(min_gain, pl.Float32))
+    if min_credit is not None:
+        entries = entries.filter(pl.col("credit") >= min_credit)
     if since is not None:
         entries = entries.filter(pl.col("iteration") >= since)
     return entries
@@ -396,23 +313,23 @@ def _narrowed(
 def _headline(entry: MemoryEntry) -> str:
     return (
         f"{entry.entry_id}  iteration {entry.iteration}, {entry.task_type}, "
-        f"reward {entry.reward_before:g} -> {entry.reward_after:g}"
+        f"credit {entry.credit:+.3f}, support {entry.support}, retrieved {entry.retrievals}"
     )
 
 
 def _print_texts(entry: MemoryEntry) -> None:
-    texts = {"task": entry.task_text, "feedback": entry.feedback, "reflection": entry.text}
+    texts = {"task": entry.task_text, "feedback": entry.feedback, entry.kind: entry.text}
     for name, value in texts.items():
         print_line(f"  {name + ':':<12}" + value.strip().replace("\n", "\n" + " " * 14))
 
 
-def _state_line(removal: Removal | None) -> str:
+def _state_line(removal: Operation | None) -> str:
     if removal is None:
         return "held by the newest memory version"
     why = {
-        "merged": f"merged with {removal.merged_into}, similarity {removal.similarity or 0:.3f}",
         "evicted": f"evicted from the full memory ({removal.detail.replace('_', ' ')})",
         "forgotten": f"forgotten: {removal.detail}",
+        "replaced": f"replaced {removal.detail}".rstrip(),
     }[removal.reason]
     return f"not held since memory version {removal.memory_version}: {why}"
 

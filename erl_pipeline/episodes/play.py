@@ -36,6 +36,8 @@ class EpisodeSetup:
     chat: ChatTokenizer
     limits: EpisodeLimits
     provenance: Provenance
+    withhold: float = 0.0
+    """Share of a group's samples that see no memory."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,7 @@ async def _episode(
         ask_policy=partial(answers.sample, index),
         ask_memory=partial(answers.retrieve, index),
         mean_metrics=setup.plugin.mean_metrics,
+        withhold=setup.withhold,
     )
     try:
         return await setup.protocol(context)

@@ -72,7 +72,8 @@ class Outcome:
     """What a conversation of an episode led to; the names are those of the columns.
 
     `parent` is the trajectory that led to this one, `text` a reflection as it is used, `hits` are the memory
-    entries that stood in the prompt; None where no memory was asked. `metrics` are the environment's.
+    entries that stood in the prompt; None where no memory was asked. `subgroup` is its part of a group that
+    is split. `metrics` are the environment's.
     """
 
     role: str
@@ -85,6 +86,7 @@ class Outcome:
     feedback: str
     text: str | None = None
     hits: Sequence[MemoryHit] | None = None
+    subgroup: str | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -105,7 +107,7 @@ def trajectory(
         revision_index=revision,
         sample_index=episode.sample_index,
         group_id=f"{origin.iteration}/{task.task_id}/{role}/{revision}",
-        subgroup=None,
+        subgroup=outcome.subgroup,
         prompt_token_ids=dialogue.prompt_token_ids,
         response_token_ids=tuple(dialogue.response_token_ids),
         response_mask=tuple(dialogue.response_mask),

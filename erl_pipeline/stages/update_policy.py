@@ -95,10 +95,12 @@ def _compute(call: StageCall[UpdateSettings]) -> StageResult:
 def training_sequences(
     trajectories: Sequence[Trajectory], objective: ObjectiveConfig
 ) -> list[TrainingSequence]:
-    """Trajectories with their advantages; groups are those of the rows, one for each task and role."""
+    """Trajectories with their advantages; groups are those of the rows, one for each task and role, or their
+    subgroups where there are some."""
+    split = objective.advantage_baseline == "subgroup"
     advantages = group_advantages(
         [row.reward for row in trajectories],
-        [row.group_id for row in trajectories],
+        [(row.group_id, row.subgroup if split else None) for row in trajectories],
         objective.advantage_normalization,
     )
     return [

@@ -92,8 +92,6 @@ _FACTS: dict[Kind, tuple[str, ...]] = {
         "text",
         "task_type",
         "feedback",
-        "reward_before",
-        "reward_after",
         "iteration",
         "artifact_id",
     ),
