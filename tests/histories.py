@@ -300,12 +300,16 @@ def entry_row(entry_id: str, source: str) -> dict[str, Any]:
         "key_text": "go",
         "vector": [0.0] * DIMENSIONS,
         "embedding_model": "none",
-        "reward_before": 0.0,
-        "reward_after": 1.0,
+        "support": 1,
+        "credit": 0.0,
+        "credit_count": 0,
+        "retrievals": 0,
         "source_trajectory_id": source,
         "iteration": 1,
+        "last_iteration": 1,
         "policy_version": "",
         "parent_entry_ids": [],
+        "operation": "add",
         "memory_version": "",
     }
     return {name: row.get(name) for name in MEMORY.schema.names}
