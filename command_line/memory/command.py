@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Ask the reflection memory, or make it forget.", no_args_is_help=True)
 app.command()(stats)
 
+
 @app.command()
 def search(
     run: RunName,

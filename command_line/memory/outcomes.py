@@ -24,7 +24,7 @@ def effect_lines(effect: MemoryEffect) -> list[str]:
         return [*lines, "no group has both, so there is nothing to compare with"]
     return [
         *lines,
-        f"effect of memory on reward: {interval(effect.effect)}, {effect.effect.values} compared with their "
+        f"effect of memory on reward: {interval(effect.effect)}, {effect.effect.count} compared with their "
         f"groups, of {effect.effect.tasks} tasks; the seed drew who sees memory, so this is what it did",
     ]
 
@@ -34,7 +34,7 @@ def credit_line(credit: MeanEstimate | None) -> str:
     if credit is None:
         return "credit: nothing to compare with, for no group has some that saw it and some without memory"
     return (
-        f"credit: {interval(credit)}; {credit.values} that saw it were compared with those of their groups from "
+        f"credit: {interval(credit)}; {credit.count} that saw it were compared with those of their groups from "
         f"whom memory was withheld, at {credit.tasks} tasks, and shrunk to 0"
     )
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
-from erl_pipeline.statistics import Estimate, MeanEstimate, clustered_mean, sampled_success_rate
+from erl_pipeline.statistics import Estimate, MeanEstimate, mean_over_tasks, sampled_success_rate
 from storage.memory.credit import PRIOR, Observation, first_rounds, observations, of_entries
 from storage.tables.trajectories import FREE, GUIDED
 
@@ -42,7 +42,9 @@ def memory_effect(searches: pl.DataFrame) -> MemoryEffect:
         searches: as `storage.memory.use.memory_searches` gives them.
     """
     first = first_rounds(searches)
-    searched = (pl.col("subgroup") == GUIDED) | (pl.col("subgroup").is_null() & (pl.col("memory_version") != ""))
+    searched = (pl.col("subgroup") == GUIDED) | (
+        pl.col("subgroup").is_null() & (pl.col("memory_version") != "")
+    )
     return MemoryEffect(
         guided=_arm(first.filter(searched.fill_null(False))),
         free=_arm(first.filter(pl.col("subgroup") == FREE)),
@@ -53,10 +55,17 @@ def memory_effect(searches: pl.DataFrame) -> MemoryEffect:
 def entry_credits(searches: pl.DataFrame) -> dict[str, MeanEstimate]:
     """Credit of each entry that observations were made of, with its interval; by id.
 
-    The mean is shrunk as `storage.memory.credit` says: the observations of 0 count for the interval too.
+    The mean is shrunk as `storage.memory.credit` says: the observations of 0 count for the interval too, as
+    if each were of one more task.
     """
     seen = of_entries(observations(searches)).items()
-    return {entry_id: clustered_mean(_by_task(found), prior=PRIOR) for entry_id, found in seen}
+    return {entry_id: _shrunk(_by_task(found)) for entry_id, found in seen}
+
+
+def _shrunk(values: dict[str, list[float]]) -> MeanEstimate:
+    prior = {f"{PRIOR} of 0: {number}": [0.0] for number in range(PRIOR)}
+    mean = mean_over_tasks({**values, **prior})
+    return replace(mean, tasks=len(values), count=mean.count - PRIOR)
 
 
 def _arm(rows: pl.DataFrame) -> Arm | None:
@@ -68,11 +77,11 @@ def _arm(rows: pl.DataFrame) -> Arm | None:
         outcomes[task_id].append(success)
         if base is not None:
             gains[task_id].append(reward - base)
-    return Arm(sampled_success_rate(outcomes), clustered_mean(gains) if gains else None)
+    return Arm(sampled_success_rate(outcomes), mean_over_tasks(gains) if gains else None)
 
 
 def _mean(found: list[Observation]) -> MeanEstimate | None:
-    return clustered_mean(_by_task(found)) if found else None
+    return mean_over_tasks(_by_task(found)) if found else None
 
 
 def _by_task(found: Iterable[Observation]) -> dict[str, list[float]]:

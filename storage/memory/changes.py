@@ -121,9 +121,7 @@ def _returned(
     ]
 
 
-def _return(
-    entry: MemoryEntry, into: str, iteration: int, version: str, similarity: float
-) -> Operation:
+def _return(entry: MemoryEntry, into: str, iteration: int, version: str, similarity: float) -> Operation:
     """A new text that returns the entry `into`, which says nearly the same."""
     return Operation(
         "return",
@@ -147,9 +145,7 @@ def _redirected(operations: Sequence[Operation], near: dict[str, tuple[str, floa
     ]
 
 
-def _updates(
-    view: MemoryView, evidence: Sequence[Evidence], iteration: int, version: str
-) -> list[Operation]:
+def _updates(view: MemoryView, evidence: Sequence[Evidence], iteration: int, version: str) -> list[Operation]:
     """Credit and use of the entries that are still there, by id."""
     held = view.get([each.entry_id for each in evidence])
     return [

@@ -122,7 +122,9 @@ def test_a_guided_one_for_whom_memory_had_nothing_counts_for_memory_as_a_whole(
 def test_each_search_has_the_base_of_its_task(trajectory: Trajectory, tmp_path: Path) -> None:
     """Leave one out: of the rewards 0, 0, 1 of the first attempts each has the mean of the others."""
     first = [
-        replace(trajectory, trajectory_id=f"{name}-1", episode_id=name, reward=reward, group_id="2/lake/first/0")
+        replace(
+            trajectory, trajectory_id=f"{name}-1", episode_id=name, reward=reward, group_id="2/lake/first/0"
+        )
         for name, reward in (("a", 0.0), ("b", 0.0), ("c", 1.0))
     ]
     lonely = replace(trajectory, trajectory_id="d-1", episode_id="d", group_id="2/pond/first/0")
