@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import polars as pl
@@ -98,7 +98,7 @@ def count_samples(store: ArtifactStore, run: Run, iteration: int | None = None) 
 
 def _sources(store: ArtifactStore, run: Run, wanted: int | None) -> _Sources:
     sources = _Sources()
-    find = lru_cache(maxsize=None)(store.find)
+    find = cache(store.find)
     given: dict[int, dict[str, None]] = {}
     for entry in run.stages():
         if entry.iteration is None or wanted not in (None, entry.iteration):
@@ -217,8 +217,8 @@ def _disagreements(counts: Sequence[SampleCount]) -> list[str]:
 
 def _strangers(strange: pl.DataFrame) -> list[str]:
     return [
-        f"iteration {iteration}, {role}: the training record has {rows:,} rows of samples that were not "
-        "generated for it"
+        f"iteration {iteration}, {role}: of the rows in the training record {rows:,} "
+        f"{'is' if rows == 1 else 'are'} of no sample of the iteration"
         for iteration, role, rows in strange.sort(*_PLACE).iter_rows()
     ]
 

@@ -120,8 +120,8 @@ class ArtifactStore:
     def open_file(self, manifest: Manifest, name: str) -> Path:
         """One file of an artifact whose manifest this store gave; nothing else of it is hashed or downloaded.
 
-        For a small table beside large weights. Raises as `open`, and PrunedFileError for a file that retention
-        has removed.
+        For a small table beside large weights. Raises as `open`, and PrunedFileError for a file that
+        retention has removed.
         """
         if manifest.artifact_id in self._verified:
             return self._verified[manifest.artifact_id].path(name)

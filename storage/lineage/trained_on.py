@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 from pathlib import Path
 
 import polars as pl
@@ -104,7 +104,7 @@ class TrainedOn:
 
     def __init__(self, store: ArtifactStore, checkpoint_id: str) -> None:
         self._store = store
-        self._find = lru_cache(maxsize=None)(store.find)
+        self._find = cache(store.find)
         manifest = self._find(checkpoint_id)
         if manifest is None:
             raise InputError(f"no artifact {checkpoint_id} in store {store.uri}.")

@@ -1,35 +1,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from storage.tables.training_record import (
-    REINFORCEMENT,
-    TRAINING_RECORD,
-    scan_training_records,
-    write_training_record,
-)
-
-
-def record_row(**given: Any) -> dict[str, Any]:
-    """Columns of a row; what is not given is of a trained first attempt."""
-    row = {
-        "trajectory_id": "first",
-        "kind": REINFORCEMENT,
-        "episode_id": "episode",
-        "task_id": "t1",
-        "task_type": "lake-4x4",
-        "role": "first_attempt",
-        "iteration": 1,
-        "policy_version": "policy",
-        "weight": 1.0,
-        "steps": 1,
-        "trained_tokens": 3,
-        **given,
-    }
-    return {name: row.get(name) for name in TRAINING_RECORD.schema.names}
+from storage.tables.training_record import scan_training_records, write_training_record
+from tests.training_stores import record_row
 
 
 def test_what_is_not_known_is_null_and_equal_rows_give_equal_bytes(tmp_path: Path) -> None:
