@@ -22,6 +22,7 @@ from command_line import (
     train,
 )
 from command_line.doctor.command import doctor
+from command_line.episodes.command import app as episodes
 from command_line.lineage.command import app as lineage
 from command_line.memory.command import app as memory
 from command_line.plan.command import plan
@@ -52,6 +53,7 @@ app.add_typer(config.app, name="config")
 app.add_typer(schedule.app, name="schedule")
 app.add_typer(memory, name="memory")
 app.add_typer(lineage, name="lineage")
+app.add_typer(episodes, name="episodes")
 
 
 def main() -> None:

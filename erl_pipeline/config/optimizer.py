@@ -52,6 +52,9 @@ class UpdateConfig(MicrobatchConfig):
     """Passes over the trajectories."""
     minibatches: int = Field(default=1, ge=1)
     """Optimizer steps in one pass. Sequences with the same prompt stay in one minibatch."""
+    record_tokens: bool = False
+    """Put the trainer's log-probability and entropy of each token into the training record, as lists. The
+    record is some times larger then; nothing else changes."""
 
     @property
     def optimizer_steps(self) -> int:

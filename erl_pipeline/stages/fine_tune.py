@@ -17,6 +17,7 @@ from erl_pipeline.stages.training import (
     open_trainer,
     training_result,
 )
+from erl_pipeline.stages.training_record import supervised_rows
 from erl_pipeline.trainers.interface import SupervisedTraining
 from erl_pipeline.trainers.sequences import supervised_sequence
 from storage.artifacts.recipe import derive_seed
@@ -78,9 +79,10 @@ def _compute(call: StageCall[FineTuneSettings]) -> StageResult:
     settings = call.settings
     rows = read_sft_rows([call.inputs["dataset"].path(DATASET)])
     trainer = open_trainer(call)
-    work = SupervisedTraining([supervised_sequence(row) for row in rows], settings.fine_tune, call.seed)
+    sequences = [supervised_sequence(row) for row in rows]
+    work = SupervisedTraining(sequences, settings.fine_tune, call.seed)
     metrics = trainer.fine_tune_supervised(work, count_steps(call, settings.fine_tune.steps))
-    return training_result(call, trainer, metrics)
+    return training_result(call, trainer, metrics, supervised_rows(rows, sequences, metrics.records))
 
 
 FINE_TUNE = Stage(

@@ -3,7 +3,7 @@ checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import SerializeAsAny
@@ -71,13 +71,23 @@ def training_result(
     call: StageCall[TrainingT],
     trainer: Trainer,
     metrics: UpdateMetrics | FineTuneMetrics,
+    record: Iterable[Mapping[str, Any]],
+    counters: Mapping[str, int] | None = None,
 ) -> StageResult:
-    """Write the new checkpoint, and keep its policy and the trainer for whoever works with it next.
+    """Write the new checkpoint and the training record, and keep its policy and the trainer for whoever works
+    with it next.
 
     A trainer that goes on has the state that it would read from the checkpoint, unless the configuration says
     that moments are not carried from stage to stage.
+
+    Args:
+        record: the rows of the training record.
+        counters: what the stage itself has counted.
     """
+    from storage.tables.training_record import TRAINING_RECORD_FILE, write_training_record
+
     trainer.save(call.folder)
+    recorded = write_training_record(call.folder / TRAINING_RECORD_FILE, record)
     policy = trainer.trained_policy()
     if policy is not None:
         settings = call.settings
@@ -85,8 +95,9 @@ def training_result(
         carried = (key, trainer) if settings.optimizer.carry_state else None
         loaded_policies(call).put(call.artifact_id, policy, carried)
     return StageResult(
-        counters=metrics.counters(),
+        counters={**metrics.counters(), **(counters or {})},
         metrics=metrics.metrics(),
+        rows={TRAINING_RECORD_FILE: recorded},
         policy_version=call.artifact_id,
         determinism=trainer.determinism,
     )

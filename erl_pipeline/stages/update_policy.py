@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.config.optimizer import UpdateConfig
-from erl_pipeline.objectives.advantages import group_advantages
+from erl_pipeline.objectives.advantages import count_groups, group_advantages
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import (
@@ -26,6 +26,7 @@ from erl_pipeline.stages.training import (
     open_trainer,
     training_result,
 )
+from erl_pipeline.stages.training_record import reinforcement_rows
 from erl_pipeline.trainers.interface import LoadPolicy, Reinforcement
 from erl_pipeline.trainers.sequences import TrainingSequence, trajectory_sequence
 from storage.artifacts.recipe import derive_seed
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from storage.tables.trajectories import Trajectory
 
 REFERENCE = "reference"
+GROUPS, ZERO_ADVANTAGE_GROUPS = "groups", "zero_advantage_groups"
+"""Counters, each followed by `_` and a role."""
 
 
 class UpdateSettings(TrainingSettings):
@@ -81,15 +84,17 @@ def _compute(call: StageCall[UpdateSettings]) -> StageResult:
     settings = call.settings
     rows = read_trajectories(trajectory_files(call.inputs[ROLLOUTS], call.resources.store))
     trainer = open_trainer(call)
+    sequences = training_sequences(rows, settings.objective)
     work = Reinforcement(
-        sequences=training_sequences(rows, settings.objective),
+        sequences=sequences,
         objective=settings.objective,
         update=settings.update,
         seed=call.seed,
         reference=_reference(call),
     )
     metrics = trainer.reinforce(work, count_steps(call, settings.update.optimizer_steps))
-    return training_result(call, trainer, metrics)
+    record = reinforcement_rows(rows, sequences, metrics.records)
+    return training_result(call, trainer, metrics, record, groups_by_role(rows, settings.objective))
 
 
 def training_sequences(
@@ -97,15 +102,31 @@ def training_sequences(
 ) -> list[TrainingSequence]:
     """Trajectories with their advantages; groups are those of the rows, one for each task and role, or their
     subgroups where there are some."""
-    split = objective.advantage_baseline == "subgroup"
     advantages = group_advantages(
         [row.reward for row in trajectories],
-        [(row.group_id, row.subgroup if split else None) for row in trajectories],
+        [_group(row, objective) for row in trajectories],
         objective.advantage_normalization,
     )
     return [
         trajectory_sequence(row, advantage) for row, advantage in zip(trajectories, advantages, strict=True)
     ]
+
+
+def groups_by_role(trajectories: Sequence[Trajectory], objective: ObjectiveConfig) -> dict[str, int]:
+    """Counters: groups of each role (`groups_ROLE`), and those of them that give no advantage
+    (`zero_advantage_groups_ROLE`)."""
+    counters: dict[str, int] = {}
+    for role in dict.fromkeys(row.role for row in trajectories):
+        rows = [row for row in trajectories if row.role == role]
+        found = count_groups([row.reward for row in rows], [_group(row, objective) for row in rows])
+        counters[f"{GROUPS}_{role}"] = found.groups
+        counters[f"{ZERO_ADVANTAGE_GROUPS}_{role}"] = found.without_advantage
+    return counters
+
+
+def _group(row: Trajectory, objective: ObjectiveConfig) -> tuple[str, str | None]:
+    """The rows that an advantage compares share it."""
+    return row.group_id, row.subgroup if objective.advantages_per == "subgroup" else None
 
 
 def _reference(call: StageCall[UpdateSettings]) -> LoadPolicy | Literal["own_base"] | None:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+
+from erl_pipeline.trainers.record import SequenceRecord
 
 
 @dataclass(frozen=True)
 class _Metrics:
     def counters(self) -> dict[str, int]:
         """Whole numbers, for the manifest's counters."""
-        return {name: value for name, value in asdict(self).items() if isinstance(value, int)}
+        return {name: value for name, value in vars(self).items() if isinstance(value, int)}
 
     def metrics(self) -> dict[str, float]:
         """All other numbers."""
-        return {name: value for name, value in asdict(self).items() if isinstance(value, float)}
+        return {name: value for name, value in vars(self).items() if isinstance(value, float)}
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,8 @@ class UpdateMetrics(_Metrics):
     """1 where the model's attention takes shared prompts, 0 where padded rows are used."""
     roles: Mapping[str, RoleMetrics]
     """The roles that were trained."""
+    records: Sequence[SequenceRecord]
+    """What was done with each sequence of the work, in its order."""
 
     def metrics(self) -> dict[str, float]:
         """All numbers that are not whole; those of a role as `entropy_reflection`."""
@@ -106,3 +110,5 @@ class FineTuneMetrics(_Metrics):
     sequence_tokens: int
     input_tokens: int
     shares_prompts: int
+    records: Sequence[SequenceRecord]
+    """What was done with each sequence of the work, in its order."""

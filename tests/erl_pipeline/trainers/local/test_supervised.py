@@ -87,3 +87,18 @@ def test_divergence_is_reported(make_model: MakeModel, sequences: list[TrainingS
         next(model.parameters())[7] = math.nan
     with pytest.raises(TrainingDiverged, match="step 1: loss nan"):
         tune(model, sequences, FineTuneConfig())
+
+
+def test_every_row_is_recorded_with_its_share_of_the_loss_or_why_it_was_not_trained(
+    make_model: MakeModel, sequences: list[TrainingSequence]
+) -> None:
+    rows = [replace(sequences[0], response_mask=(0, 0, 0)), *sequences]
+    metrics = tune(make_model(), rows, FineTuneConfig(steps=1))
+    assert metrics.records[0].not_trained == "no_tokens"
+    assert sum(record.loss or 0.0 for record in metrics.records) == pytest.approx(metrics.loss, abs=1e-6)
+    assert sum(record.trained_tokens for record in metrics.records) == metrics.trained_tokens
+    assert metrics.records[1].entropy == pytest.approx(math.log(31), abs=0.3)
+    assert metrics.records[1].mean_ratio is metrics.records[1].mismatch is None
+    few = tune(make_model(), sequences, FineTuneConfig(steps=2, batch_rows=3)).records
+    assert [record.steps for record in few].count(1) == 6
+    assert [record.not_trained for record in few if not record.steps] == ["not_drawn"]
