@@ -52,6 +52,7 @@ class Planner:
         self._shared = shared or {}
         # Requests to forget are committed when they are made, before any plan with them.
         self._known = {*external, *(request for each in self.requests.values() for request in each)}
+        self._made: dict[Place, str] = {}
         self._equal: dict[Settings, Settings] = {}
         self._slices: dict[str, Settings] = {}
         self._dumped: dict[int, tuple[Settings, SharedJson]] = {}
@@ -107,9 +108,14 @@ class Planner:
                 raise ConfigError(
                     f"{node.title}: its input {name} ({artifact_id or 'none'}) is made by no stage before it"
                 )
-        self._known.add(node.artifact_id)
-        self.nodes.append(node)
-        return node.artifact_id
+        return self.take(node)
+
+    def made_in(self, stage: Stage[Any], iteration: int) -> str | None:
+        """What a stage gives in an iteration that is planned already; None where that has no such stage.
+
+        A branch finds what it shares with the run that it comes from, too.
+        """
+        return self._made.get(Place(iteration, stage.name, ""))
 
     def evaluation_due(self, stage: Stage[Any], iteration: int, *, last: bool) -> bool:
         """Whether an iteration ends with an evaluation; of a run planned as it was made, whether it did.
@@ -124,6 +130,7 @@ class Planner:
     def take(self, node: PlannedStage) -> str:
         """Put in a stage as another plan has it; the id of its artifact."""
         self._known.add(node.artifact_id)
+        self._made[node.place] = node.artifact_id
         self.nodes.append(node)
         return node.artifact_id
 
