@@ -10,7 +10,6 @@ from pydantic import Field, model_validator
 
 from erl_pipeline.config.base import Settings
 
-
 TrainingUse = Literal["reinforcement", "supervised"]
 """What steps are taken for: the reinforcement-learning update, or supervised training."""
 
@@ -87,8 +86,8 @@ class FineTuneConfig(MicrobatchConfig):
     def _rows_to_count(self) -> FineTuneConfig:
         if self.epochs is not None and self.batch_rows is None:
             raise ValueError(
-                f"epochs: {self.epochs:g} with batch_rows: null; a step then takes all rows, and their number "
-                "says nothing about the steps: set batch_rows, or leave epochs out and set steps"
+                f"epochs: {self.epochs:g} with batch_rows: null; a step then takes all rows, so that "
+                "steps cannot grow with them: set batch_rows, or leave epochs out"
             )
         return self
 

@@ -47,12 +47,12 @@ class Planner:
         self.nodes: list[PlannedStage] = []
         self.displaced: list[tuple[PlannedStage, Recipe]] = []
         """Each shared stage that was asked for, and the recipe that this configuration gives it."""
+        self._at: dict[Place, str] = {}
         self._recorded = recorded
         self._partial = partial
         self._shared = shared or {}
         # Requests to forget are committed when they are made, before any plan with them.
         self._known = {*external, *(request for each in self.requests.values() for request in each)}
-        self._made: dict[Place, str] = {}
         self._equal: dict[Settings, Settings] = {}
         self._slices: dict[str, Settings] = {}
         self._dumped: dict[int, tuple[Settings, SharedJson]] = {}
@@ -110,12 +110,12 @@ class Planner:
                 )
         return self.take(node)
 
-    def made_in(self, stage: Stage[Any], iteration: int) -> str | None:
-        """What a stage gives in an iteration that is planned already; None where that has no such stage.
+    def planned(self, stage: Stage[Any], iteration: int) -> str | None:
+        """The artifact that a stage makes in an iteration, where it is in the plan already.
 
-        A branch finds what it shares with the run that it comes from, too.
+        A branch finds what it shares with the run that it comes from too.
         """
-        return self._made.get(Place(iteration, stage.name, ""))
+        return self._at.get(Place(iteration, stage.name, ""))
 
     def evaluation_due(self, stage: Stage[Any], iteration: int, *, last: bool) -> bool:
         """Whether an iteration ends with an evaluation; of a run planned as it was made, whether it did.
@@ -130,7 +130,7 @@ class Planner:
     def take(self, node: PlannedStage) -> str:
         """Put in a stage as another plan has it; the id of its artifact."""
         self._known.add(node.artifact_id)
-        self._made[node.place] = node.artifact_id
+        self._at[node.place] = node.artifact_id
         self.nodes.append(node)
         return node.artifact_id
 

@@ -30,8 +30,8 @@ class DistilledRoles(Settings):
     via_role: str | None = None
     """Role of a text between the two that a row names, such as a reflection; None where there is none."""
     chain: bool = False
-    """Whether the attempts that are distilled, and the texts that led to them, also become rows on the prompts
-    that they were sampled on."""
+    """Whether the attempts that are distilled, and the texts that led to them, also become rows on the
+    prompts that they were sampled on."""
 
 
 class DistillationSettings(Settings):

@@ -62,7 +62,7 @@ def plan_distillation(
     earlier = {
         age: made
         for age in range(1, config.window)
-        if (made := planner.made_in(BUILD_DISTILLATION, iteration - age)) is not None
+        if (made := planner.planned(BUILD_DISTILLATION, iteration - age)) is not None
     }
     return plan_fine_tune(planner, state, iteration, dataset, model, earlier)
 

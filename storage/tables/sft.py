@@ -57,8 +57,8 @@ class SftRow:
     trajectory_id: str
     """The trajectory whose response it is."""
     role: str | None
-    """What it teaches: the role of a trajectory on its own prompt, or the name of what is taught on another's;
-    None in files of version 1."""
+    """What it teaches: the role of a trajectory on its own prompt, or a name for what is taught on that of
+    another; None in files of version 1."""
     reflection_trajectory_id: str | None
     """The reflection that led to it."""
     first_trajectory_id: str

@@ -92,8 +92,8 @@ def turned(optimizer: PolicyOptimizer, weight: torch.nn.Parameter) -> list[float
 
 
 def test_moments_by_use_forget_what_the_other_use_did() -> None:
-    """By hand, with betas 0.9 and 0.95: after gradients 1 and -1 the shared moments are -0.01 and 0.0975, without
-    bias -0.01 / 0.19 and 1, so that the second step has 1/19 of the length of a first one."""
+    """By hand, with betas 0.9 and 0.95: after gradients 1 and -1 the shared moments are -0.01 and 0.0975,
+    without bias -0.01 / 0.19 and 1, so that the second step has 1/19 of the length of a first one."""
     model = torch.nn.Linear(1, 1, bias=False)
     shared = PolicyOptimizer(model, OptimizerConfig(learning_rate=0.1))
     first, second, third = turned(shared, model.weight)
