@@ -104,13 +104,11 @@ def distilled_row(row: Trajectory, asked: Trajectory | None = None, via: Traject
 
 
 def count_rows(rows: Sequence[SftRow]) -> dict[str, int]:
-    """The counters of a dataset; rows and trained tokens, of which the chain's rows are a part."""
-    chain = sum(row.role != DISTILLED for row in rows)
-    return {
-        "sft_rows": len(rows),
-        "sft_tokens": sum(sum(row.loss_mask) for row in rows),
-        **({"sft_chain_rows": chain} if chain else {}),
-    }
+    """The counters of a dataset: rows on the prompt that evaluation uses, those of the chain apart, and the
+    trained tokens of both."""
+    distilled = sum(row.role == DISTILLED for row in rows)
+    chain = {"sft_chain_rows": len(rows) - distilled} if len(rows) > distilled else {}
+    return {"sft_rows": distilled, "sft_tokens": sum(sum(row.loss_mask) for row in rows), **chain}
 
 
 def _chain_row(row: Trajectory, first: Trajectory, via: Trajectory | None) -> SftRow:

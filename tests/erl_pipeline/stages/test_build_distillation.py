@@ -88,7 +88,7 @@ def test_the_chain_adds_the_reflection_and_the_second_attempt_on_their_own_promp
     assert {row.reflection_trajectory_id for row in (taught, written, used)} == {reflection.trajectory_id}
     assert len({row.sft_row_id for row in (taught, written, used)}) == 3
     assert count_rows([taught, written, used]) == {
-        "sft_rows": 3,
+        "sft_rows": 1,
         "sft_tokens": 6 + 5 + 6,
         "sft_chain_rows": 2,
     }
