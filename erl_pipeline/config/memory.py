@@ -117,5 +117,5 @@ def require_subgroups(retrieval: RetrievalSettings, group_size: int) -> None:
         raise ValueError(
             f"rollouts.group_size: {group_size}; with the method's withhold: {retrieval.withhold:g} a "
             "subgroup can have a single sample, whose reward has nothing to be compared with; allowed are "
-            "groups that are large enough for two, withhold: 0, or objective.advantage_baseline: group"
+            "groups that are large enough for two, withhold: 0, or objective.advantages_per: group"
         )

@@ -4,6 +4,7 @@ checkpoint."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import SerializeAsAny
@@ -11,12 +12,22 @@ from pydantic import SerializeAsAny
 from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.installed import plugins
 from erl_pipeline.config.optimizer import OptimizerConfig
-from erl_pipeline.plan.stage import StageCall, StageResult
-from erl_pipeline.policies.checkpoints import CHECKPOINT, LoadedPolicies, WeightsSettings, checkpoint_parts
+from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.policies.checkpoints import (
+    CHECKPOINT,
+    LoadedPolicies,
+    WeightsSettings,
+    checkpoint_parts,
+    weights_settings,
+)
 from erl_pipeline.stages.playing import release_engine
 from erl_pipeline.trainers.interface import Trainer, TrainingStart
+from storage.artifacts.recipe import derive_seed
 
 if TYPE_CHECKING:
+    from erl_pipeline.config.run import RunConfig
+    from erl_pipeline.plan.plan import RunState
+    from erl_pipeline.plan.planner import Planner
     from erl_pipeline.trainers.metrics import FineTuneMetrics, UpdateMetrics
 
 ROLLOUTS = "rollouts"
@@ -31,6 +42,33 @@ class TrainingSettings(Settings):
 
 
 TrainingT = TypeVar("TrainingT", bound=TrainingSettings)
+
+
+def training_settings(config: RunConfig) -> dict[str, Any]:
+    """The fields of `TrainingSettings`, as a configuration has them."""
+    return {
+        "optimizer": config.optimizer,
+        "trainer": config.trainer,
+        "weights": weights_settings(config),
+    }
+
+
+def plan_training(
+    planner: Planner,
+    state: RunState,
+    iteration: int,
+    stage: Stage[TrainingT],
+    inputs: Mapping[str, str],
+    model: str,
+) -> RunState:
+    """Train a model by a stage, from its latest checkpoint and `inputs`; the state after it."""
+    checkpoint = planner.add(
+        stage,
+        {**state.model_inputs(model), **inputs},
+        iteration=iteration,
+        seed=derive_seed(planner.config.seed, iteration, stage.name),
+    )
+    return replace(state, models={**state.models, model: checkpoint})
 
 
 def open_trainer(call: StageCall[TrainingT]) -> Trainer:

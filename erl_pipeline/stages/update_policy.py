@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from erl_pipeline.config.objective import ObjectiveConfig
@@ -16,7 +15,6 @@ from erl_pipeline.policies.checkpoints import (
     CHECKPOINT,
     checkpoint_parts,
     load_checkpoint,
-    weights_settings,
 )
 from erl_pipeline.stages.rollouts import trajectory_files
 from erl_pipeline.stages.training import (
@@ -24,12 +22,13 @@ from erl_pipeline.stages.training import (
     TrainingSettings,
     count_steps,
     open_trainer,
+    plan_training,
     training_result,
+    training_settings,
 )
 from erl_pipeline.stages.training_record import reinforcement_rows
 from erl_pipeline.trainers.interface import LoadPolicy, Reinforcement
 from erl_pipeline.trainers.sequences import TrainingSequence, trajectory_sequence
-from storage.artifacts.recipe import derive_seed
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
@@ -55,26 +54,14 @@ def plan_update(
 ) -> RunState:
     """Train a model on rollouts; the state after it. The KL term, where it is on, refers to the checkpoint
     that the model began with."""
-    inputs = {**state.model_inputs(model), ROLLOUTS: rollouts}
+    inputs = {ROLLOUTS: rollouts}
     if planner.config.objective.needs_reference:
         inputs[REFERENCE] = state.initial[model]
-    checkpoint = planner.add(
-        UPDATE_POLICY,
-        inputs,
-        iteration=iteration,
-        seed=derive_seed(planner.config.seed, iteration, UPDATE_POLICY.name),
-    )
-    return replace(state, models={**state.models, model: checkpoint})
+    return plan_training(planner, state, iteration, UPDATE_POLICY, inputs, model)
 
 
 def _slice(config: RunConfig, _sources: Sources) -> UpdateSettings:
-    return UpdateSettings(
-        objective=config.objective,
-        optimizer=config.optimizer,
-        update=config.update,
-        trainer=config.trainer,
-        weights=weights_settings(config),
-    )
+    return UpdateSettings(objective=config.objective, update=config.update, **training_settings(config))
 
 
 def _compute(call: StageCall[UpdateSettings]) -> StageResult:

@@ -87,7 +87,8 @@ class Trainer(Protocol):
     def fine_tune_supervised(
         self, work: SupervisedTraining, on_step: OnStep | None = None
     ) -> FineTuneMetrics:
-        """Take `steps` optimizer steps on the cross-entropy of the trained tokens; raises as `reinforce`."""
+        """Take steps on the cross-entropy of the trained tokens, as many as `FineTuneConfig.optimizer_steps`
+        says; raises as `reinforce`."""
         ...
 
     def logprobs(self, sequences: Sequence[TrainingSequence], microbatch_tokens: int) -> list[np.ndarray]:

@@ -49,6 +49,7 @@ def reinforce(
     references = None
     if reference is not None and work.objective.needs_reference:
         references = _reference_logprobs(learner.model, reference, selection.kept, work.update)
+    learner.optimizer.turn_to("reinforcement")
     with ready_for_training(learner.model, work.update.gradient_checkpointing) as forward:
         steps = OptimizerSteps(forward, learner.optimizer, work.update.microbatch_tokens, on_step)
         log = SequenceLog(selection.kept, work.update.record_tokens)

@@ -25,7 +25,7 @@ from erl_pipeline.trainers.sequences import TrainingSequence
 def fine_tune_supervised(
     learner: Learner, work: SupervisedTraining, on_step: OnStep | None = None
 ) -> FineTuneMetrics:
-    """Take `steps` optimizer steps on the cross-entropy of the trained tokens.
+    """Take as many optimizer steps on the cross-entropy of the trained tokens as the settings want.
 
     The loss of a step is the mean over its tokens, each times its sequence's weight. No sequence, no step.
 
@@ -38,6 +38,7 @@ def fine_tune_supervised(
     trainable = [sequence for sequence in work.sequences if sequence.trained_offsets]
     log = SequenceLog(trainable)
     trained_tokens = sequence_tokens = 0
+    learner.optimizer.turn_to("supervised", settings.learning_rate)
     with ready_for_training(learner.model, settings.gradient_checkpointing) as forward:
         steps = OptimizerSteps(forward, learner.optimizer, settings.microbatch_tokens, on_step)
         for members in _batches(range(len(trainable)), settings, work.seed):
@@ -112,7 +113,7 @@ def _batches(rows: Sequence[int], config: FineTuneConfig, seed: int) -> Iterator
     size = len(rows) if config.batch_rows is None else min(config.batch_rows, len(rows))
     shuffler = random.Random(seed)
     deck: list[int] = []
-    for _ in range(config.steps):
+    for _ in range(config.optimizer_steps(len(rows))):
         if len(deck) < size:
             deck = list(rows)
             if size < len(rows):
