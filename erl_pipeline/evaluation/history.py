@@ -18,10 +18,8 @@ from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run
 from storage.tables.trajectories import scan_trajectories
 
-
 _ON_REQUEST = frozenset(
-    stage.name
-    for stage in (EVALUATE_ON_REQUEST, EVALUATE_STREAM_ON_REQUEST, REQUESTED_TASKS)
+    stage.name for stage in (EVALUATE_ON_REQUEST, EVALUATE_STREAM_ON_REQUEST, REQUESTED_TASKS)
 )
 
 

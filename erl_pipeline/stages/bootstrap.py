@@ -74,9 +74,7 @@ def _cold_start(call: StageCall[ColdStartSettings]) -> StageResult:
             call.progress.advance(step - 1)
         call.progress.advance(1, loss=loss)
 
-    made = cold_start(
-        settings.policy, parts, seed=call.seed, output_dir=call.folder / MODEL, on_step=on_step
-    )
+    made = cold_start(settings.policy, parts, seed=call.seed, output_dir=call.folder / MODEL, on_step=on_step)
     counters = {"optimizer_steps": made.steps, "trained_tokens": made.trained_tokens}
     metrics = {"loss": made.loss}
     if parts.examination is not None and made.share_right is not None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
-from erl_pipeline.environments.interface import Task
 from erl_pipeline.episodes.encounters import (
     CONDITIONS,
     STREAMED_ATTEMPT,
@@ -13,32 +11,12 @@ from erl_pipeline.episodes.encounters import (
     STREAMED_RETRY,
     Condition,
 )
+from erl_pipeline.stages.stream_tasks import StreamedTask
 from erl_pipeline.statistics import paired_difference, success_rate
 from storage.tables.stream_scores import StreamScore
 from storage.tables.trajectories import Trajectory
 
 NONE, OWN = CONDITIONS[0], CONDITIONS[1]
-
-
-@dataclass(frozen=True)
-class StreamedTask:
-    """A task with its place in a streamed evaluation.
-
-    `realm` and `stream` count from 0, `encounter` from 1. `lesson` is the true note of its realm, `foreign`
-    that of another one.
-    """
-
-    task: Task
-    realm: int
-    stream: int
-    encounter: int
-    lesson: str
-    foreign: str
-
-
-def other_realm(realm: int, stream: int, realms: int) -> int:
-    """The realm whose note a stream is given as another's; the streams of a realm take turns."""
-    return (realm + 1 + stream % (realms - 1)) % realms
 
 
 class StreamMemory:

@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.config.installed import plugins
 from erl_pipeline.config.stream import StreamConfig
-from erl_pipeline.stages.stream_scores import StreamedTask, other_realm
+from erl_pipeline.environments.interface import Task
 from storage.errors import InputError
+
+
+@dataclass(frozen=True)
+class StreamedTask:
+    """A task with its place in a streamed evaluation.
+
+    `realm` and `stream` count from 0, `encounter` from 1. `lesson` is the true note of its realm, `foreign`
+    that of another one.
+    """
+
+    task: Task
+    realm: int
+    stream: int
+    encounter: int
+    lesson: str
+    foreign: str
+
+
+def other_realm(realm: int, stream: int, realms: int) -> int:
+    """The realm whose note a stream is given as another's; the streams of a realm take turns."""
+    return (realm + 1 + stream % (realms - 1)) % realms
 
 
 def stream_tasks(environment: PluginSettings, seed: int, shape: StreamConfig) -> list[StreamedTask]:

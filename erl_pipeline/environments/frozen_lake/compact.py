@@ -40,7 +40,7 @@ class CompactRendering:
     instructions = ""
 
     def first_observation(self) -> str:
-        """The realm, where there is one, and the symbols of all cells, row by row, the player's on the start."""
+        """The realm, if any, and the symbols of all cells, row by row, the player's on the start."""
         symbols = self._world.symbols
         by_letter = {"S": symbols.player, "F": symbols.frozen, "H": symbols.hole, "G": symbols.goal}
         cells = [by_letter[letter] for letter in self._board.letters]

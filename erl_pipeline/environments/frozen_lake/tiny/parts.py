@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 
 from erl_pipeline.config.policy import ColdStartConfig
-from erl_pipeline.environments.frozen_lake.board import DIRECTIONS
+from erl_pipeline.environments.frozen_lake.board import DIRECTIONS, Board
 from erl_pipeline.environments.frozen_lake.compact import ENDINGS, OUTCOMES, PADDING, STEP_WORDS, cell_word
-from erl_pipeline.environments.frozen_lake.board import Board
 from erl_pipeline.environments.frozen_lake.generation import generate_boards
 from erl_pipeline.environments.frozen_lake.realms import realm_words
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
