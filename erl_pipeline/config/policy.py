@@ -18,7 +18,7 @@ class ColdStartConfig(Settings):
     seed: Annotated[int, Field(ge=0)] | Literal["run"] = 0
     """Chooses the first weights and the demonstrations. `run`: the run's seed, so that runs with different
     seeds begin with different policies; else all runs of a store share one."""
-    steps: int = Field(default=500, ge=1)
+    steps: int = Field(default=400, ge=1)
     """Optimizer steps, where `gate` asks for no more. After 60 % of them the learning rates fall."""
     most_steps: int | None = Field(default=None, ge=1)
     """Optimizer steps at most, however far from `gate` the policy is; `null`: three times `steps`."""
@@ -26,11 +26,11 @@ class ColdStartConfig(Settings):
     """Before the learning rates fall, go on until the policy gives so large a share of the right answers
     where the environment asks for them (FrozenLake: action words in reflections that the attempt has
     shown, `seen_slots_right`). A cold start that ends with less says so. 0: no gate."""
-    demonstrations_per_step: int = Field(default=64, ge=1)
+    demonstrations_per_step: int = Field(default=32, ge=1)
     """Demonstrated attempts in one step; reflections on the failed ones come on top."""
     learning_rate: float = Field(default=3e-3, gt=0.0)
     """Peak learning rate of AdamW: embeddings, head, biases and norms."""
-    matrix_learning_rate: float = Field(default=0.02, gt=0.0)
+    matrix_learning_rate: float = Field(default=0.007, gt=0.0)
     """Peak learning rate of Muon: the weight matrices of the blocks."""
     random_intent: float = Field(default=0.1, ge=0.0, le=1.0)
     """Chance that a demonstrated action is any at all instead of one that the scripted player chose."""
@@ -41,7 +41,7 @@ class ColdStartConfig(Settings):
     than what it sees."""
     reshuffled_notes: float = Field(default=0.1, ge=0.0, le=1.0)
     """Share of notes and memories whose action words are in any order at all."""
-    reflections_per_failure: int = Field(default=2, ge=1)
+    reflections_per_failure: int = Field(default=4, ge=1)
     """Reflections that are demonstrated on one failed attempt, each with another memory."""
 
     @property

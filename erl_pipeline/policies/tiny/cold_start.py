@@ -18,7 +18,7 @@ from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast
 from erl_pipeline.config.policy import ColdStartConfig, TinyPolicyConfig
 from erl_pipeline.environments.tiny_parts import Demonstration, TinyParts
 from erl_pipeline.policies.tiny.architecture import build_model
-from erl_pipeline.policies.tiny.conversations import to_batch
+from erl_pipeline.policies.tiny.conversations import Batch, to_batches
 from erl_pipeline.policies.tiny.examination import examiner
 from erl_pipeline.policies.tiny.schedule import Schedule
 from erl_pipeline.policies.tiny.tokenizer import build_tokenizer
@@ -69,8 +69,9 @@ def cold_start(
         shown: list[Demonstration] = []
         for _ in range(settings.demonstrations_per_step):
             shown += next(episodes)
-        token_ids, trained = to_batch(shown, tokenizer)
-        loss = _mean_loss(model, token_ids, trained)
+        batches = to_batches(shown, tokenizer)
+        tokens = sum(int(batch.trained.sum()) for batch in batches)
+        loss = torch.stack([_loss(model, batch) for batch in batches]).sum() / tokens
         if not torch.isfinite(loss):
             raise TrainingDiverged(
                 f"the loss of the cold start is {loss.item()} at step {len(losses) + 1}; lower the learning "
@@ -82,7 +83,7 @@ def cold_start(
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         losses.append(loss.item())
-        trained_tokens += int(trained.sum())
+        trained_tokens += tokens
         if on_step is not None:
             on_step(len(losses), schedule.steps, losses[-1])
 
@@ -111,11 +112,15 @@ def _examination(
     return partial(examiner(questions, tokenizer).share_right, model)
 
 
-def _mean_loss(model: GPT2LMHeadModel, token_ids: torch.Tensor, trained: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy in nats, averaged over the trained tokens; the head sees no other position."""
-    hidden = model.transformer(input_ids=token_ids[:, :-1]).last_hidden_state  # [batch, time - 1, width]
-    targets = trained[:, 1:]
-    return cross_entropy(model.lm_head(hidden[targets]), token_ids[:, 1:][targets])
+def _loss(model: GPT2LMHeadModel, batch: Batch) -> torch.Tensor:
+    """Cross-entropy in nats, summed over the trained tokens; the head sees no other position."""
+    hidden = model.transformer(  # [rows, time - 1, width]
+        input_ids=batch.token_ids[:, :-1],
+        position_ids=batch.positions[:, :-1],
+        attention_mask=None if batch.attention is None else batch.attention[:, :, :-1, :-1],
+    ).last_hidden_state
+    targets = batch.trained[:, 1:]
+    return cross_entropy(model.lm_head(hidden[targets]), batch.token_ids[:, 1:][targets], reduction="sum")
 
 
 def _optimizers(

@@ -42,7 +42,7 @@ class Examiner:
 
 def examiner(questions: Sequence[Question], tokenizer: PreTrainedTokenizerFast) -> Examiner:
     """The questions, ready to be asked often. Raises `ValueError` where they ask for no word."""
-    token_ids, _ = to_batch([question.demonstration for question in questions], tokenizer)
+    token_ids = to_batch([question.demonstration for question in questions], tokenizer).token_ids
     asked = torch.zeros_like(token_ids, dtype=torch.bool)
     for row, question in enumerate(questions):
         words, _ = to_words(question.demonstration)
