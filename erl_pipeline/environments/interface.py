@@ -10,6 +10,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.environments.messages import AssistantTurn, Message, ToolSchema
 from erl_pipeline.environments.prompt_format import PromptFormat
+from erl_pipeline.environments.task_streams import TaskStreams
 from erl_pipeline.environments.tiny_parts import TinyParts
 
 SettingsT = TypeVar("SettingsT", bound=PluginSettings)
@@ -143,6 +144,8 @@ class EnvironmentPlugin(Generic[SettingsT]):
     """The settings with which `tiny` gives something, such as `format: compact`."""
     tiny_exclude: frozenset[str] = frozenset()
     """Settings that the cold start does not depend on; runs that differ in them share its checkpoint."""
+    streams: TaskStreams | None = None
+    """Held-out realms for streamed evaluation; None where no settings give any."""
 
     def shown_to_tiny(self, settings: SettingsT) -> SettingsT:
         """The settings that the cold start depends on; all others at their defaults."""

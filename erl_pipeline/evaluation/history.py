@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from erl_pipeline.plan.column import Column
-from erl_pipeline.stages.evaluate import EVALUATE_ON_REQUEST
+from erl_pipeline.stages.evaluate import EVALUATE, EVALUATE_ON_REQUEST
+from erl_pipeline.stages.evaluate_stream import EVALUATE_STREAM_ON_REQUEST
 from erl_pipeline.stages.prepare_tasks import REQUESTED_TASKS
 from erl_pipeline.stages.scores import SCORED_COLUMNS, greedy_outcomes
 from storage.artifacts.manifest import Manifest
@@ -16,6 +17,10 @@ from storage.errors import DamagedArtifact, StoreError
 from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run
 from storage.tables.trajectories import scan_trajectories
+
+_ON_REQUEST = frozenset(
+    stage.name for stage in (EVALUATE_ON_REQUEST, EVALUATE_STREAM_ON_REQUEST, REQUESTED_TASKS)
+)
 
 
 @dataclass(frozen=True)
@@ -95,7 +100,7 @@ class CurvePoint:
 
 def is_on_request(stage: str) -> bool:
     """Whether artifacts of this stage are made when somebody asks, outside the plan of a run."""
-    return stage in (EVALUATE_ON_REQUEST.name, REQUESTED_TASKS.name)
+    return stage in _ON_REQUEST
 
 
 def read_history(store: ArtifactStore, run: Run) -> list[StageRecord]:
@@ -140,7 +145,7 @@ def of_kind(history: Sequence[StageRecord], kind: ArtifactKind) -> list[StageRec
 
 def held_out_evaluations(history: Sequence[StageRecord]) -> list[StageRecord]:
     """The evaluations on the run's own held-out tasks, by iteration."""
-    return [record for record in of_kind(history, "evaluation") if not record.on_request]
+    return of_stage(history, EVALUATE.name)
 
 
 def stage_order(history: Sequence[StageRecord]) -> list[str]:

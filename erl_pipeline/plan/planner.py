@@ -117,15 +117,16 @@ class Planner:
         """
         return self._at.get(Place(iteration, stage.name, ""))
 
-    def evaluation_due(self, stage: Stage[Any], iteration: int, *, last: bool) -> bool:
+    def evaluation_due(self, stage: Stage[Any], iteration: int, *, last: bool, every: int | None) -> bool:
         """Whether an iteration ends with an evaluation; of a run planned as it was made, whether it did.
 
         Args:
             last: the run ends with this iteration.
+            every: after every so many iterations; None: before the first and after the last alone.
         """
         if self._recorded is not None:
             return Place(iteration, stage.name, "") in self._recorded
-        return last or iteration % self.config.evaluation.every == 0
+        return last or iteration == 0 or (every is not None and iteration % every == 0)
 
     def take(self, node: PlannedStage) -> str:
         """Put in a stage as another plan has it; the id of its artifact."""
