@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from erl_pipeline.plan.column import Column
 from erl_pipeline.stages.evaluate import EVALUATE_ON_REQUEST
+from erl_pipeline.stages.evaluate_on_test import EVALUATE_ON_TEST, TEST_TASKS
 from erl_pipeline.stages.prepare_tasks import REQUESTED_TASKS
 from erl_pipeline.stages.scores import SCORED_COLUMNS, greedy_outcomes
 from storage.artifacts.manifest import Manifest
@@ -16,6 +17,9 @@ from storage.errors import DamagedArtifact, StoreError
 from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run
 from storage.tables.trajectories import scan_trajectories
+
+
+_ON_REQUEST = (EVALUATE_ON_REQUEST.name, REQUESTED_TASKS.name, EVALUATE_ON_TEST.name, TEST_TASKS.name)
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,7 @@ class StageRecord:
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """Held-out success of greedy first attempts after `iteration` with its 95 % interval, and what
+    """Success of greedy first attempts after `iteration` with its 95 % interval, and what
     training had spent by then. Seconds are those of the iterations' stages without evaluations."""
 
     iteration: int
@@ -95,7 +99,7 @@ class CurvePoint:
 
 def is_on_request(stage: str) -> bool:
     """Whether artifacts of this stage are made when somebody asks, outside the plan of a run."""
-    return stage in (EVALUATE_ON_REQUEST.name, REQUESTED_TASKS.name)
+    return stage in _ON_REQUEST
 
 
 def read_history(store: ArtifactStore, run: Run) -> list[StageRecord]:
@@ -163,10 +167,17 @@ def training_cost(history: Sequence[StageRecord], name: str, up_to: int) -> floa
     )
 
 
-def learning_curve(history: Sequence[StageRecord]) -> list[CurvePoint]:
-    """One point for each evaluation on the run's held-out tasks."""
+def test_evaluations(history: Sequence[StageRecord]) -> list[StageRecord]:
+    """The evaluations on the third split, by iteration."""
+    return of_stage(history, EVALUATE_ON_TEST.name)
+
+
+def learning_curve(
+    history: Sequence[StageRecord], evaluations: Sequence[StageRecord] | None = None
+) -> list[CurvePoint]:
+    """One point for each evaluation; by default those on the run's held-out tasks."""
     points = []
-    for record in held_out_evaluations(history):
+    for record in held_out_evaluations(history) if evaluations is None else evaluations:
         trained = [
             other
             for other in history

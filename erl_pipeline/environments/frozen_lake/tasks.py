@@ -1,4 +1,4 @@
-"""The training and held-out tasks of a run."""
+"""The training, held-out and test tasks of a run."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def training_tasks(config: FrozenLakeConfig, seed: int) -> list[Task]:
 
 def held_out_tasks(config: FrozenLakeConfig, seed: int, count: int) -> list[Task]:
     """Generated boards that no training board of this configuration equals."""
-    training: set[Board] = set()
-    if config.task_file is not None:
-        training = {task.board for task in read_task_file(Path(config.task_file))}
-    return _as_tasks(
-        config, seed, _generated(config, "held_out", generate_boards(config, "held_out", count, training))
-    )
+    return _apart(config, seed, "held_out", count)
+
+
+def test_tasks(config: FrozenLakeConfig, seed: int) -> list[Task]:
+    """Generated boards that are neither training nor held-out boards; none without `test_boards`."""
+    return [] if config.test_boards is None else _apart(config, seed, "test", config.test_boards)
 
 
 def tasks_from_file(config: FrozenLakeConfig, seed: int, path: Path) -> list[Task]:
@@ -57,6 +57,16 @@ def _check_compact(config: FrozenLakeConfig, path: Path, task: BoardTask) -> Non
             f"task file {path}, task {task.task_id}: max_steps is {task.max_steps}, but format: compact with "
             f"environment.max_steps: {config.max_steps} has room for no more than that"
         )
+
+
+def _apart(config: FrozenLakeConfig, seed: int, split: Split, count: int) -> list[Task]:
+    """Generated boards of a split that the task file does not hold."""
+    training: set[Board] = set()
+    if config.task_file is not None:
+        training = {task.board for task in read_task_file(Path(config.task_file))}
+    return _as_tasks(
+        config, seed, _generated(config, split, generate_boards(config, split, count, training))
+    )
 
 
 def _generated(config: FrozenLakeConfig, split: Split, boards: Iterable[Board]) -> list[BoardTask]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from erl_pipeline.evaluation.history import StageRecord, held_out_evaluations, of_kind
 from erl_pipeline.evaluation.iterations import history_rows
 from erl_pipeline.plan.column import Column
-from erl_pipeline.stages.evaluate import EVALUATE
+from erl_pipeline.stages.evaluate import EVALUATE, EVALUATE_ON_REQUEST
 from erl_pipeline.views.report.charts import short_number
 from erl_pipeline.views.report.headline import duration, percent, written
 
@@ -64,7 +64,7 @@ def evaluation_table(history: Sequence[StageRecord], columns: Sequence[Column]) 
     named += [
         (f"on request, {record.manifest.artifact_id[:12]}", record)
         for record in of_kind(history, "evaluation")
-        if record.on_request
+        if record.stage == EVALUATE_ON_REQUEST.name
     ]
     # Evaluations on request report the same numbers.
     rates = [column for column in columns if column.stage == EVALUATE.name and column.interval]
