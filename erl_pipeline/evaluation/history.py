@@ -18,7 +18,6 @@ from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run
 from storage.tables.trajectories import scan_trajectories
 
-
 _ON_REQUEST = (EVALUATE_ON_REQUEST.name, REQUESTED_TASKS.name, EVALUATE_ON_TEST.name, TEST_TASKS.name)
 
 

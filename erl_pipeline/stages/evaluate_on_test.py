@@ -1,5 +1,5 @@
-"""The stages of a third split: its tasks, and how a checkpoint does on them. A comparison plans them; training
-never does, so that no artifact of a training run follows from a test task."""
+"""The stages of a third split: its tasks, and how a checkpoint does on them. A comparison plans them;
+training never does, so that no artifact of a training run follows from a test task."""
 
 from __future__ import annotations
 

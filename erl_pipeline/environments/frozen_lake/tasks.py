@@ -64,9 +64,7 @@ def _apart(config: FrozenLakeConfig, seed: int, split: Split, count: int) -> lis
     training: set[Board] = set()
     if config.task_file is not None:
         training = {task.board for task in read_task_file(Path(config.task_file))}
-    return _as_tasks(
-        config, seed, _generated(config, split, generate_boards(config, split, count, training))
-    )
+    return _as_tasks(config, seed, _generated(config, split, generate_boards(config, split, count, training)))
 
 
 def _generated(config: FrozenLakeConfig, split: Split, boards: Iterable[Board]) -> list[BoardTask]:
