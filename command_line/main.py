@@ -21,6 +21,7 @@ from command_line import (
     status,
     train,
 )
+from command_line.compare.command import compare
 from command_line.doctor.command import doctor
 from command_line.episodes.command import app as episodes
 from command_line.lineage.command import app as lineage
@@ -40,6 +41,7 @@ app.command("train")(train.train)
 app.command("plan")(plan)
 app.command("status")(status.status)
 app.command("evaluate")(evaluate.evaluate)
+app.command("compare")(compare)
 app.command("report")(report.report)
 app.command("export")(export.export)
 app.command("replay")(replay)

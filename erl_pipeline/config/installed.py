@@ -27,6 +27,8 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
         "training_tasks",
         "held_out_tasks",
         "open",
+        "test_tasks",
+        "test_needs",
         "tasks_from_file",
         "prompts",
         "files",
