@@ -115,10 +115,13 @@ ZERO = {"not_trained": "zero_advantage"}
 
 
 def write_training_store(uri: str) -> TrainingStore:
-    """Run `run`, iteration 1: an episode of `t1` says "left", "go right", "right"; an update trains on its
-    last two trajectories, and a fine-tuning on an SFT row of the last. Iteration 2: an episode of `t2` with one
-    attempt, trained. Run `offline` begins with the policy of iteration 1 and trains on the rollouts of
-    iteration 2, of which it is given nothing else."""
+    """Two iterations of run `run`, and run `offline`.
+
+    Iteration 1: an episode of `t1` says "left", "go right", "right"; an update trains on its last two
+    trajectories, and a fine-tuning on an SFT row of the last. Iteration 2: an episode of `t2` with one
+    attempt, which is trained. `offline` begins with the policy of iteration 1 and trains on the rollouts of
+    iteration 2.
+    """
     made = TrainingStore(ArtifactStore(uri), RunStore(uri))
     made.commit("bootstrap", "checkpoint", None)
     made.commit(

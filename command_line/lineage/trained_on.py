@@ -65,6 +65,8 @@ def trained_on(
     json: Json = False,
 ) -> None:
     """List what a policy learned from, by its own training or that of the policies before it."""
+    import polars as pl
+
     from storage.artifacts.store import ArtifactStore
     from storage.lineage.trained_on import RowFilter, TrainedOn
 
@@ -72,8 +74,10 @@ def trained_on(
     found = TrainedOn(artifacts, artifacts.resolve(checkpoint))
     wanted = RowFilter(role, task_type, success, min_reward, iteration, text)
     rows = found.rows(wanted)
-    summary = _summary(rows)
-    shown = found.texts(rows.select(_SHOWN).head(limit).collect())
+    counts, tasks, first = pl.collect_all(
+        [_summary(rows), rows.select(pl.col("task_id").n_unique()), rows.select(_SHOWN).head(limit)]
+    )
+    summary, shown = counts.to_dicts(), found.texts(first)
     total = sum(group["rows"] for group in summary)
     policy = found.line[0].manifest
     if json:
@@ -89,10 +93,9 @@ def trained_on(
             }
         )
         return
-    tasks = rows.select("task_id").unique().select("task_id").collect().height
     print_line(
         f"Checkpoint {policy.artifact_id[:SHORT]} ({policy.stage}, run {policy.run}) learned from "
-        f"{counted(total, 'row')} of {counted(tasks, 'task')}."
+        f"{counted(total, 'row')} of {counted(tasks.item(), 'task')}."
     )
     _print_gaps(found)
     print_table(
@@ -104,7 +107,7 @@ def trained_on(
         print_line(f"{total - shown.height:,} more: --limit {total}")
 
 
-def _summary(rows: pl.LazyFrame) -> list[dict[str, Any]]:
+def _summary(rows: pl.LazyFrame) -> pl.LazyFrame:
     """Rows and trained tokens by how, kind and role; the own ones first."""
     import polars as pl
 
@@ -120,8 +123,6 @@ def _summary(rows: pl.LazyFrame) -> list[dict[str, Any]]:
         )
         .sort("depth", "kind", "role")
         .drop("depth")
-        .collect()
-        .to_dicts()
     )
 
 

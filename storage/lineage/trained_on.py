@@ -183,8 +183,11 @@ class TrainedOn:
 
     def _with_outcomes(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         """Rewards of the rows that have none of their own, from the attempts that they were made of."""
+        lacking = rows.filter(pl.col("reward").is_null()).select("policy").unique().collect()["policy"]
+        if lacking.is_empty():
+            return rows
         then = (
-            self._trajectories(self._recorded)
+            self._trajectories(lacking)
             .select("trajectory_id", reward_then="reward", success_then="success")
             .unique("trajectory_id")
         )
