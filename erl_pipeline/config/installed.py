@@ -36,6 +36,7 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
         "tiny",
         "tiny_needs",
         "tiny_exclude",
+        "streams",
     ),
     "methods": (
         "settings",
@@ -47,6 +48,7 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
         "role_limits",
         "columns",
         "retrieval",
+        "reflecting",
         "packages",
         "plan_beginning",
     ),
