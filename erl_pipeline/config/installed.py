@@ -38,6 +38,7 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
         "tiny",
         "tiny_needs",
         "tiny_exclude",
+        "streams",
     ),
     "methods": (
         "settings",
@@ -49,6 +50,7 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
         "role_limits",
         "columns",
         "retrieval",
+        "reflecting",
         "packages",
         "plan_beginning",
     ),

@@ -30,7 +30,7 @@ class ColdStartConfig(Settings):
     """Demonstrated attempts in one step; reflections on the failed ones come on top."""
     learning_rate: float = Field(default=3e-3, gt=0.0)
     """Peak learning rate of AdamW: embeddings, head, biases and norms."""
-    matrix_learning_rate: float = Field(default=0.007, gt=0.0)
+    matrix_learning_rate: float = Field(default=0.01, gt=0.0)
     """Peak learning rate of Muon: the weight matrices of the blocks."""
     random_intent: float = Field(default=0.1, ge=0.0, le=1.0)
     """Chance that a demonstrated action is any at all instead of one that the scripted player chose."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from erl_pipeline.plan.column import ChartLine, Column, Headline
 from erl_pipeline.stages.build_distillation import BUILD_DISTILLATION
 from erl_pipeline.stages.evaluate import EVALUATE
+from erl_pipeline.stages.evaluate_stream import EVALUATE_STREAM
 from erl_pipeline.stages.fine_tune import FINE_TUNE
 from erl_pipeline.stages.index_memory import INDEX_MEMORY
 from erl_pipeline.stages.rollouts import GENERATE_ROLLOUTS
@@ -65,6 +66,27 @@ HELD_OUT_SAMPLED = Column(
     in_tables=False,
     drawn=ChartLine("Held-out success", "sampled first attempt", "success"),
 )
+STREAMED = (
+    Column(
+        EVALUATE_STREAM.name,
+        "first_none",
+        "stream",
+        "success rate of first attempts in held-out realms, without a note, late in the streams",
+        compare=True,
+        title="streamed, without a note",
+        share=True,
+    ),
+    Column(
+        EVALUATE_STREAM.name,
+        "first_own",
+        "+ note",
+        "the same given the stream's own latest note that helped",
+        compare=True,
+        title="streamed, with its own note",
+        share=True,
+    ),
+)
+"""Held-out realms, where only notes can help."""
 TOKENS = Column(
     GENERATE_ROLLOUTS.name,
     "generated_tokens",
