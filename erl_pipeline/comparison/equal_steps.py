@@ -22,8 +22,8 @@ def planned_steps(config: RunConfig) -> tuple[int, int]:
 def levelled(arms: Mapping[str, RunConfig]) -> dict[str, tuple[str, ...]]:
     """The overrides by which each arm takes as many steps as the one that takes most.
 
-    They are further passes over the rollouts: with one step against four, an arm without a supervised stage
-    looks about twice as bad as it is.
+    They are further passes over the rollouts, and for an arm that has only a supervised stage, more steps of
+    it: with one step against four, an arm without a supervised stage looks about twice as bad as it is.
 
     Raises ConfigError where no whole number of passes gives as many.
     """
@@ -33,15 +33,22 @@ def levelled(arms: Mapping[str, RunConfig]) -> dict[str, tuple[str, ...]]:
         for name, (updates, supervised) in planned.items()
     }
     most = max(totals.values())
-    overrides: dict[str, tuple[str, ...]] = {}
-    for name, (updates, supervised) in planned.items():
-        minibatches = arms[name].update.minibatches
-        epochs, rest = divmod(most - supervised, max(1, updates * minibatches))
-        if rest or not updates:
-            raise ConfigError(
-                f"arm {name}: with update.minibatches: {minibatches} no number of passes over the rollouts "
-                f"gives the {most} optimizer steps of an iteration that the other arms take ({supervised} "
-                "are supervised); allowed are divisors, such as 1"
-            )
-        overrides[name] = () if totals[name] == most else (f"update.epochs={epochs}",)
-    return overrides
+    return {
+        name: () if totals[name] == most else (_more_steps(name, arms[name], *planned[name], most),)
+        for name in arms
+    }
+
+
+def _more_steps(name: str, config: RunConfig, updates: int, supervised: int, most: int) -> str:
+    minibatches = config.update.minibatches
+    if supervised and not updates:
+        key, (count, rest) = "fine_tune.steps", divmod(most * config.fine_tune.steps, supervised)
+    else:
+        key, (count, rest) = "update.epochs", divmod(most - supervised, max(1, updates * minibatches))
+    if rest or not (updates or supervised):
+        raise ConfigError(
+            f"arm {name}: with update.minibatches: {minibatches} no number of passes over the rollouts gives "
+            f"the {most} optimizer steps of an iteration that another arm takes ({supervised} are "
+            "supervised); allowed are divisors, such as 1"
+        )
+    return f"{key}={count}"

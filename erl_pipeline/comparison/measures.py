@@ -95,9 +95,7 @@ def _read(curve: Curve, axis: Axis, name: str, position: float) -> float:
 
 def _area(curve: Curve, axis: Axis, end: float) -> float:
     points = _rising(curve, axis)
-    if end <= getattr(
-        points[0], axis
-    ):  # A run that never learned made no step: its mean height is its height.
+    if end <= getattr(points[0], axis):  # Where no step was made, the mean height is the height.
         return points[0].success
     return area_under_curve(
         [getattr(each, axis) for each in points], [each.success for each in points], up_to=end

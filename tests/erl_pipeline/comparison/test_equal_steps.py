@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from erl_pipeline.comparison.equal_steps import levelled, planned_steps
+from erl_pipeline.comparison.equal_steps import _more_steps, levelled, planned_steps
 from erl_pipeline.config.load import change_config
 from storage.errors import ConfigError
 from tests.erl_pipeline.runs.small_runs import small
@@ -27,3 +27,7 @@ def test_minibatches_that_do_not_divide_the_steps_are_refused() -> None:
     uneven = change_config(RLVR, ["update.minibatches=3"])
     with pytest.raises(ConfigError, match=r"arm rlvr: with update\.minibatches: 3 no number of passes"):
         levelled({"erl": ERL, "rlvr": uneven})
+
+
+def test_an_arm_with_a_supervised_stage_alone_takes_more_steps_there() -> None:
+    assert _more_steps("distiller", ERL, updates=0, supervised=3, most=4) == "fine_tune.steps=4"
