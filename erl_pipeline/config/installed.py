@@ -53,6 +53,7 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
         "reflecting",
         "packages",
         "plan_beginning",
+        "require_possible",
     ),
     "trainers": ("settings", "open"),
     "runners": ("settings", "run"),

@@ -93,7 +93,7 @@ def play_episodes(
     call: StageCall[Any],
     settings: PlaySettings,
     tasks: Sequence[Task],
-    samples: range,
+    samples: range | Sequence[range],
     *,
     iteration: int,
     run_seed: int,
@@ -104,6 +104,7 @@ def play_episodes(
     """One episode for each task and sample index, with the checkpoint among the stage's inputs.
 
     Args:
+        samples: the sample indices of every task, or of each.
         temperature: instead of the settings' own; 0 takes the most probable token each time.
         first_only: an episode is its first attempt.
         own: how episodes go, where not as the method has it; the two before have no say then.
