@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from erl_pipeline.trainers.record import SequenceRecord
-from storage.tables.training_record import REINFORCEMENT, SUPERVISED
-
 if TYPE_CHECKING:
+    from erl_pipeline.trainers.record import SequenceRecord
     from erl_pipeline.trainers.sequences import TrainingSequence
     from storage.tables.sft import SftRow
     from storage.tables.trajectories import Trajectory
@@ -23,6 +21,8 @@ def reinforcement_rows(
 
     Raises ValueError where the trainer reported more or fewer than it was given.
     """
+    from storage.tables.training_record import REINFORCEMENT
+
     for row, sequence, record in zip(trajectories, sequences, records, strict=True):
         yield {
             **vars(record),
@@ -47,6 +47,8 @@ def supervised_rows(
     rows: Sequence[SftRow], sequences: Sequence[TrainingSequence], records: Sequence[SequenceRecord]
 ) -> Iterator[Mapping[str, Any]]:
     """A row for each row of a dataset; all three are in the same order. Raises as `reinforcement_rows`."""
+    from storage.tables.training_record import SUPERVISED
+
     for row, sequence, record in zip(rows, sequences, records, strict=True):
         yield {
             **vars(record),
