@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from erl_pipeline.trainers.record import SequenceRecord
-
 if TYPE_CHECKING:
+    from erl_pipeline.trainers.record import SequenceRecord
     from erl_pipeline.trainers.sequences import TrainingSequence
     from storage.tables.sft import SftRow
     from storage.tables.trajectories import Trajectory
