@@ -10,6 +10,8 @@ from statistics import fmean, stdev
 
 import numpy as np
 
+from erl_pipeline.statistics import student_quantile
+
 
 @dataclass(frozen=True)
 class SeedSummary:
@@ -61,38 +63,6 @@ def across_seeds(values: Sequence[float]) -> SeedSummary:
     sd = stdev(values)
     half_width = student_quantile(len(values) - 1) * sd / math.sqrt(len(values))
     return SeedSummary(mean, sd, mean - half_width, mean + half_width, len(values))
-
-
-def student_quantile(degrees: int) -> float:
-    """The 97.5 % quantile of Student's t: 95 % of the distribution lie within plus and minus this value.
-
-    Bisection on the closed form for whole degrees of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4).
-    """
-    if degrees < 1:
-        raise ValueError(f"Student's t needs at least one degree of freedom, got {degrees}")
-    low, high = 0.0, 1e3
-    for _ in range(80):
-        middle = (low + high) / 2
-        if _student_coverage(middle, degrees) < 0.95:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
-
-
-def _student_coverage(t: float, degrees: int) -> float:
-    """Probability that |T| <= t."""
-    angle = math.atan2(t, math.sqrt(degrees))
-    cosine = math.cos(angle)
-    odd = degrees % 2 == 1
-    term = cosine if odd else 1.0
-    total = 0.0
-    for power in range(2 if odd else 1, degrees, 2):
-        total += term
-        term *= power / (power + 1) * cosine**2
-    if odd:
-        return 2 / math.pi * (angle + math.sin(angle) * total)
-    return math.sin(angle) * total
 
 
 def _check_curve(x: Sequence[float], y: Sequence[float]) -> None:
