@@ -27,6 +27,10 @@ class ColdStartConfig(Settings):
     """Chance that a demonstrated action is any at all instead of one that the scripted player chose."""
     blank_notes: float = Field(default=0.5, ge=0.0, le=1.0)
     """Share of attempts that are demonstrated without notes, as every first attempt is."""
+    retries: float | None = Field(default=None, ge=0.0, le=1.0)
+    """Share of the failed attempts after which one is demonstrated that is told how they went. `null`: 0.5
+    where second attempts of the method are told so (`method.show_failed_attempt`), none elsewhere. Methods
+    that are to be compared from one start need the same share."""
 
 
 class TinyPolicyConfig(Settings):

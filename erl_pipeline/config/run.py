@@ -78,13 +78,31 @@ class RunConfig(Settings):
     @model_validator(mode="after")
     def _possible_together(self) -> RunConfig:
         environment = plugins("environments")[self.environment.type].value
-        if isinstance(self.policy, TinyPolicyConfig):
-            environment.require_tiny(self.environment)
         method = plugins("methods")[self.method.type].value
+        if isinstance(self.policy, TinyPolicyConfig):
+            parts = environment.require_tiny(self.environment)
+            if method.shows_failed_attempts(self.method):
+                _require_retries(self.environment.type, parts.retry_tokens, self.policy.cold_start.retries)
         require_known_roles(self.objective, method.roles(self.method))
+        method.possible_with(self)
         if self.pipeline.lag and not isinstance(self.objective.correction, DecoupledCorrection):
             raise ValueError(
                 f"pipeline.lag: {self.pipeline.lag}; allowed with objective.correction.type: bypass is 0, "
                 "since rollouts of an older policy need importance weights; set it to decoupled"
             )
         return self
+
+
+def _require_retries(environment: str, tokens: int, share: float | None) -> None:
+    """Raise ValueError where a tiny policy would be given prompts that its cold start does not show."""
+    told = "attempts that are told how another failed (method.show_failed_attempt, method.reflection: off)"
+    if not tokens:
+        raise ValueError(
+            f"environment: {environment} has no demonstrations of {told}; with policy.type: tiny switch them "
+            "off (method.show_failed_attempt: off)"
+        )
+    if share == 0.0:
+        raise ValueError(
+            f"policy.cold_start.retries: 0.0 leaves out {told}; allowed is more than 0.0, or null for a "
+            "share that is enough"
+        )

@@ -28,3 +28,6 @@ class TinyParts:
     demonstrations: Callable[[random.Random, ColdStartConfig], Iterator[Sequence[Demonstration]]]
     """An endless stream of demonstrated episodes, each with one conversation or more. It depends on the
     seeded generator alone, and shows no held-out task."""
+    retry_tokens: int = 0
+    """Tokens by which the prompt of an attempt that is told how another failed is longer. 0: such attempts
+    are not demonstrated, whatever `ColdStartConfig.retries` says."""

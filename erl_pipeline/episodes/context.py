@@ -15,6 +15,7 @@ from erl_pipeline.episodes.rows import EpisodeIdentity
 from storage.tables.trajectories import Trajectory
 
 if TYPE_CHECKING:
+    from erl_pipeline.engines.chat_server import ChatServer
     from storage.memory.view import MemoryHit
 
 
@@ -39,6 +40,8 @@ class EpisodeContext:
     ask_memory: Callable[[RetrievalRequest], Awaitable[list[MemoryHit]]]
     mean_metrics: frozenset[str] = frozenset()
     """Metrics of turns that are averaged over an attempt; all others are added up."""
+    chat_server: ChatServer | None = None
+    """A model beside the engine's that the protocol asks, such as a judge."""
 
     def room(self, dialogue: Dialogue) -> int:
         """Tokens that the context has left for the next turn."""
@@ -47,6 +50,7 @@ class EpisodeContext:
     async def sample(self, dialogue: Dialogue, place: Place, turn: int) -> Generation:
         """The policy's next turn in a dialogue; there must be room for it."""
         limits = self.limits.by_role[place.role]
+        assert limits.model is not None
         request = GenerationRequest(
             prompt_token_ids=dialogue.token_ids,
             max_new_tokens=min(limits.max_new_tokens, self.room(dialogue)),

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from erl_pipeline.plan.sources import Sources
 
 
+_RETRIES = 0.5  # share of failures after which a retry is demonstrated, where the method has such prompts
+
+
 class ColdStartSettings(Settings):
     """What the tiny policy follows from; neither the run's seed nor anything that is hidden from it, so that
     all runs of a store share it."""
@@ -37,7 +40,13 @@ class PretrainedSettings(Settings):
 def _cold_start_slice(config: RunConfig, sources: Sources) -> ColdStartSettings:
     assert isinstance(config.policy, TinyPolicyConfig)
     plugin = plugins("environments")[config.environment.type].value
-    return ColdStartSettings(policy=config.policy, environment=plugin.shown_to_tiny(config.environment))
+    method = plugins("methods")[config.method.type].value
+    retries = config.policy.cold_start.retries
+    if retries is None and method.shows_failed_attempts(config.method):
+        retries = _RETRIES
+    shown = config.policy.cold_start.model_copy(update={"retries": retries or None})
+    policy = config.policy.model_copy(update={"cold_start": shown})
+    return ColdStartSettings(policy=policy, environment=plugin.shown_to_tiny(config.environment))
 
 
 def _cold_start(call: StageCall[ColdStartSettings]) -> StageResult:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.config.optimizer import UpdateConfig
+from erl_pipeline.episodes.roles import trainable
 from erl_pipeline.objectives.advantages import group_advantages
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
@@ -75,7 +76,8 @@ def _slice(config: RunConfig, _sources: Sources) -> UpdateSettings:
 
 
 def _compute(call: StageCall[UpdateSettings]) -> StageResult:
-    """Train on every trajectory of the rollouts, whatever its role; write the new checkpoint."""
+    """Train on every trajectory of the rollouts, but for roles that are never trained; write the new
+    checkpoint."""
     from storage.tables.trajectories import read_trajectories
 
     settings = call.settings
@@ -89,21 +91,26 @@ def _compute(call: StageCall[UpdateSettings]) -> StageResult:
         reference=_reference(call),
     )
     metrics = trainer.reinforce(work, count_steps(call, settings.update.optimizer_steps))
-    return training_result(call, trainer, metrics)
+    result = training_result(call, trainer, metrics)
+    never_trained = len(rows) - len(work.sequences)
+    if never_trained:
+        left_out = {"dropped_never_trained": never_trained}
+        result = replace(result, counters={**result.counters, **left_out})
+    return result
 
 
 def training_sequences(
     trajectories: Sequence[Trajectory], objective: ObjectiveConfig
 ) -> list[TrainingSequence]:
-    """Trajectories with their advantages; groups are those of the rows, one for each task and role."""
+    """Trajectories with their advantages; groups are those of the rows, one for each task and role. Roles
+    that are never trained are in no group and give no sequence."""
+    trained = trainable(trajectories)
     advantages = group_advantages(
-        [row.reward for row in trajectories],
-        [row.group_id for row in trajectories],
+        [row.reward for row in trained],
+        [row.group_id for row in trained],
         objective.advantage_normalization,
     )
-    return [
-        trajectory_sequence(row, advantage) for row, advantage in zip(trajectories, advantages, strict=True)
-    ]
+    return [trajectory_sequence(row, advantage) for row, advantage in zip(trained, advantages, strict=True)]
 
 
 def _reference(call: StageCall[UpdateSettings]) -> LoadPolicy | Literal["own_base"] | None:

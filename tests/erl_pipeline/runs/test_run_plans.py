@@ -97,6 +97,14 @@ def test_what_goes_into_what() -> None:
     }
 
 
+def test_whole_episodes_are_evaluated_with_the_memory_of_their_iteration() -> None:
+    made = plan("evaluation.whole_episodes=true")
+    assert "memory" not in inputs(made, 0, "evaluate")
+    assert inputs(made, 2, "evaluate")["memory"] == "index_memory of iteration 2"
+    without = plan("evaluation.whole_episodes=true", "method.memory=off")
+    assert "memory" not in inputs(without, 2, "evaluate")
+
+
 def test_the_kl_term_refers_to_the_first_checkpoint() -> None:
     made = plan("objective.kl_coefficient=0.1", "objective.kl_estimator=k3")
     assert inputs(made, 3, "update_policy")["reference"] == "bootstrap"
@@ -128,7 +136,7 @@ CHANGED: Mapping[str, tuple[Set[str], Set[str]]] = {
     "environment.rows=[3, 3]": ({"prepare_tasks", "bootstrap", "evaluate"}, STAGES),
     "policy.layers=2": ({"bootstrap", "evaluate"}, STAGES),
     "sampling.temperature=0.5": ({"evaluate"}, STAGES),
-    "method.max_reflection_tokens=4": ({"evaluate"}, STAGES),
+    "method.sampling.reflection.max_new_tokens=4": ({"evaluate"}, STAGES),
     "evaluation.samples_per_task=3": ({"evaluate"}, set()),
     "method.memory.top_k=2": (set(), STAGES),
     "rollouts.group_size=4": (set(), STAGES),

@@ -17,8 +17,9 @@ from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.frozen_lake.steps import Step
 from erl_pipeline.environments.frozen_lake.tiny.player import ScriptedPlayer
 from erl_pipeline.environments.frozen_lake.tiny.prompts import UNKNOWN, CompactPrompts
+from erl_pipeline.environments.frozen_lake.tiny.retries import demonstrate_retry, play_out
 from erl_pipeline.environments.frozen_lake.world import Symbols, World
-from erl_pipeline.environments.messages import Message, user_message
+from erl_pipeline.environments.messages import Message
 from erl_pipeline.environments.prompt_format import AttemptReport
 from erl_pipeline.environments.tiny_parts import Demonstration
 
@@ -28,7 +29,8 @@ _BLANK_MEMORY = 0.5  # share of reflections that are demonstrated without a memo
 def demonstrate(
     stream: random.Random, environment: FrozenLakeConfig, cold_start: ColdStartConfig, boards: Sequence[Board]
 ) -> list[Demonstration]:
-    """One attempt at a random board in a random world and, where it failed, a reflection on it."""
+    """One attempt at a random board in a random world and, where it failed, a reflection on it; perhaps also
+    an attempt that is told of the failed one."""
     board = stream.choice(boards)
     world = _random_world(stream, environment)
     prompts = CompactPrompts(environment.action_words)
@@ -44,21 +46,20 @@ def demonstrate(
 
     observation = env.reset()
     attempt = prompts.attempt("", observation, [slots_text(notes)])
-    while True:
-        text = player.move() if environment.action_mode == "step" else player.plan(environment.max_steps)
-        attempt.append(_says(text))
-        moved = env.step(text)
-        if moved.done:
-            break
-        player.learn(env.steps[-1])
-        attempt.append(user_message(moved.observation))
-    if moved.reward > 0:
+    reward = play_out(env, player, environment, attempt)
+    if reward > 0:
         return [attempt]
 
     memory = {} if stream.random() < _BLANK_MEMORY else _some_truth(stream, world)
-    report = AttemptReport(observation, env.trace(), env.feedback(), moved.reward)
+    report = AttemptReport(observation, env.trace(), env.feedback(), reward)
     asked = prompts.reflection("", report, [slots_text(memory)])
-    return [attempt, [*asked, _says(slots_text({**memory, **seen_moves(env.steps)}))]]
+    seen = seen_moves(env.steps)
+    reflection = slots_text({**memory, **seen})
+    shown: list[Demonstration] = [attempt, [*asked, _says(reflection)]]
+    if cold_start.retries and stream.random() < cold_start.retries:
+        chance = cold_start.random_intent
+        shown.append(demonstrate_retry(stream, environment, chance, board, env, seen, reflection))
+    return shown
 
 
 def slots_text(known: Mapping[Direction, str]) -> str:

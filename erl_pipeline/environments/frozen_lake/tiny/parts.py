@@ -33,7 +33,7 @@ def tiny_parts(settings: FrozenLakeConfig) -> TinyParts | None:
         while True:
             yield demonstrate(stream, settings, cold_start, boards)
 
-    return TinyParts(vocabulary(settings), context_length(settings), demonstrations)
+    return TinyParts(vocabulary(settings), context_length(settings), demonstrations, retry_tokens(settings))
 
 
 def vocabulary(settings: FrozenLakeConfig) -> tuple[str, ...]:
@@ -62,3 +62,8 @@ def context_length(settings: FrozenLakeConfig) -> int:
     reflection = cells + STEP_WORDS * settings.max_steps + 2 * SLOTS + 8
     spare = 6 * settings.max_steps
     return max(attempt + spare, reflection + spare)
+
+
+def retry_tokens(settings: FrozenLakeConfig) -> int:
+    """Tokens of the failed attempt in the prompt of the next: "trace", its steps, and how it ended."""
+    return STEP_WORDS * settings.max_steps + 2
