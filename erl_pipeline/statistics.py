@@ -52,6 +52,18 @@ class RateDifference:
     high: float
 
 
+@dataclass(frozen=True)
+class MeanEstimate:
+    """A mean of numbers from several tasks with the ends of its 95 % interval. With one task nothing is known
+    of how tasks differ: `low` and `high` are None."""
+
+    value: float
+    low: float | None
+    high: float | None
+    tasks: int
+    count: int
+
+
 def wilson_interval(rate: float, attempts: float) -> tuple[float, float]:
     """The 95 % score interval of a proportion (Wilson 1927), sound near 0 and 1 and for few attempts.
 
@@ -149,3 +161,53 @@ def rate_difference(rate: Estimate, other: Estimate) -> RateDifference:
     down = math.hypot(rate.value - rate.low, other.high - other.value)
     up = math.hypot(rate.high - rate.value, other.value - other.low)
     return RateDifference(value, max(-1.0, value - down), min(1.0, value + up))
+
+
+def mean_over_tasks(values: Mapping[str, Sequence[float]]) -> MeanEstimate:
+    """The mean of all numbers, keyed by the task that they are of.
+
+    The interval is Student's t with tasks - 1 degrees of freedom; the variance is taken between tasks, as
+    that of a ratio of totals, linearised (Cochran 1977, "Sampling Techniques", section 6.3). Raises
+    ValueError without tasks or for a task without numbers.
+    """
+    if not values or not all(values.values()):
+        raise ValueError("a mean over tasks needs tasks, each with at least one number")
+    tasks, count = len(values), sum(map(len, values.values()))
+    mean = math.fsum(math.fsum(each) for each in values.values()) / count
+    if tasks == 1:
+        return MeanEstimate(mean, None, None, tasks, count)
+    squares = math.fsum((math.fsum(each) - mean * len(each)) ** 2 for each in values.values())
+    half_width = student_quantile(tasks - 1) * math.sqrt(tasks / (tasks - 1) * squares) / count
+    return MeanEstimate(mean, mean - half_width, mean + half_width, tasks, count)
+
+
+def student_quantile(degrees: int) -> float:
+    """The 97.5 % quantile of Student's t: 95 % of the distribution lie within plus and minus this value.
+
+    Bisection on the closed form for whole degrees of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4).
+    """
+    if degrees < 1:
+        raise ValueError(f"Student's t needs at least one degree of freedom, got {degrees}")
+    low, high = 0.0, 1e3
+    for _ in range(80):
+        middle = (low + high) / 2
+        if _student_coverage(middle, degrees) < 0.95:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def _student_coverage(t: float, degrees: int) -> float:
+    """Probability that |T| <= t."""
+    angle = math.atan2(t, math.sqrt(degrees))
+    cosine = math.cos(angle)
+    odd = degrees % 2 == 1
+    term = cosine if odd else 1.0
+    total = 0.0
+    for power in range(2 if odd else 1, degrees, 2):
+        total += term
+        term *= power / (power + 1) * cosine**2
+    if odd:
+        return 2 / math.pi * (angle + math.sin(angle) * total)
+    return math.sin(angle) * total

@@ -5,36 +5,54 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from erl_pipeline.evaluation.memory_effect import MemoryEffect
-    from erl_pipeline.statistics import Estimate
+    from erl_pipeline.evaluation.memory_effect import Arm, MemoryEffect
+    from erl_pipeline.statistics import MeanEstimate
 
 
-def effect_lines(effect: MemoryEffect, what: str, others: str) -> list[str]:
-    """What a comparison shows; `what` was seen or not, such as `this entry`; `others` says what it is
-    against."""
-    if effect.with_memory is None:
-        return [f"no attempt followed a prompt that held {what}"]
-    lines = [_line(f"attempts after a prompt that held {what}", effect.with_memory)]
-    if effect.without is None:
-        return [*lines, f"there is no comparison: there are no {others}"]
-    lines.append(_line(others, effect.without))
-    if effect.without_same_iterations is None or effect.difference is None:
+def effect_lines(effect: MemoryEffect) -> list[str]:
+    """Whether memory helps: the two sides, and their difference within groups."""
+    if effect.guided is None:
+        return ["no attempt followed a search of the memory"]
+    lines = [_line("attempts after a reflection that could see memory", effect.guided)]
+    if effect.free is None:
         return [
             *lines,
-            "there is no fair comparison: those others are from other iterations, hence of other policies",
+            "memory was withheld from none (method.memory.withhold), so there is nothing to compare with",
         ]
-    difference = effect.difference
-    lines.append(_line("of these in the same iterations", effect.without_same_iterations))
-    lines.append(
-        f"difference in the same iterations: {difference.value:+.3f} ({difference.low:+.3f} to "
-        f"{difference.high:+.3f}); who sees memory is not drawn by lot, so this is a hint and no proof"
-    )
-    return lines
+    lines.append(_line("attempts after one that memory was withheld from", effect.free))
+    if effect.effect is None:
+        return [*lines, "no group has both, so there is nothing to compare with"]
+    return [
+        *lines,
+        f"effect of memory on reward: {interval(effect.effect)}, {effect.effect.count} compared with their "
+        f"groups, of {effect.effect.tasks} tasks; the seed drew who sees memory, so this is what it did",
+    ]
 
 
-def _line(what: str, estimate: Estimate) -> str:
-    successes = round(estimate.value * estimate.attempts)
+def credit_line(credit: MeanEstimate | None) -> str:
+    """What those gained who saw an entry."""
+    if credit is None:
+        return "credit: nothing to compare with, for no group has some that saw it and some without memory"
     return (
-        f"{what}: {successes} of {estimate.attempts} succeeded, {estimate.value:.3f} "
-        f"({estimate.low:.3f} to {estimate.high:.3f})"
+        f"credit: {interval(credit)}; {credit.count} that saw it were compared with those of their groups "
+        f"from whom memory was withheld, at {credit.tasks} tasks, and shrunk to 0"
+    )
+
+
+def interval(estimate: MeanEstimate | None) -> str:
+    """`+0.120 (-0.020 to +0.260)`."""
+    if estimate is None:
+        return "-"
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:+.3f} (one task: no interval)"
+    return f"{estimate.value:+.3f} ({estimate.low:+.3f} to {estimate.high:+.3f})"
+
+
+def _line(what: str, arm: Arm) -> str:
+    rate = arm.success
+    successes = round(rate.value * rate.attempts)
+    gain = "" if arm.gain is None else f"; over other first attempts at the same tasks {interval(arm.gain)}"
+    return (
+        f"{what}: {successes} of {rate.attempts} succeeded, {rate.value:.3f} "
+        f"({rate.low:.3f} to {rate.high:.3f}){gain}"
     )

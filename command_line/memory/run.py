@@ -12,11 +12,19 @@ from erl_pipeline.policies.embedding import SentenceEmbedder
 from erl_pipeline.runs.config import run_config
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
-from storage.memory.chain import Delta, read_chain, scan_entries, scan_removed
-from storage.memory.entries import MemoryEntry
+from storage.memory.chain import (
+    Delta,
+    held_entries,
+    read_chain,
+    removal_of,
+    scan_changes,
+    scan_entries,
+    states,
+)
+from storage.memory.entries import MemoryEntry, entry_of
 from storage.memory.history import latest_version, memory_versions
+from storage.memory.operations import Operation
 from storage.memory.reflection_memory import ReflectionMemory
-from storage.memory.removals import Removal
 from storage.memory.standalone import STANDALONE
 from storage.memory.view import MemoryView
 from storage.runs.run import Run, RunStore
@@ -44,11 +52,10 @@ class RunMemory:
 
     def held(self) -> pl.LazyFrame:
         """The entries of this version."""
-        removed = scan_removed(self.deltas).select("entry_id").unique()
-        return scan_entries(self.deltas).join(removed, on="entry_id", how="anti", maintain_order="left")
+        return held_entries(self.deltas)
 
     def find(self, identifier: str) -> MemoryEntry:
-        """An entry that the memory holds or held, by its id or the beginning of one.
+        """An entry that the memory holds or held, as it was last, by its id or the beginning of one.
 
         Raises InputError for none or several.
         """
@@ -59,8 +66,8 @@ class RunMemory:
         exact = found.filter(pl.col("entry_id") == identifier)
         found = exact if exact.height else found
         if found.height == 1:
-            row = found.row(0, named=True)
-            return MemoryEntry(**{**row, "parent_entry_ids": tuple(row["parent_entry_ids"])})
+            brought = entry_of(found.row(0, named=True))
+            return states(self.deltas).get(brought.entry_id, brought)
         if not found.height:
             raise InputError(
                 f"the memory of run {self.run.name} never held an entry {identifier}; "
@@ -69,10 +76,13 @@ class RunMemory:
         some = ", ".join(found["entry_id"].head(5))
         raise InputError(f"{found.height} entries begin with {identifier!r}: {some}. Give more of the id.")
 
-    def removal(self, entry_id: str) -> Removal | None:
+    def operations(self, entry_id: str) -> pl.DataFrame:
+        """Everything that memory versions did with an entry after it was added."""
+        return scan_changes(self.deltas).filter(pl.col("entry_id") == entry_id).collect()
+
+    def removal(self, entry_id: str) -> Operation | None:
         """How an entry left the memory; None for one that it holds."""
-        rows = scan_removed(self.deltas).filter(pl.col("entry_id") == entry_id).collect()
-        return Removal(**rows.row(0, named=True)) if rows.height else None
+        return removal_of(self.deltas, entry_id)
 
 
 def open_memory(store_uri: str, run_name: str, iteration: int | None = None) -> RunMemory:

@@ -96,6 +96,10 @@ class Environment(Protocol):
         ...
 
 
+def _no_test_tasks(settings: Any, seed: int) -> Sequence[Task]:
+    return ()
+
+
 def _no_prompts(settings: Any) -> PromptFormat | None:
     return None
 
@@ -125,6 +129,12 @@ class EnvironmentPlugin(Generic[SettingsT]):
     the beginning of the same list."""
     open: Callable[[SettingsT, Task], Environment]
     """A fresh environment for the attempts of one episode."""
+    test_tasks: Callable[[SettingsT, int], Sequence[Task]] = _no_test_tasks
+    """The tasks of a third split, which `compare` alone reports on: none of them equals a training or a
+    held-out task, so that no setting was tuned on them. The number is the run's seed. Empty where these
+    settings give no such split."""
+    test_needs: str = ""
+    """The settings with which `test_tasks` gives some, such as `test_boards: 256`."""
     tasks_from_file: Callable[[SettingsT, int, Path], Sequence[Task]] | None = None
     """The tasks of a file. Raises `InputError` naming the file, the line and what is wrong."""
     prompts: Callable[[SettingsT], PromptFormat | None] = _no_prompts

@@ -12,6 +12,7 @@ from erl_pipeline.episodes.guarded_environment import GuardedEnvironment
 from erl_pipeline.episodes.limits import EpisodeLimits
 from erl_pipeline.episodes.requests import RetrievalRequest, SampleRequest
 from erl_pipeline.episodes.rows import EpisodeIdentity
+from erl_pipeline.episodes.withholding import subgroup_of
 from storage.tables.trajectories import Trajectory
 
 if TYPE_CHECKING:
@@ -39,6 +40,13 @@ class EpisodeContext:
     ask_memory: Callable[[RetrievalRequest], Awaitable[list[MemoryHit]]]
     mean_metrics: frozenset[str] = frozenset()
     """Metrics of turns that are averaged over an attempt; all others are added up."""
+    withhold: float = 0.0
+    """Share of a group's samples that see no memory."""
+
+    @property
+    def subgroup(self) -> str | None:
+        """`guided`, or `free` where this episode is to see no memory; None where all may see it."""
+        return subgroup_of(self.identity, self.withhold)
 
     def room(self, dialogue: Dialogue) -> int:
         """Tokens that the context has left for the next turn."""

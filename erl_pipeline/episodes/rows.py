@@ -55,6 +55,11 @@ class EpisodeIdentity:
         )
 
 
+def group_id(iteration: int, task_id: str, role: str, revision: int) -> str:
+    """The group in which a trajectory's reward is compared."""
+    return f"{iteration}/{task_id}/{role}/{revision}"
+
+
 def opening_messages(row: Trajectory) -> tuple[Message, ...]:
     """The messages of a trajectory before the policy first spoke."""
     messages: list[Message] = json.loads(row.messages)
@@ -72,7 +77,8 @@ class Outcome:
     """What a conversation of an episode led to; the names are those of the columns.
 
     `parent` is the trajectory that led to this one, `text` a reflection as it is used, `hits` are the memory
-    entries that stood in the prompt; None where no memory was asked. `metrics` are the environment's.
+    entries that stood in the prompt; None where no memory was asked. `subgroup` is its part of a group that
+    is split. `metrics` are the environment's.
     """
 
     role: str
@@ -85,6 +91,7 @@ class Outcome:
     feedback: str
     text: str | None = None
     hits: Sequence[MemoryHit] | None = None
+    subgroup: str | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -104,8 +111,8 @@ def trajectory(
         role=role,
         revision_index=revision,
         sample_index=episode.sample_index,
-        group_id=f"{origin.iteration}/{task.task_id}/{role}/{revision}",
-        subgroup=None,
+        group_id=group_id(origin.iteration, task.task_id, role, revision),
+        subgroup=outcome.subgroup,
         prompt_token_ids=dialogue.prompt_token_ids,
         response_token_ids=tuple(dialogue.response_token_ids),
         response_mask=tuple(dialogue.response_mask),

@@ -11,6 +11,7 @@ from erl_pipeline.config.base import PluginSettings
 if TYPE_CHECKING:
     from erl_pipeline.config.generation import SamplingConfig
     from erl_pipeline.config.memory import RetrievalSettings
+    from erl_pipeline.config.run import RunConfig
     from erl_pipeline.environments.prompt_format import PromptFormat
     from erl_pipeline.episodes.context import EpisodeProtocol
     from erl_pipeline.episodes.limits import RoleLimits
@@ -65,6 +66,10 @@ def _nothing_more(_planner: Planner, state: RunState) -> RunState:
     return state
 
 
+def _all_is_possible(_config: RunConfig) -> None:
+    return None
+
+
 @dataclass(frozen=True)
 class Method(Generic[SettingsT]):
     """A method, as an entry point of group `erl_pipeline.methods` names it."""
@@ -93,3 +98,5 @@ class Method(Generic[SettingsT]):
     """Further packages whose code decides what happens; the method's own always counts."""
     plan_beginning: Callable[[Planner, RunState], RunState] = _nothing_more
     """Plans what the method needs once, before the first iteration, such as a second model."""
+    require_possible: Callable[[RunConfig], None] = _all_is_possible
+    """Raises ValueError, naming them, for settings of a run that the method cannot have together."""

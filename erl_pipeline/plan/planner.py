@@ -47,12 +47,13 @@ class Planner:
         self.nodes: list[PlannedStage] = []
         self.displaced: list[tuple[PlannedStage, Recipe]] = []
         """Each shared stage that was asked for, and the recipe that this configuration gives it."""
+        self._at: dict[Place, str] = {}
         self._recorded = recorded
         self._partial = partial
         self._shared = shared or {}
         # Requests to forget are committed when they are made, before any plan with them.
         self._known = {*external, *(request for each in self.requests.values() for request in each)}
-        self._equal: dict[Settings, Settings] = {}
+        self._equal: dict[tuple[type, str], Settings] = {}
         self._slices: dict[str, Settings] = {}
         self._dumped: dict[int, tuple[Settings, SharedJson]] = {}
         self._code: dict[tuple[CodeOwner, ...], SharedJson] = {}
@@ -70,7 +71,7 @@ class Planner:
 
     def shared(self, settings: SettingsT) -> SettingsT:
         """Settings that a method makes for each iteration anew, as one object for all that are equal."""
-        found = self._equal.setdefault(settings, settings)
+        found = self._equal.setdefault((type(settings), settings.model_dump_json()), settings)
         assert isinstance(found, type(settings))
         return found
 
@@ -107,9 +108,14 @@ class Planner:
                 raise ConfigError(
                     f"{node.title}: its input {name} ({artifact_id or 'none'}) is made by no stage before it"
                 )
-        self._known.add(node.artifact_id)
-        self.nodes.append(node)
-        return node.artifact_id
+        return self.take(node)
+
+    def planned(self, stage: Stage[Any], iteration: int) -> str | None:
+        """The artifact that a stage makes in an iteration, where it is in the plan already.
+
+        A branch finds what it shares with the run that it comes from too.
+        """
+        return self._at.get(Place(iteration, stage.name, ""))
 
     def evaluation_due(self, stage: Stage[Any], iteration: int, *, last: bool, every: int | None) -> bool:
         """Whether an iteration ends with an evaluation; of a run planned as it was made, whether it did.
@@ -125,6 +131,7 @@ class Planner:
     def take(self, node: PlannedStage) -> str:
         """Put in a stage as another plan has it; the id of its artifact."""
         self._known.add(node.artifact_id)
+        self._at[node.place] = node.artifact_id
         self.nodes.append(node)
         return node.artifact_id
 

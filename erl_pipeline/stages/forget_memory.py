@@ -20,7 +20,7 @@ class ForgetSettings(Settings):
 
 def _compute(call: StageCall[ForgetSettings]) -> StageResult:
     """Write the memory version without the entry that the request names."""
-    from storage.memory.chain import REMOVALS_FILE
+    from storage.memory.chain import OPERATIONS_FILE
     from storage.memory.forgetting import write_forgotten
 
     parent = call.inputs[MEMORY].manifest.artifact_id
@@ -28,7 +28,7 @@ def _compute(call: StageCall[ForgetSettings]) -> StageResult:
     removed = write_forgotten(call.resources.store, call.folder, parent, request, call.artifact_id)
     return StageResult(
         counters={"entries_forgotten": removed},
-        rows={REMOVALS_FILE: removed},
+        rows={OPERATIONS_FILE: removed},
         memory_version=call.artifact_id,
     )
 

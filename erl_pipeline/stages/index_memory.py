@@ -1,7 +1,8 @@
-"""The stage that adds an iteration's successful reflections to the memory."""
+"""The stage that adds an iteration's successful reflections to the memory, and credits what was seen."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -26,15 +27,17 @@ class IndexSettings(Settings):
 
 
 def _compute(call: StageCall[IndexSettings]) -> StageResult:
-    """Write what is new: texts whose next attempt succeeded.
+    """Write what changes: texts whose next attempt succeeded are added, or return the entry that says the
+    same; entries that were seen are updated by what those gained who saw them; a full memory evicts.
 
-    Near-duplicates are merged and a full memory evicts, as configured. The artifact holds what changed; the
-    LanceDB table of the run follows from these artifacts, and can always be made again from them.
+    The artifact holds what changed; the LanceDB table of the run follows from these artifacts, and can always
+    be made again from them.
     """
-    from storage.memory.chain import EMPTY_MEMORY, ENTRIES_FILE, PARENT_INPUT, REMOVALS_FILE
-    from storage.memory.entries import write_delta
-    from storage.memory.removals import write_removals
-    from storage.memory.selection import MemoryLimits, compact
+    from storage.memory.chain import EMPTY_MEMORY, PARENT_INPUT
+    from storage.memory.changes import plan_change, write_change
+    from storage.memory.credit import evidence, observations
+    from storage.memory.selection import MemoryLimits
+    from storage.memory.use import memory_searches
     from storage.tables.trajectories import read_trajectories
 
     settings, version = call.settings, call.artifact_id
@@ -42,26 +45,27 @@ def _compute(call: StageCall[IndexSettings]) -> StageResult:
     memory = call.resources.memory(keep.embedding_model)
     parent = call.inputs.get(PARENT_INPUT)
     before = memory.at(EMPTY_MEMORY if parent is None else parent.manifest.artifact_id)
-    trajectories = read_trajectories(trajectory_files(call.inputs["rollouts"], call.resources.store))
-    entries = list(new_entries(trajectories, version, settings))
-    limits = MemoryLimits(keep.merge_similarity, keep.max_entries, keep.evict or "oldest")
-    removals = compact(before, entries, limits, memory.embedder, version)
-    rows = {ENTRIES_FILE: write_delta(call.folder / ENTRIES_FILE, entries, memory.embedder)}
-    if removals:
-        rows[REMOVALS_FILE] = write_removals(call.folder / REMOVALS_FILE, removals)
-    reasons = [removal.reason for removal in removals]
-    counters = {
-        "entries_added": len(entries) - reasons.count("merged"),
-        "entries": before.count() + len(entries) - len(removals),
-    }
-    for reason in sorted(set(reasons)):
-        counters[f"entries_{reason}"] = reasons.count(reason)
-    return StageResult(counters=counters, rows=rows, memory_version=version)
+    files = trajectory_files(call.inputs["rollouts"], call.resources.store)
+    trajectories = read_trajectories(files)
+    searches = memory_searches(files)
+    change = plan_change(
+        before,
+        list(new_entries(trajectories, version, settings)),
+        evidence(searches),
+        MemoryLimits(keep.merge_similarity, keep.max_entries, keep.evict or "oldest"),
+        memory.embedder,
+        iteration=max((row.iteration for row in trajectories), default=0),
+        version=version,
+    )
+    rows = write_change(call.folder, change, memory.embedder)
+    differences = [each.difference for each in observations(searches)]
+    effect = {"memory_effect": math.fsum(differences) / len(differences)} if differences else {}
+    return StageResult(counters=change.counters, metrics=effect, rows=rows, memory_version=version)
 
 
 INDEX_MEMORY = Stage(
     name="index_memory",
-    version=3,
+    version=4,
     output="memory",
     settings=IndexSettings,
     compute=_compute,
@@ -71,12 +75,11 @@ INDEX_MEMORY = Stage(
 def new_entries(
     trajectories: Sequence[Trajectory], memory_version: str, settings: IndexSettings
 ) -> Iterator[MemoryEntry]:
-    """Memory entries of one iteration's trajectories, in their order; one for each text that led to
-    success."""
+    """Memory entries of one iteration's trajectories, in their order; one for each trajectory whose text led
+    to success."""
     from erl_pipeline.episodes.rows import opening_messages, situation
     from storage.memory.entries import MemoryEntry
 
-    by_id = {row.trajectory_id: row for row in trajectories}
     openings = {
         row.episode_id: opening_messages(row) for row in trajectories if row.role == settings.opening_role
     }
@@ -84,7 +87,6 @@ def new_entries(
         if row.role != settings.text_role or not row.success or row.text is None:
             continue
         opening = openings[row.episode_id]
-        failed = by_id[row.parent_trajectory_id or ""]
         yield MemoryEntry(
             entry_id=f"m-{row.trajectory_id}",
             kind="reflection",
@@ -93,10 +95,9 @@ def new_entries(
             task_text=opening[-1]["content"],
             feedback=row.feedback,
             key_text=situation(opening, row.feedback),
-            reward_before=failed.reward,
-            reward_after=row.reward,
             source_trajectory_id=row.trajectory_id,
             iteration=row.iteration,
+            last_iteration=row.iteration,
             policy_version=row.policy_version,
             parent_entry_ids=row.memory_entry_ids,
             memory_version=memory_version,

@@ -93,7 +93,7 @@ def play_episodes(
     call: StageCall[Any],
     settings: PlaySettings,
     tasks: Sequence[Task],
-    samples: range,
+    samples: range | Sequence[range],
     *,
     iteration: int,
     run_seed: int,
@@ -104,6 +104,7 @@ def play_episodes(
     """One episode for each task and sample index, with the checkpoint among the stage's inputs.
 
     Args:
+        samples: the sample indices of every task, or of each.
         temperature: instead of the settings' own; 0 takes the most probable token each time.
         first_only: an episode is its first attempt.
         own: how episodes go, where not as the method has it; the two before have no say then.
@@ -152,6 +153,7 @@ def play_episodes(
             memory_version="" if memory is None else memory.manifest.artifact_id,
             run_seed=run_seed,
         ),
+        withhold=settings.retrieval.withhold if settings.retrieval is not None else 0.0,
     )
     progress = _EpisodeProgress(call)
     played = play.play_episodes(
@@ -254,19 +256,28 @@ def _served(
 def _retrieve(call: StageCall[Any], settings: PlaySettings) -> Retrieve:
     """Answers retrievals from the memory version among the stage's inputs."""
     from erl_pipeline.episodes.requests import RetrievalRequest, nothing_remembered
+    from storage.memory.scoring import Scoring
     from storage.memory.view import MemoryHit
 
     memory, how = call.inputs.get(MEMORY), settings.retrieval
     if memory is None or how is None:
         return nothing_remembered
     view = call.resources.memory(how.embedding_model).at(memory.manifest.artifact_id)
+    scoring = Scoring(
+        credit_weight=how.credit_weight,
+        support_weight=how.support_weight,
+        retrieval_penalty=how.retrieval_penalty,
+        candidates=how.candidates or how.top_k,
+        min_similarity=how.min_similarity,
+        fallback=how.fallback or "none",
+    )
 
     def retrieve(requests: Sequence[RetrievalRequest]) -> list[list[MemoryHit]]:
         answers: dict[int, list[MemoryHit]] = {}
         task_types = {request.task_type if how.same_task_type else None for request in requests}
         for task_type in sorted(task_types, key=str):
             indices = [i for i, each in enumerate(requests) if task_type in (None, each.task_type)]
-            hits = view.search([requests[i].situation for i in indices], how.top_k, task_type=task_type)
+            hits = view.retrieve([requests[i].situation for i in indices], how.top_k, scoring, task_type)
             answers.update(zip(indices, hits, strict=True))
         return [answers[i] for i in range(len(requests))]
 

@@ -16,7 +16,7 @@ from storage.runs.run import Run
 
 _ROW_FACTS: dict[RowKind, tuple[str, ...]] = {
     "trajectory": ("role", "task_id", "iteration", "reward"),
-    "memory_entry": ("task_type", "iteration", "reward_before", "reward_after"),
+    "memory_entry": ("task_type", "iteration"),
     "sft_row": ("task_id", "iteration"),
 }
 

@@ -1,7 +1,8 @@
-"""Memory versions as committed artifacts: what each added to its parent, and what it removed.
+"""Memory versions as committed artifacts: what each added to its parent, and its operations on entries.
 
-A memory version is an artifact with Parquet files of the tables `memory` and `memory_removals`; its input
-`memory` names its parent. The entries of a version are all that its chain added, less all that it removed.
+A memory version is an artifact with Parquet files of the tables `memory` and `memory_operations`; its input
+`memory` names its parent. The entries of a version are all that its chain added, as its operations changed
+them, less those that it removed.
 """
 
 from __future__ import annotations
@@ -12,12 +13,21 @@ from pathlib import Path
 
 import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from storage.artifacts.store import Artifact, ArtifactStore
 from storage.errors import InputError
-from storage.memory.entries import MEMORY, iterate_delta, scan_deltas
-from storage.memory.removals import MEMORY_REMOVALS, Removal, read_removals, scan_removals
+from storage.memory.entries import MEMORY, MemoryEntry, entry_of, iterate_delta, scan_deltas
+from storage.memory.operations import (
+    MEMORY_OPERATIONS,
+    STATE_COLUMNS,
+    Operation,
+    apply,
+    by_entry,
+    changed,
+    operation_of,
+    read_operations,
+    scan_operations,
+)
 
 EMPTY_MEMORY = "empty"
 """The version of a memory that nothing was added to yet."""
@@ -26,7 +36,7 @@ PARENT_INPUT = "memory"
 """Name of the input by which an artifact of memory names its parent."""
 
 ENTRIES_FILE = "entries.parquet"
-REMOVALS_FILE = "removals.parquet"
+OPERATIONS_FILE = "operations.parquet"
 
 
 @dataclass(frozen=True)
@@ -37,16 +47,16 @@ class Delta:
     parent: str
     iteration: int | None
     entry_files: tuple[Path, ...]
-    removal_files: tuple[Path, ...]
+    operation_files: tuple[Path, ...]
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Rows of the entries that it brought, with vectors, those included that it removed itself."""
         for path in self.entry_files:
             yield from iterate_delta(path)
 
-    def removals(self) -> list[Removal]:
-        """What it took out or did not let in."""
-        return read_removals(self.removal_files)
+    def operations(self) -> list[Operation]:
+        """What it did with entries, its own and earlier ones."""
+        return read_operations(self.operation_files)
 
 
 def read_delta_of(artifacts: ArtifactStore, version: str) -> Delta:
@@ -55,12 +65,12 @@ def read_delta_of(artifacts: ArtifactStore, version: str) -> Delta:
     Raises InputError for an artifact that is no memory version, DamagedArtifact for a damaged one.
     """
     artifact = artifacts.open(version)
-    entries, removals = _files(artifact, MEMORY.name), _files(artifact, MEMORY_REMOVALS.name)
+    entries, operations = _files(artifact, MEMORY.name), _files(artifact, MEMORY_OPERATIONS.name)
     manifest = artifact.manifest
-    if not entries and not removals:
+    if not entries and not operations:
         raise InputError(f"artifact {version} ({manifest.stage}) is no memory version.")
     parent = manifest.inputs.get(PARENT_INPUT, EMPTY_MEMORY)
-    return Delta(version, parent, manifest.iteration, entries, removals)
+    return Delta(version, parent, manifest.iteration, entries, operations)
 
 
 def read_chain(
@@ -83,25 +93,61 @@ def scan_entries(deltas: Sequence[Delta]) -> pl.LazyFrame:
     return scan_deltas([path for delta in deltas for path in delta.entry_files])
 
 
-def scan_removed(deltas: Sequence[Delta]) -> pl.LazyFrame:
-    """Every removal of the deltas."""
-    return scan_removals([path for delta in deltas for path in delta.removal_files])
+def scan_changes(deltas: Sequence[Delta]) -> pl.LazyFrame:
+    """Every operation of the deltas."""
+    return scan_operations([path for delta in deltas for path in delta.operation_files])
+
+
+def removal_of(deltas: Sequence[Delta], entry_id: str) -> Operation | None:
+    """How an entry left; None where it did not."""
+    named = (pl.col("entry_id") == entry_id) & (pl.col("operation") == "remove")
+    found = scan_changes(deltas).filter(named).collect().to_dicts()
+    return operation_of(found[0]) if found else None
 
 
 def remaining(deltas: Sequence[Delta]) -> Iterator[pa.RecordBatch]:
-    """Rows of the entries that a chain has left, in the order they were brought in."""
-    removed = {removal.entry_id for delta in deltas for removal in delta.removals()}
+    """Rows of the entries that a chain has left, as it left them, in the order they were brought in."""
+    operations = by_entry(operation for delta in deltas for operation in delta.operations())
     for delta in deltas:
         for batch in delta.batches():
-            yield without(batch, removed)
+            yield apply(batch, operations)
 
 
-def without(batch: pa.RecordBatch, removed: set[str]) -> pa.RecordBatch:
-    """The rows of a batch whose entries are not among `removed`."""
-    if not removed:
-        return batch
-    gone = pc.is_in(batch.column("entry_id"), value_set=pa.array(sorted(removed), pa.string()))
-    return batch.filter(pc.invert(gone))
+def held_entries(deltas: Sequence[Delta]) -> pl.LazyFrame:
+    """The entries that a chain has left, as it left them, with vectors, in the order they were brought in."""
+    operations = scan_changes(deltas).select("entry_id", "operation")
+    removed = operations.filter(pl.col("operation") == "remove").select("entry_id").unique()
+    entries = scan_entries(deltas).join(removed, on="entry_id", how="anti", maintain_order="left")
+    touched = states(deltas)
+    if not touched:
+        return entries
+    now = pl.LazyFrame(
+        [
+            {"entry_id": each.entry_id, **{name: getattr(each, name) for name in STATE_COLUMNS}}
+            for each in touched.values()
+        ],
+        schema={"entry_id": pl.String} | {name: pl.Schema(MEMORY.schema)[name] for name in STATE_COLUMNS},
+    )
+    return entries.join(now, on="entry_id", how="left", suffix="_now", maintain_order="left").select(
+        pl.coalesce(f"{name}_now", name).alias(name) if name in STATE_COLUMNS else pl.col(name)
+        for name in MEMORY.schema.names
+    )
+
+
+def states(deltas: Sequence[Delta]) -> dict[str, MemoryEntry]:
+    """The entries that operations of a chain have changed, as they are after it, by id; removed ones too."""
+    operations = by_entry(
+        operation for delta in deltas for operation in delta.operations() if operation.operation != "remove"
+    )
+    rows = scan_entries(deltas).drop("vector", "embedding_model")
+    found = rows.filter(pl.col("entry_id").is_in(list(operations))).collect()
+    entries = {}
+    for row in found.iter_rows(named=True):
+        entry = entry_of(row)
+        for operation in operations[entry.entry_id]:
+            entry = changed(entry, operation)
+        entries[entry.entry_id] = entry
+    return entries
 
 
 def _files(artifact: Artifact, table: str) -> tuple[Path, ...]:

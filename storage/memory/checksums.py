@@ -32,7 +32,7 @@ class CheckedVersion(BaseModel):
 class _Line(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    layout: Literal[3]
+    layout: Literal[4]
     """Of the table's columns. A table of another layout is made anew."""
     versions: dict[str, CheckedVersion]
     files: dict[str, str]
@@ -81,7 +81,7 @@ class IndexChecksums:
                 for name in sorted(_file_names(self._folder))
                 if name not in self._files
             }
-            line = _Line(layout=3, versions=dict(versions), files=new).model_dump_json() + "\n"
+            line = _Line(layout=4, versions=dict(versions), files=new).model_dump_json() + "\n"
             # Where nothing was trusted, what the file says is not to be trusted either.
             with self._path.open("ab" if self.versions else "wb") as file:
                 file.write(line.encode("utf-8"))

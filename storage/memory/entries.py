@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ import pyarrow.parquet as pq
 from storage.memory.embedder import Embedder
 from storage.tables.parquet import TableFormat, require_format, scan_files, write_rows
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 MEMORY_SCHEMA = pa.schema(
     [
         pa.field("entry_id", pa.string(), nullable=False),
@@ -29,12 +30,16 @@ MEMORY_SCHEMA = pa.schema(
         pa.field("key_text", pa.string(), nullable=False),
         pa.field("vector", pa.list_(pa.float32()), nullable=False),
         pa.field("embedding_model", pa.string(), nullable=False),
-        pa.field("reward_before", pa.float32(), nullable=False),
-        pa.field("reward_after", pa.float32(), nullable=False),
+        pa.field("support", pa.int32(), nullable=False),
+        pa.field("credit", pa.float64(), nullable=False),
+        pa.field("credit_count", pa.int32(), nullable=False),
+        pa.field("retrievals", pa.int32(), nullable=False),
         pa.field("source_trajectory_id", pa.string()),
         pa.field("iteration", pa.int32(), nullable=False),
+        pa.field("last_iteration", pa.int32(), nullable=False),
         pa.field("policy_version", pa.string(), nullable=False),
         pa.field("parent_entry_ids", pa.list_(pa.string()), nullable=False),
+        pa.field("operation", pa.string(), nullable=False),
         pa.field("memory_version", pa.string(), nullable=False),
         pa.field("environment", pa.string()),
     ]
@@ -52,6 +57,7 @@ MEMORY = TableFormat(
         "key_text",
         "embedding_model",
         "policy_version",
+        "operation",
         "memory_version",
         "environment",
     ),
@@ -59,12 +65,21 @@ MEMORY = TableFormat(
 )
 
 
+Addition = Literal["add", "update"]
+"""How an entry came: as a new text, or as its parents rewritten."""
+
+
 @dataclass(frozen=True)
 class MemoryEntry:
-    """A text that helped in a situation. Its vector is the embedding of `key_text`."""
+    """A text that helped in a situation. Its vector is the embedding of `key_text`.
+
+    A memory has one entry for each text and task type. `support`, `credit`, `credit_count`, `retrievals`,
+    `last_iteration` and `parent_entry_ids` are those of a memory version: operations change them.
+    """
 
     entry_id: str
     kind: str
+    """What the text is, such as `reflection`."""
     text: str
     """What the memory tells."""
     task_type: str
@@ -74,26 +89,51 @@ class MemoryEntry:
     """What the environment said of the failed attempt."""
     key_text: str
     """What was embedded: an entry is found by the similarity of a query to this text."""
-    reward_before: float
-    """Reward of the attempt that the text is about."""
-    reward_after: float
-    """Reward of the attempt that followed it."""
     source_trajectory_id: str | None
-    """The trajectory that the text was taken from; None where no policy wrote it."""
+    """The trajectory that the text was taken from first; None where no policy wrote it."""
     iteration: int
+    """The iteration that brought it in."""
+    last_iteration: int
+    """The last iteration in which the text was written."""
     policy_version: str
-    """Artifact id of the checkpoint that wrote it; empty where none did."""
+    """Artifact id of the checkpoint that wrote it first; empty where none did."""
     parent_entry_ids: tuple[str, ...]
-    """Entries that stood in the prompt when the text was written."""
+    """Other entries that stood in a prompt when the text was written."""
     memory_version: str
     """The memory version that brought it in."""
     environment: str | None = None
     """Type of the environment; None where there was none."""
+    operation: Addition = "add"
+    support: int = 1
+    """How many times the text was written and helped."""
+    credit: float = 0.0
+    """What those gained that saw it, over those of their group from whom memory was withheld, shrunk to 0;
+    see `storage.memory.credit`."""
+    credit_count: int = 0
+    """Observations that the credit is the mean of."""
+    retrievals: int = 0
+    """How many prompts it stood in."""
 
     @property
-    def gain(self) -> float:
-        """What the text was worth: reward after it less reward before it."""
-        return self.reward_after - self.reward_before
+    def text_key(self) -> str:
+        """32 hex digits, equal for entries that say the same of one task type."""
+        return text_key(self.task_type, self.text)
+
+
+def text_key(task_type: str, text: str) -> str:
+    """See `MemoryEntry.text_key`."""
+    said = f"{task_type}\0{text}".encode()
+    return hashlib.sha256(said).hexdigest()[:32]
+
+
+ENTRY_COLUMNS = [field.name for field in fields(MemoryEntry)]
+"""All but the vector and the model that made it."""
+
+
+def entry_of(row: Mapping[str, Any]) -> MemoryEntry:
+    """An entry from its columns, with or without others."""
+    values = {name: row[name] for name in ENTRY_COLUMNS}
+    return MemoryEntry(**{**values, "parent_entry_ids": tuple(values["parent_entry_ids"])})
 
 
 def write_delta(path: Path, entries: Sequence[MemoryEntry], embedder: Embedder) -> int:
@@ -132,15 +172,8 @@ def iterate_delta(path: Path) -> Iterator[pa.RecordBatch]:
     """
     require_format(path, MEMORY)
     for batch in pq.ParquetFile(path).iter_batches():
-        yield pa.RecordBatch.from_arrays(
-            [
-                batch.column(field.name).cast(field.type)
-                if field.name in batch.schema.names
-                else pa.nulls(batch.num_rows, field.type)
-                for field in MEMORY_SCHEMA
-            ],
-            schema=MEMORY_SCHEMA,
-        )
+        columns = [batch.column(field.name).cast(field.type) for field in MEMORY_SCHEMA]
+        yield pa.RecordBatch.from_arrays(columns, schema=MEMORY_SCHEMA)
 
 
 def scan_deltas(paths: Sequence[Path]) -> pl.LazyFrame:

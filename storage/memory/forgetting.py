@@ -16,14 +16,9 @@ from storage.artifacts.manifest import Manifest
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
-from storage.memory.chain import (
-    REMOVALS_FILE,
-    read_chain,
-    scan_entries,
-    scan_removed,
-)
+from storage.memory.chain import OPERATIONS_FILE, read_chain, removal_of, scan_entries
 from storage.memory.history import latest_version, memory_versions
-from storage.memory.removals import Removal, write_removals
+from storage.memory.operations import Operation, write_operations
 from storage.memory.requests import forget_recipe, request_recipe
 from storage.runs.run import Run
 
@@ -99,8 +94,10 @@ def write_forgotten(store: ArtifactStore, folder: Path, parent: str, request: Ma
     """
     entry_id, reason = str(request.settings["entry_id"]), str(request.settings["reason"])
     state = _state(store, parent, entry_id)
-    removals = [Removal(entry_id, "forgotten", reason, version)] if state == "held" else []
-    return write_removals(folder / REMOVALS_FILE, removals)
+    removal = Operation(
+        "remove", entry_id, request.iteration or 0, version, reason="forgotten", detail=reason
+    )
+    return write_operations(folder / OPERATIONS_FILE, [removal] if state == "held" else [])
 
 
 def require_held(store: ArtifactStore, version: str, entry_id: str) -> None:
@@ -110,17 +107,16 @@ def require_held(store: ArtifactStore, version: str, entry_id: str) -> None:
         raise InputError(
             f"the memory never held an entry {entry_id}; `memory list` shows those that it holds."
         )
-    if isinstance(state, Removal):
-        into = f" with {state.merged_into}" if state.merged_into else ""
+    if isinstance(state, Operation):
         detail = f" ({state.detail})" if state.detail else ""
-        raise InputError(f"entry {entry_id} is not in the memory any more: {state.reason}{into}{detail}.")
+        raise InputError(f"entry {entry_id} is not in the memory any more: {state.reason}{detail}.")
 
 
-def _state(store: ArtifactStore, version: str, entry_id: str) -> Removal | str:
+def _state(store: ArtifactStore, version: str, entry_id: str) -> Operation | str:
     """`held`, `unknown`, or the removal of an entry."""
     _, deltas = read_chain(store, version)
-    gone = scan_removed(deltas).filter(pl.col("entry_id") == entry_id).collect()
-    if gone.height:
-        return Removal(**gone.row(0, named=True))
+    gone = removal_of(deltas, entry_id)
+    if gone is not None:
+        return gone
     known = scan_entries(deltas).filter(pl.col("entry_id") == entry_id).select("entry_id").collect()
     return "held" if known.height else "unknown"

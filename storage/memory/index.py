@@ -19,10 +19,11 @@ import pyarrow as pa
 
 from storage.artifacts.store import ArtifactStore
 from storage.filesystem import open_root, store_errors
-from storage.memory.chain import EMPTY_MEMORY, Delta, read_chain, read_delta_of, remaining, without
+from storage.memory.chain import EMPTY_MEMORY, Delta, read_chain, read_delta_of, remaining
 from storage.memory.checksums import CheckedVersion, IndexChecksums
 from storage.memory.entries import MEMORY_SCHEMA, entries_digest
 from storage.memory.index_columns import INDEX_KEY, index_columns, with_index_columns
+from storage.memory.operations import apply, by_entry, removes
 from storage.memory.search_indexes import INDEXED_ROWS, keep_indexes, quote
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ __all__ = ["EMPTY_MEMORY", "MemoryIndex", "index_folder"]
 
 _TABLE = "reflections"
 _MAX_FRAGMENTS, _FRAGMENTS_AT_MOST, _FRAGMENT_ROWS = 16, 256, 5000
-_DELETED_AT_ONCE = 1000
+_NAMED_AT_ONCE = 1000
 _BATCH_ROWS = 4096
 _CACHE_BYTES = 768 * 2**20
 # What LanceDB raises for files that are gone, cut short or not its own.
@@ -214,26 +215,39 @@ class MemoryIndex:
 
 def _change(table: Table, delta: Delta) -> int:
     """Bring one delta into the table; by how many entries it grew."""
-    removed = {removal.entry_id for removal in delta.removals()}
-    batches = [batch for batch in (without(each, removed) for each in delta.batches()) if batch.num_rows]
-    brought = (
-        {entry_id for each in delta.batches() for entry_id in each.column("entry_id").to_pylist()}
-        if removed
-        else set()
-    )
-    grown = 0
-    # One commit for all: what a kill leaves of several would not have a tag, but would slow every search.
-    if batches:
-        rows = pa.Table.from_batches(batches)
-        table.add(with_index_columns(rows).cast(table.schema))
-        grown += rows.num_rows
-    gone = sorted(removed - brought)
-    for start in range(0, len(gone), _DELETED_AT_ONCE):
+    operations = by_entry(delta.operations())
+    brought: set[str] = set()
+    batches = []
+    for batch in delta.batches():
+        brought.update(batch.column("entry_id").to_pylist() if operations else ())
+        batches.append(apply(batch, operations))
+    earlier = {entry_id: done for entry_id, done in operations.items() if entry_id not in brought}
+    # Changed rows are taken out and put in again with the new ones, in one file: what a kill leaves between
+    # the two has no tag, and the table goes on from the version before.
+    staying = [entry_id for entry_id, done in earlier.items() if not removes(done)]
+    batches += [apply(batch, earlier) for batch in _rows_of(table, staying)]
+    gone = 0
+    for names in _some_at_a_time(list(earlier)):
         before = table.count_rows()
-        quoted = ", ".join(quote(entry_id) for entry_id in gone[start : start + _DELETED_AT_ONCE])
-        table.delete(f"entry_id IN ({quoted})")
-        grown -= before - table.count_rows()
-    return grown
+        table.delete(f"entry_id IN ({names})")
+        gone += before - table.count_rows()
+    rows = pa.Table.from_batches(batches, schema=MEMORY_SCHEMA)
+    if rows.num_rows:
+        table.add(with_index_columns(rows).cast(table.schema))
+    return rows.num_rows - gone
+
+
+def _rows_of(table: Table, entry_ids: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of these entries, as in Parquet."""
+    for names in _some_at_a_time(entry_ids):
+        found = table.search().where(f"entry_id IN ({names})").select(MEMORY_SCHEMA.names)
+        yield from found.limit(_NAMED_AT_ONCE).to_arrow().cast(MEMORY_SCHEMA).to_batches()
+
+
+def _some_at_a_time(entry_ids: Sequence[str]) -> Iterator[str]:
+    """Lists of ids in LanceDB's SQL."""
+    for start in range(0, len(entry_ids), _NAMED_AT_ONCE):
+        yield ", ".join(quote(entry_id) for entry_id in entry_ids[start : start + _NAMED_AT_ONCE])
 
 
 def _stored(table: Table) -> Iterator[pa.RecordBatch]:

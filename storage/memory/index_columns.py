@@ -8,43 +8,40 @@
   begins there. A query without codes is as near to all types as to each.
 - `entry` is the whole entry as JSON. LanceDB reads every column by itself, and ten rows of one with few
   different values in as much time as thousands of them.
-- `gain` is what the entry was worth, and `gain_step` the same in steps of 1/64: the index of few different
-  values answers a range of it faster than the one of `gain` does.
+- `credit_step` is the entry's credit in steps of 1/64: the index of few different values answers a range of
+  it faster than one of `credit` does.
+- `text_key` is equal for entries that say the same of one task type.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import fields
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from storage.memory.entries import MemoryEntry
+from storage.memory.entries import ENTRY_COLUMNS, MemoryEntry, entry_of, text_key
 
 INDEX_KEY = "index_key"
 ENTRY = "entry"
-GAIN = "gain"
-GAIN_STEP = "gain_step"
+CREDIT_STEP = "credit_step"
+TEXT_KEY = "text_key"
 
-_ENTRY_COLUMNS = [field.name for field in fields(MemoryEntry)]
 _CODE_LENGTH = 32
 _NO_CODE = np.zeros(_CODE_LENGTH, np.float32)
 _STEPS = 64
 _FIRST_STEP, _LAST_STEP = -2 * _STEPS, 2 * _STEPS - 1
-"""Of gains from -2 to 2; gains beyond are in these as well."""
+"""Of credits from -2 to 2; credits beyond are in these as well."""
 
 
 def index_columns(dimension: int) -> list[pa.Field]:
     """The columns' types, for vectors of `dimension` numbers."""
     return [
-        pa.field(GAIN, pa.float32()),
-        pa.field(GAIN_STEP, pa.int32()),
+        pa.field(CREDIT_STEP, pa.int32()),
+        pa.field(TEXT_KEY, pa.string()),
         pa.field(ENTRY, pa.string()),
         # Half precision: it chooses candidates, which are then compared by their exact vectors.
         pa.field(INDEX_KEY, pa.list_(pa.float16(), dimension + 2 * _CODE_LENGTH)),
@@ -60,11 +57,12 @@ def with_index_columns(rows: pa.Table) -> pa.Table:
         for column in ("task_type", "environment")
     ]
     keys = np.concatenate([vectors, *codes], axis=1).astype(np.float16)
-    gain = pc.subtract(rows.column("reward_after"), rows.column("reward_before"))
-    steps = _steps(gain.to_numpy())
+    steps = pa.array(_steps(rows.column("credit").to_numpy()))
+    said = zip(rows.column("task_type").to_pylist(), rows.column("text").to_pylist(), strict=True)
+    text_keys = pa.array([text_key(task_type, text) for task_type, text in said], pa.string())
     encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
-    entries = map(encode, rows.select(_ENTRY_COLUMNS).to_pylist())
-    values = [gain, pa.array(steps), pa.array(entries, pa.string())]
+    entries = map(encode, rows.select(ENTRY_COLUMNS).to_pylist())
+    values = [steps, text_keys, pa.array(entries, pa.string())]
     fields = index_columns(vectors.shape[1])
     values.append(pa.FixedSizeListArray.from_arrays(pa.array(keys.ravel()), keys.shape[1]))
     for field, column in zip(fields, values, strict=True):
@@ -77,11 +75,6 @@ def read_entry(text: str) -> MemoryEntry:
     return entry_of(json.loads(text))
 
 
-def entry_of(row: dict[str, Any]) -> MemoryEntry:
-    """An entry from its columns."""
-    return MemoryEntry(**{**row, "parent_entry_ids": tuple(row["parent_entry_ids"])})
-
-
 def index_key_of(
     query: npt.NDArray[np.float32], task_type: str | None, environment: str | None
 ) -> npt.NDArray[np.float16]:
@@ -90,19 +83,18 @@ def index_key_of(
     return np.concatenate([query, *codes]).astype(np.float16)
 
 
-def gain_condition(minimum: float) -> str:
-    """`gain >= minimum` in LanceDB's SQL, by the steps as far as they go."""
-    least = float(np.float32(minimum))
-    step = int(_steps(np.array([least], np.float32))[0])
+def credit_condition(minimum: float) -> str:
+    """`credit >= minimum` in LanceDB's SQL, by the steps as far as they go."""
+    step = int(_steps(np.array([minimum]))[0])
     if step == _LAST_STEP:
-        return f"gain >= {least!r}"
-    if least == step / _STEPS and step != _FIRST_STEP:
-        return f"gain_step >= {step}"
-    return f"(gain_step > {step} OR (gain >= {least!r} AND gain < {(step + 1) / _STEPS!r}))"
+        return f"credit >= {minimum!r}"
+    if minimum == step / _STEPS and step != _FIRST_STEP:
+        return f"credit_step >= {step}"
+    return f"(credit_step > {step} OR (credit >= {minimum!r} AND credit < {(step + 1) / _STEPS!r}))"
 
 
-def _steps(gain: npt.NDArray[np.float32]) -> npt.NDArray[np.int32]:
-    return np.clip(np.floor(gain * _STEPS), _FIRST_STEP, _LAST_STEP).astype(np.int32)
+def _steps(credit: npt.NDArray[np.float64]) -> npt.NDArray[np.int32]:
+    return np.clip(np.floor(credit * _STEPS), _FIRST_STEP, _LAST_STEP).astype(np.int32)
 
 
 @lru_cache(maxsize=4096)

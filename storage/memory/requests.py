@@ -12,7 +12,7 @@ from storage.runs.run import latest_entries
 REQUEST_STAGE = "forget_request"
 """Asks that an entry be forgotten, and says why."""
 
-FORGET_STAGE, FORGET_VERSION = "forget_memory", 1
+FORGET_STAGE, FORGET_VERSION = "forget_memory", 2
 """Removes the entry that a request names."""
 
 REQUEST_INPUT = "request"

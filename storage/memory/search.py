@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from storage.memory.index_columns import ENTRY, INDEX_KEY, gain_condition, index_key_of, read_entry
+from storage.memory.index_columns import ENTRY, INDEX_KEY, credit_condition, index_key_of, read_entry
 from storage.memory.search_indexes import (
     PROBES,
     REFINED,
@@ -32,8 +33,10 @@ if TYPE_CHECKING:
 SearchMode = Literal["vector", "text", "hybrid"]
 Ranked = list[tuple[str, float]]
 """(entry id, score), the best first, equals by entry id."""
+Candidate = tuple[str, float, tuple[Any, ...]]
+"""(entry id, cosine similarity, values of further columns)."""
 
-_SCORE_DECIMALS = 6
+SCORE_DECIMALS = 6
 _FIRST_CANDIDATES = 32
 _FUSED_CANDIDATES = 100
 _RANK_OFFSET = 60
@@ -45,8 +48,7 @@ class MemoryFilter:
 
     task_type: str | None = None
     environment: str | None = None
-    minimum_gain: float | None = None
-    """The least `reward_after - reward_before`."""
+    minimum_credit: float | None = None
     first_iteration: int | None = None
     last_iteration: int | None = None
 
@@ -57,8 +59,8 @@ class MemoryFilter:
             parts.append(f"task_type = {quote(self.task_type)}")
         if self.environment is not None:
             parts.append(f"environment = {quote(self.environment)}")
-        if self.minimum_gain is not None:
-            parts.append(gain_condition(self.minimum_gain))
+        if self.minimum_credit is not None:
+            parts.append(credit_condition(self.minimum_credit))
         if self.first_iteration is not None:
             parts.append(f"iteration >= {self.first_iteration}")
         if self.last_iteration is not None:
@@ -68,12 +70,20 @@ class MemoryFilter:
 
 def exact_search(table: Table, queries: npt.NDArray[np.float32], top_k: int, condition: str) -> list[Ranked]:
     """The nearest entries of each query by cosine similarity, among all that meet the condition."""
-    nearest: dict[int, Ranked] = {}
+    found = nearest_entries(table, queries, top_k, condition, [])
+    return [[(entry_id, similarity) for entry_id, similarity, _ in ranked] for ranked in found]
+
+
+def nearest_entries(
+    table: Table, queries: npt.NDArray[np.float32], top_k: int, condition: str, columns: Sequence[str]
+) -> list[list[Candidate]]:
+    """Like `exact_search`, with further columns of each entry."""
+    nearest: dict[int, list[Candidate]] = {}
     open_queries, limit = list(range(len(queries))), max(_FIRST_CANDIDATES, 2 * top_k)
     while open_queries:
-        found = _candidates(table, queries[open_queries], limit, condition)
+        found = _candidates(table, queries[open_queries], limit, condition, columns)
         for query, candidates in zip(open_queries, found, strict=True):
-            ranked = _best_first(candidates)
+            ranked = sorted(candidates, key=lambda hit: (-hit[1], hit[0]))
             # A tie that reaches the last candidate may go on beyond it; then look further, since which of
             # equal entries LanceDB returns depends on how its files happen to lie.
             if len(ranked) < limit or ranked[-1][1] < ranked[top_k - 1][1]:
@@ -114,7 +124,7 @@ def indexed_entries(
     vectors = found.column("vector").combine_chunks().flatten().to_numpy().reshape(-1, len(query))
     scores = vectors @ query / (np.linalg.norm(vectors, axis=1) * np.linalg.norm(query))
     entries = map(read_entry, found.column(ENTRY).to_pylist())
-    rounded = (round(float(score), _SCORE_DECIMALS) for score in scores)
+    rounded = (round(float(score), SCORE_DECIMALS) for score in scores)
     return sorted(zip(entries, rounded, strict=True), key=lambda hit: (-hit[1], hit[0].entry_id))
 
 
@@ -129,7 +139,7 @@ def text_search(table: Table, texts: Sequence[str], top_k: int, condition: str) 
         if condition:
             search = search.where(condition, prefilter=True)
         rows = search.select(["entry_id", "_score"]).limit(max(_FIRST_CANDIDATES, 2 * top_k)).to_arrow()
-        scores = [round(score, _SCORE_DECIMALS) for score in rows.column("_score").to_pylist()]
+        scores = [round(score, SCORE_DECIMALS) for score in rows.column("_score").to_pylist()]
         found.append(_best_first(list(zip(rows.column("entry_id").to_pylist(), scores, strict=True)))[:top_k])
     return found
 
@@ -140,7 +150,7 @@ def fuse(rankings: Sequence[Ranked], top_k: int) -> Ranked:
     for ranking in rankings:
         for rank, (entry_id, _) in enumerate(ranking, start=1):
             scores[entry_id] += 1.0 / (_RANK_OFFSET + rank)
-    return _best_first([(entry_id, round(score, _SCORE_DECIMALS)) for entry_id, score in scores.items()])[
+    return _best_first([(entry_id, round(score, SCORE_DECIMALS)) for entry_id, score in scores.items()])[
         :top_k
     ]
 
@@ -163,17 +173,26 @@ def hybrid_search(
     return [fuse(rankings, top_k) for rankings in zip(by_vector, by_text, strict=True)]
 
 
-def _candidates(table: Table, queries: npt.NDArray[np.float32], limit: int, condition: str) -> list[Ranked]:
+def _candidates(
+    table: Table, queries: npt.NDArray[np.float32], limit: int, condition: str, columns: Sequence[str]
+) -> list[list[Candidate]]:
     search = table.search(list(queries), vector_column_name="vector").distance_type("cosine")
     search = search.bypass_vector_index()
     if condition:
         search = search.where(condition, prefilter=True)
-    rows = search.select(["entry_id", "_distance"]).limit(limit).to_arrow()
+    rows = search.select(["entry_id", *columns, "_distance"]).limit(limit).to_arrow()
     # LanceDB numbers the queries only where there are several.
     numbers = rows.column("query_index").to_pylist() if len(queries) > 1 else [0] * rows.num_rows
-    found: list[Ranked] = [[] for _ in queries]
-    for number, candidate in zip(numbers, _similarities(rows), strict=True):
-        found[number].append(candidate)
+    values = zip(*(rows.column(name).to_pylist() for name in columns), strict=True)
+    found: list[list[Candidate]] = [[] for _ in queries]
+    for number, entry_id, distance, further in zip(
+        numbers,
+        rows.column("entry_id").to_pylist(),
+        rows.column("_distance").to_pylist(),
+        values if columns else repeat(()),
+        strict=False,
+    ):
+        found[number].append((entry_id, round(1.0 - distance, SCORE_DECIMALS), further))
     return found
 
 
@@ -181,15 +200,6 @@ def _matching(search: LanceVectorQueryBuilder, condition: str, limit: int) -> pa
     if condition:
         search = search.where(condition, prefilter=True)
     return search.select([ENTRY, "vector", "_distance"]).limit(limit).to_arrow()
-
-
-def _similarities(rows: pa.Table) -> Ranked:
-    similarities = map(_similarity, rows.column("_distance").to_pylist())
-    return list(zip(rows.column("entry_id").to_pylist(), similarities, strict=True))
-
-
-def _similarity(distance: float) -> float:
-    return round(1.0 - distance, _SCORE_DECIMALS)
 
 
 def _best_first(found: Ranked) -> Ranked:

@@ -11,7 +11,7 @@ import math
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from storage.memory.index_columns import GAIN_STEP, INDEX_KEY
+from storage.memory.index_columns import CREDIT_STEP, INDEX_KEY, TEXT_KEY
 
 if TYPE_CHECKING:
     from lancedb.table import Table
@@ -31,8 +31,8 @@ REFINED = 120
 TEXT_COLUMNS = ("text", "key_text")
 """Columns that a search by words looks into: the lesson, and the situation (task and feedback) it is for."""
 
-_BITMAPS = ("task_type", "environment", GAIN_STEP)
-_TREES = ("entry_id", "gain", "iteration")
+_BITMAPS = ("task_type", "environment", CREDIT_STEP)
+_TREES = ("entry_id", TEXT_KEY, "credit", "iteration")
 _VECTOR = "vector-of-"
 _GROWTH = 4
 _UNINDEXED_SHARE = 0.01

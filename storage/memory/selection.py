@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from storage.memory.embedder import Embedder
 from storage.memory.entries import MemoryEntry
-from storage.memory.removals import Removal
 from storage.memory.view import MemoryView
 
-Eviction = Literal["oldest", "lowest_gain"]
+Eviction = Literal["oldest", "lowest_credit"]
 
 _CANDIDATES = 32
 _DECIMALS = 6
@@ -30,81 +29,56 @@ class MemoryLimits:
     evict: Eviction = "oldest"
 
 
-def compact(
-    view: MemoryView, entries: Sequence[MemoryEntry], limits: MemoryLimits, embedder: Embedder, version: str
-) -> list[Removal]:
-    """What has to leave, or not to enter, when `entries` are added to the memory `view` as `version`.
+class Held(NamedTuple):
+    """What eviction goes by; the columns of `MemoryView.facts`."""
 
-    Follows from the entries alone: searches are exact, equals are ordered by id.
+    entry_id: str
+    last_iteration: int
+    credit: float
+
+
+def near_duplicates(
+    view: MemoryView, entries: Sequence[MemoryEntry], least: float, embedder: Embedder
+) -> dict[str, tuple[str, float]]:
+    """New entries that say nearly what an earlier one of the same task type says: id -> (its id, similarity).
+
+    Texts are compared with those of the 32 earlier entries that have the most similar situations. The most
+    similar text stands for the new one; of equals the one with the lesser id.
     """
-    merged: list[Removal] = []
-    if limits.merge_similarity is not None:
-        merged = _duplicates(view, entries, limits.merge_similarity, embedder, version)
-    if limits.max_entries is None:
-        return merged
-    refused = {removal.entry_id for removal in merged}
-    kept = [entry for entry in entries if entry.entry_id not in refused]
-    return merged + _evicted(view, kept, limits.max_entries, limits.evict, version)
-
-
-def _duplicates(
-    view: MemoryView, entries: Sequence[MemoryEntry], least: float, embedder: Embedder, version: str
-) -> list[Removal]:
-    """New entries that repeat an earlier entry of the same task type.
-
-    Both the situation and the text must be that similar: one situation can teach two lessons. The most
-    similar earlier entry stands for the new one; of equals the one with the lesser id.
-    """
-    vectors = embedder.embed([entry.key_text for entry in entries])
-    stored: list[list[tuple[MemoryEntry, float]]] = [[] for _ in entries]
+    earlier: list[list[MemoryEntry]] = [[] for _ in entries]
     for task_type in sorted({entry.task_type for entry in entries}):
         places = [place for place, entry in enumerate(entries) if entry.task_type == task_type]
         found = view.search([entries[place].key_text for place in places], _CANDIDATES, task_type=task_type)
         for place, hits in zip(places, found, strict=True):
-            stored[place] = [(hit.entry, hit.score) for hit in hits]
-    removals: list[Removal] = []
-    kept: list[int] = []
-    for place, entry in enumerate(entries):
-        fresh = [
-            (entries[other], _similarity(vectors[place], vectors[other]))
-            for other in kept
-            if entries[other].task_type == entry.task_type
-        ]
-        near = [(other, score) for other, score in [*stored[place], *fresh] if score >= least]
-        texts = embedder.embed([entry.text, *(other.text for other, _ in near)])
-        same = [
-            (min(score, _similarity(texts[0], text)), other)
-            for (other, score), text in zip(near, texts[1:], strict=True)
-        ]
-        best = min(same, key=lambda pair: (-pair[0], pair[1].entry_id), default=None)
-        if best is None or best[0] < least:
-            kept.append(place)
+            earlier[place] = [hit.entry for hit in hits]
+    texts = list(dict.fromkeys(each.text for each in [*entries, *(one for some in earlier for one in some)]))
+    vectors = dict(zip(texts, embedder.embed(texts), strict=True)) if texts else {}
+    merged: dict[str, tuple[str, float]] = {}
+    kept: list[MemoryEntry] = []
+    for entry, candidates in zip(entries, earlier, strict=True):
+        others = [*candidates, *(each for each in kept if each.task_type == entry.task_type)]
+        alike = [(_similarity(vectors[entry.text], vectors[other.text]), other) for other in others]
+        similarity, best = min(alike, key=lambda pair: (-pair[0], pair[1].entry_id), default=(-1.0, entry))
+        if similarity >= least:
+            merged[entry.entry_id] = (best.entry_id, similarity)
         else:
-            removals.append(Removal(entry.entry_id, "merged", "", version, best[1].entry_id, best[0]))
-    return removals
+            kept.append(entry)
+    return merged
 
 
-def _evicted(
-    view: MemoryView, entries: Sequence[MemoryEntry], at_most: int, policy: Eviction, version: str
-) -> list[Removal]:
-    """The entries beyond `at_most`: the oldest, or those with the lowest gain (of equals the oldest)."""
-    excess = view.count() + len(entries) - at_most
-    if excess <= 0:
-        return []
-    held = view.facts().select(
-        "entry_id", "iteration", gain=(pl.col("reward_after") - pl.col("reward_before")).cast(pl.Float32)
-    )
-    new = pl.DataFrame(
-        {
-            "entry_id": [entry.entry_id for entry in entries],
-            "iteration": [entry.iteration for entry in entries],
-            "gain": [np.float32(entry.reward_after) - np.float32(entry.reward_before) for entry in entries],
-        },
-        schema=held.schema,
-    )
-    order = ["iteration", "entry_id"] if policy == "oldest" else ["gain", "iteration", "entry_id"]
-    leaving = pl.concat([held, new]).sort(order).head(excess)
-    return [Removal(entry_id, "evicted", policy, version) for entry_id in leaving["entry_id"]]
+def evicted(held: pl.DataFrame, changed: Sequence[Held], policy: Eviction, excess: int) -> list[str]:
+    """Which `excess` entries leave: those written longest ago, or those of the lowest credit.
+
+    Equals leave by the other of the two, then by id.
+
+    Args:
+        held: what was there before, as `MemoryView.facts` gives it.
+        changed: entries that are new, or are not any more as they were.
+    """
+    now = pl.DataFrame(changed, schema=held.schema, orient="row")
+    order = ["last_iteration", "credit"] if policy == "oldest" else ["credit", "last_iteration"]
+    entries = pl.concat([held.join(now, on="entry_id", how="anti"), now])
+    return entries.sort([*order, "entry_id"]).head(excess)["entry_id"].to_list()
 
 
 def _similarity(left: np.ndarray, right: np.ndarray) -> float:

@@ -10,21 +10,14 @@ import polars as pl
 from storage.artifacts.recipe import Recipe, digest
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
-from storage.memory.chain import (
-    EMPTY_MEMORY,
-    ENTRIES_FILE,
-    PARENT_INPUT,
-    REMOVALS_FILE,
-    read_chain,
-    scan_entries,
-)
+from storage.memory.chain import EMPTY_MEMORY, PARENT_INPUT, read_chain, scan_entries
+from storage.memory.changes import plan_change, write_change
 from storage.memory.embedder import Embedder
-from storage.memory.entries import MemoryEntry, write_delta
+from storage.memory.entries import MemoryEntry
 from storage.memory.forgetting import forget
 from storage.memory.history import MemoryVersion, latest_version, memory_versions
-from storage.memory.removals import write_removals
 from storage.memory.search import SearchMode
-from storage.memory.selection import MemoryLimits, compact
+from storage.memory.selection import MemoryLimits
 from storage.memory.view import MemoryHit, MemoryVersions, MemoryView
 from storage.runs.run import Run, RunStore
 
@@ -43,15 +36,11 @@ class Lesson:
     """What it is found by: the similarity of a query to this text."""
     task_type: str = ""
     environment: str | None = None
-    reward_before: float = 0.0
-    """How well it went without the lesson."""
-    reward_after: float = 1.0
-    """How well it went with it."""
 
     @property
     def entry_id(self) -> str:
-        """Follows from what the lesson says, so that the same one is never stored twice."""
-        return "m-" + digest([self.text, self.situation, self.task_type])
+        """Follows from what the lesson says of its task type, so that the same one is never stored twice."""
+        return "m-" + digest([self.text, self.task_type])
 
 
 class StandaloneMemory(MemoryVersions):
@@ -86,8 +75,8 @@ class StandaloneMemory(MemoryVersions):
     def add(self, lessons: Sequence[Lesson]) -> str:
         """Store lessons and return the new memory version.
 
-        A lesson that was added before changes nothing, even if it was merged, evicted or forgotten since:
-        what was forgotten stays forgotten. Where none is new, the version stays as it is.
+        A lesson that was added before, for whatever situation, changes nothing, even if it was evicted or
+        forgotten since: what was forgotten stays forgotten. Where none is new, the version stays as it is.
 
         Raises RunBusy while another process adds.
         """
@@ -99,13 +88,11 @@ class StandaloneMemory(MemoryVersions):
             if not new:
                 return parent
             number = max((each.iteration for each in memory_versions(self._run)), default=0) + 1
-            content = [
-                [each.entry_id, each.environment, each.reward_before, each.reward_after] for each in new
-            ]
+            content = [[each.entry_id, each.situation, each.environment] for each in new]
             limits = self._limits
             recipe = Recipe(
                 _ADD_STAGE,
-                1,
+                2,
                 {
                     "lessons": digest(content),
                     "embedding_model": self.embedder.embedding_model,
@@ -126,11 +113,10 @@ class StandaloneMemory(MemoryVersions):
         top_k: int = 5,
         *,
         task_type: str | None = None,
-        minimum_gain: float | None = None,
         mode: SearchMode = "vector",
     ) -> list[MemoryHit]:
         """The `top_k` best entries of the newest version; see `MemoryView.search`."""
-        return self.at(latest_version(self._run)).search([text], top_k, task_type, minimum_gain, mode=mode)[0]
+        return self.at(latest_version(self._run)).search([text], top_k, task_type, mode=mode)[0]
 
     def forget(self, entry_id: str, reason: str) -> str:
         """Remove an entry from all future versions, keeping the record of why; returns the new version.
@@ -155,14 +141,12 @@ class StandaloneMemory(MemoryVersions):
         self, recipe: Recipe, number: int, entries: Sequence[MemoryEntry], before: MemoryView
     ) -> None:
         version = recipe.artifact_id
+        change = plan_change(
+            before, entries, [], self._limits, self.embedder, iteration=number, version=version
+        )
         with self._store.create(recipe, run=self._run.name, iteration=number) as staging:
-            write_delta(staging.path / ENTRIES_FILE, entries, self.embedder)
-            removals = compact(before, entries, self._limits, self.embedder, version)
-            if removals:
-                write_removals(staging.path / REMOVALS_FILE, removals)
-            staging.commit(
-                counters={"entries": before.count() + len(entries) - len(removals)}, memory_version=version
-            )
+            write_change(staging.path, change, self.embedder)
+            staging.commit(counters=change.counters, memory_version=version)
         self._run.record(number, recipe.stage, version, kind=recipe.kind, reused=False, seconds=0.0)
 
 
@@ -175,10 +159,9 @@ def _entry(lesson: Lesson, number: int, version: str) -> MemoryEntry:
         task_text=lesson.situation,
         feedback="",
         key_text=lesson.situation,
-        reward_before=lesson.reward_before,
-        reward_after=lesson.reward_after,
         source_trajectory_id=None,
         iteration=number,
+        last_iteration=number,
         policy_version="",
         parent_entry_ids=(),
         memory_version=version,

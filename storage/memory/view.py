@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -13,9 +13,10 @@ import pyarrow as pa
 from storage.artifacts.store import ArtifactStore
 from storage.errors import StoreError
 from storage.memory.embedder import Embedder
-from storage.memory.entries import MEMORY_SCHEMA, MemoryEntry, entries_digest
+from storage.memory.entries import ENTRY_COLUMNS, MEMORY_SCHEMA, MemoryEntry, entries_digest, entry_of
 from storage.memory.index import MemoryIndex, index_folder
-from storage.memory.index_columns import entry_of
+from storage.memory.index_columns import TEXT_KEY
+from storage.memory.scoring import Scoring, most_recent, scored_search
 from storage.memory.search import (
     MemoryFilter,
     Ranked,
@@ -30,7 +31,6 @@ from storage.memory.search_indexes import quote, vector_index
 if TYPE_CHECKING:
     from lancedb.table import Table
 
-_ENTRY_COLUMNS = [field.name for field in fields(MemoryEntry)]
 _FETCHED_AT_ONCE = 1000
 
 
@@ -39,7 +39,7 @@ class MemoryHit:
     """An entry that was found.
 
     `score` is the cosine similarity of its key to the query, in [-1, 1]; of a search by words its BM25
-    score, of a hybrid search the sum of its reciprocal ranks.
+    score, of a hybrid search the sum of its reciprocal ranks; of `MemoryView.retrieve` see `Scoring`.
     """
 
     entry: MemoryEntry
@@ -78,7 +78,7 @@ class MemoryView:
         texts: Sequence[str],
         top_k: int,
         task_type: str | None = None,
-        minimum_gain: float | None = None,
+        minimum_credit: float | None = None,
         *,
         environment: str | None = None,
         first_iteration: int | None = None,
@@ -89,7 +89,7 @@ class MemoryView:
         """For each text the `top_k` best entries, the best first, equals by entry id.
 
         Args:
-            minimum_gain: the least `reward_after - reward_before`.
+            minimum_credit: the least credit.
             mode: by similarity of meaning, by words, or both fused by rank.
             exact: compare every vector. Without, a memory that has a vector index is searched by it: in
                 milliseconds, but an entry may be missed. What must be reproducible has to be exact, and by
@@ -105,15 +105,30 @@ class MemoryView:
             return [[] for _ in texts]
         distinct = list(dict.fromkeys(texts))
         by_index = not exact and self.vector_index is not None
-        chosen = MemoryFilter(task_type, environment, minimum_gain, first_iteration, last_iteration)
+        chosen = MemoryFilter(task_type, environment, minimum_credit, first_iteration, last_iteration)
         if mode == "vector" and by_index:
             return self._search_index(self._table, texts, top_k, chosen)
         found = self._find(self._table, distinct, top_k, chosen, mode, exact)
-        entries = _fetch(self._table, {entry_id for ranked in found for entry_id, _ in ranked})
-        hits = {
-            text: [MemoryHit(entries[entry_id], score) for entry_id, score in ranked]
-            for text, ranked in zip(distinct, found, strict=True)
-        }
+        hits = dict(zip(distinct, _hits(self._table, found), strict=True))
+        return [list(hits[text]) for text in texts]
+
+    def retrieve(
+        self, texts: Sequence[str], top_k: int, scoring: Scoring, task_type: str | None = None
+    ) -> list[list[MemoryHit]]:
+        """For each text the `top_k` entries of the highest score, the best first, equals by entry id.
+
+        Exact, as everything is that a run's data follow from. Raises StoreError as `search` does.
+        """
+        if self._table is None or not texts:
+            return [[] for _ in texts]
+        self._require_same_model()
+        condition = MemoryFilter(task_type).condition()
+        distinct = list(dict.fromkeys(texts))
+        found = scored_search(self._table, self._embedder.embed(distinct), top_k, condition, scoring)
+        if scoring.fallback == "recent" and not all(found):
+            recent = most_recent(self._table, top_k, condition)
+            found = [ranked or recent for ranked in found]
+        hits = dict(zip(distinct, _hits(self._table, found), strict=True))
         return [list(hits[text]) for text in texts]
 
     def _search_index(
@@ -152,8 +167,8 @@ class MemoryView:
         return 0 if self._table is None else int(self._table.count_rows())
 
     def facts(self) -> pl.DataFrame:
-        """All entries without texts and vectors: id, task type, environment, iteration and rewards; by id."""
-        columns = ["entry_id", "task_type", "environment", "iteration", "reward_before", "reward_after"]
+        """What eviction goes by: id, last iteration and credit of all entries; by id."""
+        columns = ["entry_id", "last_iteration", "credit"]
         if self._table is None:
             rows = MEMORY_SCHEMA.empty_table().select(columns)
         else:
@@ -163,6 +178,11 @@ class MemoryView:
     def get(self, entry_ids: Sequence[str]) -> dict[str, MemoryEntry]:
         """Those entries that this version holds, by id."""
         return {} if self._table is None else _fetch(self._table, set(entry_ids))
+
+    def with_texts(self, text_keys: Sequence[str]) -> dict[str, MemoryEntry]:
+        """The entries that say something, by `MemoryEntry.text_key`."""
+        found = {} if self._table is None else _fetch(self._table, set(text_keys), TEXT_KEY)
+        return {entry.text_key: entry for entry in found.values()}
 
     def entries(self) -> pl.DataFrame:
         """All entries with their vectors, by entry id."""
@@ -199,12 +219,18 @@ def _frame(rows: pa.Table) -> pl.DataFrame:
     return frame.sort("entry_id")
 
 
-def _fetch(table: Table, entry_ids: set[str]) -> dict[str, MemoryEntry]:
-    wanted = sorted(entry_ids)
+def _hits(table: Table, found: Sequence[Ranked]) -> list[list[MemoryHit]]:
+    entries = _fetch(table, {entry_id for ranked in found for entry_id, _ in ranked})
+    return [[MemoryHit(entries[entry_id], score) for entry_id, score in ranked] for ranked in found]
+
+
+def _fetch(table: Table, values: set[str], column: str = "entry_id") -> dict[str, MemoryEntry]:
+    """The entries with one of these values in a column, by id."""
+    wanted = sorted(values)
     entries: list[MemoryEntry] = []
     for start in range(0, len(wanted), _FETCHED_AT_ONCE):
         some = wanted[start : start + _FETCHED_AT_ONCE]
-        condition = f"entry_id IN ({', '.join(quote(entry_id) for entry_id in some)})"
-        rows = table.search().where(condition).select(_ENTRY_COLUMNS).limit(len(some)).to_arrow()
+        condition = f"{column} IN ({', '.join(quote(value) for value in some)})"
+        rows = table.search().where(condition).select(ENTRY_COLUMNS).limit(len(some)).to_arrow()
         entries += [entry_of(row) for row in rows.to_pylist()]
     return {entry.entry_id: entry for entry in entries}

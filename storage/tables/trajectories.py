@@ -78,6 +78,9 @@ TRAJECTORIES = TableFormat(
 
 NO_METRICS = "{}"
 
+GUIDED, FREE = "guided", "free"
+"""Subgroups of a group that a method splits: memory may stand in the prompt, or was withheld."""
+
 LOGPROB_TOLERANCE = 1e-4
 """How far above 0 rounding may bring a log-probability."""
 
@@ -108,6 +111,7 @@ class Trajectory:
     group_id: str
     """Trajectories whose rewards are compared to give advantages share it."""
     subgroup: str | None
+    """Its part of a group that the method splits, such as `guided` and `free`; None where it does not."""
     prompt_token_ids: tuple[int, ...]
     response_token_ids: tuple[int, ...]
     """All turns; environment and tool tokens between them included."""

@@ -61,14 +61,39 @@ def test_list_counts_retrievals_as_the_trajectories_do(store: Path) -> None:
 def test_stats_add_up(store: Path) -> None:
     found = ask(store, "stats", "small")
     rows = trajectories(store)
+    reflections = rows.filter(role="reflection")
+    helped = reflections.filter("success")
     assert found["entries"] == found["added"] == sum(row["added"] for row in found["versions"])
-    assert found["reflections"] == rows.filter(role="reflection").height
-    saw = rows.filter(pl.col("memory_entry_ids").list.len() > 0)
-    assert (found["reflections_that_saw_memory"], found["retrievals"]) == (saw.height, saw.height)
-    after = rows.filter(pl.col("parent_trajectory_id").is_in(saw["trajectory_id"].implode()))
-    assert found["outcomes"]["with_memory"]["attempts"] == after.filter(role="second_attempt").height
+    assert found["entries"] == helped.select("task_type", "text").unique().height
+    assert found["added"] + found["copies"] == found["support"] == helped.height
+    saw = reflections.filter(pl.col("memory_entry_ids").list.len() > 0)
+    free = reflections.filter(subgroup="free")
+    assert (found["reflections"], found["withheld"]) == (reflections.height, free.height)
+    assert (found["saw_memory"], found["retrievals"]) == (saw.height, saw.height)
+    assert found["outcomes"]["guided"]["success"]["attempts"] == reflections.filter(subgroup="guided").height
+    assert found["outcomes"]["free"]["success"]["attempts"] == free.height
     assert [row["iteration"] for row in found["versions"]] == [1, 2, 3]
     assert "reflections saw memory" in invoke("memory", "stats", "small", "--store", store).output
+
+
+def test_memory_is_withheld_from_half_of_each_group(store: Path) -> None:
+    """Of four samples two, from the second iteration on, when there is a memory."""
+    rows = trajectories(store).filter(role="reflection")
+    assert rows.filter(iteration=1)["subgroup"].null_count() == rows.filter(iteration=1).height
+    later = rows.filter(pl.col("iteration") > 1)
+    assert set(later["subgroup"]) == {"guided", "free"}
+    assert later.filter(subgroup="free")["memory_entry_ids"].list.len().sum() == 0
+    sizes = later.group_by("group_id", "subgroup").len()["len"]
+    assert sizes.max() <= 2  # type: ignore[operator]
+
+
+def test_the_credit_of_an_entry_is_what_its_trajectories_say(store: Path) -> None:
+    listed = ask(store, "list", "small", "--limit", "1000", "--sort", "credit")["shown"]
+    credits = ask(store, "stats", "small")["credits"]
+    for row in listed:
+        found = credits.get(row["entry_id"], {"value": 0.0, "count": 0})
+        assert (row["credit"], row["credit_count"]) == (pytest.approx(found["value"]), found["count"])
+    assert [row["credit"] for row in listed] == sorted((row["credit"] for row in listed), reverse=True)
 
 
 def test_show_tells_where_an_entry_is_from_and_what_came_of_it(store: Path) -> None:
@@ -77,7 +102,7 @@ def test_show_tells_where_an_entry_is_from_and_what_came_of_it(store: Path) -> N
     assert shown["entry_id"] == entry["entry_id"]
     rows = trajectories(store)
     source = rows.filter(trajectory_id=shown["source_trajectory_id"]).row(0, named=True)
-    assert (source["text"], source["reward"]) == (shown["text"], shown["reward_after"])
+    assert (source["text"], source["success"]) == (shown["text"], True)
     assert sum(row["retrievals"] for row in shown["retrievals"]) == entry["retrievals"]
     retrieved = {row["iteration"] for row in shown["retrievals"]}
     assert min(retrieved) > shown["iteration"]
@@ -87,12 +112,12 @@ def test_show_tells_where_an_entry_is_from_and_what_came_of_it(store: Path) -> N
     }
     text = invoke("memory", "show", "small", entry["entry_id"], "--store", store).output
     assert f"source trajectory: {shown['source_trajectory_id']}" in text
-    assert "attempts after a prompt that held this entry: " in text
+    assert "\ncredit: " in text
 
 
 @pytest.mark.parametrize("mode", ["vector", "text", "hybrid"])
 def test_search_says_how_it_searched(store: Path, mode: str) -> None:
-    words = ["search", "small", "fell", "--mode", mode, "--min-gain", "0.5", "--since", "1", "--exact"]
+    words = ["search", "small", "fell", "--mode", mode, "--min-credit", "-0.5", "--since", "1", "--exact"]
     found = ask(store, *words)
     assert (found["mode"], found["vector_search"]) == (mode, "exact")
     assert all(hit["environment"] == "frozen_lake" for hit in found["found"])
@@ -137,14 +162,14 @@ def test_after_forgetting_a_run_goes_on_without_the_entry_and_makes_nothing_agai
 
 
 def test_a_run_keeps_its_memory_small(copied: Path, remembering: FinishedRun) -> None:
-    limits = ("merge_similarity=0.9", "max_entries=3", "evict=lowest_gain")
+    limits = ("merge_similarity=0.9", "max_entries=3", "evict=lowest_credit")
     settings = [word for limit in limits for word in ("--set", f"method.memory.{limit}")]
     words = ["--name", "tidy", *settings, "--store", copied, "--no-prefect"]
     trained = invoke("train", remembering.config, *words)
     assert trained.status == 0, trained.errors
     found = ask(copied, "stats", "tidy")
     assert found["entries"] == found["added"] - found["evicted"] <= 3
-    assert found["merged"] + found["evicted"] > 0
+    assert found["copies"] + found["evicted"] > 0
     assert max(row["entries"] for row in found["versions"]) <= 3
     rows = invoke("status", "tidy", "--store", copied, "--json").json["rows"]
     assert [row[ENTRIES.name] for row in rows[1:]] == [row["entries"] for row in found["versions"]]

@@ -1,34 +1,27 @@
 from __future__ import annotations
 
-import pytest
+from command_line.memory.outcomes import credit_line, effect_lines, interval
+from erl_pipeline.evaluation.memory_effect import Arm, MemoryEffect
+from erl_pipeline.statistics import Estimate, MeanEstimate
 
-from command_line.memory.outcomes import effect_lines
-from erl_pipeline.evaluation.memory_effect import memory_effect
-from storage.memory.use import Comparison, Outcomes
-
-NOTHING, OURS = Outcomes({}), Outcomes({"a": [True, False], "b": [True]})
-OTHERS = Outcomes({"a": [False], "b": [False, False]})
-
-
-def lines(comparison: Comparison) -> list[str]:
-    return effect_lines(memory_effect(comparison), "this entry", "others at the same tasks")
+GUIDED = Arm(Estimate(0.5, 0.4, 0.6, tasks=10, attempts=40), MeanEstimate(0.1, -0.05, 0.25, 10, 40))
+FREE = Arm(Estimate(0.25, 0.2, 0.3, tasks=10, attempts=40), None)
+EFFECT = MeanEstimate(0.25, 0.125, 0.375, tasks=9, count=36)
 
 
-def test_attempts_with_memory_are_compared_with_those_of_the_same_iterations() -> None:
-    effect = memory_effect(Comparison(OURS, OTHERS, OTHERS))
-    assert effect.with_memory is not None
-    assert effect.difference is not None
-    assert (effect.with_memory.attempts, effect.difference.value) == (3, pytest.approx(2 / 3))
-    assert lines(Comparison(OURS, OTHERS, OTHERS))[0].startswith(
-        "attempts after a prompt that held this entry: 2 of 3 succeeded, 0.667 ("
-    )
+def test_both_sides_and_what_lies_between_them() -> None:
+    assert effect_lines(MemoryEffect(GUIDED, FREE, EFFECT)) == [
+        "attempts after a reflection that could see memory: 20 of 40 succeeded, 0.500 (0.400 to 0.600); over "
+        "other first attempts at the same tasks +0.100 (-0.050 to +0.250)",
+        "attempts after one that memory was withheld from: 10 of 40 succeeded, 0.250 (0.200 to 0.300)",
+        "effect of memory on reward: +0.250 (+0.125 to +0.375), 36 compared with their groups, of 9 tasks; "
+        "the seed drew who sees memory, so this is what it did",
+    ]
 
 
 def test_where_there_is_nothing_to_compare_with_it_says_so() -> None:
-    assert lines(Comparison(OURS, NOTHING, NOTHING))[-1] == (
-        "there is no comparison: there are no others at the same tasks"
-    )
-    assert lines(Comparison(OURS, OTHERS, NOTHING))[-1].startswith("there is no fair comparison")
-    assert lines(Comparison(NOTHING, NOTHING, NOTHING)) == [
-        "no attempt followed a prompt that held this entry"
-    ]
+    assert effect_lines(MemoryEffect(GUIDED, None, None))[-1].startswith("memory was withheld from none")
+    assert effect_lines(MemoryEffect(GUIDED, FREE, None))[-1].startswith("no group has both")
+    assert effect_lines(MemoryEffect(None, None, None)) == ["no attempt followed a search of the memory"]
+    assert credit_line(None).startswith("credit: nothing to compare with")
+    assert interval(MeanEstimate(0.5, None, None, 1, 3)) == "+0.500 (one task: no interval)"

@@ -78,9 +78,9 @@ def test_of_a_long_run_the_newest_iterations_are_shown_and_the_report_is_left_to
 
 
 def test_other_settings_for_a_run_that_exists_are_refused(finished: FinishedRun) -> None:
-    result = invoke("train", finished.config, "--store", finished.store, "--set", "rollouts.group_size=2")
+    result = invoke("train", finished.config, "--store", finished.store, "--set", "rollouts.group_size=6")
     assert result.status == 2
-    assert "run small exists with other settings: rollouts.group_size: 4 -> 2" in result.errors
+    assert "run small exists with other settings: rollouts.group_size: 4 -> 6" in result.errors
 
 
 def test_a_run_goes_on_under_its_own_name_beyond_its_end(finished: FinishedRun, tmp_path: Path) -> None:

@@ -4,10 +4,12 @@ import pytest
 
 from erl_pipeline.statistics import (
     Estimate,
+    mean_over_tasks,
     paired_difference,
     pass_at_k,
     rate_difference,
     sampled_success_rate,
+    student_quantile,
     success_rate,
     wilson_interval,
 )
@@ -97,3 +99,26 @@ def test_the_difference_of_two_rates_has_newcombes_interval() -> None:
         pytest.approx(0.0524, abs=1e-4),
         pytest.approx(0.3339, abs=1e-4),
     )
+
+
+def test_a_mean_over_tasks_takes_its_variance_between_tasks() -> None:
+    mean = mean_over_tasks({"a": [0.5, -0.5], "b": [1.0, 1.0], "c": [-1.0]})
+    assert (mean.value, mean.tasks, mean.count) == (pytest.approx(0.2), 3, 5)
+    # Residuals 0 - 2 * 0.2, 2 - 2 * 0.2 and -1 - 0.2; squares add up to 0.16 + 2.56 + 1.44 = 4.16.
+    half_width = 4.3027 * (3 / 2 * 4.16) ** 0.5 / 5
+    assert mean.low == pytest.approx(0.2 - half_width, abs=1e-4)
+    assert mean.high == pytest.approx(0.2 + half_width, abs=1e-4)
+
+
+def test_one_task_has_a_mean_and_no_interval() -> None:
+    mean = mean_over_tasks({"a": [1.0, 0.0]})
+    assert (mean.value, mean.low, mean.high) == (0.5, None, None)
+    with pytest.raises(ValueError, match="at least one number"):
+        mean_over_tasks({"a": []})
+
+
+@pytest.mark.parametrize(
+    ("degrees", "quantile"), [(1, 12.7062), (2, 4.3027), (4, 2.7764), (9, 2.2622), (30, 2.0423)]
+)
+def test_student_quantile_equals_the_tables(degrees: int, quantile: float) -> None:
+    assert student_quantile(degrees) == pytest.approx(quantile, abs=5e-5)

@@ -48,6 +48,9 @@ class FrozenLakeConfig(PluginSettings):
     training_boards: int = Field(default=4096, ge=1)
     """Generated training boards, all different, none of them a held-out board. The cold start of a tiny
     policy shows them too."""
+    test_boards: int | None = Field(default=None, ge=1)
+    """Generated boards of a third split, which `compare` reports on and nothing else looks at; they are no
+    training boards then. `null`: there is no such split."""
     rows: tuple[int, int] = (4, 4)
     """Least and most rows of a generated board."""
     columns: tuple[int, int] | None = None

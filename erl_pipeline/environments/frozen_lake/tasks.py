@@ -1,4 +1,4 @@
-"""The training and held-out tasks of a run."""
+"""The training, held-out and test tasks of a run."""
 
 from __future__ import annotations
 
@@ -34,10 +34,14 @@ def held_out_tasks(config: FrozenLakeConfig, seed: int, count: int) -> list[Task
 
 def held_out_boards(config: FrozenLakeConfig, count: int) -> list[Board]:
     """Generated boards that no training board of this configuration equals."""
-    training: set[Board] = set()
-    if config.task_file is not None:
-        training = {task.board for task in read_task_file(Path(config.task_file))}
-    return generate_boards(config, "held_out", count, training)
+    return _apart(config, "held_out", count)
+
+
+def test_tasks(config: FrozenLakeConfig, seed: int) -> list[Task]:
+    """Generated boards that are neither training nor held-out boards, in the realms of training; none without
+    `test_boards`."""
+    boards = [] if config.test_boards is None else _apart(config, "test", config.test_boards)
+    return _as_tasks(config, seed, _generated(config, "test", boards))
 
 
 def tasks_from_file(config: FrozenLakeConfig, seed: int, path: Path) -> list[Task]:
@@ -61,6 +65,14 @@ def _check_compact(config: FrozenLakeConfig, path: Path, task: BoardTask) -> Non
             f"task file {path}, task {task.task_id}: max_steps is {task.max_steps}, but format: compact with "
             f"environment.max_steps: {config.max_steps} has room for no more than that"
         )
+
+
+def _apart(config: FrozenLakeConfig, split: Split, count: int) -> list[Board]:
+    """Generated boards of a split that the task file does not hold."""
+    training: set[Board] = set()
+    if config.task_file is not None:
+        training = {task.board for task in read_task_file(Path(config.task_file))}
+    return generate_boards(config, split, count, training)
 
 
 def _generated(config: FrozenLakeConfig, split: Split, boards: Iterable[Board]) -> list[BoardTask]:

@@ -13,7 +13,7 @@ from erl_pipeline.episodes.context import EpisodeContext, Place
 from erl_pipeline.episodes.dialogue import Dialogue
 from erl_pipeline.episodes.rows import Outcome, trajectory
 from erl_pipeline.methods.erl.settings import FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT
-from storage.tables.trajectories import Trajectory
+from storage.tables.trajectories import FREE, Trajectory
 
 if TYPE_CHECKING:
     from storage.memory.view import MemoryHit
@@ -34,7 +34,7 @@ class ErlRules:
 
     `max_revisions` rounds of reflection and further attempt follow a first attempt that failed; with 0 an
     episode is its first attempt. Without `reflection` a further attempt follows the feedback alone.
-    Reflections see memory with `retrieval`.
+    Reflections see memory with `retrieval`, but for those from whom it is withheld.
     """
 
     prompts: PromptFormat
@@ -77,6 +77,7 @@ class _Reflection:
     dialogue: Dialogue
     text: str | None
     hits: Sequence[MemoryHit] | None
+    subgroup: str | None
     finish_reason: str
 
     def row(self, context: EpisodeContext, failed: Attempt, revision: int, parent: str) -> Trajectory:
@@ -97,6 +98,7 @@ class _Reflection:
                 feedback=failed.report.feedback,
                 text=self.text,
                 hits=self.hits,
+                subgroup=self.subgroup,
             ),
         )
 
@@ -106,7 +108,8 @@ async def _reflect(
 ) -> _Reflection | None:
     """Reflect on a failed attempt; None when the prompt leaves no room in the context."""
     hits: Sequence[MemoryHit] | None = None
-    if rules.retrieval:
+    subgroup = context.subgroup if rules.retrieval else None
+    if rules.retrieval and subgroup != FREE:
         hits = await context.retrieve(Phase.RETRIEVAL, first.situation(failed.report.feedback))
     remembered = [hit.entry.text for hit in hits or ()]
     messages = rules.prompts.reflection(failed.instructions, failed.report, remembered)
@@ -116,7 +119,9 @@ async def _reflect(
     place = Place(REFLECTION, Phase.REFLECTION, revision)
     generation = await context.sample(dialogue, place, turn=0)
     text = dialogue.add_turn(generation).text
-    return _Reflection(dialogue, rules.prompts.read_reflection(text), hits, generation.finish_reason)
+    return _Reflection(
+        dialogue, rules.prompts.read_reflection(text), hits, subgroup, generation.finish_reason
+    )
 
 
 def _without_notes(prompts: PromptFormat) -> Opening:

@@ -71,6 +71,7 @@ def play(
     retrieved: Sequence[object] = (),
     sample: int = 0,
     context_length: int = CONTEXT,
+    withhold: float = 0.0,
     **rules: object,
 ) -> tuple[list[Trajectory], list[SampleRequest | RetrievalRequest]]:
     """One episode in which the policy says `answers`, turn by turn; returns its rows and all it asked for."""
@@ -93,6 +94,7 @@ def play(
         limits=limits(context_length),
         ask_policy=ask_policy,
         ask_memory=ask_memory,  # type: ignore[arg-type]
+        withhold=withhold,
     )
     rows: list[Trajectory] = asyncio.run(given.protocol(context))  # type: ignore[arg-type]
     assert not remaining

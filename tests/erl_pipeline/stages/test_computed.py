@@ -12,7 +12,12 @@ import pytest
 
 from erl_pipeline.config.memory import MemoryConfig
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
-from erl_pipeline.stages.build_distillation import BUILD_DISTILLATION, DATASET, DistillationSettings
+from erl_pipeline.stages.build_distillation import (
+    BUILD_DISTILLATION,
+    DATASET,
+    DistillationSettings,
+    DistilledRoles,
+)
 from erl_pipeline.stages.forget_memory import FORGET_MEMORY, ForgetSettings
 from erl_pipeline.stages.index_memory import INDEX_MEMORY, IndexSettings
 from erl_pipeline.stages.prepare_tasks import (
@@ -28,12 +33,14 @@ from erl_pipeline.stages.rollouts import GENERATE_ROLLOUTS, ListSettings
 from storage.artifacts.artifact import Artifact
 from storage.errors import InputError
 from storage.tables.sft import read_sft_rows
-from storage.tables.trajectories import Trajectory
+from storage.tables.trajectories import FREE, GUIDED, Trajectory
 from tests.erl_pipeline.episodes.script import play
 from tests.erl_pipeline.stages.calls import Bench
 
 SECOND_ATTEMPTS = DistillationSettings(
-    role="second_attempt", prompt_role="first_attempt", via_role="reflection", max_rows_per_task=None
+    roles=DistilledRoles(role="second_attempt", prompt_role="first_attempt", via_role="reflection"),
+    reward_above=None,
+    max_rows_per_task=None,
 )
 
 MINE = '{"task_id": "mine", "board": ["SFGF", "HFFF", "FFFF", "FFFF"], "max_steps": 2}\n'
@@ -44,9 +51,9 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
-def helped(sample: int) -> list[Trajectory]:
+def helped(sample: int, reflection: str = "? a b ?") -> list[Trajectory]:
     """An episode whose reflection led to success."""
-    return play(["down b", "? a b ?", "right a", "right a"], sample=sample)[0]
+    return play(["down b", reflection, "right a", "right a"], sample=sample)[0]
 
 
 def failed(sample: int) -> list[Trajectory]:
@@ -83,41 +90,85 @@ def held(bench: Bench, version: Artifact) -> list[str]:
     return sorted(view.entries()["source_trajectory_id"].to_list())
 
 
-def reflections(*samples: int) -> list[str]:
-    return sorted(helped(sample)[1].trajectory_id for sample in samples)
+def reflections(*episodes: list[Trajectory]) -> list[str]:
+    return sorted(rows[1].trajectory_id for rows in episodes)
+
+
+def ids(bench: Bench, version: Artifact) -> list[str]:
+    return bench.resources.memory("words").at(version.manifest.artifact_id).entries()["entry_id"].to_list()
+
+
+def drawn(rows: list[Trajectory], subgroup: str, *saw: str) -> list[Trajectory]:
+    """An episode whose reflection saw these entries, or was drawn to see none."""
+    version = "memory-1" if saw else ""
+    reflection = replace(rows[1], subgroup=subgroup, memory_entry_ids=saw, memory_version=version)
+    return [rows[0], reflection, *rows[2:]]
 
 
 def test_a_memory_version_adds_to_its_parent(bench: Bench) -> None:
     settings = index_settings()
     one = bench.compute(INDEX_MEMORY, settings, {"rollouts": bench.rollouts(helped(0), failed(1))})
-    assert one.manifest.counters == {"entries_added": 1, "entries": 1}
+    assert one.manifest.counters == {"entries_added": 1, "entries": 1, "copies": 0}
     assert one.manifest.memory_version == one.manifest.artifact_id
-    inputs = {"rollouts": bench.rollouts(helped(2)), "memory": one.manifest.artifact_id}
+    inputs = {
+        "rollouts": bench.rollouts(helped(2, "? a b ?"), helped(3, "d a b ?")),
+        "memory": one.manifest.artifact_id,
+    }
     two = bench.compute(INDEX_MEMORY, settings, inputs)
-    assert two.manifest.counters == {"entries_added": 1, "entries": 2}
-    assert (held(bench, one), held(bench, two)) == (reflections(0), reflections(0, 2))
+    assert two.manifest.counters == {"entries_added": 1, "entries": 2, "copies": 1, "entries_returned": 1}
+    assert (held(bench, one), held(bench, two)) == (
+        reflections(helped(0)),
+        reflections(helped(0), helped(3, "d a b ?")),
+    )
 
 
-def test_a_full_memory_evicts_and_equal_texts_are_merged(bench: Bench) -> None:
+def test_a_full_memory_evicts(bench: Bench) -> None:
     one = bench.compute(INDEX_MEMORY, index_settings(), {"rollouts": bench.rollouts(helped(0))})
-    later = [replace(row, iteration=row.iteration + 1) for row in helped(2)]
+    later = [replace(row, iteration=row.iteration + 1) for row in helped(2, "d a b ?")]
     inputs = {"rollouts": bench.rollouts(later), "memory": one.manifest.artifact_id}
     full = bench.compute(INDEX_MEMORY, index_settings(max_entries=1), inputs)
-    assert full.manifest.counters == {"entries_added": 1, "entries": 1, "entries_evicted": 1}
-    assert held(bench, full) == reflections(2)
-    merged = bench.compute(INDEX_MEMORY, index_settings(merge_similarity=0.9), inputs)
-    assert merged.manifest.counters == {"entries_added": 0, "entries": 1, "entries_merged": 1}
-    assert held(bench, merged) == reflections(0)
+    assert full.manifest.counters == {"entries_added": 1, "entries": 1, "copies": 0, "entries_evicted": 1}
+    assert held(bench, full) == reflections(helped(2, "d a b ?"))
+    assert full.manifest.metrics == {}
+
+
+def test_what_those_gained_who_saw_an_entry_becomes_its_credit(bench: Bench) -> None:
+    """Two saw it, with rewards 1 and 0; of three without memory one had 1. Observations 2/3 and -1/3 add up
+    to 1/3, and 1/3 / (2 + 8) = 1/30. Their mean is 1/6."""
+    one = bench.compute(INDEX_MEMORY, index_settings(), {"rollouts": bench.rollouts(helped(0))})
+    [entry_id] = ids(bench, one)
+    rows = [
+        *drawn(helped(2, "d a b ?"), GUIDED, entry_id),
+        *drawn(failed(3), GUIDED, entry_id),
+        *drawn(helped(4), FREE),
+        *drawn(failed(5), FREE),
+        *drawn(failed(6), FREE),
+    ]
+    inputs = {"rollouts": bench.rollouts(rows), "memory": one.manifest.artifact_id}
+    made = [bench.compute(INDEX_MEMORY, index_settings(), inputs) for _ in range(2)]
+    assert made[0].path("operations.parquet").read_bytes() == made[1].path("operations.parquet").read_bytes()
+    assert made[0].manifest.counters == {
+        "entries_added": 1,
+        "entries": 2,
+        "copies": 1,
+        "entries_returned": 1,
+        "entries_updated": 1,
+    }
+    assert made[0].manifest.metrics == {"memory_effect": pytest.approx(1 / 6)}
+    view = bench.resources.memory("words").at(made[0].manifest.artifact_id)
+    entry = view.get([entry_id])[entry_id]
+    assert (entry.credit, entry.credit_count) == (pytest.approx(1 / 30), 2)
+    assert (entry.retrievals, entry.support) == (2, 2)
 
 
 def test_what_is_off_changes_no_memory(bench: Bench) -> None:
-    settings = [index_settings(), index_settings(top_k=3, same_task_type=False, evict="lowest_gain")]
+    settings = [index_settings(), index_settings(top_k=3, same_task_type=False, evict="lowest_credit")]
     assert settings[0] == settings[1]
     assert index_settings(max_entries=5) != settings[0]
 
 
 def test_a_forgotten_entry_leaves_the_memory_and_no_other_does(bench: Bench) -> None:
-    rollouts = bench.rollouts(helped(0), helped(2))
+    rollouts = bench.rollouts(helped(0), helped(2, "d a b ?"))
     memory = bench.compute(INDEX_MEMORY, index_settings(), {"rollouts": rollouts}).manifest.artifact_id
     request = bench.commit(
         "forget_request",
@@ -127,7 +178,7 @@ def test_a_forgotten_entry_leaves_the_memory_and_no_other_does(bench: Bench) -> 
     )
     version = bench.compute(FORGET_MEMORY, ForgetSettings(), {"memory": memory, "request": request})
     assert version.manifest.counters == {"entries_forgotten": 1}
-    assert held(bench, version) == reflections(2)
+    assert held(bench, version) == reflections(helped(2, "d a b ?"))
     again = {"memory": version.manifest.artifact_id, "request": request}
     gone = bench.compute(FORGET_MEMORY, ForgetSettings(), again)
     assert gone.manifest.counters == {"entries_forgotten": 0}

@@ -16,7 +16,7 @@ def test_a_reflection_that_led_to_success_becomes_an_entry() -> None:
     assert entry.source_trajectory_id == rows[1].trajectory_id
     assert (entry.text, entry.task_text, entry.feedback) == ("? a b ?", OPENING, "fell")
     assert entry.key_text == f"{OPENING}\nfell"
-    assert (entry.reward_before, entry.reward_after) == (0.0, 1.0)
+    assert (entry.kind, entry.operation, entry.support, entry.credit) == ("reflection", "add", 1, 0.0)
     assert entry.environment == rows[1].environment
     assert (entry.iteration, entry.policy_version, entry.memory_version) == (3, "policy-1", "version-1")
 

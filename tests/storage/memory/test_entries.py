@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from storage.memory.embedder import Embedder
@@ -64,16 +63,8 @@ def test_the_digest_is_of_rows_not_of_their_order(entry: Entry, embedder: Embedd
     assert entries_digest([batch.slice(1, 1), batch.slice(0, 0), batch.slice(0, 1)]) == both
 
 
-def test_a_file_of_the_first_schema_is_read_without_environment(
-    entry: Entry, embedder: Embedder, tmp_path: Path
-) -> None:
-    write_delta(tmp_path / "new.parquet", [entry(1, environment="lake")], embedder)
-    whole = pq.read_table(tmp_path / "new.parquet")
-    metadata = {**whole.schema.metadata, b"schema_version": b"1"}
-    pq.write_table(
-        whole.drop_columns("environment").replace_schema_metadata(metadata), tmp_path / "old.parquet"
-    )
-    assert read_delta(tmp_path / "new.parquet").column("environment").to_pylist() == ["lake"]
-    old = read_delta(tmp_path / "old.parquet")
-    assert (old.schema.names, old.column("environment").to_pylist()) == (MEMORY_SCHEMA.names, [None])
-    assert scan_deltas([tmp_path / "old.parquet"]).collect()["environment"].to_list() == [None]
+def test_entries_that_say_the_same_of_one_task_type_have_one_key(entry: Entry) -> None:
+    said = entry(1, text="go right", task_type="lake").text_key
+    assert entry(2, "another situation", text="go right", task_type="lake").text_key == said
+    assert entry(3, text="go left", task_type="lake").text_key != said
+    assert entry(4, text="go right", task_type="pond").text_key != said

@@ -38,8 +38,9 @@ def test_an_entry_leaves_the_next_version_and_stays_in_those_before(
     assert latest_version(tiny_run.run) == done.memory_version
     assert held(tiny_run, embedder, done.memory_version) == []
     assert held(tiny_run, embedder, tiny_run.memory) == ["m-001"]
-    [removal] = read_delta_of(tiny_run.store, done.memory_version).removals()
-    assert (removal.entry_id, removal.reason, removal.detail) == ("m-001", "forgotten", "it is wrong")
+    [removal] = read_delta_of(tiny_run.store, done.memory_version).operations()
+    assert (removal.operation, removal.entry_id) == ("remove", "m-001")
+    assert (removal.reason, removal.detail) == ("forgotten", "it is wrong")
     request = tiny_run.store.open(done.request_id).manifest
     assert request.settings == {"entry_id": "m-001", "reason": "it is wrong"}
     assert [each.artifact_id for each in memory_versions(tiny_run.run)] == [

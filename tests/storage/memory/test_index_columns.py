@@ -14,11 +14,11 @@ import pytest
 
 from storage.memory.entries import MEMORY_SCHEMA, MemoryEntry, iterate_delta, write_embedded
 from storage.memory.index_columns import (
+    CREDIT_STEP,
     ENTRY,
-    GAIN,
-    GAIN_STEP,
     INDEX_KEY,
-    gain_condition,
+    TEXT_KEY,
+    credit_condition,
     index_columns,
     index_key_of,
     read_entry,
@@ -42,7 +42,7 @@ def keys(rows: pa.Table) -> np.ndarray:
 
 def test_an_entry_is_read_from_its_column_as_it_was(tmp_path: Path, entry: Entry) -> None:
     entries = [
-        replace(entry(1, 'quotes " and ä', environment="lake"), reward_after=0.30000001192092896),
+        replace(entry(1, 'quotes " and ä', environment="lake"), credit=0.1),
         replace(entry(2), source_trajectory_id=None, parent_entry_ids=("m-000", "m-001")),
     ]
     assert [read_entry(text) for text in made(tmp_path, entries).column(ENTRY).to_pylist()] == entries
@@ -69,27 +69,32 @@ def test_a_query_is_as_near_to_each_type_unless_it_asks_for_one(tmp_path: Path, 
     assert (both[1:] < 1.6).all()
 
 
+def test_equal_texts_of_a_task_type_have_equal_keys(tmp_path: Path, entry: Entry) -> None:
+    rows = made(tmp_path, [entry(1, text="a"), entry(2, "a box", text="a"), entry(3, text="b")])
+    keys_of_texts = rows.column(TEXT_KEY).to_pylist()
+    assert keys_of_texts[0] == keys_of_texts[1] == entry(1, text="a").text_key != keys_of_texts[2]
+
+
 @pytest.mark.parametrize(
     ("minimum", "condition"),
     [
-        (0.5, "gain_step >= 32"),
-        (-1.0, "gain_step >= -64"),
-        (0.51, "(gain_step > 32 OR (gain >= 0.5099999904632568 AND gain < 0.515625))"),
-        (7.0, "gain >= 7.0"),
-        (-7.0, "(gain_step > -128 OR (gain >= -7.0 AND gain < -1.984375))"),
+        (0.5, "credit_step >= 32"),
+        (-1.0, "credit_step >= -64"),
+        (0.51, "(credit_step > 32 OR (credit >= 0.51 AND credit < 0.515625))"),
+        (7.0, "credit >= 7.0"),
+        (-7.0, "(credit_step > -128 OR (credit >= -7.0 AND credit < -1.984375))"),
     ],
 )
-def test_a_gain_is_asked_for_by_steps_of_a_64th(minimum: float, condition: str) -> None:
-    assert gain_condition(minimum) == condition
+def test_a_credit_is_asked_for_by_steps_of_a_64th(minimum: float, condition: str) -> None:
+    assert credit_condition(minimum) == condition
 
 
-def test_asking_by_steps_finds_what_asking_by_the_gain_does(tmp_path: Path, entry: Entry) -> None:
-    gains = [-9.0, -2.0, -1.984375, -0.51, -1e-9, 0.0, 0.1, 0.5, 0.505, 0.515625, 1.0, 1.99, 2.0, 5.0]
-    entries = [entry(number, reward_before=0.0, reward_after=gain) for number, gain in enumerate(gains)]
-    rows = made(tmp_path, entries).select([GAIN, GAIN_STEP])
-    frame = pl.from_arrow(rows)
+def test_asking_by_steps_finds_what_asking_by_the_credit_does(tmp_path: Path, entry: Entry) -> None:
+    credits = [-9.0, -2.0, -1.984375, -0.51, -1e-9, 0.0, 0.1, 0.5, 0.505, 0.515625, 1.0, 1.99, 2.0, 5.0]
+    entries = [entry(number, credit=credit) for number, credit in enumerate(credits)]
+    frame = pl.from_arrow(made(tmp_path, entries).select(["credit", CREDIT_STEP]))
     assert isinstance(frame, pl.DataFrame)
-    for minimum in (*gains, -20.0, -3.0, -0.3, 0.3, 0.507, 1.985, 3.0, 20.0):
-        expected = [gain for gain in frame[GAIN].to_list() if gain >= np.float32(minimum)]
-        found = frame.filter(pl.sql_expr(gain_condition(minimum)))
-        assert found[GAIN].to_list() == expected, minimum
+    for minimum in (*credits, -20.0, -3.0, -0.3, 0.3, 0.507, 1.985, 3.0, 20.0):
+        expected = [credit for credit in credits if credit >= minimum]
+        found = frame.filter(pl.sql_expr(credit_condition(minimum)))
+        assert found["credit"].to_list() == expected, minimum

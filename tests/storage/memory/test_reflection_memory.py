@@ -75,7 +75,7 @@ def test_the_search_can_be_narrowed(memory: ReflectionMemory, commit_memory: Com
     version = commit_memory(
         [
             entry(1, task_type="lake's"),
-            entry(2, reward_before=0.5),
+            entry(2, credit=0.5),
             entry(4, "a far away lake"),
         ]
     )
@@ -86,8 +86,8 @@ def test_the_search_can_be_narrowed(memory: ReflectionMemory, commit_memory: Com
 
     assert found() == ["m-001", "m-002", "m-004"]
     assert found(task_type="lake's") == ["m-001"]
-    assert found(minimum_gain=0.6) == ["m-001", "m-004"]
-    assert found(task_type="lake-4x4", minimum_gain=0.6) == ["m-004"]
+    assert found(minimum_credit=0.5) == ["m-002"]
+    assert found(task_type="lake-4x4", minimum_credit=0.0) == ["m-002", "m-004"]
     assert found(task_type="no such") == []
 
 

@@ -80,7 +80,7 @@ def test_every_mode_can_be_narrowed(view: MemoryView, mode: str) -> None:
     assert ids(first_iteration=2) == {"m-002", "m-003"}
     assert ids(last_iteration=2) == {"m-001", "m-002"}
     assert ids(environment="lake", first_iteration=2) == {"m-003"}
-    assert ids(minimum_gain=1.5) == set()
+    assert ids(minimum_credit=1.5) == set()
 
 
 class Vectors:
@@ -139,9 +139,9 @@ def test_a_large_memory_has_indexes_and_exact_search_does_not_depend_on_them(
     assert {hit.entry.iteration for hits in narrowed for hit in hits} == {3}
 
     monkeypatch.setattr("storage.memory.search.PROBES", 1)
-    rare = large.search(queries[:1], 5, exact=False, first_iteration=3, last_iteration=3, minimum_gain=1.0)
+    rare = large.search(queries[:1], 5, exact=False, first_iteration=3, last_iteration=3, minimum_credit=0.0)
     assert len(rare[0]) == 5
-    assert large.search(queries[:1], 5, exact=False, minimum_gain=1.5) == [[]]
+    assert large.search(queries[:1], 5, exact=False, minimum_credit=1.5) == [[]]
 
     by_word = large.search(["word3"], 200, mode="text")[0]
     assert {int(hit.entry.entry_id[2:]) % 10 for hit in by_word} == {3}

@@ -56,8 +56,11 @@ def test_it_stays_within_its_limits(tmp_path: Path) -> None:
     memory.add([OVEN, FLOUR])
     same = Lesson("This oven runs hot: bake at 180, not at 200!", "the bread came out black.")
     memory.add([same, BRAKES])
-    texts = {hit.entry.text for hit in memory.search("bread")}
-    assert texts == {BRAKES.text, max((OVEN, FLOUR), key=lambda each: each.entry_id).text}
+    # The oven's lesson was given again, so that of the flour is the oldest.
+    assert {hit.entry.text: hit.entry.support for hit in memory.search("bread")} == {
+        OVEN.text: 2,
+        BRAKES.text: 1,
+    }
 
 
 def test_verification_covers_it(tmp_path: Path) -> None:

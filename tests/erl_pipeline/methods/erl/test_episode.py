@@ -74,6 +74,22 @@ def test_retrieved_reflections_stand_in_the_reflection_prompt_and_in_the_row() -
     assert [row.memory_entry_ids for row in rows] == [(), ("m-7",), ()]
 
 
+def test_a_reflection_from_which_memory_is_withheld_does_not_ask_for_it() -> None:
+    """With a share of 1 it is withheld from all, with .5 from every other sample."""
+    hit = SimpleNamespace(entry=SimpleNamespace(entry_id="m-7", text="d ? b ?"))
+    answers = ["down b", "d a b ?", "right a", "right a"]
+    rows, asked = play(answers, [hit], retrieval=True, withhold=1.0)
+    assert not any(isinstance(request, RetrievalRequest) for request in asked)
+    assert "memory ? ? ? ? reflect" in json.loads(rows[1].messages)[0]["content"]
+    assert [row.subgroup for row in rows] == [None, "free", None]
+    assert (rows[1].memory_version, rows[1].memory_entry_ids) == ("", ())
+
+    half = [play(answers, [hit], sample=sample, retrieval=True, withhold=0.5)[0][1] for sample in (0, 1)]
+    assert {row.subgroup: row.memory_entry_ids for row in half} == {"guided": ("m-7",), "free": ()}
+    # Where there is no memory yet there is nothing to withhold.
+    assert play(answers, withhold=0.5)[0][1].subgroup is None
+
+
 def test_without_reflection_the_second_attempt_follows_the_first() -> None:
     rows, _ = play(["down b", "right a", "right a"], reflection=False)
 

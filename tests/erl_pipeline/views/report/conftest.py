@@ -183,9 +183,12 @@ def memory_row(entry_id: str, text: str) -> dict[str, Any]:
         "entry_id": entry_id,
         "text": text,
         "vector": (1.0,),
-        "reward_before": 0.0,
-        "reward_after": 1.0,
+        "support": 1,
+        "credit": 0.0,
+        "credit_count": 0,
+        "retrievals": 0,
         "iteration": 1,
+        "last_iteration": 1,
         "parent_entry_ids": (),
     }
 

@@ -1,0 +1,192 @@
+"""What a new memory version changes: texts that were written, evidence on entries, what has no room.
+
+Follows from the entries and the trajectories alone: searches are exact, equals are ordered by id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from storage.memory.chain import ENTRIES_FILE, OPERATIONS_FILE
+from storage.memory.credit import Evidence
+from storage.memory.embedder import Embedder
+from storage.memory.entries import MemoryEntry, write_delta
+from storage.memory.operations import Operation, by_entry, changed, write_operations
+from storage.memory.selection import Held, MemoryLimits, evicted, near_duplicates
+from storage.memory.view import MemoryView
+
+
+@dataclass(frozen=True)
+class MemoryChange:
+    """The entries that a version adds, and its operations."""
+
+    entries: tuple[MemoryEntry, ...]
+    operations: tuple[Operation, ...]
+    size: int
+    """Entries of the memory after it."""
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """How many entries it has changed in which way."""
+        counts = {
+            "entries_added": len(self.entries),
+            "entries": self.size,
+            "copies": sum(each.support for each in self.operations),
+        }
+        for each in self.operations:
+            name = f"entries_{each.reason or _PARTICIPLES[each.operation]}"
+            counts[name] = counts.get(name, 0) + 1
+        return counts
+
+
+_PARTICIPLES = {"update": "updated", "return": "returned", "remove": "removed"}
+
+
+def plan_change(
+    view: MemoryView,
+    written: Sequence[MemoryEntry],
+    evidence: Sequence[Evidence],
+    limits: MemoryLimits,
+    embedder: Embedder,
+    *,
+    iteration: int,
+    version: str,
+) -> MemoryChange:
+    """What memory version `version` changes in the memory `view`.
+
+    A text that the memory has for its task type returns that entry, with more support; of equal new ones the
+    first is added and returned by the others. Evidence updates the entries that are still there. What is too
+    much then leaves.
+
+    Args:
+        written: texts that helped, as entries that each stand for one writing, in order.
+        evidence: what trajectories say of entries.
+    """
+    added, operations = _returned(view, written, iteration, version)
+    if limits.merge_similarity is not None:
+        near = near_duplicates(view, added, limits.merge_similarity, embedder)
+        operations = _redirected(operations, near)
+        operations += [
+            _return(entry, near[entry.entry_id][0], iteration, version, near[entry.entry_id][1])
+            for entry in added
+            if entry.entry_id in near
+        ]
+        added = [entry for entry in added if entry.entry_id not in near]
+    operations += _updates(view, evidence, iteration, version)
+    size = view.count() + len(added)
+    if limits.max_entries is not None and size > limits.max_entries:
+        leaving = _leaving(view, added, operations, limits, size - limits.max_entries)
+        operations += [
+            Operation("remove", entry_id, iteration, version, reason="evicted", detail=limits.evict)
+            for entry_id in leaving
+        ]
+        size -= len(leaving)
+    return MemoryChange(tuple(added), tuple(operations), size)
+
+
+def write_change(folder: Path, change: MemoryChange, embedder: Embedder) -> dict[str, int]:
+    """Write the files of a memory version; rows by file. Equal changes give equal bytes."""
+    rows = {ENTRIES_FILE: write_delta(folder / ENTRIES_FILE, change.entries, embedder)}
+    if change.operations:
+        rows[OPERATIONS_FILE] = write_operations(folder / OPERATIONS_FILE, change.operations)
+    return rows
+
+
+def _returned(
+    view: MemoryView, written: Sequence[MemoryEntry], iteration: int, version: str
+) -> tuple[list[MemoryEntry], list[Operation]]:
+    """The texts that are new, and an operation for each entry whose text was written again."""
+    known = view.with_texts([entry.text_key for entry in written])
+    added: list[MemoryEntry] = []
+    copies: dict[str, list[MemoryEntry]] = {}
+    for entry in written:
+        there = known.setdefault(entry.text_key, entry)
+        if there is entry:
+            added.append(entry)
+        else:
+            copies.setdefault(there.entry_id, []).append(entry)
+    return added, [
+        Operation(
+            "return",
+            entry_id,
+            iteration,
+            version,
+            support=sum(each.support for each in same),
+            trajectory_ids=_sources(same),
+            parent_entry_ids=_parents(same),
+        )
+        for entry_id, same in copies.items()
+    ]
+
+
+def _return(entry: MemoryEntry, into: str, iteration: int, version: str, similarity: float) -> Operation:
+    """A new text that returns the entry `into`, which says nearly the same."""
+    return Operation(
+        "return",
+        into,
+        iteration,
+        version,
+        support=entry.support,
+        trajectory_ids=_sources([entry]),
+        parent_entry_ids=entry.parent_entry_ids,
+        similarity=similarity,
+    )
+
+
+def _redirected(operations: Sequence[Operation], near: dict[str, tuple[str, float]]) -> list[Operation]:
+    """Copies of a text that is not added after all return the entry that stands for it."""
+    return [
+        replace(each, entry_id=near[each.entry_id][0], similarity=near[each.entry_id][1])
+        if each.entry_id in near
+        else each
+        for each in operations
+    ]
+
+
+def _updates(view: MemoryView, evidence: Sequence[Evidence], iteration: int, version: str) -> list[Operation]:
+    """Credit and use of the entries that are still there, by id."""
+    held = view.get([each.entry_id for each in evidence])
+    return [
+        Operation(
+            "update",
+            each.entry_id,
+            iteration,
+            version,
+            credit_sum=each.credit_sum,
+            credit_count=each.credit_count,
+            retrievals=each.retrievals,
+        )
+        for each in evidence
+        if each.entry_id in held
+    ]
+
+
+def _leaving(
+    view: MemoryView,
+    added: Sequence[MemoryEntry],
+    operations: Sequence[Operation],
+    limits: MemoryLimits,
+    excess: int,
+) -> list[str]:
+    """The entries that leave, as they are after the operations."""
+    done = by_entry(operations)
+    now = {**view.get(list(done)), **{entry.entry_id: entry for entry in added}}
+    for entry_id, operations_on_it in done.items():
+        for operation in operations_on_it:
+            now[entry_id] = changed(now[entry_id], operation)
+    return evicted(
+        view.facts(),
+        [Held(each.entry_id, each.last_iteration, each.credit) for each in now.values()],
+        limits.evict,
+        excess,
+    )
+
+
+def _sources(entries: Sequence[MemoryEntry]) -> tuple[str, ...]:
+    return tuple(each.source_trajectory_id for each in entries if each.source_trajectory_id is not None)
+
+
+def _parents(entries: Sequence[MemoryEntry]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(parent for each in entries for parent in each.parent_entry_ids))

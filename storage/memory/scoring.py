@@ -1,0 +1,80 @@
+"""Retrieval by more than similarity: what entries were worth, and how often they were written and shown."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.memory.search import SCORE_DECIMALS, Ranked, nearest_entries
+
+if TYPE_CHECKING:
+    from lancedb.table import Table
+
+_FACTS = ("credit", "support", "retrievals")
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How entries are ranked for a query.
+
+    score = cosine similarity + credit_weight * credit + support_weight * ln(support)
+            - retrieval_penalty * ln(1 + retrievals)
+
+    The `candidates` that are most similar are scored, all others are left out. With all weights 0 this is
+    the vector search. The penalty, which gives other entries their turn, is that of Complementary RL
+    (arXiv 2603.17621).
+    """
+
+    credit_weight: float = 0.0
+    support_weight: float = 0.0
+    retrieval_penalty: float = 0.0
+    candidates: int = 256
+    min_similarity: float | None = None
+    """Entries that are less similar to the query are not retrieved; None takes all."""
+    fallback: Literal["none", "recent"] = "none"
+    """What is retrieved where nothing is similar enough: nothing, or what was written last."""
+
+    @property
+    def by_similarity(self) -> bool:
+        """Whether it is the vector search."""
+        return not (self.credit_weight or self.support_weight or self.retrieval_penalty)
+
+    def score(self, similarity: float, credit: float, support: int, retrievals: int) -> float:
+        """What entries are ranked by, rounded as similarities are."""
+        bonus = self.credit_weight * credit + self.support_weight * math.log(support)
+        return round(similarity + bonus - self.retrieval_penalty * math.log1p(retrievals), SCORE_DECIMALS)
+
+
+def scored_search(
+    table: Table,
+    queries: npt.NDArray[np.float32],
+    top_k: int,
+    condition: str,
+    scoring: Scoring,
+) -> list[Ranked]:
+    """The entries of the highest score for each query, among all that meet the condition."""
+    wanted = top_k if scoring.by_similarity else max(top_k, scoring.candidates)
+    least = -math.inf if scoring.min_similarity is None else scoring.min_similarity
+    scored = (
+        [
+            (entry_id, scoring.score(similarity, *facts))
+            for entry_id, similarity, facts in candidates
+            if similarity >= least
+        ]
+        for candidates in nearest_entries(table, queries, wanted, condition, _FACTS)
+    )
+    return [sorted(ranked, key=lambda hit: (-hit[1], hit[0]))[:top_k] for ranked in scored]
+
+
+def most_recent(table: Table, count: int, condition: str) -> Ranked:
+    """The entries that were written last, the newest first, equals by entry id; without a score."""
+    search = table.search().select(["entry_id", "last_iteration"])
+    if condition:
+        search = search.where(condition)
+    rows = search.limit(max(1, table.count_rows())).to_arrow()
+    newest = rows.sort_by([("last_iteration", "descending"), ("entry_id", "ascending")])
+    return [(entry_id, 0.0) for entry_id in newest.column("entry_id").slice(0, count).to_pylist()]

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from erl_pipeline.config.memory import MemoryConfig, require_subgroups
+
+
+def retrieval(**settings: object):  # type: ignore[no-untyped-def]
+    return MemoryConfig.model_validate(settings).retrieval
+
+
+def test_what_is_off_is_in_no_recipe() -> None:
+    off = {"credit_weight": 0.0, "support_weight": 0.0, "retrieval_penalty": 0.0}
+    assert retrieval(**off, candidates=9) == retrieval(**off)
+    assert retrieval(candidates=9) != retrieval()
+    assert (retrieval(**off).candidates, retrieval().fallback) == (None, None)
+    assert retrieval(max_entries=5, evict="lowest_credit", merge_similarity=0.9) == retrieval()
+
+
+def test_the_newest_are_a_fallback_for_what_is_not_similar_enough() -> None:
+    with pytest.raises(ValidationError, match="set min_similarity too"):
+        MemoryConfig(fallback="recent")
+    guide = MemoryConfig(top_k=3, max_entries=1000, min_similarity=0.5, fallback="recent").retrieval
+    assert (guide.top_k, guide.min_similarity, guide.fallback) == (3, 0.5, "recent")
+
+
+@pytest.mark.parametrize(
+    ("group_size", "withhold", "possible"),
+    [
+        (8, 0.5, True),
+        (4, 0.5, True),
+        (3, 0.5, False),  # one or two without memory
+        (2, 0.5, False),
+        (8, 0.25, True),
+        (8, 0.1, False),  # none or one
+        (8, 0.9, False),
+        (2, 0.0, True),
+        (2, 1.0, True),
+    ],
+)
+def test_a_subgroup_of_one_is_refused(group_size: int, withhold: float, possible: bool) -> None:
+    if possible:
+        require_subgroups(retrieval(withhold=withhold), group_size)
+        return
+    with pytest.raises(ValueError, match=rf"rollouts.group_size: {group_size}; with .* withhold: {withhold}"):
+        require_subgroups(retrieval(withhold=withhold), group_size)
