@@ -36,6 +36,8 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
         "tiny",
         "tiny_needs",
         "tiny_exclude",
+        "experience",
+        "tiny_extractor",
     ),
     "methods": (
         "settings",
@@ -49,6 +51,9 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
         "retrieval",
         "packages",
         "plan_beginning",
+        "require_possible",
+        "pretrained_models",
+        "plan_evaluation",
     ),
     "trainers": ("settings", "open"),
     "runners": ("settings", "run"),

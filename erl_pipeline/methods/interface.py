@@ -11,6 +11,7 @@ from erl_pipeline.config.base import PluginSettings
 if TYPE_CHECKING:
     from erl_pipeline.config.generation import SamplingConfig
     from erl_pipeline.config.memory import RetrievalSettings
+    from erl_pipeline.config.run import RunConfig
     from erl_pipeline.environments.prompt_format import PromptFormat
     from erl_pipeline.episodes.context import EpisodeProtocol
     from erl_pipeline.episodes.limits import RoleLimits
@@ -28,6 +29,13 @@ class PlanLearning(Protocol):
     def __call__(
         self, planner: Planner, state: RunState, iteration: int, rollouts: str, *, remember: bool
     ) -> RunState: ...
+
+
+class PlanEvaluation(Protocol):
+    """Plans what a method measures beside the evaluation of first attempts, where it is due; `last` says that
+    the run ends with this iteration."""
+
+    def __call__(self, planner: Planner, state: RunState, iteration: int, *, last: bool) -> None: ...
 
 
 class OpenEpisode(Protocol):
@@ -48,6 +56,18 @@ def _no_retrieval(_settings: Any) -> RetrievalSettings | None:
 
 def _nothing_more(_planner: Planner, state: RunState) -> RunState:
     return state
+
+
+def _all_is_possible(_config: RunConfig) -> None:
+    return None
+
+
+def _no_models(_settings: Any) -> Sequence[str]:
+    return ()
+
+
+def _no_evaluation(planner: Planner, state: RunState, iteration: int, *, last: bool) -> None:
+    return None
 
 
 @dataclass(frozen=True)
@@ -76,3 +96,9 @@ class Method(Generic[SettingsT]):
     """Further packages whose code decides what happens; the method's own always counts."""
     plan_beginning: Callable[[Planner, RunState], RunState] = _nothing_more
     """Plans what the method needs once, before the first iteration, such as a second model."""
+    require_possible: Callable[[RunConfig], None] = _all_is_possible
+    """Raises ValueError, naming them, for settings of a run that the method cannot have together."""
+    pretrained_models: Callable[[SettingsT], Sequence[str]] = _no_models
+    """Folders or hub names of pretrained models that it needs beside the policy's."""
+    plan_evaluation: PlanEvaluation = _no_evaluation
+    """Plans evaluations of its own."""

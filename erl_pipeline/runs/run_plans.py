@@ -192,6 +192,8 @@ def _plan_iteration(planner: Planner, states: Sequence[RunState], iteration: int
 def _plan_evaluation(planner: Planner, state: RunState, iteration: int, *, last: bool) -> None:
     if planner.evaluation_due(EVALUATE, iteration, last=last):
         plan_evaluation(planner, state, iteration)
+    method = plugins("methods")[planner.config.method.type].value
+    method.plan_evaluation(planner, state, iteration, last=last)
 
 
 def _refuse_shared_changes(

@@ -16,6 +16,7 @@ from erl_pipeline.stages.determinism import training_determinism
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
+    from erl_pipeline.environments.tiny_parts import TinyParts
     from erl_pipeline.plan.sources import Sources
 
 
@@ -41,11 +42,16 @@ def _cold_start_slice(config: RunConfig, sources: Sources) -> ColdStartSettings:
 
 
 def _cold_start(call: StageCall[ColdStartSettings]) -> StageResult:
+    plugin = plugins("environments")[call.settings.environment.type].value
+    return cold_start_with(call, plugin.tiny(call.settings.environment))
+
+
+def cold_start_with(call: StageCall[ColdStartSettings], parts: TinyParts) -> StageResult:
+    """Make a tiny model of an environment's parts; write its checkpoint."""
     from erl_pipeline.policies.hardware import training_device
     from erl_pipeline.policies.tiny.cold_start import cold_start
 
     settings = call.settings
-    plugin = plugins("environments")[settings.environment.type].value
     call.progress.begin(settings.policy.cold_start.steps, "steps")
 
     def on_step(_step: int, loss: float) -> None:
@@ -54,7 +60,7 @@ def _cold_start(call: StageCall[ColdStartSettings]) -> StageResult:
 
     metrics = cold_start(
         settings.policy,
-        plugin.tiny(settings.environment),
+        parts,
         seed=call.seed,
         output_dir=call.folder / MODEL,
         on_step=on_step,

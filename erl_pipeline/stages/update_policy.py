@@ -48,10 +48,19 @@ class UpdateSettings(TrainingSettings):
 
 
 def plan_update(
-    planner: Planner, state: RunState, iteration: int, rollouts: str, model: str = POLICY
+    planner: Planner,
+    state: RunState,
+    iteration: int,
+    rollouts: str,
+    model: str = POLICY,
+    settings: UpdateSettings | None = None,
 ) -> RunState:
     """Train a model on rollouts; the state after it. The KL term, where it is on, refers to the checkpoint
-    that the model began with."""
+    that the model began with.
+
+    Args:
+        settings: other ones than the configuration's.
+    """
     inputs = {**state.model_inputs(model), ROLLOUTS: rollouts}
     if planner.config.objective.needs_reference:
         inputs[REFERENCE] = state.initial[model]
@@ -59,6 +68,7 @@ def plan_update(
         UPDATE_POLICY,
         inputs,
         iteration=iteration,
+        settings=settings,
         seed=derive_seed(planner.config.seed, iteration, UPDATE_POLICY.name),
     )
     return replace(state, models={**state.models, model: checkpoint})

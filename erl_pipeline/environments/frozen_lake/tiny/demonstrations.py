@@ -30,7 +30,7 @@ def demonstrate(
 ) -> list[Demonstration]:
     """One attempt at a random board in a random world and, where it failed, a reflection on it."""
     board = stream.choice(boards)
-    world = _random_world(stream, environment)
+    world = random_world(stream, environment)
     prompts = CompactPrompts(environment.action_words)
     env = FrozenLake(
         board,
@@ -71,7 +71,8 @@ def seen_moves(steps: Sequence[Step]) -> dict[Direction, str]:
     return {d: step.action.word for step in steps if step.action for d in DIRECTIONS if step.outcome == d}
 
 
-def _random_world(stream: random.Random, environment: FrozenLakeConfig) -> World:
+def random_world(stream: random.Random, environment: FrozenLakeConfig) -> World:
+    """A world as any task may have it."""
     symbols = list(environment.symbols)
     if environment.permute_symbols:
         stream.shuffle(symbols)
