@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
@@ -54,18 +54,22 @@ def plan_update(
     rollouts: str,
     model: str = POLICY,
     settings: UpdateSettings | None = None,
+    stage: Stage[UpdateSettings] | None = None,
+    further: Mapping[str, str] | None = None,
 ) -> RunState:
     """Train a model on rollouts; the state after it. The KL term, where it is on, refers to the checkpoint
     that the model began with.
 
     Args:
         settings: other ones than the configuration's.
+        stage: another one that updates, with the same name.
+        further: inputs that it has beside.
     """
-    inputs = {**state.model_inputs(model), ROLLOUTS: rollouts}
+    inputs = {**state.model_inputs(model), ROLLOUTS: rollouts, **(further or {})}
     if planner.config.objective.needs_reference:
         inputs[REFERENCE] = state.initial[model]
     checkpoint = planner.add(
-        UPDATE_POLICY,
+        stage or UPDATE_POLICY,
         inputs,
         iteration=iteration,
         settings=settings,
@@ -96,7 +100,7 @@ def _compute(call: StageCall[UpdateSettings]) -> StageResult:
         objective=settings.objective,
         update=settings.update,
         seed=call.seed,
-        reference=_reference(call),
+        reference=reference_policy(call),
     )
     metrics = trainer.reinforce(work, count_steps(call, settings.update.optimizer_steps))
     return training_result(call, trainer, metrics)
@@ -118,7 +122,7 @@ def training_sequences(
     ]
 
 
-def _reference(call: StageCall[UpdateSettings]) -> LoadPolicy | Literal["own_base"] | None:
+def reference_policy(call: StageCall[UpdateSettings]) -> LoadPolicy | Literal["own_base"] | None:
     """How the policy of the KL term is loaded; the base of an adapter is in memory already."""
     if REFERENCE not in call.inputs:
         return None

@@ -26,8 +26,9 @@ def _require_extractor(config: RunConfig, crl: CrlExperienceConfig) -> None:
     if isinstance(config.policy, TinyPolicyConfig):
         if model is not None:
             raise ValueError(
-                f"method.experience.extractor.model: {model}; allowed with policy.type: tiny is null, since "
-                "the extractor must read and write the words of the tiny policy; it gets a cold start of its own"
+                f"method.experience.extractor.model: {model}; allowed with policy.type: tiny is null: "
+                "the extractor must read and write the words of the tiny policy, and gets a cold start of "
+                "its own"
             )
         environment = plugins("environments")[config.environment.type].value
         if environment.tiny_extractor(config.environment) is None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.config.base import Settings
-from erl_pipeline.methods.complementary.tables import CREDITS, CREDITS_FILE
+from erl_pipeline.methods.complementary.artifacts import CREDITS_FILE
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.stages.playing import MEMORY
 from erl_pipeline.stages.rollouts import trajectory_files
@@ -25,9 +25,6 @@ from erl_pipeline.stages.training import ROLLOUTS
 
 if TYPE_CHECKING:
     from storage.tables.trajectories import Trajectory
-
-CREDIT = "credits"
-"""Name of the input with the credits of the iteration before, and of the chain in a run's state."""
 
 
 class CreditSettings(Settings):
@@ -68,6 +65,7 @@ def credit_rows(
 
 def read_credits(path: Path) -> list[dict[str, Any]]:
     """The rows of a table of credits."""
+    from erl_pipeline.methods.complementary.tables import CREDITS
     from storage.tables.parquet import read_rows
 
     return list(read_rows([path], CREDITS))
@@ -96,6 +94,7 @@ def halves(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 def _compute(call: StageCall[CreditSettings]) -> StageResult:
     """Write the credits of an iteration."""
+    from erl_pipeline.methods.complementary.tables import CREDITS
     from storage.tables.parquet import write_rows
     from storage.tables.trajectories import read_trajectories
 

@@ -13,6 +13,7 @@ from erl_pipeline.environments.experience_format import (
     ExperienceFormat,
     ExperienceOperation,
 )
+from erl_pipeline.methods.complementary.artifacts import CALLS_FILE
 from erl_pipeline.methods.complementary.asking import (
     Answer,
     AskingSettings,
@@ -22,7 +23,6 @@ from erl_pipeline.methods.complementary.asking import (
     experience_format,
 )
 from erl_pipeline.methods.complementary.settings import EXTRACTION, FIRST_ATTEMPT, ComplementaryConfig
-from erl_pipeline.methods.complementary.tables import CALLS_FILE, EXTRACTOR_CALLS
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.stages.playing import MEMORY
 from erl_pipeline.stages.rollouts import RETRY_SECONDS, TRAJECTORIES, trajectory_files
@@ -122,6 +122,7 @@ def _slice(config: RunConfig, _sources: Sources) -> AskingSettings:
 
 def _compute(call: StageCall[AskingSettings]) -> StageResult:
     """Ask of every episode; write the answers as trajectories, and what they say as a table."""
+    from erl_pipeline.methods.complementary.tables import EXTRACTOR_CALLS
     from storage.tables.parquet import write_rows
     from storage.tables.trajectories import read_trajectories, write_trajectories
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from erl_pipeline.config.base import Settings
 from erl_pipeline.config.memory import KeepSettings
-from erl_pipeline.methods.complementary.tables import CALLS_FILE, EXTRACTOR_CALLS
+from erl_pipeline.methods.complementary.artifacts import CALLS, CALLS_FILE
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.stages.index_memory import INDEX_MEMORY
 from erl_pipeline.stages.playing import MEMORY
@@ -17,9 +17,6 @@ from erl_pipeline.stages.training import ROLLOUTS
 
 if TYPE_CHECKING:
     from storage.memory.entries import MemoryEntry
-
-CALLS = "calls"
-"""Name of the input with what the extractor was asked and wrote."""
 
 KIND = "experience"
 """Kind of the entries."""
@@ -36,6 +33,7 @@ class IndexExperienceSettings(Settings):
 
 def read_calls(path: Path) -> list[dict[str, Any]]:
     """The rows of a table of calls."""
+    from erl_pipeline.methods.complementary.tables import EXTRACTOR_CALLS
     from storage.tables.parquet import read_rows
 
     return list(read_rows([path], EXTRACTOR_CALLS))
@@ -44,7 +42,7 @@ def read_calls(path: Path) -> list[dict[str, Any]]:
 def written_entries(
     calls: Sequence[Mapping[str, Any]], key: str, iteration: int, memory_version: str
 ) -> Iterator[MemoryEntry]:
-    """An entry for each text, in order. An update is a new entry whose parents are those whose place it takes;
+    """An entry for each text, in order. An update is a new entry; its parents are those whose place it takes;
     entries that only stood in the episode's prompt are no parents."""
     from storage.memory.entries import MemoryEntry
 

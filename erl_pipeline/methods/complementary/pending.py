@@ -8,9 +8,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from erl_pipeline.methods.complementary.credit import CREDIT, read_credits
-from erl_pipeline.methods.complementary.index import CALLS
-from erl_pipeline.methods.complementary.tables import CREDITS_FILE
+from erl_pipeline.methods.complementary.artifacts import CALLS, CREDIT, CREDITS_FILE, MERGED
+from erl_pipeline.methods.complementary.credit import read_credits
 from erl_pipeline.policies.checkpoints import CHECKPOINT
 from erl_pipeline.stages.rollouts import TRAJECTORIES
 from storage.artifacts.artifact import Artifact
@@ -19,9 +18,6 @@ from storage.errors import StoreError
 
 if TYPE_CHECKING:
     from storage.tables.trajectories import Trajectory
-
-MERGED = "merged"
-"""Name of the input, of an artifact in the chain of credits, with the answers of a merge before it."""
 
 STEPS = "optimizer_steps"
 """Counter of a checkpoint: the steps that its update took."""

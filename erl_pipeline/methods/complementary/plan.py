@@ -6,21 +6,24 @@ from dataclasses import replace
 
 from erl_pipeline.config.objective import RoleObjective
 from erl_pipeline.config.policy import PretrainedPolicyConfig
+from erl_pipeline.methods.complementary.artifacts import CALLS, CREDIT, MERGED, SCORES
 from erl_pipeline.methods.complementary.bootstrap import COLD_START_EXTRACTOR, COPY_EXTRACTOR
-from erl_pipeline.methods.complementary.credit import CREDIT, CREDIT_EXPERIENCE, CreditSettings
+from erl_pipeline.methods.complementary.credit import CREDIT_EXPERIENCE, CreditSettings
 from erl_pipeline.methods.complementary.evaluate import EVALUATE_WITH_EXPERIENCE
 from erl_pipeline.methods.complementary.extract import EXTRACT_EXPERIENCE
-from erl_pipeline.methods.complementary.index import CALLS, INDEX_EXPERIENCE, IndexExperienceSettings
+from erl_pipeline.methods.complementary.index import INDEX_EXPERIENCE, IndexExperienceSettings
 from erl_pipeline.methods.complementary.merge import MERGE_EXPERIENCE
-from erl_pipeline.methods.complementary.pending import MERGED
+from erl_pipeline.methods.complementary.score import SCORE_EXPERIENCE
 from erl_pipeline.methods.complementary.settings import (
     EXTRACTOR,
     FIRST_ATTEMPT,
     ComplementaryConfig,
     CrlExperienceConfig,
+    WeightsExperienceConfig,
     keep_settings,
 )
 from erl_pipeline.methods.complementary.update_extractor import UPDATE_EXTRACTOR
+from erl_pipeline.methods.complementary.weighted_update import WEIGHTED_UPDATE
 from erl_pipeline.plan.plan import POLICY, RunState
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.stages.bootstrap import PretrainedSettings
@@ -63,8 +66,12 @@ def plan_rollouts(planner: Planner, state: RunState, iteration: int) -> str:
 def plan_learning(
     planner: Planner, state: RunState, iteration: int, rollouts: str, *, remember: bool
 ) -> RunState:
-    """Extract, index, credit, update the extractor, merge; then update the policy."""
-    crl = _settings(planner).crl
+    """Extract, index, credit, update the extractor, merge; then update the policy. With the variant
+    `weights`: score, then update."""
+    settings = _settings(planner)
+    if isinstance(settings.experience, WeightsExperienceConfig):
+        return _plan_weighted(planner, state, iteration, rollouts, remember=remember)
+    crl = settings.crl
     warming_up = False
     if remember and crl is not None:
         state = _plan_experience(planner, state, iteration, rollouts, crl)
@@ -145,6 +152,23 @@ def _plan_policy(planner: Planner, state: RunState, iteration: int, rollouts: st
     objective = settings.objective.model_copy(update={"roles": {FIRST_ATTEMPT: RoleObjective(weight=0.0)}})
     without = planner.shared(settings.model_copy(update={"objective": objective}))
     return plan_update(planner, state, iteration, rollouts, settings=without)
+
+
+def _plan_weighted(
+    planner: Planner, state: RunState, iteration: int, rollouts: str, *, remember: bool
+) -> RunState:
+    if not remember:
+        return plan_update(planner, state, iteration, rollouts)
+    before = {SCORES: state.memories[SCORES]} if SCORES in state.memories else {}
+    scores = planner.add(
+        SCORE_EXPERIENCE,
+        {**state.model_inputs(POLICY), ROLLOUTS: rollouts, **before},
+        iteration=iteration,
+        seed=planner.config.seed,
+        index={"iteration": iteration},
+    )
+    state = replace(state, memories={**state.memories, SCORES: scores})
+    return plan_update(planner, state, iteration, rollouts, stage=WEIGHTED_UPDATE, further={SCORES: scores})
 
 
 def _settings(planner: Planner) -> ComplementaryConfig:

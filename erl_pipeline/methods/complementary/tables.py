@@ -1,13 +1,10 @@
-"""The method's own tables: what the extractor was asked and did, and what its entries were worth."""
+"""The method's own tables: what the extractor was asked and did, what entries and trajectories were worth."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 
 from storage.tables.parquet import TableFormat
-
-CALLS_FILE = "extractor_calls.parquet"
-CREDITS_FILE = "credits.parquet"
 
 EXTRACTOR_CALLS = TableFormat(
     name="extractor_calls",
@@ -51,3 +48,19 @@ CREDITS = TableFormat(
     dictionary=("entry_id", "request_id", "policy_version"),
 )
 """One row for each entry in the prompt of a guided attempt."""
+
+EXPERIENCE_SCORES = TableFormat(
+    name="experience_scores",
+    version=1,
+    schema=pa.schema(
+        [
+            pa.field("trajectory_id", pa.string(), nullable=False),
+            pa.field("weight", pa.float64(), nullable=False),
+            pa.field("label", pa.float64()),  # null: not told yet
+            pa.field("mean_logprob_then", pa.float64(), nullable=False),  # nats a token, when it was sampled
+            pa.field("mean_logprob_now", pa.float64()),  # under the policy of the artifact
+            pa.field("advantage", pa.float64()),  # of those that are trained again
+        ]
+    ),
+)
+"""One row for each trajectory that an iteration has scored: its own, and stored ones."""

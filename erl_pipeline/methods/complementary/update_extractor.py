@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.config.optimizer import UpdateConfig
-from erl_pipeline.methods.complementary.credit import CREDIT
+from erl_pipeline.methods.complementary.artifacts import CREDIT
 from erl_pipeline.methods.complementary.pending import (
     Batch,
     batch_advantages,
