@@ -67,7 +67,7 @@ policy:
   heads: 1
   cold_start: {{steps: 60, demonstrations_per_step: 16}}
 rollouts: {{tasks_per_iteration: 1, group_size: 2, tasks_per_shard: 1}}
-objective: {{advantage_baseline: group}}  # groups of two are not split
+objective: {{advantages_per: group}}  # groups of two are not split
 evaluation: {{tasks: 2, every: 100}}
 """
 FIGURES = {

@@ -10,7 +10,8 @@ last one ended; without `--stage` all are run. FOLDER takes about 5 GB for a mil
 - `generate` commits the versions as artifacts;
 - `build` makes the table with its indexes from them, as a fresh machine would;
 - `search` compares the index with exact search, by recall and by time, and times a batch of exact searches;
-- `add` commits 10,000 entries more, then 50 more, brings the table up to each, and searches it again.
+- `add` commits 10,000 entries more, then 50 more, brings the table up to each, and searches it again; then it
+  does what an iteration does: 50 new texts, 50 that are there, evidence on 128 entries of all ages.
 
 `--stage report` shows what was measured; with `--write` it goes into benchmarks/README.md.
 """
@@ -27,6 +28,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -39,9 +41,13 @@ from measurements import write_section
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.memory.chain import EMPTY_MEMORY, ENTRIES_FILE, PARENT_INPUT
+from storage.memory.changes import plan_change, write_change
+from storage.memory.credit import Evidence
 from storage.memory.entries import MemoryEntry, write_embedded
 from storage.memory.history import latest_version, memory_versions
 from storage.memory.reflection_memory import ReflectionMemory
+from storage.memory.scoring import Scoring
+from storage.memory.selection import MemoryLimits
 from storage.memory.view import MemoryHit, MemoryView
 from storage.runs.run import Run, RunStore
 
@@ -51,6 +57,7 @@ VERSION_ENTRIES = 10_000
 STAGE = "index_memory"
 DIMENSION, CLUSTERS, FEATURES = 384, 2_000, 32
 QUERIES, EXACT_QUERIES, BATCH = 100, 50, 64
+NEW, SEEN = 50, 128
 TASK_TYPES, ENVIRONMENTS = 20, 3
 WORDS = [
     f"{first}{second}" for first in "bdfgklmnprst" for second in ("ack", "ell", "ift", "oom", "und", "ay")
@@ -87,7 +94,7 @@ def entries_of(number: int, count: int, version: str) -> tuple[list[MemoryEntry]
     vectors, clusters = sample(count, number)
     stream = np.random.default_rng([2, number])
     words = stream.integers(0, len(WORDS), (count, 24))
-    rewards = stream.random((count, 2)).astype(np.float32)
+    credits = 2 * stream.random(count) - 1
     entries = []
     for place in range(count):
         text = [WORDS[word] for word in words[place]]
@@ -100,10 +107,10 @@ def entries_of(number: int, count: int, version: str) -> tuple[list[MemoryEntry]
                 task_text=" ".join(text[12:20]),
                 feedback=" ".join(text[20:]),
                 key_text=" ".join(text[12:]),
-                reward_before=float(rewards[place].min()),
-                reward_after=float(rewards[place].max()),
+                credit=float(credits[place]),
                 source_trajectory_id=None,
                 iteration=number,
+                last_iteration=number,
                 policy_version="",
                 parent_entry_ids=(),
                 memory_version=version,
@@ -183,11 +190,11 @@ def search(folder: Path, entries: int) -> dict[str, Any]:
     filters: dict[str, Callable[[int], dict[str, Any]]] = {
         "none": lambda _: {},
         "its task type": lambda number: {"task_type": types[number]},
-        "its task type, gain >= 0.5": lambda number: {"task_type": types[number], "minimum_gain": 0.5},
+        "its task type, credit >= 0": lambda number: {"task_type": types[number], "minimum_credit": 0.0},
         "another task type": lambda number: {"task_type": other_types[number]},
-        "another task type, gain >= 0.9": lambda number: {
+        "another task type, credit >= 0.8": lambda number: {
             "task_type": other_types[number],
-            "minimum_gain": 0.9,
+            "minimum_credit": 0.8,
         },
         "another environment": lambda number: {
             "environment": f"environment-{(clusters[number] + 1) % ENVIRONMENTS}"
@@ -259,7 +266,37 @@ def add(folder: Path, entries: int) -> dict[str, float]:
     ):
         _, seconds = timed(view, texts, narrowed, exact=False)
         found[f"search_{name}_ms"] = statistics.median(seconds) * 1e3
-    return found
+    return found | iterate(store, run, memory)
+
+
+def iterate(store: ArtifactStore, run: Run, memory: ReflectionMemory) -> dict[str, float]:
+    """Change the memory as an iteration does, and retrieve from it as the next one does."""
+    number, parent = len(memory_versions(run)), latest_version(run)
+    recipe = Recipe(STAGE, 1, {"number": number}, {PARENT_INPUT: parent}, 0, kind="memory")
+    version = recipe.artifact_id
+    new, vectors = entries_of(number, NEW, version)
+    again = [replace(each, entry_id=f"again-{each.entry_id}") for each in entries_of(7, NEW, version)[0]]
+    seen = [Evidence(f"m-{place % (number - 2):04d}-{place:05d}", 2, 0.5, 2) for place in range(SEEN)]
+    embedder = GeneratedEmbedder({each.key_text: vector for each, vector in zip(new, vectors, strict=True)})
+    view = memory.at(parent)
+    marks = [time.perf_counter()]
+    change = plan_change(
+        view, [*new, *again], seen, MemoryLimits(), embedder, iteration=number, version=version
+    )
+    marks.append(time.perf_counter())
+    with store.create(recipe, run=run.name, iteration=number) as staging:
+        write_change(staging.path, change, embedder)
+        staging.commit(memory_version=version)
+    run.record(number, STAGE, version, kind=recipe.kind, reused=False, seconds=0.0)
+    marks.append(time.perf_counter())
+    view = memory.at(version)
+    marks.append(time.perf_counter())
+    assert (len(change.entries), len(change.operations)) == (NEW, NEW + SEEN)
+    scoring = Scoring(credit_weight=1.0, support_weight=0.1)
+    view.retrieve([f"query {number}" for number in range(BATCH)], 1, scoring)
+    marks.append(time.perf_counter())
+    names = ("iteration_plan_s", "iteration_commit_s", "iteration_index_s", "iteration_retrieve_s")
+    return {name: end - start for name, start, end in zip(names, marks, marks[1:], strict=False)}
 
 
 def report(figures: dict[str, dict[str, Any]]) -> str:
@@ -288,6 +325,10 @@ def report(figures: dict[str, dict[str, Any]]) -> str:
         f"{added['index_10000_s']:.1f} s to bring table and indexes up to it; adding 50: "
         f"{added['commit_50_s']:.2f} s and {added['index_50_s']:.2f} s. Searches with these new entries: "
         f"median {added['search_none_ms']:.1f} ms, by task type {added['search_type_ms']:.1f} ms.",
+        f"- An iteration's change ({NEW} new texts, {NEW} that are there, evidence on {SEEN} entries): "
+        f"{added['iteration_plan_s']:.2f} s to find what there is, {added['iteration_commit_s']:.2f} s to "
+        f"write and commit, {added['iteration_index_s']:.2f} s to bring table and indexes up to it. {BATCH} "
+        f"retrievals by similarity, credit and support: {added['iteration_retrieve_s']:.1f} s.",
         f"- Making table and indexes anew from {generated['parquet_mb']:,.0f} MB of Parquet: "
         + (f"{built['build_s']:.0f} s." if "build_s" in built else "not measured in one go."),
         "- Peak resident memory, MB: "

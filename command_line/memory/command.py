@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from command_line.memory.entry import forget_entry, show
 from command_line.memory.options import (
-    Entry,
     Environment,
     Iteration,
     MinimumCredit,
@@ -18,18 +18,18 @@ from command_line.memory.options import (
     TopK,
 )
 from command_line.memory.stats import stats
+from command_line.memory.texts import headline, print_texts
 from command_line.options import DEFAULT_STORE, Json, RunName, Store
-from command_line.output import counted, print_json, print_line, print_table
+from command_line.output import print_json, print_line, print_table
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from storage.lineage.memory_policies import ReachedPolicies, ReachedPolicy
-    from storage.memory.entries import MemoryEntry
-    from storage.memory.operations import Operation
 
 app = typer.Typer(help="Ask the reflection memory, or make it forget.", no_args_is_help=True)
 app.command()(stats)
+app.command()(show)
+app.command("forget")(forget_entry)
 
 
 @app.command()
@@ -85,8 +85,8 @@ def search(
     print_line(f"{view.count():,} entries after iteration {memory.iteration}; the best {len(hits)}{how}:")
     for hit in hits:
         print_line()
-        print_line(f"{hit.score:.3f}  {_headline(hit.entry)}")
-        _print_texts(hit.entry)
+        print_line(f"{hit.score:.3f}  {headline(hit.entry)}")
+        print_texts(hit.entry)
 
 
 @app.command("list")
@@ -139,104 +139,6 @@ def list_entries(
         ],
         left=("entry", "task type", "text"),
     )
-
-
-@app.command()
-def show(
-    run: RunName,
-    entry: Entry,
-    policies: Annotated[
-        bool, typer.Option("--policies", help="Also the policies that it has reached, in all runs.")
-    ] = False,
-    store: Store = DEFAULT_STORE,
-    json: Json = False,
-) -> None:
-    """Show an entry: where it is from, when it was retrieved, and what those gained who saw it."""
-    from command_line.memory.outcomes import credit_line
-    from command_line.memory.run import open_memory
-    from erl_pipeline.evaluation.memory_effect import entry_credits
-    from storage.lineage.memory_policies import policies_reached
-    from storage.memory.use import memory_searches, retrieval_counts, rollout_files
-
-    memory = open_memory(store, run)
-    found = memory.find(entry)
-    removal = memory.removal(found.entry_id)
-    operations = memory.operations(found.entry_id)
-    seen = memory_searches(rollout_files(memory.store, memory.run))
-    uses = retrieval_counts(seen).filter(entry_id=found.entry_id).drop("entry_id")
-    credit = entry_credits(seen).get(found.entry_id)
-    reached = policies_reached(memory.store, found) if policies else None
-    if json:
-        print_json(
-            {
-                **asdict(found),
-                "removed": None if removal is None else asdict(removal),
-                "operations": operations.to_dicts(),
-                "retrievals": uses.to_dicts(),
-                "credit_interval": None if credit is None else asdict(credit),
-                **({} if reached is None else {"policies": asdict(reached)}),
-            }
-        )
-        return
-    print_line(_headline(found))
-    print_line(_state_line(removal))
-    _print_texts(found)
-    print_line()
-    print_line(f"source trajectory: {found.source_trajectory_id or 'none'}")
-    print_line(f"written by policy: {found.policy_version or 'none'}")
-    if found.parent_entry_ids:
-        print_line(f"written with these in the prompt: {', '.join(found.parent_entry_ids)}")
-    print_line(f"written {counted(found.support, 'time')}, last in iteration {found.last_iteration}")
-    total = int(uses["retrievals"].sum())
-    print_line(f"retrieved {counted(total, 'time')} in {counted(uses['iteration'].n_unique(), 'iteration')}")
-    print_table(
-        [
-            {
-                "iteration": str(row["iteration"]),
-                "retrieved": str(row["retrievals"]),
-                "from memory version": row["memory_version"],
-            }
-            for row in uses.to_dicts()
-        ],
-        left=("from memory version",),
-    )
-    print_line(credit_line(credit))
-    if reached is not None:
-        _print_reach(reached)
-
-
-@app.command("forget")
-def forget_entry(
-    run: RunName,
-    entry: Entry,
-    reason: Annotated[str, typer.Option("--reason", help="Why; it is kept for those who ask later.")],
-    store: Store = DEFAULT_STORE,
-    json: Json = False,
-) -> None:
-    """Remove an entry from all future versions of the memory; the record of it and of why stays."""
-    from command_line.memory.run import open_memory
-    from storage.lineage.memory_policies import policies_reached
-    from storage.memory.forgetting import forget
-
-    memory = open_memory(store, run)
-    found = memory.find(entry)
-    done = forget(memory.store, memory.run, found.entry_id, reason)
-    reached = policies_reached(memory.store, found)
-    if json:
-        print_json({**asdict(done), "policies": asdict(reached)})
-        return
-    if done.memory_version is None:
-        print_line(
-            f"Entry {done.entry_id} leaves the memory when iteration {done.iteration}, which has begun, "
-            "is done: its rollouts already search the version that holds the entry."
-        )
-    else:
-        print_line(
-            f"Entry {done.entry_id} is forgotten: it is not in memory version {done.memory_version}, "
-            f"from which iteration {done.iteration + 1} goes on."
-        )
-    print_line(f"Recorded, with the reason, as {done.request_id}; versions before keep the entry.")
-    _print_reach(reached)
 
 
 @app.command()
@@ -309,53 +211,6 @@ def _narrowed(
     if since is not None:
         entries = entries.filter(pl.col("iteration") >= since)
     return entries
-
-
-def _headline(entry: MemoryEntry) -> str:
-    return (
-        f"{entry.entry_id}  iteration {entry.iteration}, {entry.task_type}, "
-        f"credit {entry.credit:+.3f}, support {entry.support}, retrieved {entry.retrievals}"
-    )
-
-
-def _print_texts(entry: MemoryEntry) -> None:
-    texts = {"task": entry.task_text, "feedback": entry.feedback, entry.kind: entry.text}
-    for name, value in texts.items():
-        print_line(f"  {name + ':':<12}" + value.strip().replace("\n", "\n" + " " * 14))
-
-
-def _state_line(removal: Operation | None) -> str:
-    if removal is None:
-        return "held by the newest memory version"
-    why = {
-        "evicted": f"evicted from the full memory ({removal.detail.replace('_', ' ')})",
-        "forgotten": f"forgotten: {removal.detail}",
-        "replaced": f"replaced {removal.detail}".rstrip(),
-    }[removal.reason]
-    return f"not held since memory version {removal.memory_version}: {why}"
-
-
-def _print_reach(reached: ReachedPolicies) -> None:
-    """The policies that an entry has come to."""
-    groups: list[tuple[str, Any]] = [
-        ("trained on rollouts in which a prompt held it", reached.trained_with_it),
-        ("trained on the reflection itself", reached.trained_on_its_source),
-        ("trained later from these", reached.descendants),
-    ]
-    if not any(policies for _, policies in groups):
-        print_line("It has reached no policy.")
-    for what, policies in groups:
-        if policies:
-            print_line(f"Policies {what}: {len(policies)}")
-            for policy in policies:
-                print_line(f"  {_policy(policy)}")
-    if reached.derived_entries:
-        print_line("Entries written with it in the prompt, which stay: " + ", ".join(reached.derived_entries))
-
-
-def _policy(policy: ReachedPolicy) -> str:
-    when = "before the first iteration" if policy.iteration is None else f"iteration {policy.iteration}"
-    return f"{policy.artifact_id}  {policy.run}, {when}, {policy.stage}"
 
 
 def _short(text: str) -> str:

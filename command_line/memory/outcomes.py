@@ -34,8 +34,8 @@ def credit_line(credit: MeanEstimate | None) -> str:
     if credit is None:
         return "credit: nothing to compare with, for no group has some that saw it and some without memory"
     return (
-        f"credit: {interval(credit)}; {credit.count} that saw it were compared with those of their groups from "
-        f"whom memory was withheld, at {credit.tasks} tasks, and shrunk to 0"
+        f"credit: {interval(credit)}; {credit.count} that saw it were compared with those of their groups "
+        f"from whom memory was withheld, at {credit.tasks} tasks, and shrunk to 0"
     )
 
 

@@ -70,7 +70,8 @@ def stats(
     print_table([{name: str(row[name]) for name in columns} for row in versions])
     print_line(
         f"{numbers['saw_memory']:,} of {numbers['reflections']:,} reflections saw memory, "
-        f"{numbers['withheld']:,} were drawn to see none; {numbers['copied']:,} say word for word what they saw"
+        f"{numbers['withheld']:,} were drawn to see none; {numbers['copied']:,} say what they saw, "
+        "word for word"
     )
     print_line(
         f"{numbers['entries_retrieved']:,} entries were retrieved, {numbers['retrievals']:,} times; "

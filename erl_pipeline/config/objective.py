@@ -87,10 +87,10 @@ class ObjectiveConfig(Settings):
     advantage_normalization: Literal["std", "mean"] = "std"
     """`std`: rewards of a group minus their mean, over their standard deviation (GRPO, arXiv 2402.03300).
     `mean`: minus their mean only (Dr. GRPO, arXiv 2503.20783)."""
-    advantage_baseline: Literal["group", "subgroup"] = "subgroup"
-    """With whom rewards are compared where a method splits groups, as ERL does by `memory.withhold`.
-    `subgroup`: with those of the same half, as Complementary RL does (arXiv 2603.17621), so that what is
-    learned is to write well with what was seen. `group`: with the whole group."""
+    advantages_per: Literal["group", "subgroup"] = "subgroup"
+    """Whose rewards are compared. `subgroup`: those of rows that share group and subgroup, where a method
+    splits its groups (Complementary RL, arXiv 2603.17621); a row without a subgroup is compared with the
+    others of its group that have none."""
     surrogate: Literal["ppo", "cispo"] = "ppo"
     """What is done about ratios outside the clip range. `ppo`: the token gives no gradient (arXiv 1707.06347,
     eq. 7). `cispo`: the clipped ratio is a weight without gradient of the token's log-probability, so that

@@ -84,7 +84,7 @@ class RunConfig(Settings):
         method = plugins("methods")[self.method.type].value
         require_known_roles(self.objective, method.roles(self.method))
         retrieval = method.retrieval(self.method)
-        if retrieval is not None and self.objective.advantage_baseline == "subgroup":
+        if retrieval is not None and self.objective.advantages_per == "subgroup":
             require_subgroups(retrieval, self.rollouts.group_size)
         if self.pipeline.lag and not isinstance(self.objective.correction, DecoupledCorrection):
             raise ValueError(

@@ -1,4 +1,4 @@
-"""The stage that adds an iteration's successful reflections to the memory, and credits those that were seen."""
+"""The stage that adds an iteration's successful reflections to the memory, and credits what was seen."""
 
 from __future__ import annotations
 

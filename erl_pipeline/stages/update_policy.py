@@ -109,17 +109,20 @@ def _compute(call: StageCall[UpdateSettings]) -> StageResult:
 def training_sequences(
     trajectories: Sequence[Trajectory], objective: ObjectiveConfig
 ) -> list[TrainingSequence]:
-    """Trajectories with their advantages; groups are those of the rows, one for each task and role, or their
-    subgroups where there are some."""
-    split = objective.advantage_baseline == "subgroup"
+    """Trajectories with their advantages; groups are those of the rows, one for each task and role."""
     advantages = group_advantages(
         [row.reward for row in trajectories],
-        [(row.group_id, row.subgroup if split else None) for row in trajectories],
+        [_group(row, objective) for row in trajectories],
         objective.advantage_normalization,
     )
     return [
         trajectory_sequence(row, advantage) for row, advantage in zip(trajectories, advantages, strict=True)
     ]
+
+
+def _group(row: Trajectory, objective: ObjectiveConfig) -> tuple[str, str | None]:
+    """The rows that an advantage compares share it."""
+    return row.group_id, row.subgroup if objective.advantages_per == "subgroup" else None
 
 
 def reference_policy(call: StageCall[UpdateSettings]) -> LoadPolicy | Literal["own_base"] | None:

@@ -1,4 +1,4 @@
-"""What a new memory version changes: texts that were written, what became of entries, what a full memory loses.
+"""What a new memory version changes: texts that were written, evidence on entries, what has no room.
 
 Follows from the entries and the trajectories alone: searches are exact, equals are ordered by id.
 """

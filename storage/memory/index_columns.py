@@ -8,8 +8,8 @@
   begins there. A query without codes is as near to all types as to each.
 - `entry` is the whole entry as JSON. LanceDB reads every column by itself, and ten rows of one with few
   different values in as much time as thousands of them.
-- `credit_step` is the entry's credit in steps of 1/64: the index of few different values answers a range of it
-  faster than one of `credit` does.
+- `credit_step` is the entry's credit in steps of 1/64: the index of few different values answers a range of
+  it faster than one of `credit` does.
 - `text_key` is equal for entries that say the same of one task type.
 """
 
@@ -18,7 +18,6 @@ from __future__ import annotations
 import hashlib
 import json
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt

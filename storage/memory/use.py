@@ -49,8 +49,8 @@ def memory_searches(files: Sequence[Path]) -> pl.DataFrame:
 
     Columns: trajectory_id, episode_id, role, iteration, task_id, task_type, group_id, revision_index,
     subgroup, memory_version (empty where memory was not searched), memory_entry_ids, text, reward, success,
-    and `base`: the mean reward of the other first attempts at its task in its iteration, which are of the same
-    policy and saw no memory; null where there are none, and where it is a first attempt itself.
+    and `base`: the mean reward of the other first attempts at its task in its iteration, which are of the
+    same policy and saw no memory; null where there are none, and where it is a first attempt itself.
     """
     rows = scan_trajectories(files)
     searched = (pl.col("memory_version") != "") | pl.col("subgroup").is_not_null()

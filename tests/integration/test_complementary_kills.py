@@ -1,4 +1,4 @@
-"""Complementary RL killed with SIGKILL in each of its own stages: the bytes are those of an undisturbed run."""
+"""Complementary RL killed in each of its own stages: its bytes are those of an undisturbed one."""
 
 from __future__ import annotations
 

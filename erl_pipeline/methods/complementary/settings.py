@@ -68,7 +68,7 @@ class CrlExperienceConfig(Settings):
     withhold: float = Field(default=0.5, gt=0.0, lt=1.0)
     """Share of a group, drawn by the seed, whose attempts are `free`: they see no experience. The others are
     `guided` (paper: K/2 and K/2). Advantages compare rewards of one half alone, see
-    `objective.advantage_baseline`."""
+    `objective.advantages_per`."""
     embedding_model: str = "all-MiniLM-L6-v2"
     """As `memory.embedding_model` of ERL (paper: Qwen3-Embedding-0.6B)."""
     key: Literal["text", "situation"] = "text"

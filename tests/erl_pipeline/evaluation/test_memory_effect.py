@@ -37,8 +37,8 @@ def frame(*rows: dict[str, Any]) -> pl.DataFrame:
 
 def test_guided_ones_are_compared_with_free_ones_of_their_group() -> None:
     """lake: 1 and 1 against a mean of 1/2: +1/2 twice. pond: 0 against 0: 0. sea has no free one.
-    Mean 1/3; with the sums 1 and 0 of two tasks of 2 and 1 observations the squares are (1 - 2/3)^2 and (1/3)^2,
-    and the half width is t(1) sqrt(2 / 1 * 2/9) / 3 with t(1) = 12.706."""
+    Mean 1/3; with the sums 1 and 0 of two tasks of 2 and 1 observations the squares are (1 - 2/3)^2 and
+    (1/3)^2, and the half width is t(1) sqrt(2 / 1 * 2/9) / 3 with t(1) = 12.706."""
     effect = memory_effect(
         frame(
             search("lake", "guided", 1.0, 0.25),
@@ -66,8 +66,8 @@ def test_guided_ones_are_compared_with_free_ones_of_their_group() -> None:
 
 
 def test_the_credit_of_an_entry_is_shrunk_and_so_is_its_interval() -> None:
-    """Two observations of +1 at one task: 2 / (2 + 8) = .2. The squares are (2 - .4)^2 of the task and 8 times
-    .2^2, so the half width is t(8) sqrt(9 / 8 * 2.88) / 10 with t(8) = 2.306."""
+    """Two observations of +1 at one task: 2 / (2 + 8) = .2. The squares are (2 - .4)^2 of the task and 8
+    times .2^2, so the half width is t(8) sqrt(9 / 8 * 2.88) / 10 with t(8) = 2.306."""
     credits = entry_credits(
         frame(
             search("lake", "guided", 1.0),

@@ -39,11 +39,11 @@ SMALL = {
     },
     "rollouts": {"tasks_per_iteration": 2, "group_size": 2, "tasks_per_shard": 1},
     # Groups of two are not split.
-    "objective": {"advantage_baseline": "group"},
+    "objective": {"advantages_per": "group"},
     "fine_tune": {"steps": 1},
     "evaluation": {"tasks": 2, "every": 2, "samples_per_task": 1},
 }
-DECOUPLED = {"objective": {"advantage_baseline": "group", "correction": {"type": "decoupled"}}}
+DECOUPLED = {"objective": {"advantages_per": "group", "correction": {"type": "decoupled"}}}
 
 
 def small(**changes: Any) -> RunConfig:

@@ -126,8 +126,8 @@ def test_a_full_memory_evicts(bench: Bench) -> None:
 
 
 def test_what_those_gained_who_saw_an_entry_becomes_its_credit(bench: Bench) -> None:
-    """Two saw it, with rewards 1 and 0; of three without memory one had 1. Observations 2/3 and -1/3 add up to
-    1/3, and 1/3 / (2 + 8) = 1/30. Their mean is 1/6."""
+    """Two saw it, with rewards 1 and 0; of three without memory one had 1. Observations 2/3 and -1/3 add up
+    to 1/3, and 1/3 / (2 + 8) = 1/30. Their mean is 1/6."""
     one = bench.compute(INDEX_MEMORY, index_settings(), {"rollouts": bench.rollouts(helped(0))})
     [entry_id] = ids(bench, one)
     rows = [

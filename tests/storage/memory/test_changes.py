@@ -171,7 +171,7 @@ def test_a_full_memory_lets_those_go_that_were_written_longest_ago(memory: Memor
 def test_a_full_memory_lets_the_lowest_credit_go_as_it_is_after_the_evidence(
     memory: Memory, entry: Entry
 ) -> None:
-    """After the evidence credits are -1/9, 2/10, 0 and 0; of the equals the older leaves, then the lesser id."""
+    """After the evidence credits are -1/9, 2/10, 0 and 0; of equals the older leaves, then the lesser id."""
     limits = MemoryLimits(max_entries=2, evict="lowest_credit")
     memory.change([entry(1), entry(2)], limits=limits)
     evidence = [Evidence("m-001", 1, -1.0, 1), Evidence("m-002", 2, 2.0, 2)]
