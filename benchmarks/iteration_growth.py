@@ -65,7 +65,7 @@ policy:
   layers: 1
   hidden_size: 32
   heads: 1
-  cold_start: {{steps: 60, demonstrations_per_step: 16}}
+  cold_start: {{steps: 60, demonstrations_per_step: 16, gate: 0}}
 rollouts: {{tasks_per_iteration: 1, group_size: 2, tasks_per_shard: 1}}
 objective: {{advantages_per: group}}  # groups of two are not split
 evaluation: {{tasks: 2, every: 100}}

@@ -202,6 +202,7 @@ class History:
             "completion": [{"role": "assistant", "content": "go"}],
             "input_token_ids": np.concatenate([row["prompt_token_ids"], row["response_token_ids"]]),
             "loss_mask": [0] * PROMPT_TOKENS + [1] * RESPONSE_TOKENS,
+            "role": "distilled",
             "reflection_trajectory_id": row["parent_trajectory_id"],
             "first_trajectory_id": row["trajectory_id"],
             "weight": 1.0,

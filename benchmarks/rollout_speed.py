@@ -49,7 +49,7 @@ POLICIES = {
     "tiny policy, many short turns": (
         "configs/frozen_lake_vllm.yaml",
         # How well it plays does not matter here.
-        ["engine.dtype=float32", "policy.cold_start.steps=100"],
+        ["engine.dtype=float32", "policy.cold_start.steps=100", "policy.cold_start.gate=0"],
     ),
 }
 COLUMNS = (

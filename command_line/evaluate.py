@@ -1,4 +1,4 @@
-"""`erl-pipeline evaluate`: success of a checkpoint on tasks of one's choice."""
+"""`erl-pipeline evaluate`: success of a checkpoint on tasks of one's choice, or on streams of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from storage.runs.run import Run
 
 Tasks = Annotated[
-    str,
+    str | None,
     typer.Option("--tasks", metavar="FILE|generated", help="A task file, or generated held-out tasks."),
 ]
 Checkpoint = Annotated[
@@ -34,11 +34,20 @@ Count = Annotated[
 Samples = Annotated[
     int, typer.Option("--samples", min=0, max=64, help="Sampled attempts of each task beside the greedy one.")
 ]
+Stream = Annotated[
+    bool,
+    typer.Option(
+        "--stream",
+        help="Instead of --tasks: streams of tasks in held-out realms, with notes and without "
+        "(evaluation.stream).",
+    ),
+]
 
 
 def evaluate(
     run: RunName,
-    tasks: Tasks,
+    tasks: Tasks = None,
+    stream: Stream = False,
     checkpoint: Checkpoint = "latest",
     count: Count = None,
     samples: Samples = 4,
@@ -47,6 +56,7 @@ def evaluate(
 ) -> None:
     """Evaluate first attempts, greedy and sampled, without memory or reflection in the prompt."""
     from command_line.foreground import work_on_run
+    from command_line.streamed import evaluate_streams
     from erl_pipeline.plan.plan import POLICY
     from erl_pipeline.plan.runner import InProcessConfig
     from erl_pipeline.plan.sources import unread_sources
@@ -56,13 +66,20 @@ def evaluate(
     from storage.errors import InputError
     from storage.runs.run import RunStore
 
-    file = None if tasks == "generated" else Path(tasks)
+    if stream == (tasks is not None):
+        raise InputError("give either --tasks FILE|generated or --stream")
+    if stream and count is not None:
+        raise InputError("--count is for --tasks generated; evaluation.stream says how many a stream has")
+    file = None if tasks in ("generated", None) else Path(tasks)
     if file is not None and count is not None:
         raise InputError("--count is for --tasks generated; a file has the tasks that it has")
     opened_run = RunStore(store).open(run)
     config = run_config(opened_run)
     iteration, checkpoint_id = find_checkpoint(ArtifactStore(store), opened_run, checkpoint)
     beginning = plan_as_made(store, opened_run, 0, sources=unread_sources(config)).states[0]
+    if stream:
+        evaluate_streams(opened_run, store, iteration, checkpoint_id, beginning.bases.get(POLICY), json)
+        return
 
     def work(opened: OpenRun, _note: Callable[[str], None]) -> StageOutcome:
         from erl_pipeline.runs.on_request import evaluate_on_request

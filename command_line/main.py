@@ -21,7 +21,9 @@ from command_line import (
     status,
     train,
 )
+from command_line.compare.command import compare
 from command_line.doctor.command import doctor
+from command_line.episodes.command import app as episodes
 from command_line.lineage.command import app as lineage
 from command_line.memory.command import app as memory
 from command_line.plan.command import plan
@@ -39,6 +41,7 @@ app.command("train")(train.train)
 app.command("plan")(plan)
 app.command("status")(status.status)
 app.command("evaluate")(evaluate.evaluate)
+app.command("compare")(compare)
 app.command("report")(report.report)
 app.command("export")(export.export)
 app.command("replay")(replay)
@@ -52,6 +55,7 @@ app.add_typer(config.app, name="config")
 app.add_typer(schedule.app, name="schedule")
 app.add_typer(memory, name="memory")
 app.add_typer(lineage, name="lineage")
+app.add_typer(episodes, name="episodes")
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -25,3 +26,22 @@ Settings = Annotated[
 ]
 
 DEFAULT_STORE = "store"
+
+
+def iteration_span(text: str | None) -> tuple[int, int] | None:
+    """`3` or `3..7` as the first and last iteration; None for None.
+
+    Raises InputError for anything else.
+    """
+    from storage.errors import InputError
+
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d{1,9})(?:\.\.(\d{1,9}))?", text)
+    if found is None:
+        raise InputError(f"--iteration {text}: give one, such as 7, or a range, such as 3..7.")
+    first = int(found[1])
+    last = int(found[2] or first)
+    if first > last:
+        raise InputError(f"--iteration {text}: the first is after the last.")
+    return first, last

@@ -324,6 +324,7 @@ def sft_row(row_id: str, trajectory_id: str) -> dict[str, Any]:
         "input_token_ids": [1, 2, 3],
         "loss_mask": [0, 0, 1],
         "trajectory_id": trajectory_id,
+        "role": "distilled",
         "reflection_trajectory_id": "reflection",
         "first_trajectory_id": "first",
         "memory_entry_ids": [],

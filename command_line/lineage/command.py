@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from command_line.lineage import export, questions, reach
+from command_line.lineage import export, questions, reach, samples, trained_on
 from command_line.lineage.listing import Identifier
 from command_line.options import DEFAULT_STORE, Json, RunName, Store
 from command_line.output import print_json, print_line
@@ -24,6 +24,8 @@ app.command("upstream")(reach.upstream)
 app.command("downstream")(reach.downstream)
 app.command("rows-using-memory")(questions.rows_using_memory)
 app.command("policies-trained-on")(questions.policies_trained_on)
+app.command("trained-on")(trained_on.trained_on)
+app.command("samples")(samples.samples)
 app.command("made-by")(questions.made_by)
 app.command("export")(export.export)
 app.command("graph")(export.graph)

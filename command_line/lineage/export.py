@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from command_line.options import DEFAULT_STORE, Json, RunName, Store
+from command_line.options import DEFAULT_STORE, Json, RunName, Store, iteration_span
 from command_line.output import print_json, print_line
 
 
@@ -70,7 +69,7 @@ def graph(
         raise InputError(f"--output {output}: name a file that ends in .svg or .html.")
     runs = RunStore(store)
     columns = run_columns(runs.open(run))
-    grid = lay_out(ArtifactStore(store), runs, run, columns, _iterations(iteration), of)
+    grid = lay_out(ArtifactStore(store), runs, run, columns, iteration_span(iteration), of)
     with store_errors("write", output):
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(draw(grid, output.suffix), encoding="utf-8")
@@ -78,19 +77,3 @@ def graph(
         print_json({"output": str(output), "artifacts": grid.artifacts, "iterations": grid.iterations})
     else:
         print_line(f"Drawing: {output}  {grid.caption}")
-
-
-def _iterations(text: str | None) -> tuple[int, int] | None:
-    """`3` or `3..7` as the first and last iteration."""
-    from storage.errors import InputError
-
-    if text is None:
-        return None
-    found = re.fullmatch(r"(\d{1,9})(?:\.\.(\d{1,9}))?", text)
-    if found is None:
-        raise InputError(f"--iteration {text}: give one, such as 7, or a range, such as 3..7.")
-    first = int(found[1])
-    last = int(found[2] or first)
-    if first > last:
-        raise InputError(f"--iteration {text}: the first is after the last.")
-    return first, last

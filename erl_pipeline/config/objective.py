@@ -89,8 +89,9 @@ class ObjectiveConfig(Settings):
     `mean`: minus their mean only (Dr. GRPO, arXiv 2503.20783)."""
     advantages_per: Literal["group", "subgroup"] = "subgroup"
     """Whose rewards are compared. `subgroup`: those of rows that share group and subgroup, where a method
-    splits its groups (Complementary RL, arXiv 2603.17621); a row without a subgroup is compared with the
-    others of its group that have none."""
+    splits its groups, as ERL does by `memory.withhold` (Complementary RL, arXiv 2603.17621), so that what is
+    learned is to write well with what was seen; a row without a subgroup is compared with the others of its
+    group that have none. `group`: those of the whole group."""
     surrogate: Literal["ppo", "cispo"] = "ppo"
     """What is done about ratios outside the clip range. `ppo`: the token gives no gradient (arXiv 1707.06347,
     eq. 7). `cispo`: the clipped ratio is a weight without gradient of the token's log-probability, so that
@@ -114,6 +115,11 @@ class ObjectiveConfig(Settings):
     """How token losses of an optimizer batch become one number. `token_mean`: mean over all tokens (DAPO).
     `sequence_mean`: mean over sequences of the mean over tokens (GRPO). `sequence_sum`: mean over
     sequences of the sum over tokens, which is Dr. GRPO up to its constant."""
+    normalizer: Literal["live_rows", "all_rows"] = "live_rows"
+    """Which rows count in the mean of the policy loss. `live_rows`: those with an advantage, so that steps
+    stay as large when fewer groups tell something. `all_rows`: also those with advantage 0, as in GRPO (arXiv
+    2402.03300, eq. 3), so that steps shrink with the signal; of several minibatches each is multiplied by the
+    share that the rows with an advantage have in the whole update."""
     correction: CorrectionConfig = BypassCorrection()
     """What is done about the policy that sampled not being the one that is trained."""
     roles: dict[str, RoleObjective] = Field(default_factory=dict)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from erl_pipeline.config.base import Settings
+
+TrainingUse = Literal["reinforcement", "supervised"]
+"""What steps are taken for: the reinforcement-learning update, or supervised training."""
 
 
 class OptimizerConfig(Settings):
     """AdamW at a constant learning rate (arXiv 1711.05101), shared by both updates."""
 
     learning_rate: float = Field(default=3e-4, gt=0.0)
-    """Step size."""
+    """Step size; `fine_tune.learning_rate` may set another for supervised steps."""
     betas: tuple[Annotated[float, Field(ge=0.0, lt=1.0)], Annotated[float, Field(ge=0.0, lt=1.0)]] = (
         0.9,
         0.95,
@@ -28,8 +33,13 @@ class OptimizerConfig(Settings):
     carry_state: bool = True
     """Carry the moments from stage to stage in the checkpoint. The fp32 copy of low-precision weights is
     always carried, since the bf16 weights alone would forget small steps."""
+    moments: Literal["shared", "by_use"] = "shared"
+    """`shared`: both updates go on from the same moments, so that a reinforcement-learning step moves along
+    the supervised steps before it too. `by_use`: each update has moments of its own, for 8 bytes more a
+    weight. Where a branch changes this, moments begin anew."""
     state_device: Literal["model", "cpu"] = "model"
-    """Where the fp32 copy of the weights, their summed gradients and the moments lie: 16 bytes a weight.
+    """Where the fp32 copy of the weights, their summed gradients and the moments lie: 16 bytes a weight,
+    24 with `moments: by_use`.
     `model`: beside the weights. `cpu`: in host memory, where the step is taken too, so that a GPU holds only
     the weights and the gradients of one pass; for that, gradients cross to the host in each pass and new
     weights come back after each step. On a CPU both are the same to the byte. It was not run on a GPU yet."""
@@ -52,6 +62,9 @@ class UpdateConfig(MicrobatchConfig):
     """Passes over the trajectories."""
     minibatches: int = Field(default=1, ge=1)
     """Optimizer steps in one pass. Sequences with the same prompt stay in one minibatch."""
+    record_tokens: bool = False
+    """Put the trainer's log-probability and entropy of each token into the training record, as lists. The
+    record is some times larger then; nothing else changes."""
 
     @property
     def optimizer_steps(self) -> int:
@@ -63,6 +76,30 @@ class FineTuneConfig(MicrobatchConfig):
     """The supervised update."""
 
     steps: int = Field(default=3, ge=1)
-    """Optimizer steps."""
+    """Optimizer steps; with `epochs` the most of them."""
+    epochs: float | None = Field(default=None, gt=0.0)
+    """Passes over the rows, so that few rows get few steps: `epochs * rows / batch_rows` steps, rounded up,
+    and no more than `steps`. `null`: `steps` steps, however few rows there are."""
     batch_rows: int | None = Field(default=None, ge=1)
     """Rows of one step, drawn without replacement until all were seen; `null` takes all rows in each step."""
+    learning_rate: float | None = Field(default=None, gt=0.0)
+    """Step size of supervised steps; `null` takes `optimizer.learning_rate`."""
+
+    @model_validator(mode="after")
+    def _rows_to_count(self) -> FineTuneConfig:
+        if self.epochs is not None and self.batch_rows is None:
+            raise ValueError(
+                f"epochs: {self.epochs:g} with batch_rows: null; a step then takes all rows, so that "
+                "steps cannot grow with them: set batch_rows, or leave epochs out"
+            )
+        return self
+
+    def optimizer_steps(self, rows: int) -> int:
+        """How many steps are taken on this many rows; none without rows."""
+        if not rows:
+            return 0
+        if self.epochs is None or self.batch_rows is None:
+            return self.steps
+        # As the decimal that was written: 0.1 as a float is a little more, which would be rounded up.
+        epochs = Fraction(str(self.epochs))
+        return min(self.steps, math.ceil(epochs * rows / self.batch_rows))

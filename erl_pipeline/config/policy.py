@@ -15,18 +15,52 @@ ModuleName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.]+$")]
 class ColdStartConfig(Settings):
     """Supervised training of the tiny policy on weak scripted demonstrations over a family of worlds."""
 
-    steps: int = Field(default=500, ge=1)
-    """Optimizer steps."""
-    demonstrations_per_step: int = Field(default=64, ge=1)
+    seed: Annotated[int, Field(ge=0)] | Literal["run"] = 0
+    """Chooses the first weights and the demonstrations. `run`: the run's seed, so that runs with different
+    seeds begin with different policies; else all runs of a store share one."""
+    steps: int = Field(default=400, ge=1)
+    """Optimizer steps, where `gate` asks for no more. After 60 % of them the learning rates fall."""
+    most_steps: int | None = Field(default=None, ge=1)
+    """Optimizer steps at most, however far from `gate` the policy is; `null`: three times `steps`."""
+    gate: float = Field(default=0.95, ge=0.0, le=1.0)
+    """Before the learning rates fall, go on until the policy gives so large a share of the right answers
+    where the environment asks for them (FrozenLake: action words in reflections that the attempt has
+    shown, `seen_slots_right`). A cold start that ends with less says so. 0: no gate."""
+    demonstrations_per_step: int = Field(default=32, ge=1)
     """Demonstrated attempts in one step; reflections on the failed ones come on top."""
     learning_rate: float = Field(default=3e-3, gt=0.0)
     """Peak learning rate of AdamW: embeddings, head, biases and norms."""
-    matrix_learning_rate: float = Field(default=0.02, gt=0.0)
+    matrix_learning_rate: float = Field(default=0.01, gt=0.0)
     """Peak learning rate of Muon: the weight matrices of the blocks."""
     random_intent: float = Field(default=0.1, ge=0.0, le=1.0)
     """Chance that a demonstrated action is any at all instead of one that the scripted player chose."""
     blank_notes: float = Field(default=0.5, ge=0.0, le=1.0)
     """Share of attempts that are demonstrated without notes, as every first attempt is."""
+    swapped_notes: float = Field(default=0.5, ge=0.0, le=1.0)
+    """Share of notes and memories with two action words swapped, so that the policy does not trust them more
+    than what it sees."""
+    reshuffled_notes: float = Field(default=0.1, ge=0.0, le=1.0)
+    """Share of notes and memories whose action words are in any order at all."""
+    reflections_per_failure: int = Field(default=4, ge=1)
+    """Reflections that are demonstrated on one failed attempt, each with another memory."""
+
+    @property
+    def limit(self) -> int:
+        """Optimizer steps at most."""
+        return 3 * self.steps if self.most_steps is None else self.most_steps
+
+    @model_validator(mode="after")
+    def _possible_together(self) -> ColdStartConfig:
+        if self.swapped_notes + self.reshuffled_notes > 1.0:
+            raise ValueError(
+                f"swapped_notes: {self.swapped_notes:g} and reshuffled_notes: {self.reshuffled_notes:g}: "
+                "allowed is a sum of at most 1, since they are shares of the same notes"
+            )
+        if self.limit < self.steps:
+            raise ValueError(
+                f"most_steps: {self.most_steps}: allowed is at least steps: {self.steps}; set both"
+            )
+        return self
 
 
 class TinyPolicyConfig(Settings):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Annotated
 
-from erl_pipeline.config.base import Settings
+from pydantic import BeforeValidator, Field
+
+from erl_pipeline.config.base import Settings, switch
+from erl_pipeline.config.stream import StreamConfig
 
 
 class RolloutConfig(Settings):
@@ -39,3 +42,6 @@ class EvaluationConfig(Settings):
     whole_episodes: bool = False
     """Also play on after a failed greedy attempt as the method does in training, without memory, and report
     the success of that."""
+    stream: Annotated[StreamConfig | None, BeforeValidator(switch)] = None
+    """Before the first iteration and after the last also play streams of tasks in held-out realms, with
+    notes and without; needs an environment with such realms (FrozenLake: `actions: realms`)."""

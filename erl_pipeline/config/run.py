@@ -15,6 +15,7 @@ from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, Updat
 from erl_pipeline.config.pipeline import PipelineConfig, ResourcesConfig
 from erl_pipeline.config.policy import PolicyConfig, TinyPolicyConfig
 from erl_pipeline.config.rollouts import EvaluationConfig, RolloutConfig
+from erl_pipeline.config.stream import StreamConfig
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -82,6 +83,8 @@ class RunConfig(Settings):
         if isinstance(self.policy, TinyPolicyConfig):
             environment.require_tiny(self.environment)
         method = plugins("methods")[self.method.type].value
+        if self.evaluation.stream is not None:
+            require_streams(self, self.evaluation.stream)
         require_known_roles(self.objective, method.roles(self.method))
         retrieval = method.retrieval(self.method)
         if retrieval is not None and self.objective.advantages_per == "subgroup":
@@ -93,3 +96,22 @@ class RunConfig(Settings):
             )
         method.require_possible(self)
         return self
+
+
+def require_streams(config: RunConfig, stream: StreamConfig) -> None:
+    """Raise ValueError where a configuration's environment or method cannot be evaluated in streams."""
+    environment = plugins("environments")[config.environment.type].value
+    method = plugins("methods")[config.method.type].value
+    held_out = () if environment.streams is None else environment.streams.realms(config.environment)
+    if stream.realms > len(held_out):
+        raise ValueError(
+            f"evaluation.stream.realms: {stream.realms}; allowed: at most the {len(held_out)} realms that "
+            "the environment holds out (FrozenLake: environment.actions: realms with "
+            f"environment.realms.held_out: {stream.realms})"
+        )
+    reflecting = method.reflecting(method.episode_settings(config.method))
+    if environment.prompts(config.environment) is None and reflecting is None:
+        raise ValueError(
+            f"evaluation.stream: neither the environment nor method.type: {config.method.type} has prompts "
+            "for reflections; allowed with it is off, or an environment with prompts of its own"
+        )

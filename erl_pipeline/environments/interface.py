@@ -11,6 +11,7 @@ from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.environments.experience_format import ExperienceFormat
 from erl_pipeline.environments.messages import AssistantTurn, Message, ToolSchema
 from erl_pipeline.environments.prompt_format import PromptFormat
+from erl_pipeline.environments.task_streams import TaskStreams
 from erl_pipeline.environments.tiny_parts import TinyParts
 
 SettingsT = TypeVar("SettingsT", bound=PluginSettings)
@@ -96,6 +97,10 @@ class Environment(Protocol):
         ...
 
 
+def _no_test_tasks(settings: Any, seed: int) -> Sequence[Task]:
+    return ()
+
+
 def _no_prompts(settings: Any) -> PromptFormat | None:
     return None
 
@@ -129,6 +134,12 @@ class EnvironmentPlugin(Generic[SettingsT]):
     the beginning of the same list."""
     open: Callable[[SettingsT, Task], Environment]
     """A fresh environment for the attempts of one episode."""
+    test_tasks: Callable[[SettingsT, int], Sequence[Task]] = _no_test_tasks
+    """The tasks of a third split, which `compare` alone reports on: none of them equals a training or a
+    held-out task, so that no setting was tuned on them. The number is the run's seed. Empty where these
+    settings give no such split."""
+    test_needs: str = ""
+    """The settings with which `test_tasks` gives some, such as `test_boards: 256`."""
     tasks_from_file: Callable[[SettingsT, int, Path], Sequence[Task]] | None = None
     """The tasks of a file. Raises `InputError` naming the file, the line and what is wrong."""
     prompts: Callable[[SettingsT], PromptFormat | None] = _no_prompts
@@ -154,6 +165,8 @@ class EnvironmentPlugin(Generic[SettingsT]):
     tiny_extractor: Callable[[SettingsT], TinyParts | None] = _no_tiny_parts
     """What the cold start of a tiny model that extracts experience needs; its prompts are those of
     `experience`. None where these settings give no such form."""
+    streams: TaskStreams | None = None
+    """Held-out realms for streamed evaluation; None where no settings give any."""
 
     def shown_to_tiny(self, settings: SettingsT) -> SettingsT:
         """The settings that the cold start depends on; all others at their defaults."""

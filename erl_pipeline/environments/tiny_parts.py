@@ -14,6 +14,32 @@ Demonstration = Sequence[Message]
 
 
 @dataclass(frozen=True)
+class Question:
+    """A demonstration that no training step shows, whose last turn has words that must be right.
+
+    `places` are those of the words in that turn, from 0.
+    """
+
+    demonstration: Demonstration
+    places: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Examination:
+    """A skill that the cold start is to have taught: by it the training may be made longer.
+
+    The share of asked words that the policy finds most probable, each after the demonstrated words before
+    it, is reported under `name`.
+    """
+
+    name: str
+    questions: Callable[[random.Random, ColdStartConfig], Sequence[Question]]
+    """They depend on the seeded generator alone."""
+    otherwise: str
+    """What to expect of a policy without the skill, in a few words for people."""
+
+
+@dataclass(frozen=True)
 class TinyParts:
     """An environment in words of one token each.
 
@@ -28,3 +54,5 @@ class TinyParts:
     demonstrations: Callable[[random.Random, ColdStartConfig], Iterator[Sequence[Demonstration]]]
     """An endless stream of demonstrated episodes, each with one conversation or more. It depends on the
     seeded generator alone, and shows no held-out task."""
+    examination: Examination | None = None
+    """None: the cold start takes its steps, whatever was learned."""

@@ -1,28 +1,11 @@
-"""Learning curves as numbers: area under a curve, value at a budget, several seeds as one."""
+"""Learning curves as numbers: area under a curve, value at a budget."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from statistics import fmean, stdev
 
 import numpy as np
-
-
-@dataclass(frozen=True)
-class SeedSummary:
-    """Mean over independent seeds, their sample standard deviation (n - 1) and a 95 % interval of the mean.
-
-    With one seed nothing is known of the spread: `sd`, `low` and `high` are None.
-    """
-
-    mean: float
-    sd: float | None
-    low: float | None
-    high: float | None
-    seeds: int
 
 
 def value_at(x: Sequence[float], y: Sequence[float], at: float) -> float:
@@ -49,50 +32,6 @@ def area_under_curve(x: Sequence[float], y: Sequence[float], up_to: float | None
     xs = [x[index] for index in inside] + [end]
     ys = [y[index] for index in inside] + [last]
     return float(np.trapezoid(ys, xs)) / width
-
-
-def across_seeds(values: Sequence[float]) -> SeedSummary:
-    """One figure per seed as mean, spread and Student's t interval. Raises ValueError without values."""
-    if not values:
-        raise ValueError("no summary without seeds")
-    mean = fmean(values)
-    if len(values) == 1:
-        return SeedSummary(mean, None, None, None, 1)
-    sd = stdev(values)
-    half_width = student_quantile(len(values) - 1) * sd / math.sqrt(len(values))
-    return SeedSummary(mean, sd, mean - half_width, mean + half_width, len(values))
-
-
-def student_quantile(degrees: int) -> float:
-    """The 97.5 % quantile of Student's t: 95 % of the distribution lie within plus and minus this value.
-
-    Bisection on the closed form for whole degrees of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4).
-    """
-    if degrees < 1:
-        raise ValueError(f"Student's t needs at least one degree of freedom, got {degrees}")
-    low, high = 0.0, 1e3
-    for _ in range(80):
-        middle = (low + high) / 2
-        if _student_coverage(middle, degrees) < 0.95:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
-
-
-def _student_coverage(t: float, degrees: int) -> float:
-    """Probability that |T| <= t."""
-    angle = math.atan2(t, math.sqrt(degrees))
-    cosine = math.cos(angle)
-    odd = degrees % 2 == 1
-    term = cosine if odd else 1.0
-    total = 0.0
-    for power in range(2 if odd else 1, degrees, 2):
-        total += term
-        term *= power / (power + 1) * cosine**2
-    if odd:
-        return 2 / math.pi * (angle + math.sin(angle) * total)
-    return math.sin(angle) * total
 
 
 def _check_curve(x: Sequence[float], y: Sequence[float]) -> None:

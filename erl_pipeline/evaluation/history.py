@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from erl_pipeline.plan.column import Column
-from erl_pipeline.stages.evaluate import EVALUATE_ON_REQUEST
+from erl_pipeline.stages.evaluate import EVALUATE, EVALUATE_ON_REQUEST
+from erl_pipeline.stages.evaluate_on_test import EVALUATE_ON_TEST, TEST_TASKS
+from erl_pipeline.stages.evaluate_stream import EVALUATE_STREAM_ON_REQUEST
 from erl_pipeline.stages.prepare_tasks import REQUESTED_TASKS
 from erl_pipeline.stages.scores import SCORED_COLUMNS, greedy_outcomes
 from storage.artifacts.manifest import Manifest
@@ -16,6 +18,17 @@ from storage.errors import DamagedArtifact, StoreError
 from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run
 from storage.tables.trajectories import scan_trajectories
+
+_ON_REQUEST = frozenset(
+    stage.name
+    for stage in (
+        EVALUATE_ON_REQUEST,
+        EVALUATE_STREAM_ON_REQUEST,
+        REQUESTED_TASKS,
+        EVALUATE_ON_TEST,
+        TEST_TASKS,
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -80,7 +93,7 @@ class StageRecord:
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """Held-out success of greedy first attempts after `iteration` with its 95 % interval, and what
+    """Success of greedy first attempts after `iteration` with its 95 % interval, and what
     training had spent by then. Seconds are those of the iterations' stages without evaluations."""
 
     iteration: int
@@ -95,7 +108,7 @@ class CurvePoint:
 
 def is_on_request(stage: str) -> bool:
     """Whether artifacts of this stage are made when somebody asks, outside the plan of a run."""
-    return stage in (EVALUATE_ON_REQUEST.name, REQUESTED_TASKS.name)
+    return stage in _ON_REQUEST
 
 
 def read_history(store: ArtifactStore, run: Run) -> list[StageRecord]:
@@ -140,7 +153,7 @@ def of_kind(history: Sequence[StageRecord], kind: ArtifactKind) -> list[StageRec
 
 def held_out_evaluations(history: Sequence[StageRecord]) -> list[StageRecord]:
     """The evaluations on the run's own held-out tasks, by iteration."""
-    return [record for record in of_kind(history, "evaluation") if not record.on_request]
+    return of_stage(history, EVALUATE.name)
 
 
 def stage_order(history: Sequence[StageRecord]) -> list[str]:
@@ -163,10 +176,17 @@ def training_cost(history: Sequence[StageRecord], name: str, up_to: int) -> floa
     )
 
 
-def learning_curve(history: Sequence[StageRecord]) -> list[CurvePoint]:
-    """One point for each evaluation on the run's held-out tasks."""
+def test_evaluations(history: Sequence[StageRecord]) -> list[StageRecord]:
+    """The evaluations on the third split, by iteration."""
+    return of_stage(history, EVALUATE_ON_TEST.name)
+
+
+def learning_curve(
+    history: Sequence[StageRecord], evaluations: Sequence[StageRecord] | None = None
+) -> list[CurvePoint]:
+    """One point for each evaluation; by default those on the run's held-out tasks."""
     points = []
-    for record in held_out_evaluations(history):
+    for record in held_out_evaluations(history) if evaluations is None else evaluations:
         trained = [
             other
             for other in history

@@ -50,7 +50,22 @@ class OpenEpisode(Protocol):
     ) -> EpisodeProtocol: ...
 
 
+@dataclass(frozen=True)
+class Reflecting:
+    """How a method reflects, for evaluations that hand notes in themselves.
+
+    `prompts` are for environments that have none of their own; `max_tokens` is the length of a reflection.
+    """
+
+    prompts: PromptFormat
+    max_tokens: int
+
+
 def _no_retrieval(_settings: Any) -> RetrievalSettings | None:
+    return None
+
+
+def _no_reflections(_settings: Any) -> Reflecting | None:
     return None
 
 
@@ -92,6 +107,8 @@ class Method(Generic[SettingsT]):
     """What tables and reports show of its runs, in order."""
     retrieval: Callable[[SettingsT], RetrievalSettings | None] = _no_retrieval
     """How its memory is searched; None where it has none."""
+    reflecting: Callable[[Any], Reflecting | None] = _no_reflections
+    """How it reflects, given the settings of episodes; None where it has no prompts for that."""
     packages: tuple[str, ...] = ()
     """Further packages whose code decides what happens; the method's own always counts."""
     plan_beginning: Callable[[Planner, RunState], RunState] = _nothing_more

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 EPSILON = 1e-6
@@ -30,6 +31,20 @@ def group_advantages(
         for i in members:
             advantages[i] = (rewards[i] - mean) / scale
     return advantages
+
+
+@dataclass(frozen=True)
+class GroupCount:
+    """How many groups there are, and how many of them tell nothing: of one, or of equal rewards."""
+
+    groups: int
+    without_advantage: int
+
+
+def count_groups(rewards: Sequence[float], group_keys: Sequence[Hashable]) -> GroupCount:
+    """Count the groups that `group_advantages` compares."""
+    groups = len(set(group_keys))
+    return GroupCount(groups, groups - len(_groups(rewards, group_keys)))
 
 
 def _groups(rewards: Sequence[float], group_keys: Sequence[Hashable]) -> list[list[int]]:

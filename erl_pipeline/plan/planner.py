@@ -47,6 +47,7 @@ class Planner:
         self.nodes: list[PlannedStage] = []
         self.displaced: list[tuple[PlannedStage, Recipe]] = []
         """Each shared stage that was asked for, and the recipe that this configuration gives it."""
+        self._at: dict[Place, str] = {}
         self._recorded = recorded
         self._partial = partial
         self._shared = shared or {}
@@ -107,23 +108,30 @@ class Planner:
                 raise ConfigError(
                     f"{node.title}: its input {name} ({artifact_id or 'none'}) is made by no stage before it"
                 )
-        self._known.add(node.artifact_id)
-        self.nodes.append(node)
-        return node.artifact_id
+        return self.take(node)
 
-    def evaluation_due(self, stage: Stage[Any], iteration: int, *, last: bool) -> bool:
+    def planned(self, stage: Stage[Any], iteration: int) -> str | None:
+        """The artifact that a stage makes in an iteration, where it is in the plan already.
+
+        A branch finds what it shares with the run that it comes from too.
+        """
+        return self._at.get(Place(iteration, stage.name, ""))
+
+    def evaluation_due(self, stage: Stage[Any], iteration: int, *, last: bool, every: int | None) -> bool:
         """Whether an iteration ends with an evaluation; of a run planned as it was made, whether it did.
 
         Args:
             last: the run ends with this iteration.
+            every: after every so many iterations; None: before the first and after the last alone.
         """
         if self._recorded is not None:
             return Place(iteration, stage.name, "") in self._recorded
-        return last or iteration % self.config.evaluation.every == 0
+        return last or iteration == 0 or (every is not None and iteration % every == 0)
 
     def take(self, node: PlannedStage) -> str:
         """Put in a stage as another plan has it; the id of its artifact."""
         self._known.add(node.artifact_id)
+        self._at[node.place] = node.artifact_id
         self.nodes.append(node)
         return node.artifact_id
 

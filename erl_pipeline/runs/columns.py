@@ -1,4 +1,4 @@
-"""What the tables and reports of a run show: the columns of its method."""
+"""What the tables and reports of a run show: the columns of its method, and of what it is evaluated on."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from erl_pipeline.config.installed import plugins
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.column import Column
 from erl_pipeline.runs.config import run_config
+from erl_pipeline.stages.columns import STREAMED
 from storage.runs.origin import IMPORTED
 from storage.runs.run import Run
 
 
 def method_columns(config: RunConfig) -> tuple[Column, ...]:
-    """The columns of a configuration's method, from left to right."""
-    return tuple(plugins("methods")[config.method.type].value.columns(config.method))
+    """The columns of a configuration's method and, with streamed evaluation, of that; from left to right."""
+    streamed = () if config.evaluation.stream is None else STREAMED
+    return (*plugins("methods")[config.method.type].value.columns(config.method), *streamed)
 
 
 def run_columns(run: Run) -> tuple[Column, ...]:

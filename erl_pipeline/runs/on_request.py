@@ -5,16 +5,19 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from erl_pipeline.config.run import RunConfig, require_streams
+from erl_pipeline.config.stream import StreamConfig
 from erl_pipeline.plan.job import StageOutcome
 from erl_pipeline.plan.plan import POLICY, Plan, RunState
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.sources import Sources, read_sources
 from erl_pipeline.runs.driver import OpenRun, carry_out
 from erl_pipeline.stages.evaluate import EVALUATE_ON_REQUEST
+from erl_pipeline.stages.evaluate_stream import plan_stream
 from erl_pipeline.stages.playing import TASKS
 from erl_pipeline.stages.prepare_tasks import plan_requested_tasks
 from storage.artifacts.recipe import derive_seed
-from storage.errors import InputError
+from storage.errors import ConfigError, InputError
 
 
 def evaluate_on_request(
@@ -62,6 +65,42 @@ def evaluate_on_request(
     found: list[StageOutcome] = []
     carry_out(opened, Plan(tuple(planner.nodes), (state,)), frozenset(), found.append)
     return next(each for each in found if each.artifact_id == wanted)
+
+
+def evaluate_stream_on_request(
+    opened: OpenRun, iteration: int, checkpoint_id: str, base_id: str | None
+) -> StageOutcome:
+    """Evaluate a checkpoint of a run on streams of tasks in held-out realms, as many as its configuration
+    says, or the default.
+
+    Args: as for `evaluate_on_request`.
+
+    Raises ConfigError where the run's environment holds too few realms out.
+    """
+    config = with_streams(opened.config)
+    planner = Planner(
+        config, read_sources(config), external=frozenset({checkpoint_id, base_id or checkpoint_id})
+    )
+    bases = {} if base_id is None else {POLICY: base_id}
+    state = RunState(tasks="", models={POLICY: checkpoint_id}, initial={}, bases=bases)
+    wanted = plan_stream(planner, state, iteration, on_request=True)
+    found: list[StageOutcome] = []
+    carry_out(opened, Plan(tuple(planner.nodes), (state,)), frozenset(), found.append)
+    return next(each for each in found if each.artifact_id == wanted)
+
+
+def with_streams(config: RunConfig) -> RunConfig:
+    """A configuration whose policy is evaluated in streams; the default ones where it says nothing of them.
+
+    Raises ConfigError where its environment or method cannot be.
+    """
+    stream = config.evaluation.stream or StreamConfig()
+    evaluation = config.evaluation.model_copy(update={"stream": stream})
+    try:
+        require_streams(config, stream)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return config.model_copy(update={"evaluation": evaluation})
 
 
 def _with_file(sources: Sources, file: Path | None) -> Sources:

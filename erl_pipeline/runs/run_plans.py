@@ -13,8 +13,9 @@ from erl_pipeline.plan.differences import recipe_differences
 from erl_pipeline.plan.plan import POLICY, Place, Plan, PlannedStage, RunState, stage_names
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.sources import Sources
-from erl_pipeline.stages.bootstrap import COLD_START, COPY_PRETRAINED
+from erl_pipeline.stages.bootstrap import COPY_PRETRAINED, plan_cold_start
 from erl_pipeline.stages.evaluate import EVALUATE, plan_evaluation
+from erl_pipeline.stages.evaluate_stream import EVALUATE_STREAM, plan_stream
 from erl_pipeline.stages.forget_memory import FORGET_MEMORY
 from erl_pipeline.stages.measure_staleness import MEASURE_STALENESS
 from erl_pipeline.stages.prepare_tasks import PREPARE_TASKS
@@ -170,7 +171,7 @@ def _begin(planner: Planner) -> RunState:
         first = planner.add(COPY_PRETRAINED, {}, iteration=None)
         bases = {} if config.policy.lora is None else {POLICY: first}
     else:
-        first, bases = planner.add(COLD_START, {}, iteration=None), {}
+        first, bases = plan_cold_start(planner), {}
     state = RunState(tasks=tasks, models={POLICY: first}, initial={POLICY: first}, bases=bases)
     method = plugins("methods")[config.method.type].value
     begun: RunState = method.plan_beginning(planner, state)
@@ -190,8 +191,13 @@ def _plan_iteration(planner: Planner, states: Sequence[RunState], iteration: int
 
 
 def _plan_evaluation(planner: Planner, state: RunState, iteration: int, *, last: bool) -> None:
-    if planner.evaluation_due(EVALUATE, iteration, last=last):
+    evaluation = planner.config.evaluation
+    if planner.evaluation_due(EVALUATE, iteration, last=last, every=evaluation.every):
         plan_evaluation(planner, state, iteration)
+    if evaluation.stream is not None and planner.evaluation_due(
+        EVALUATE_STREAM, iteration, last=last, every=None
+    ):
+        plan_stream(planner, state, iteration)
     method = plugins("methods")[planner.config.method.type].value
     method.plan_evaluation(planner, state, iteration, last=last)
 

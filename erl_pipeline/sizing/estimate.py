@@ -61,6 +61,7 @@ def estimate_memory(config: RunConfig, size: ModelSize, sequence_tokens: int | N
             reference=config.objective.needs_reference
             and not size.adapter_parameters
             and each is config.update,
+            uses=len(passes),
         )
         for each in passes
     ]

@@ -21,12 +21,14 @@ def training_memory(
     microbatch: MicrobatchConfig,
     *,
     reference: bool,
+    uses: int = 1,
 ) -> list[Part]:
     """What one optimizer step needs beside the program itself.
 
     Args:
         dtype: of the model's weights.
         reference: whether a second copy of the model is loaded for the KL term.
+        uses: kinds of updates that the run makes; with `moments: by_use` each has moments of its own.
     """
     width = BYTES[dtype]
     trained = size.adapter_parameters or size.parameters
@@ -46,7 +48,9 @@ def training_memory(
     if copies:
         parts.append(Part(state, "fp32 weights", trained * 4, f"{weights} x 4"))
         parts.append(Part(state, "summed gradients", trained * 4, f"{weights} x 4"))
-    parts.append(Part(state, "moments of AdamW", trained * 8, f"{weights} x 8"))
+    sets = uses if optimizer.moments == "by_use" else 1
+    times = f"{sets} x " if sets > 1 else ""
+    parts.append(Part(state, "moments of AdamW", sets * trained * 8, f"{times}{weights} x 8"))
     parts.append(_activations(size, width, microbatch))
     parts.append(_logits(size, width))
     return parts

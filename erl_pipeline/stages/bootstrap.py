@@ -17,14 +17,16 @@ from erl_pipeline.stages.determinism import training_determinism
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.environments.tiny_parts import TinyParts
+    from erl_pipeline.plan.planner import Planner
     from erl_pipeline.plan.sources import Sources
 
 
 class ColdStartSettings(Settings):
-    """What the tiny policy follows from; neither the run's seed nor anything that is hidden from it, so that
-    all runs of a store share it."""
+    """What the tiny policy follows from, and nothing that is hidden from it, so that runs of a store share
+    it."""
 
     policy: TinyPolicyConfig
+    """Without its seed, which is the recipe's."""
     environment: SerializeAsAny[PluginSettings]
 
 
@@ -38,7 +40,19 @@ class PretrainedSettings(Settings):
 def _cold_start_slice(config: RunConfig, sources: Sources) -> ColdStartSettings:
     assert isinstance(config.policy, TinyPolicyConfig)
     plugin = plugins("environments")[config.environment.type].value
-    return ColdStartSettings(policy=config.policy, environment=plugin.shown_to_tiny(config.environment))
+    learning = config.policy.cold_start.model_copy(update={"seed": 0})
+    return ColdStartSettings(
+        policy=config.policy.model_copy(update={"cold_start": learning}),
+        environment=plugin.shown_to_tiny(config.environment),
+    )
+
+
+def plan_cold_start(planner: Planner) -> str:
+    """The tiny policy's first checkpoint; its id."""
+    config = planner.config
+    assert isinstance(config.policy, TinyPolicyConfig)
+    seed = config.policy.cold_start.seed
+    return planner.add(COLD_START, {}, iteration=None, seed=config.seed if seed == "run" else seed)
 
 
 def _cold_start(call: StageCall[ColdStartSettings]) -> StageResult:
@@ -52,20 +66,35 @@ def cold_start_with(call: StageCall[ColdStartSettings], parts: TinyParts) -> Sta
     from erl_pipeline.policies.tiny.cold_start import cold_start
 
     settings = call.settings
-    call.progress.begin(settings.policy.cold_start.steps, "steps")
+    gate = settings.policy.cold_start.gate
+    told = 0
 
-    def on_step(_step: int, loss: float) -> None:
+    def on_step(step: int, steps: int, loss: float) -> None:
+        nonlocal told
         call.progress.raise_if_stopped()
+        if steps != told:  # at the start, and whenever the gate asks for more
+            told = steps
+            call.progress.begin(steps, "steps")
+            call.progress.advance(step - 1)
         call.progress.advance(1, loss=loss)
 
-    metrics = cold_start(
-        settings.policy,
-        parts,
-        seed=call.seed,
-        output_dir=call.folder / MODEL,
-        on_step=on_step,
+    made = cold_start(settings.policy, parts, seed=call.seed, output_dir=call.folder / MODEL, on_step=on_step)
+    counters = {"optimizer_steps": made.steps, "trained_tokens": made.trained_tokens}
+    metrics = {"loss": made.loss}
+    if parts.examination is not None and made.share_right is not None:
+        metrics[parts.examination.name] = made.share_right
+        missed = made.share_right < gate
+        counters["gate_missed"] = int(missed)
+        if missed:
+            call.progress.warn(
+                f"the cold start ended after {made.steps} steps with {parts.examination.name} "
+                f"{made.share_right:.2f}, less than policy.cold_start.gate: {gate:g}; "
+                f"{parts.examination.otherwise}. Raise policy.cold_start.most_steps, or choose another "
+                "policy.cold_start.seed"
+            )
+    return StageResult(
+        counters=counters, metrics=metrics, determinism=training_determinism(training_device())
     )
-    return StageResult(metrics=metrics, determinism=training_determinism(training_device()))
 
 
 def _pretrained_slice(config: RunConfig, sources: Sources) -> PretrainedSettings:

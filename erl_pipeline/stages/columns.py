@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from erl_pipeline.plan.column import ChartLine, Column, Headline
 from erl_pipeline.stages.build_distillation import BUILD_DISTILLATION
 from erl_pipeline.stages.evaluate import EVALUATE
+from erl_pipeline.stages.evaluate_stream import EVALUATE_STREAM
 from erl_pipeline.stages.fine_tune import FINE_TUNE
 from erl_pipeline.stages.index_memory import INDEX_MEMORY
 from erl_pipeline.stages.rollouts import GENERATE_ROLLOUTS
-from erl_pipeline.stages.update_policy import UPDATE_POLICY
+from erl_pipeline.stages.update_policy import GROUPS, UPDATE_POLICY, ZERO_ADVANTAGE_GROUPS
 
 _STEPS = "optimizer_steps"
 
@@ -63,6 +66,27 @@ HELD_OUT_SAMPLED = Column(
     in_tables=False,
     drawn=ChartLine("Held-out success", "sampled first attempt", "success"),
 )
+STREAMED = (
+    Column(
+        EVALUATE_STREAM.name,
+        "first_none",
+        "stream",
+        "success rate of first attempts in held-out realms, without a note, late in the streams",
+        compare=True,
+        title="streamed, without a note",
+        share=True,
+    ),
+    Column(
+        EVALUATE_STREAM.name,
+        "first_own",
+        "+ note",
+        "the same given the stream's own latest note that helped",
+        compare=True,
+        title="streamed, with its own note",
+        share=True,
+    ),
+)
+"""Held-out realms, where only notes can help."""
 TOKENS = Column(
     GENERATE_ROLLOUTS.name,
     "generated_tokens",
@@ -137,6 +161,24 @@ def held_out_episodes(line: str) -> Column:
 def count_of(role: str, label: str, meaning: str) -> Column:
     """How many trajectories of a role an iteration has."""
     return Column(GENERATE_ROLLOUTS.name, f"{role}_count", label, meaning, ",d")
+
+
+def groups_without_advantage(roles: Sequence[str]) -> tuple[Column, ...]:
+    """How many groups of each role told an update nothing: groups of one, or of equal rewards; for charts."""
+    return tuple(
+        _drawn(
+            UPDATE_POLICY.name,
+            f"{ZERO_ADVANTAGE_GROUPS}_{role}",
+            ChartLine(
+                "Groups without advantage",
+                role.replace("_", " "),
+                "groups",
+                "Groups of one or of equal rewards",
+            ),
+            only_with=f"{GROUPS}_{role}",
+        )
+        for role in roles
+    )
 
 
 def _drawn(stage: str, metric: str, line: ChartLine, *, only_with: str = _STEPS) -> Column:

@@ -7,9 +7,15 @@ from typing import TYPE_CHECKING
 
 from erl_pipeline.config.objective import DecoupledCorrection
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.policies.checkpoints import CHECKPOINT, checkpoint_parts, weights_settings
+from erl_pipeline.policies.checkpoints import CHECKPOINT, checkpoint_parts
 from erl_pipeline.stages.rollouts import trajectory_files
-from erl_pipeline.stages.training import ROLLOUTS, TrainingSettings, loaded_policies, open_trainer
+from erl_pipeline.stages.training import (
+    ROLLOUTS,
+    TrainingSettings,
+    loaded_policies,
+    open_trainer,
+    training_settings,
+)
 from erl_pipeline.trainers.sequences import trajectory_sequence
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
@@ -36,9 +42,7 @@ def _slice(config: RunConfig, _sources: Sources) -> StalenessSettings:
     return StalenessSettings(
         correction=correction,
         microbatch_tokens=config.update.microbatch_tokens,
-        optimizer=config.optimizer,
-        trainer=config.trainer,
-        weights=weights_settings(config),
+        **training_settings(config),
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pydantic import SerializeAsAny
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.engines.interface import GenerationEngine
     from erl_pipeline.engines.vllm.engine import VllmEngine
+    from erl_pipeline.episodes.context import EpisodeProtocol
+    from erl_pipeline.episodes.limits import RoleLimits
     from erl_pipeline.episodes.play import Batches, Played, Turns
     from erl_pipeline.episodes.requests import Retrieve
     from erl_pipeline.policies.pretrained import LoadedPolicy
@@ -81,22 +83,33 @@ def play_settings(config: RunConfig) -> PlaySettings:
     )
 
 
+@dataclass(frozen=True)
+class OwnEpisodes:
+    """Episodes that go as a stage has it, instead of as the method's do."""
+
+    protocol: EpisodeProtocol
+    by_role: Mapping[str, RoleLimits]
+
+
 def play_episodes(
     call: StageCall[Any],
     settings: PlaySettings,
     tasks: Sequence[Task],
-    samples: range,
+    samples: range | Sequence[range],
     *,
     iteration: int,
     run_seed: int,
     temperature: float | None = None,
     first_only: bool = False,
+    own: OwnEpisodes | None = None,
 ) -> Played:
     """One episode for each task and sample index, with the checkpoint among the stage's inputs.
 
     Args:
+        samples: the sample indices of every task, or of each.
         temperature: instead of the settings' own; 0 takes the most probable token each time.
         first_only: an episode is its first attempt.
+        own: how episodes go, where not as the method has it; the two before have no say then.
 
     Raises what `erl_pipeline.episodes.play.play_episodes` raises.
     """
@@ -118,7 +131,9 @@ def play_episodes(
     setup = play.EpisodeSetup(
         plugin=environment,
         settings=settings.environment,
-        protocol=method.open_episode(
+        protocol=own.protocol
+        if own is not None
+        else method.open_episode(
             settings.episode,
             environment.prompts(settings.environment),
             first_only=first_only,
@@ -130,7 +145,7 @@ def play_episodes(
             end_token_ids=policy.eos_token_ids,
             success_threshold=settings.success_threshold,
             step_seconds=settings.step_seconds,
-            by_role=method.role_limits(settings.episode, sampling),
+            by_role=method.role_limits(settings.episode, sampling) if own is None else own.by_role,
         ),
         provenance=Provenance(
             recipe_id=call.artifact_id,

@@ -35,6 +35,12 @@ def count_rollouts(rows: Sequence[Trajectory]) -> dict[str, int]:
     return counts
 
 
+def trajectories_by_role(counters: Mapping[str, int | float]) -> dict[str, int]:
+    """How many trajectories of each role `count_rollouts` has counted."""
+    roles = [name.removesuffix(_SUCCESSES) for name in counters if name.endswith(_SUCCESSES)]
+    return {role: int(counters[f"{role}{_COUNT}"]) for role in roles if f"{role}{_COUNT}" in counters}
+
+
 def success_rates(counters: Mapping[str, int]) -> dict[str, float]:
     """Shares of trajectories that succeeded, by role, and of episodes; a rate of nothing is left out."""
     rates = {}

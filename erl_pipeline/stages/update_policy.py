@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.config.optimizer import UpdateConfig
-from erl_pipeline.objectives.advantages import group_advantages
+from erl_pipeline.config.replay import ReplayLoss
+from erl_pipeline.objectives.advantages import count_groups, group_advantages
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import (
@@ -16,19 +16,21 @@ from erl_pipeline.policies.checkpoints import (
     CHECKPOINT,
     checkpoint_parts,
     load_checkpoint,
-    weights_settings,
 )
+from erl_pipeline.stages.replayed_rows import REPLAY, read_replayed, weighed
 from erl_pipeline.stages.rollouts import trajectory_files
 from erl_pipeline.stages.training import (
     ROLLOUTS,
     TrainingSettings,
     count_steps,
     open_trainer,
+    plan_training,
     training_result,
+    training_settings,
 )
+from erl_pipeline.stages.training_record import reinforcement_rows
 from erl_pipeline.trainers.interface import LoadPolicy, Reinforcement
 from erl_pipeline.trainers.sequences import TrainingSequence, trajectory_sequence
-from storage.artifacts.recipe import derive_seed
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
     from storage.tables.trajectories import Trajectory
 
 REFERENCE = "reference"
+GROUPS, ZERO_ADVANTAGE_GROUPS = "groups", "zero_advantage_groups"
+"""Counters, each followed by `_` and a role."""
 
 
 class UpdateSettings(TrainingSettings):
@@ -45,6 +49,8 @@ class UpdateSettings(TrainingSettings):
 
     objective: ObjectiveConfig
     update: UpdateConfig
+    replay: ReplayLoss | None = None
+    """The loss of replayed trajectories; None where there are none."""
 
 
 def plan_update(
@@ -53,63 +59,57 @@ def plan_update(
     iteration: int,
     rollouts: str,
     model: str = POLICY,
-    settings: UpdateSettings | None = None,
-    stage: Stage[UpdateSettings] | None = None,
-    further: Mapping[str, str] | None = None,
+    replay: tuple[str, ReplayLoss] | None = None,
 ) -> RunState:
     """Train a model on rollouts; the state after it. The KL term, where it is on, refers to the checkpoint
     that the model began with.
 
     Args:
-        settings: other ones than the configuration's.
-        stage: another one that updates, with the same name.
-        further: inputs that it has beside.
+        replay: an artifact of kind `replay`, and the loss of its trajectories.
     """
-    inputs = {**state.model_inputs(model), ROLLOUTS: rollouts, **(further or {})}
+    inputs = {ROLLOUTS: rollouts}
+    settings = None
+    if replay is not None:
+        inputs[REPLAY], loss = replay
+        settings = planner.shared(planner.settings(UPDATE_POLICY).model_copy(update={"replay": loss}))
     if planner.config.objective.needs_reference:
         inputs[REFERENCE] = state.initial[model]
-    checkpoint = planner.add(
-        stage or UPDATE_POLICY,
-        inputs,
-        iteration=iteration,
-        settings=settings,
-        seed=derive_seed(planner.config.seed, iteration, UPDATE_POLICY.name),
-    )
-    return replace(state, models={**state.models, model: checkpoint})
+    return plan_training(planner, state, iteration, UPDATE_POLICY, inputs, model, settings)
 
 
 def _slice(config: RunConfig, _sources: Sources) -> UpdateSettings:
-    return UpdateSettings(
-        objective=config.objective,
-        optimizer=config.optimizer,
-        update=config.update,
-        trainer=config.trainer,
-        weights=weights_settings(config),
-    )
+    return UpdateSettings(objective=config.objective, update=config.update, **training_settings(config))
 
 
 def _compute(call: StageCall[UpdateSettings]) -> StageResult:
-    """Train on every trajectory of the rollouts, whatever its role; write the new checkpoint."""
+    """Train on every trajectory of the rollouts, whatever its role, and on what is replayed beside them;
+    write the new checkpoint."""
     from storage.tables.trajectories import read_trajectories
 
     settings = call.settings
-    rows = read_trajectories(trajectory_files(call.inputs[ROLLOUTS], call.resources.store))
+    replayed = read_replayed(call.inputs.get(REPLAY))
+    files = trajectory_files(call.inputs[ROLLOUTS], call.resources.store)
+    rows = [*read_trajectories(files), *replayed.rows]
     trainer = open_trainer(call)
+    sequences = weighed(training_sequences(rows, settings.objective), replayed)
     work = Reinforcement(
-        sequences=training_sequences(rows, settings.objective),
+        sequences=sequences,
         objective=settings.objective,
         update=settings.update,
         seed=call.seed,
         reference=reference_policy(call),
+        replay=settings.replay if replayed.begun else None,
     )
     metrics = trainer.reinforce(work, count_steps(call, settings.update.optimizer_steps))
-    return training_result(call, trainer, metrics)
+    record = reinforcement_rows(rows, sequences, metrics.records)
+    return training_result(call, trainer, metrics, record, groups_by_role(rows, settings.objective))
 
 
 def training_sequences(
     trajectories: Sequence[Trajectory], objective: ObjectiveConfig
 ) -> list[TrainingSequence]:
-    """Trajectories with their advantages; groups are those of the rows, one for each task and role."""
+    """Trajectories with their advantages; groups are those of the rows, one for each task and role, or their
+    subgroups where there are some."""
     advantages = group_advantages(
         [row.reward for row in trajectories],
         [_group(row, objective) for row in trajectories],
@@ -118,6 +118,22 @@ def training_sequences(
     return [
         trajectory_sequence(row, advantage) for row, advantage in zip(trajectories, advantages, strict=True)
     ]
+
+
+def groups_by_role(trajectories: Sequence[Trajectory], objective: ObjectiveConfig) -> dict[str, int]:
+    """Counters: groups of each role (`groups_ROLE`), and those of them that give no advantage
+    (`zero_advantage_groups_ROLE`). A group's role is that of its first row, whatever is replayed beside
+    it."""
+    roles: dict[str, str] = {}
+    for row in trajectories:
+        roles.setdefault(row.group_id, row.role)
+    counters: dict[str, int] = {}
+    for role in dict.fromkeys(roles.values()):
+        rows = [row for row in trajectories if roles[row.group_id] == role]
+        found = count_groups([row.reward for row in rows], [_group(row, objective) for row in rows])
+        counters[f"{GROUPS}_{role}"] = found.groups
+        counters[f"{ZERO_ADVANTAGE_GROUPS}_{role}"] = found.without_advantage
+    return counters
 
 
 def _group(row: Trajectory, objective: ObjectiveConfig) -> tuple[str, str | None]:

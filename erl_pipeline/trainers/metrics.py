@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+
+from erl_pipeline.trainers.record import SequenceRecord
 
 
 @dataclass(frozen=True)
 class _Metrics:
     def counters(self) -> dict[str, int]:
         """Whole numbers, for the manifest's counters."""
-        return {name: value for name, value in asdict(self).items() if isinstance(value, int)}
+        return {name: value for name, value in vars(self).items() if isinstance(value, int)}
 
     def metrics(self) -> dict[str, float]:
         """All other numbers."""
-        return {name: value for name, value in asdict(self).items() if isinstance(value, float)}
+        return {name: value for name, value in vars(self).items() if isinstance(value, float)}
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,25 @@ class RoleMetrics:
 
     entropy: float
     clip_fraction: float
+
+
+@dataclass(frozen=True)
+class ReplayMetrics(_Metrics):
+    """What replayed trajectories did in an update. The ratio w is that of the policy over the one that
+    sampled, the weight is what stands in the loss in its place; mean and quantiles are over replayed tokens,
+    losses the parts of a step's policy loss, as means over the steps."""
+
+    replayed_sequences: int
+    replay_loss: float
+    fresh_loss: float
+    replay_ratio_mean: float
+    replay_ratio_p10: float
+    replay_ratio_p50: float
+    replay_ratio_p90: float
+    replay_weight_mean: float
+    replay_weight_p10: float
+    replay_weight_p50: float
+    replay_weight_p90: float
 
 
 @dataclass(frozen=True)
@@ -74,6 +95,14 @@ class UpdateMetrics(_Metrics):
     """1 where the model's attention takes shared prompts, 0 where padded rows are used."""
     roles: Mapping[str, RoleMetrics]
     """The roles that were trained."""
+    records: Sequence[SequenceRecord]
+    """What was done with each sequence of the work, in its order."""
+    replay: ReplayMetrics | None = None
+    """None where nothing could be replayed."""
+
+    def counters(self) -> dict[str, int]:
+        """All whole numbers."""
+        return {**super().counters(), **({} if self.replay is None else self.replay.counters())}
 
     def metrics(self) -> dict[str, float]:
         """All numbers that are not whole; those of a role as `entropy_reflection`."""
@@ -82,7 +111,8 @@ class UpdateMetrics(_Metrics):
             for role, numbers in self.roles.items()
             for name, value in asdict(numbers).items()
         }
-        return {**super().metrics(), **by_role}
+        of_replay = {} if self.replay is None else self.replay.metrics()
+        return {**super().metrics(), **by_role, **of_replay}
 
 
 @dataclass(frozen=True)
@@ -106,3 +136,5 @@ class FineTuneMetrics(_Metrics):
     sequence_tokens: int
     input_tokens: int
     shares_prompts: int
+    records: Sequence[SequenceRecord]
+    """What was done with each sequence of the work, in its order."""

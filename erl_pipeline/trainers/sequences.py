@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from storage.tables.trajectories import Trajectory
 
 DISTILLED = "distilled"
-"""The role of supervised rows."""
+"""The role of supervised rows whose response stands on the prompt that evaluation uses."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def supervised_sequence(row: SftRow) -> TrainingSequence:
     start = row.loss_mask.index(1)
     return TrainingSequence(
         trajectory_id=row.trajectory_id,
-        role=DISTILLED,
+        role=row.role or DISTILLED,
         prompt_token_ids=row.input_token_ids[:start],
         response_token_ids=row.input_token_ids[start:],
         response_mask=row.loss_mask[start:],

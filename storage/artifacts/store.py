@@ -13,7 +13,7 @@ from pathlib import Path
 
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.committing import Staging, put_in_place
-from storage.artifacts.downloads import forget_download, local_copy
+from storage.artifacts.downloads import forget_download, local_copy, local_file
 from storage.artifacts.integrity import Problems, file_problems, parse_manifest, relative_files, row_problems
 from storage.artifacts.layout import StoreLayout
 from storage.artifacts.manifest import MANIFEST, Manifest
@@ -116,6 +116,26 @@ class ArtifactStore:
             raise DamagedArtifact(f"artifact {artifact_id} ({manifest.stage}) is damaged: {found}.")
         self._verified[artifact_id] = Artifact(manifest, folder, pruned)
         return self._verified[artifact_id]
+
+    def open_file(self, manifest: Manifest, name: str) -> Path:
+        """One file of an artifact whose manifest this store gave; nothing else of it is hashed or downloaded.
+
+        For a small table beside large weights. Raises as `open`, and PrunedFileError for a file that
+        retention has removed.
+        """
+        if manifest.artifact_id in self._verified:
+            return self._verified[manifest.artifact_id].path(name)
+        entry = next((entry for entry in manifest.files if entry.path == name), None)
+        pruned = self.pruned(manifest)
+        if entry is None or pruned.of(name) is not None:
+            return Artifact(manifest, Path(), pruned).path(name)
+        folder = local_file(self._layout, manifest, entry)
+        problems = file_problems([entry], folder)
+        if problems:
+            raise DamagedArtifact(
+                f"artifact {manifest.artifact_id} ({manifest.stage}) is damaged: {problems[0]}."
+            )
+        return folder / name
 
     def pruned(self, manifest: Manifest) -> PruneRecord:
         """What retention has taken from an artifact. Raises DamagedArtifact when the record was changed."""

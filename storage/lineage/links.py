@@ -24,7 +24,7 @@ _RELATIONS: tuple[tuple[str, str], ...] = (
     ("memory entry it saw", "trajectory that saw it"),
     ("trajectory it was taken from", "memory entry taken from it"),
     ("parent entry", "entry that names it as parent"),
-    ("attempt that succeeded", "SFT row made of it"),
+    ("trajectory that it teaches", "SFT row made of it"),
 )
 """What an origin is to the row that came from it, and the other way round."""
 _PARENT, _SAW, _SOURCE, _PARENT_ENTRY, _DISTILLED = range(len(_RELATIONS))

@@ -105,7 +105,7 @@ def _origins(kind: Kind, row: Mapping[str, Any]) -> Iterator[tuple[Kind, str, st
         for name, input_id in row["inputs"].items():
             yield "artifact", input_id, f"input {name}"
     elif kind == "sft_row":
-        yield "trajectory", row["trajectory_id"], "attempt that succeeded"
+        yield "trajectory", row["trajectory_id"], "trajectory that it teaches"
     elif kind == "memory_entry":
         yield "trajectory", row["source_trajectory_id"], "trajectory it was taken from"
     else:

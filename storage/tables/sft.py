@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from storage.tables.parquet import TableFormat, read_rows, write_rows
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _MESSAGES = pa.list_(pa.struct([pa.field("role", pa.string()), pa.field("content", pa.string())]))
 SFT_SCHEMA = pa.schema(
     [
@@ -21,6 +21,7 @@ SFT_SCHEMA = pa.schema(
         pa.field("input_token_ids", pa.list_(pa.int32()), nullable=False),
         pa.field("loss_mask", pa.list_(pa.int8()), nullable=False),
         pa.field("trajectory_id", pa.string(), nullable=False),
+        pa.field("role", pa.string()),
         pa.field("reflection_trajectory_id", pa.string()),
         pa.field("first_trajectory_id", pa.string(), nullable=False),
         pa.field("memory_entry_ids", pa.list_(pa.string()), nullable=False),
@@ -36,7 +37,7 @@ SFT = TableFormat(
     name="sft",
     version=SCHEMA_VERSION,
     schema=SFT_SCHEMA,
-    dictionary=("task_id", "task_type", "policy_version", "memory_entry_ids.list.element"),
+    dictionary=("role", "task_id", "task_type", "policy_version", "memory_entry_ids.list.element"),
 )
 
 
@@ -54,7 +55,10 @@ class SftRow:
     input_token_ids: tuple[int, ...]
     loss_mask: tuple[int, ...]
     trajectory_id: str
-    """The attempt that succeeded."""
+    """The trajectory whose response it is."""
+    role: str | None
+    """What it teaches: the role of a trajectory on its own prompt, or a name for what is taught on that of
+    another; None in files of version 1."""
     reflection_trajectory_id: str | None
     """The reflection that led to it."""
     first_trajectory_id: str

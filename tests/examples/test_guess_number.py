@@ -16,7 +16,7 @@ from guess_number.settings import GuessNumberConfig
 from erl_pipeline.config.policy import ColdStartConfig
 from erl_pipeline.environments.interface import Task, Transition
 from erl_pipeline.environments.messages import AssistantTurn
-from erl_pipeline.policies.tiny.cold_start import to_words
+from erl_pipeline.policies.tiny.conversations import to_words
 from storage.errors import InputError
 
 COMPACT = GuessNumberConfig(max_guesses=3)

@@ -191,6 +191,7 @@ def tiny_run(store: ArtifactStore, embedder: Embedder) -> TinyRun:
         input_token_ids=(5, 6, 7, 8),
         loss_mask=(0, 0, 0, 1),
         trajectory_id="second",
+        role="distilled",
         reflection_trajectory_id="reflection",
         first_trajectory_id="first",
         memory_entry_ids=(),

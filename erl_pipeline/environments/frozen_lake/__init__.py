@@ -6,6 +6,7 @@ from pathlib import Path
 
 from erl_pipeline.environments.frozen_lake import environment, tasks
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
+from erl_pipeline.environments.frozen_lake.streams import STREAMS
 from erl_pipeline.environments.frozen_lake.tiny.extractor import experience_format, tiny_extractor
 from erl_pipeline.environments.frozen_lake.tiny.parts import tiny_parts
 from erl_pipeline.environments.frozen_lake.tiny.prompts import CompactPrompts
@@ -26,6 +27,8 @@ ENVIRONMENT = EnvironmentPlugin(
     training_tasks=tasks.training_tasks,
     held_out_tasks=tasks.held_out_tasks,
     open=environment.open_frozen_lake,
+    test_tasks=tasks.test_tasks,
+    test_needs="test_boards: 256",
     tasks_from_file=tasks.tasks_from_file,
     prompts=_prompts,
     files=_files,
@@ -35,4 +38,5 @@ ENVIRONMENT = EnvironmentPlugin(
     tiny_exclude=frozenset({"world_seed", "task_file", "instructions"}),
     experience=experience_format,
     tiny_extractor=tiny_extractor,
+    streams=STREAMS,
 )

@@ -40,10 +40,11 @@ class CompactRendering:
     instructions = ""
 
     def first_observation(self) -> str:
-        """The symbols of all cells, row by row, the player's on the start."""
+        """The realm, if any, and the symbols of all cells, row by row, the player's on the start."""
         symbols = self._world.symbols
         by_letter = {"S": symbols.player, "F": symbols.frozen, "H": symbols.hole, "G": symbols.goal}
-        return " ".join(by_letter[letter] for letter in self._board.letters)
+        cells = [by_letter[letter] for letter in self._board.letters]
+        return " ".join([self._world.realm, *cells] if self._world.realm else cells)
 
     def read_actions(self, text: str) -> list[Action]:
         """The actions of `aim word aim word ...`; empty when the text is anything else."""

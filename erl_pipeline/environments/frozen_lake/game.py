@@ -124,7 +124,7 @@ def game_of(config: FrozenLakeConfig, task: Task) -> FrozenLake:
     """The game of a task made by `tasks.training_tasks` or `tasks.held_out_tasks`."""
     payload = task.payload
     board = Board(tuple(payload["board"]))
-    world = World(payload["actions"], Symbols(**payload["symbols"]))
+    world = World(payload["actions"], Symbols(**payload["symbols"]), payload.get("realm", ""))
     max_steps: int = payload["max_steps"]
     rendering: Rendering
     if config.format == "compact":

@@ -1,4 +1,4 @@
-"""Boards from a seed. Training and held-out boards can never meet: a board's own hash says which it is."""
+"""Boards from a seed. Boards of different splits can never meet: a board's own hash says which it is."""
 
 from __future__ import annotations
 
@@ -11,16 +11,22 @@ from erl_pipeline.environments.frozen_lake.board import Board
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from storage.errors import ConfigError
 
-Split = Literal["training", "held_out"]
+Split = Literal["training", "held_out", "test"]
 
-_HELD_OUT_SHARE = 8  # one board in so many is held out
+_SHARES = 8
+_SMALL_SPLITS: dict[int, Split] = {0: "held_out", 1: "test"}
+"""One board in eight is held out, another one in eight for the test; the others are for training."""
 _TRIES_PER_BOARD = 2_000
 
 
-def split_of(board: Board) -> Split:
-    """Whether a generated board may be trained on, whatever the seed it came from."""
+def split_of(board: Board, config: FrozenLakeConfig) -> Split:
+    """What a generated board is for, whatever the seed it came from.
+
+    Only without `test_boards` may those of the test be trained on; held out they are never.
+    """
     digest = hashlib.sha256("/".join(board.rows).encode()).digest()
-    return "held_out" if digest[0] % _HELD_OUT_SHARE == 0 else "training"
+    split = _SMALL_SPLITS.get(digest[0] % _SHARES, "training")
+    return "training" if split == "test" and config.test_boards is None else split
 
 
 def generate_boards(
@@ -42,7 +48,9 @@ def generate_boards(
                 "for; allow more sizes, holes or path lengths, or ask for fewer boards"
             )
         board = _random_board(stream, config)
-        if board is not None and board not in boards and split_of(board) == split and board not in excluded:
+        if board is None or board in boards or board in excluded:
+            continue
+        if split_of(board, config) == split:
             boards[board] = None
     return list(boards)
 

@@ -50,11 +50,17 @@ class ProseRendering:
         return f"Answer with one action in square brackets, such as [{self._words[0]}]."
 
     @property
+    def _realm(self) -> list[str]:
+        """Said once, before the board, since all that was learned of the action words belongs to it."""
+        return [f"Realm: {self._world.realm}"] if self._world.realm else []
+
+    @property
     def _words(self) -> list[str]:
         return sorted(self._world.actions)
 
     def first_observation(self) -> str:
-        return f"{self._grid(self._board.start)}\n{self._remaining(0)}\n{self._answer_format}"
+        grid = self._grid(self._board.start)
+        return "\n".join([*self._realm, grid, self._remaining(0), self._answer_format])
 
     def read_actions(self, text: str) -> list[Action]:
         """The words in the last brackets or code fence; empty when one of them is no action."""
@@ -80,7 +86,7 @@ class ProseRendering:
         return "\n".join([*lines, self._grid(last.cell), self._remaining(len(steps)), self._answer_format])
 
     def trace(self, steps: Sequence[Step]) -> str:
-        blocks = [f"Start:\n{self._grid(self._board.start)}"]
+        blocks = [*self._realm, f"Start:\n{self._grid(self._board.start)}"]
         for number, step in enumerate(steps, start=1):
             said = "no valid action" if step.action is None else f"action {step.action.word}"
             effect = _EFFECTS.get(step.outcome)

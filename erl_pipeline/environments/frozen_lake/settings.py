@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.templates import check_template
+
+PERMUTATIONS = 24
+"""Of four action words."""
 
 _INSTRUCTIONS = (
     "You act in a world that is shown as a grid of symbols. Its rules and the meaning of the symbols are not "
     "told; find out what leads to success. You may think first; the last square brackets count. The possible "
     "actions are: {{ actions | join(', ') }}."
 )
+
+
+class RealmConfig(Settings):
+    """Realms of `actions: realms`: how many are trained on, and how many are kept for streamed evaluation."""
+
+    training: int = Field(default=16, ge=1)
+    """Realms of the training tasks, and of the held-out boards that `evaluation.tasks` counts."""
+    held_out: int = Field(default=8, ge=0)
+    """Realms that no training task has; `evaluation.stream` plays in them."""
+
+    @model_validator(mode="after")
+    def _each_has_a_permutation(self) -> RealmConfig:
+        if self.training + self.held_out > PERMUTATIONS:
+            raise ValueError(
+                f"training: {self.training} and held_out: {self.held_out}: allowed are {PERMUTATIONS} realms "
+                "in all, since four action words have no more permutations"
+            )
+        return self
 
 
 class FrozenLakeConfig(PluginSettings):
@@ -27,6 +48,9 @@ class FrozenLakeConfig(PluginSettings):
     training_boards: int = Field(default=4096, ge=1)
     """Generated training boards, all different, none of them a held-out board. The cold start of a tiny
     policy shows them too."""
+    test_boards: int | None = Field(default=None, ge=1)
+    """Generated boards of a third split, which `compare` reports on and nothing else looks at; they are no
+    training boards then. `null`: there is no such split."""
     rows: tuple[int, int] = (4, 4)
     """Least and most rows of a generated board."""
     columns: tuple[int, int] | None = None
@@ -43,13 +67,16 @@ class FrozenLakeConfig(PluginSettings):
     """`step`: one action a turn, with an observation after each. `plan`: all actions in one turn."""
     format: Literal["prose", "compact"] = "compact"
     """`prose` is for language models; `compact` is word-level and of fixed width, for the tiny policy."""
-    actions: Literal["named", "hidden_world", "per_task"] = "hidden_world"
+    actions: Literal["named", "hidden_world", "per_task", "realms"] = "hidden_world"
     """`named`: the words say what they do. `hidden_world`: one permutation of neutral words for the whole
-    run, never told. `per_task`: another permutation for each task."""
+    run, never told. `per_task`: another permutation for each task. `realms`: each task is in a realm, whose
+    name stands before the board and is its `task_type`; each realm has a permutation of its own."""
+    realms: RealmConfig | None = None
+    """How many realms there are; only with `actions: realms`, which sets `{training: 16, held_out: 8}`."""
     action_words: tuple[str, str, str, str] = ("a", "b", "c", "d")
-    """The neutral words, for `hidden_world` and `per_task`."""
+    """The neutral words, for all `actions` but `named`."""
     world_seed: int | None = Field(default=None, ge=0)
-    """Chooses the permutation of `hidden_world`; `null` takes the run's seed."""
+    """Chooses the permutations of `hidden_world` and `realms`; `null` takes the run's seed."""
     symbols: tuple[str, str, str, str] = ("@", "#", "$", "&")
     """Characters for player, frozen cell, hole and goal; they should not give the meaning away."""
     permute_symbols: bool = False
@@ -62,6 +89,13 @@ class FrozenLakeConfig(PluginSettings):
     def column_range(self) -> tuple[int, int]:
         """Least and most columns; square boards have those of `rows`."""
         return self.columns or self.rows
+
+    @model_validator(mode="before")
+    @classmethod
+    def _realms_by_default(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("actions") == "realms" and values.get("realms") is None:
+            return {**values, "realms": RealmConfig()}
+        return values
 
     @field_validator("instructions")
     @classmethod
@@ -98,6 +132,14 @@ class FrozenLakeConfig(PluginSettings):
         return self
 
     @model_validator(mode="after")
+    def _realms_have_a_use(self) -> FrozenLakeConfig:
+        if self.realms is not None and self.actions != "realms":
+            raise ValueError(
+                f"realms: they are for actions: realms; allowed with actions: {self.actions} is null"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _distinct_words(self) -> FrozenLakeConfig:
         for key, words in (("action_words", self.action_words), ("symbols", self.symbols)):
             if len(set(words)) != 4 or any(word != "".join(word.split()) or not word for word in words):
@@ -114,7 +156,8 @@ class FrozenLakeConfig(PluginSettings):
             return self
         if self.actions == "named":
             raise ValueError(
-                "actions: named has no compact form; allowed are hidden_world and per_task, or format: prose"
+                "actions: named has no compact form; allowed are hidden_world, per_task and realms, or "
+                "format: prose"
             )
         for key, value in (("rows", self.rows), ("columns", self.column_range)):
             if value[0] != value[1]:

@@ -1,4 +1,4 @@
-"""The training and held-out tasks of a run."""
+"""The training, held-out and test tasks of a run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from erl_pipeline.environments.frozen_lake.board import Board
 from erl_pipeline.environments.frozen_lake.generation import Split, generate_boards
+from erl_pipeline.environments.frozen_lake.realms import training_realms
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.frozen_lake.task_file import BoardTask, read_task_file
 from erl_pipeline.environments.frozen_lake.world import world_of_task
@@ -27,13 +28,20 @@ def training_tasks(config: FrozenLakeConfig, seed: int) -> list[Task]:
 
 
 def held_out_tasks(config: FrozenLakeConfig, seed: int, count: int) -> list[Task]:
+    """Generated boards that no training board of this configuration equals, in the realms of training."""
+    return _as_tasks(config, seed, _generated(config, "held_out", held_out_boards(config, count)))
+
+
+def held_out_boards(config: FrozenLakeConfig, count: int) -> list[Board]:
     """Generated boards that no training board of this configuration equals."""
-    training: set[Board] = set()
-    if config.task_file is not None:
-        training = {task.board for task in read_task_file(Path(config.task_file))}
-    return _as_tasks(
-        config, seed, _generated(config, "held_out", generate_boards(config, "held_out", count, training))
-    )
+    return _apart(config, "held_out", count)
+
+
+def test_tasks(config: FrozenLakeConfig, seed: int) -> list[Task]:
+    """Generated boards that are neither training nor held-out boards, in the realms of training; none without
+    `test_boards`."""
+    boards = [] if config.test_boards is None else _apart(config, "test", config.test_boards)
+    return _as_tasks(config, seed, _generated(config, "test", boards))
 
 
 def tasks_from_file(config: FrozenLakeConfig, seed: int, path: Path) -> list[Task]:
@@ -59,6 +67,14 @@ def _check_compact(config: FrozenLakeConfig, path: Path, task: BoardTask) -> Non
         )
 
 
+def _apart(config: FrozenLakeConfig, split: Split, count: int) -> list[Board]:
+    """Generated boards of a split that the task file does not hold."""
+    training: set[Board] = set()
+    if config.task_file is not None:
+        training = {task.board for task in read_task_file(Path(config.task_file))}
+    return generate_boards(config, split, count, training)
+
+
 def _generated(config: FrozenLakeConfig, split: Split, boards: Iterable[Board]) -> list[BoardTask]:
     return [
         BoardTask(f"frozen_lake-{split}-{config.board_seed}-{number:05d}", board, config.max_steps)
@@ -67,14 +83,23 @@ def _generated(config: FrozenLakeConfig, split: Split, boards: Iterable[Board]) 
 
 
 def _as_tasks(config: FrozenLakeConfig, seed: int, tasks: Iterable[BoardTask]) -> list[Task]:
-    made = []
-    for task in tasks:
-        world = world_of_task(config, seed, task.task_id)
-        payload = {
-            "board": list(task.board.rows),
-            "max_steps": task.max_steps,
-            "actions": dict(world.actions),
-            "symbols": asdict(world.symbols),
-        }
-        made.append(Task(task.task_id, f"frozen_lake-{task.board.size_name}", "frozen_lake", payload))
-    return made
+    """The realms of training take turns, where there are any."""
+    realms = training_realms(config)
+    return [
+        board_task(config, seed, task, realms[number % len(realms)] if realms else None)
+        for number, task in enumerate(tasks)
+    ]
+
+
+def board_task(config: FrozenLakeConfig, seed: int, task: BoardTask, realm: int | None) -> Task:
+    """A board with its world. What memory keeps of a realm is for that realm, so the realm is its type."""
+    world = world_of_task(config, seed, task.task_id, realm)
+    payload = {
+        "board": list(task.board.rows),
+        "max_steps": task.max_steps,
+        "actions": dict(world.actions),
+        "symbols": asdict(world.symbols),
+    }
+    if world.realm:
+        payload["realm"] = world.realm
+    return Task(task.task_id, f"frozen_lake-{world.realm or task.board.size_name}", "frozen_lake", payload)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import permutations
 
 from erl_pipeline.environments.frozen_lake.board import DIRECTIONS, Direction
+from erl_pipeline.environments.frozen_lake.realms import realm_permutation, realm_word
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 
 
@@ -23,18 +24,24 @@ class Symbols:
 
 @dataclass(frozen=True)
 class World:
-    """`actions` maps each action word to the direction it moves in."""
+    """`actions` maps each action word to the direction it moves in. `realm` is the name that the policy sees
+    before the board; empty for none."""
 
     actions: Mapping[str, Direction]
     symbols: Symbols
+    realm: str = ""
 
     def word_for(self, direction: Direction) -> str:
         """The action word that moves in this direction."""
         return next(word for word, meaning in self.actions.items() if meaning == direction)
 
 
-def world_of_task(config: FrozenLakeConfig, seed: int, task_id: str) -> World:
-    """The world of one task. `seed` is the run's; per-task permutations derive from it and the task's id."""
+def world_of_task(config: FrozenLakeConfig, seed: int, task_id: str, realm: int | None = None) -> World:
+    """The world of one task. `seed` is the run's; per-task permutations derive from it and the task's id.
+
+    `realm` is the task's, with `actions: realms`.
+    """
+    world_seed = seed if config.world_seed is None else config.world_seed
     words: Sequence[str]
     meanings: Sequence[Direction]
     if config.actions == "named":
@@ -44,15 +51,16 @@ def world_of_task(config: FrozenLakeConfig, seed: int, task_id: str) -> World:
             config.action_words,
             random.Random(f"actions/{seed}/{task_id}").sample(DIRECTIONS, 4),
         )
+    elif realm is not None:
+        words, meanings = config.action_words, realm_permutation(world_seed, realm)
     else:
-        words, meanings = (
-            config.action_words,
-            hidden_permutation(seed if config.world_seed is None else config.world_seed),
-        )
+        words, meanings = config.action_words, hidden_permutation(world_seed)
     symbols = list(config.symbols)
     if config.permute_symbols:
         random.Random(f"symbols/{seed}/{task_id}").shuffle(symbols)
-    return World(dict(zip(words, meanings, strict=True)), Symbols(*symbols))
+    return World(
+        dict(zip(words, meanings, strict=True)), Symbols(*symbols), "" if realm is None else realm_word(realm)
+    )
 
 
 def hidden_permutation(world_seed: int) -> tuple[Direction, ...]:

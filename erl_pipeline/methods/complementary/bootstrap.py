@@ -27,7 +27,8 @@ def _slice(config: RunConfig, sources: Sources) -> ColdStartSettings:
     own = None if config.method.crl is None else config.method.crl.extractor.cold_start
     if own is None:
         return settings
-    return settings.model_copy(update={"policy": settings.policy.model_copy(update={"cold_start": own})})
+    learning = own.model_copy(update={"seed": 0})  # it is the recipe's
+    return settings.model_copy(update={"policy": settings.policy.model_copy(update={"cold_start": learning})})
 
 
 def _cold_start(call: StageCall[ColdStartSettings]) -> StageResult:

@@ -30,8 +30,8 @@ from erl_pipeline.stages.bootstrap import PretrainedSettings
 from erl_pipeline.stages.forget_memory import plan_forgetting
 from erl_pipeline.stages.playing import MEMORY, TASKS
 from erl_pipeline.stages.rollouts import plan_shards
-from erl_pipeline.stages.training import ROLLOUTS
-from erl_pipeline.stages.update_policy import UPDATE_POLICY, plan_update
+from erl_pipeline.stages.training import ROLLOUTS, plan_training
+from erl_pipeline.stages.update_policy import REFERENCE, UPDATE_POLICY, plan_update
 from storage.artifacts.recipe import derive_seed
 
 
@@ -42,7 +42,9 @@ def plan_beginning(planner: Planner, state: RunState) -> RunState:
         return state
     policy = planner.config.policy
     if not isinstance(policy, PretrainedPolicyConfig):
-        first, base = planner.add(COLD_START_EXTRACTOR, {}, iteration=None), None
+        seed = (crl.extractor.cold_start or policy.cold_start).seed
+        chosen = planner.config.seed if seed == "run" else seed
+        first, base = planner.add(COLD_START_EXTRACTOR, {}, iteration=None, seed=chosen), None
     elif crl.extractor.model is None:
         first, base = state.models[POLICY], state.bases.get(POLICY)
     else:
@@ -84,7 +86,9 @@ def plan_evaluation(planner: Planner, state: RunState, iteration: int, *, last: 
     crl = _settings(planner).crl
     if crl is None or not crl.evaluate or MEMORY not in state.memories:
         return
-    if planner.evaluation_due(EVALUATE_WITH_EXPERIENCE, iteration, last=last):
+    if planner.evaluation_due(
+        EVALUATE_WITH_EXPERIENCE, iteration, last=last, every=planner.config.evaluation.every
+    ):
         inputs = {**state.model_inputs(POLICY), TASKS: state.tasks, MEMORY: state.memories[MEMORY]}
         planner.add(
             EVALUATE_WITH_EXPERIENCE,
@@ -125,13 +129,7 @@ def _plan_experience(
     stores = {name: version for name, version in state.memories.items() if name != MERGED}
     state = replace(state, memories={**stores, MEMORY: memory, CREDIT: credit})
     if crl.extractor.train:
-        checkpoint = planner.add(
-            UPDATE_EXTRACTOR,
-            {**state.model_inputs(EXTRACTOR), CREDIT: credit},
-            iteration=iteration,
-            seed=derive_seed(planner.config.seed, iteration, UPDATE_EXTRACTOR.name),
-        )
-        state = replace(state, models={**state.models, EXTRACTOR: checkpoint})
+        state = plan_training(planner, state, iteration, UPDATE_EXTRACTOR, {CREDIT: credit}, EXTRACTOR)
     if crl.merge_every is not None and iteration % crl.merge_every == 0:
         merged = planner.add(
             MERGE_EXPERIENCE,
@@ -149,9 +147,11 @@ def _plan_policy(planner: Planner, state: RunState, iteration: int, rollouts: st
     if not held:
         return plan_update(planner, state, iteration, rollouts)
     settings = planner.settings(UPDATE_POLICY)
-    objective = settings.objective.model_copy(update={"roles": {FIRST_ATTEMPT: RoleObjective(weight=0.0)}})
+    objective = settings.objective.model_copy(
+        update={"roles": {FIRST_ATTEMPT: RoleObjective(weight=0.0)}, "kl_coefficient": 0.0}
+    )
     without = planner.shared(settings.model_copy(update={"objective": objective}))
-    return plan_update(planner, state, iteration, rollouts, settings=without)
+    return plan_training(planner, state, iteration, UPDATE_POLICY, {ROLLOUTS: rollouts}, POLICY, without)
 
 
 def _plan_weighted(
@@ -168,7 +168,10 @@ def _plan_weighted(
         index={"iteration": iteration},
     )
     state = replace(state, memories={**state.memories, SCORES: scores})
-    return plan_update(planner, state, iteration, rollouts, stage=WEIGHTED_UPDATE, further={SCORES: scores})
+    inputs = {ROLLOUTS: rollouts, SCORES: scores}
+    if planner.config.objective.needs_reference:
+        inputs[REFERENCE] = state.initial[POLICY]
+    return plan_training(planner, state, iteration, WEIGHTED_UPDATE, inputs, POLICY)
 
 
 def _settings(planner: Planner) -> ComplementaryConfig:

@@ -12,9 +12,8 @@ from erl_pipeline.methods.complementary.artifacts import SCORER_FILE, SCORES, SC
 from erl_pipeline.methods.complementary.settings import ComplementaryConfig, WeightsExperienceConfig
 from erl_pipeline.methods.complementary.stored import Stored, drawn_by_weight, read_stored
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.policies.checkpoints import checkpoint_parts, weights_settings
 from erl_pipeline.stages.rollouts import TRAJECTORIES, trajectory_files
-from erl_pipeline.stages.training import ROLLOUTS, TrainingSettings, loaded_policies, open_trainer
+from erl_pipeline.stages.training import ROLLOUTS, TrainingSettings, borrowed_trainer, training_settings
 from erl_pipeline.stages.update_policy import training_sequences
 from storage.artifacts.recipe import derive_seed
 
@@ -42,9 +41,7 @@ def _slice(config: RunConfig, _sources: Sources) -> ScoreSettings:
         scoring=config.method.experience,
         objective=config.objective,
         microbatch_tokens=config.update.microbatch_tokens,
-        optimizer=config.optimizer,
-        trainer=config.trainer,
-        weights=weights_settings(config),
+        **training_settings(config),
     )
 
 
@@ -61,12 +58,8 @@ def _compute(call: StageCall[ScoreSettings]) -> StageResult:
     fresh = _sampled(read_trajectories(trajectory_files(call.inputs[ROLLOUTS], store)))
     ids = stored.newest(scoring.rescored)
     old = _in_order(_sampled(read_trajectories(stored.files_of(ids))), ids)
-    policies, parts = loaded_policies(call), checkpoint_parts(call.inputs)
-    policy = policies.get(parts, settings.weights)
-    trainer = open_trainer(call)
-    now = _mean_logprobs(trainer, old, settings.microbatch_tokens)
-    # Computing log-probabilities changes nothing: the update takes this policy up.
-    policies.put(parts.checkpoint_id, policy)
+    with borrowed_trainer(call) as trainer:
+        now = _mean_logprobs(trainer, old, settings.microbatch_tokens)
 
     scorer = _scorer(call)
     rows, metrics = score(scorer, call, old, now, fresh)

@@ -19,8 +19,15 @@ from erl_pipeline.methods.complementary.pending import (
 )
 from erl_pipeline.methods.complementary.settings import ComplementaryConfig
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.policies.checkpoints import CHECKPOINT, weights_settings
-from erl_pipeline.stages.training import TrainingSettings, count_steps, open_trainer, training_result
+from erl_pipeline.policies.checkpoints import CHECKPOINT
+from erl_pipeline.stages.training import (
+    TrainingSettings,
+    count_steps,
+    open_trainer,
+    training_result,
+    training_settings,
+)
+from erl_pipeline.stages.training_record import reinforcement_rows
 from erl_pipeline.trainers.interface import Reinforcement
 from erl_pipeline.trainers.sequences import TrainingSequence, trajectory_sequence
 
@@ -62,9 +69,7 @@ def _slice(config: RunConfig, _sources: Sources) -> ExtractorUpdateSettings:
         objective=extractor_objective(extractor.clip),
         # One step for each batch, as in the paper and the code.
         update=config.update.model_copy(update={"epochs": 1, "minibatches": 1}),
-        optimizer=extractor.optimizer or config.optimizer,
-        trainer=config.trainer,
-        weights=weights_settings(config),
+        **{**training_settings(config), "optimizer": extractor.optimizer or config.optimizer},
         batch=extractor.batch,
         credit_per=extractor.credit_per,
     )
@@ -77,26 +82,33 @@ def _compute(call: StageCall[ExtractorUpdateSettings]) -> StageResult:
     credits = pending_credits(store, newest, call.inputs[CHECKPOINT])
     batch = gather(credits, settings.batch, settings.credit_per)
     requests = requests_by_id(store, newest, {sample.request_id for sample in batch.samples})
+    sequences = training_sequences(batch, requests)
     trainer = open_trainer(call)
     work = Reinforcement(
-        sequences=training_sequences(batch, requests),
+        sequences=sequences,
         objective=settings.objective,
         update=settings.update,
         seed=call.seed,
     )
     metrics = trainer.reinforce(work, count_steps(call, settings.update.optimizer_steps))
-    result = training_result(call, trainer, metrics)
-    rewards = [sample.reward for sample in batch.samples]
-    return replace(
-        result,
-        counters={
-            **result.counters,
+    rows = [
+        replace(requests[sample.request_id], reward=sample.reward, success=sample.reward > 0)
+        for sample in batch.samples
+    ]
+    result = training_result(
+        call,
+        trainer,
+        metrics,
+        reinforcement_rows(rows, sequences, metrics.records),
+        {
             "requests_waiting": batch.waiting,
             "requests_evicted": batch.evicted,
             "requests_trained": len(requests),
         },
-        metrics={**result.metrics, **({"reward_mean": fmean(rewards)} if rewards else {})},
     )
+    rewards = [sample.reward for sample in batch.samples]
+    means = {"reward_mean": fmean(rewards)} if rewards else {}
+    return replace(result, metrics={**result.metrics, **means})
 
 
 UPDATE_EXTRACTOR = Stage(

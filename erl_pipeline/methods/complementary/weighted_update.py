@@ -11,9 +11,11 @@ from erl_pipeline.methods.complementary.artifacts import SCORES, SCORES_FILE
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.stages.rollouts import TRAJECTORIES, trajectory_files
 from erl_pipeline.stages.training import ROLLOUTS, count_steps, open_trainer, training_result
+from erl_pipeline.stages.training_record import reinforcement_rows
 from erl_pipeline.stages.update_policy import (
     UPDATE_POLICY,
     UpdateSettings,
+    groups_by_role,
     reference_policy,
     training_sequences,
 )
@@ -46,22 +48,25 @@ def _compute(call: StageCall[UpdateSettings]) -> StageResult:
 
     settings, scores = call.settings, call.inputs[SCORES]
     rows = read_trajectories(trajectory_files(call.inputs[ROLLOUTS], call.resources.store))
+    replayed = read_trajectories([scores.path(TRAJECTORIES)])
     table = list(read_rows([scores.path(SCORES_FILE)], EXPERIENCE_SCORES))
+    sequences = weighted_sequences(
+        training_sequences(rows, settings.objective),
+        replayed,
+        {row["trajectory_id"]: row["advantage"] for row in table},
+        {row["trajectory_id"]: row["weight"] for row in table},
+    )
     trainer = open_trainer(call)
     work = Reinforcement(
-        sequences=weighted_sequences(
-            training_sequences(rows, settings.objective),
-            read_trajectories([scores.path(TRAJECTORIES)]),
-            {row["trajectory_id"]: row["advantage"] for row in table},
-            {row["trajectory_id"]: row["weight"] for row in table},
-        ),
+        sequences=sequences,
         objective=settings.objective,
         update=settings.update,
         seed=call.seed,
         reference=reference_policy(call),
     )
     metrics = trainer.reinforce(work, count_steps(call, settings.update.optimizer_steps))
-    return training_result(call, trainer, metrics)
+    record = reinforcement_rows([*rows, *replayed], sequences, metrics.records)
+    return training_result(call, trainer, metrics, record, groups_by_role(rows, settings.objective))
 
 
 WEIGHTED_UPDATE = Stage(

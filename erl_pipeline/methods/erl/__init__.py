@@ -17,7 +17,7 @@ from erl_pipeline.methods.erl.settings import (
     ErlEpisodeSettings,
     episode_settings,
 )
-from erl_pipeline.methods.interface import Method
+from erl_pipeline.methods.interface import Method, Reflecting
 
 if TYPE_CHECKING:
     from erl_pipeline.config.generation import SamplingConfig
@@ -50,6 +50,12 @@ def _role_limits(settings: ErlEpisodeSettings, sampling: SamplingConfig) -> Mapp
     return {FIRST_ATTEMPT: attempt, REFLECTION: reflection, SECOND_ATTEMPT: attempt}
 
 
+def _reflecting(settings: ErlEpisodeSettings) -> Reflecting:
+    from erl_pipeline.methods.erl.prompts import ChatPrompts
+
+    return Reflecting(ChatPrompts(settings.prompts), settings.max_reflection_tokens)
+
+
 def _retrieval(settings: ErlConfig) -> RetrievalSettings | None:
     return None if settings.memory is None else settings.memory.retrieval
 
@@ -71,5 +77,6 @@ METHOD = Method(
     open_episode=_open_episode,
     role_limits=_role_limits,
     retrieval=_retrieval,
+    reflecting=_reflecting,
     columns=columns,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from erl_pipeline.methods.erl.settings import FIRST_ATTEMPT, SECOND_ATTEMPT, ErlConfig
+from erl_pipeline.methods.erl.settings import FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT, ErlConfig
 from erl_pipeline.plan.column import ChartLine, Column
 from erl_pipeline.stages.columns import (
     DISTILLED,
@@ -17,6 +17,7 @@ from erl_pipeline.stages.columns import (
     TOKENS_PER_SECOND,
     UPDATE_CHARTS,
     count_of,
+    groups_without_advantage,
     held_out_episodes,
     success_of,
     success_of_episodes,
@@ -58,6 +59,7 @@ def columns(settings: ErlConfig) -> Sequence[Column]:
         held_out_episodes("with a reflection" if settings.reflection else "with a second attempt"),
         TOKENS,
         TOKENS_PER_SECOND,
+        *groups_without_advantage((FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT)),
         *UPDATE_CHARTS,
         *(FINE_TUNE_CHARTS if distils else ()),
     )

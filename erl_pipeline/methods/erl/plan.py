@@ -8,7 +8,7 @@ from erl_pipeline.config.memory import KeepSettings
 from erl_pipeline.methods.erl.settings import FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT, ErlConfig
 from erl_pipeline.plan.plan import RunState
 from erl_pipeline.plan.planner import Planner
-from erl_pipeline.stages.build_distillation import DistillationSettings
+from erl_pipeline.stages.build_distillation import DistilledRoles
 from erl_pipeline.stages.fine_tune import plan_distillation
 from erl_pipeline.stages.forget_memory import plan_forgetting
 from erl_pipeline.stages.index_memory import INDEX_MEMORY, IndexSettings
@@ -33,13 +33,13 @@ def plan_learning(
         state = _plan_memory(planner, state, iteration, rollouts, settings.memory.keep)
     state = plan_update(planner, state, iteration, rollouts)
     if settings.distillation is not None:
-        rows = DistillationSettings(
+        roles = DistilledRoles(
             role=SECOND_ATTEMPT,
             prompt_role=FIRST_ATTEMPT,
             via_role=REFLECTION,
-            max_rows_per_task=settings.distillation.max_rows_per_task,
+            chain=settings.distillation.chain,
         )
-        state = plan_distillation(planner, state, iteration, rollouts, rows)
+        state = plan_distillation(planner, state, iteration, rollouts, roles, settings.distillation)
     return state
 
 

@@ -17,6 +17,14 @@ SECOND_ATTEMPT = "second_attempt"
 """Also a third or later attempt; `revision_index` tells which."""
 
 
+class ErlDistillationConfig(DistillationConfig):
+    """Second attempts that went well become supervised examples on the first attempt's prompt."""
+
+    chain: bool = False
+    """Also train on what led there: the reflection and the second attempt, each on the prompt that it was
+    sampled on, so that the policy goes on learning to write and to use them."""
+
+
 class ErlConfig(PluginSettings):
     """Experiential reinforcement learning (arXiv 2602.13949): attempt, feedback, reflection, second
     attempt."""
@@ -30,8 +38,8 @@ class ErlConfig(PluginSettings):
     """Most tokens of one reflection."""
     memory: Annotated[MemoryConfig | None, BeforeValidator(switch)] = MemoryConfig()
     """`off`: reflections are neither stored nor retrieved."""
-    distillation: Annotated[DistillationConfig | None, BeforeValidator(switch)] = DistillationConfig()
-    """Second attempts that succeeded are trained on the first attempt's prompt (L_distill). `off`: no
+    distillation: Annotated[ErlDistillationConfig | None, BeforeValidator(switch)] = ErlDistillationConfig()
+    """Second attempts that went well are trained on the first attempt's prompt (L_distill). `off`: no
     distillation dataset and no supervised stage."""
     prompts: PromptTemplates = PromptTemplates()
     """What the policy is told, for environments that have no prompts of their own."""

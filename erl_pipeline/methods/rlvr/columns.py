@@ -15,6 +15,7 @@ from erl_pipeline.stages.columns import (
     TOKENS,
     TOKENS_PER_SECOND,
     UPDATE_CHARTS,
+    groups_without_advantage,
     success_of,
 )
 
@@ -37,6 +38,7 @@ def columns(settings: RlvrConfig) -> Sequence[Column]:
         HELD_OUT_SAMPLED,
         TOKENS,
         TOKENS_PER_SECOND,
+        *groups_without_advantage((FIRST_ATTEMPT,)),
         *UPDATE_CHARTS,
         *(FINE_TUNE_CHARTS if distils else ()),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from erl_pipeline.methods.rlvr.settings import FIRST_ATTEMPT, RlvrConfig
 from erl_pipeline.plan.plan import RunState
 from erl_pipeline.plan.planner import Planner
-from erl_pipeline.stages.build_distillation import DistillationSettings
+from erl_pipeline.stages.build_distillation import DistilledRoles
 from erl_pipeline.stages.fine_tune import plan_distillation
 from erl_pipeline.stages.rollouts import plan_shards
 from erl_pipeline.stages.update_policy import plan_update
@@ -19,16 +19,11 @@ def plan_rollouts(planner: Planner, state: RunState, iteration: int) -> str:
 def plan_learning(
     planner: Planner, state: RunState, iteration: int, rollouts: str, *, remember: bool
 ) -> RunState:
-    """Update; with distillation on, also train on the attempts that succeeded. There is no memory."""
+    """Update; with distillation on, also train on the attempts that went well. There is no memory."""
     settings = planner.config.method
     assert isinstance(settings, RlvrConfig)
     state = plan_update(planner, state, iteration, rollouts)
     if settings.distillation is None:
         return state
-    rows = DistillationSettings(
-        role=FIRST_ATTEMPT,
-        prompt_role=FIRST_ATTEMPT,
-        via_role=None,
-        max_rows_per_task=settings.distillation.max_rows_per_task,
-    )
-    return plan_distillation(planner, state, iteration, rollouts, rows)
+    roles = DistilledRoles(role=FIRST_ATTEMPT, prompt_role=FIRST_ATTEMPT)
+    return plan_distillation(planner, state, iteration, rollouts, roles, settings.distillation)

@@ -17,7 +17,7 @@ class RlvrConfig(PluginSettings):
 
     type: Literal["rlvr"] = "rlvr"
     distillation: Annotated[DistillationConfig | None, BeforeValidator(switch)] = None
-    """`on`: supervised training on attempts that succeeded, the control that ERL is compared with."""
+    """`on`: supervised training on attempts that went well, the control that ERL is compared with."""
 
 
 class RlvrEpisodeSettings(PluginSettings):

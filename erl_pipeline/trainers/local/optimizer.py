@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from erl_pipeline.config.optimizer import OptimizerConfig
+from erl_pipeline.config.optimizer import OptimizerConfig, TrainingUse
 from storage.errors import InputError
 
 TENSORS = "optimizer.safetensors"
 PROGRESS = "optimizer.json"
 _STATE = ("step", "exp_avg", "exp_avg_sq")
+_USES: tuple[TrainingUse, ...] = get_args(TrainingUse)
 
 
 class PolicyOptimizer:
@@ -29,6 +30,8 @@ class PolicyOptimizer:
     With `state_device: cpu` the copy, its gradients and the moments lie in host memory, as in ZeRO-Offload
     (arXiv 2101.06840), and weights of any precision have one; the step is taken by the CPU. Moves between
     devices were tried with torch's fake tensors alone, not on a GPU.
+
+    With `moments: by_use` each use has an AdamW of its own over the same weights; see `turn_to`.
     """
 
     def __init__(self, model: torch.nn.Module, config: OptimizerConfig) -> None:
@@ -36,17 +39,17 @@ class PolicyOptimizer:
         self.steps = 0
         self._weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
         self._masters = {name: self._master(weight) for name, weight in self._weights.items()}
-        decayed = [master for master in self._masters.values() if master.ndim >= 2]
-        others = [master for master in self._masters.values() if master.ndim < 2]
-        groups: list[dict[str, Any]] = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
-        self._adamw = torch.optim.AdamW(
-            groups,
-            lr=config.learning_rate,
-            betas=config.betas,
-            eps=config.eps,
-            weight_decay=config.weight_decay,
-            fused=True,
-        )
+        if config.moments == "shared":
+            self._by_use = dict.fromkeys(_USES, self._new_adamw())
+        else:
+            self._by_use = {use: self._new_adamw() for use in _USES}
+        self._adamw = self._by_use["reinforcement"]
+
+    def turn_to(self, use: TrainingUse, learning_rate: float | None = None) -> None:
+        """Take the next steps for a use, with its moments and learning rate (None: the configuration's)."""
+        self._adamw = self._by_use[use]
+        for group in self._adamw.param_groups:
+            group["lr"] = self.config.learning_rate if learning_rate is None else learning_rate
 
     def collect_gradients(self) -> None:
         """Add the gradients of the last backward pass to those of the fp32 copy, and drop them."""
@@ -76,11 +79,11 @@ class PolicyOptimizer:
         """What a checkpoint must keep: low-precision models' master weights, and the moments if carried."""
         kept = {f"master.{name}": self._masters[name].detach() for name in self._low_precision()}
         if self.config.carry_state:
-            for name, master in self._masters.items():
-                # A weight that never had a gradient has no moments, and its own count of steps.
-                kept.update(
-                    {f"{part}.{name}": value for part, value in self._adamw.state.get(master, {}).items()}
-                )
+            for prefix, adamw in self._carried():
+                for name, master in self._masters.items():
+                    # A weight that never had a gradient has no moments, and its own count of steps.
+                    state = adamw.state.get(master, {})
+                    kept.update({f"{prefix}{part}.{name}": value for part, value in state.items()})
         return kept
 
     def restore(self, tensors: dict[str, torch.Tensor], steps: int) -> None:
@@ -88,7 +91,8 @@ class PolicyOptimizer:
 
         Raises `InputError` when they belong to other weights.
         """
-        known = {f"{part}.{name}" for part in ("master", *_STATE) for name in self._masters}
+        moments = [f"{prefix}{part}" for prefix in ("", *map(_prefix, _USES)) for part in _STATE]
+        known = {f"{part}.{name}" for part in ("master", *moments) for name in self._masters}
         if unknown := sorted(set(tensors) - known):
             raise InputError(f"the optimizer state holds {unknown[0]}, which is no weight of the policy")
         for name in self._low_precision():
@@ -103,13 +107,34 @@ class PolicyOptimizer:
         if not self.config.carry_state:
             return
         self.steps = steps
-        for name, master in self._masters.items():
-            if f"step.{name}" in tensors:
-                shapes = {"step": torch.Size(), "exp_avg": master.shape, "exp_avg_sq": master.shape}
-                self._adamw.state[master] = {
-                    part: _take(tensors, f"{part}.{name}", shape).to(master.device, copy=True)
-                    for part, shape in shapes.items()
-                }
+        for prefix, adamw in self._carried():
+            for name, master in self._masters.items():
+                if f"{prefix}step.{name}" in tensors:
+                    shapes = {"step": torch.Size(), "exp_avg": master.shape, "exp_avg_sq": master.shape}
+                    adamw.state[master] = {
+                        part: _take(tensors, f"{prefix}{part}.{name}", shape).to(master.device, copy=True)
+                        for part, shape in shapes.items()
+                    }
+
+    def _new_adamw(self) -> torch.optim.AdamW:
+        config = self.config
+        decayed = [master for master in self._masters.values() if master.ndim >= 2]
+        others = [master for master in self._masters.values() if master.ndim < 2]
+        groups: list[dict[str, Any]] = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
+        return torch.optim.AdamW(
+            groups,
+            lr=config.learning_rate,
+            betas=config.betas,
+            eps=config.eps,
+            weight_decay=config.weight_decay,
+            fused=True,
+        )
+
+    def _carried(self) -> Iterable[tuple[str, torch.optim.AdamW]]:
+        """Each AdamW once, with what its tensors' names begin with."""
+        if self.config.moments == "shared":
+            return [("", self._adamw)]
+        return [(_prefix(use), adamw) for use, adamw in self._by_use.items()]
 
     def _master(self, weight: torch.nn.Parameter) -> torch.nn.Parameter:
         device = torch.device("cpu") if self.config.state_device == "cpu" else weight.device
@@ -154,6 +179,10 @@ def load_optimizer(model: torch.nn.Module, config: OptimizerConfig, folder: Path
         raise InputError(f"the optimizer state in {folder} cannot be read: {error}") from error
     optimizer.restore(tensors, steps)
     return optimizer
+
+
+def _prefix(use: TrainingUse) -> str:
+    return f"{use}."
 
 
 def _take(tensors: dict[str, torch.Tensor], name: str, shape: torch.Size) -> torch.Tensor:

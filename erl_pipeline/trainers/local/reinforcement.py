@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -12,16 +12,19 @@ from dataclasses import dataclass, replace
 import torch
 from transformers import PreTrainedModel
 
-from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig
+from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig, RoleTerms
 from erl_pipeline.config.optimizer import UpdateConfig
 from erl_pipeline.policies.adapters import without_adapter
 from erl_pipeline.trainers.interface import OnStep, Reinforcement
 from erl_pipeline.trainers.local.forward import PolicyForward, ready_for_training
 from erl_pipeline.trainers.local.optimizer_steps import Learner, OptimizerSteps, count_tokens, mean
 from erl_pipeline.trainers.local.policy_loss import PolicyLoss
+from erl_pipeline.trainers.local.replay_loss import ReplayedPart, replay_metrics, without_clip
+from erl_pipeline.trainers.local.sequence_log import BatchLog, SequenceLog
 from erl_pipeline.trainers.local.statistics import Statistics
 from erl_pipeline.trainers.local.token_columns import role_columns, token_columns
 from erl_pipeline.trainers.metrics import RoleMetrics, UpdateMetrics
+from erl_pipeline.trainers.record import NotTrained, SequenceRecord
 from erl_pipeline.trainers.sequences import TrainingSequence
 
 
@@ -47,42 +50,63 @@ def reinforce(
     references = None
     if reference is not None and work.objective.needs_reference:
         references = _reference_logprobs(learner.model, reference, selection.kept, work.update)
+    learner.optimizer.turn_to("reinforcement")
     with ready_for_training(learner.model, work.update.gradient_checkpointing) as forward:
         steps = OptimizerSteps(forward, learner.optimizer, work.update.microbatch_tokens, on_step)
-        statistics = _take_steps(forward, steps, work, selection, references)
+        log = SequenceLog(selection.kept, work.update.record_tokens)
+        statistics = _take_steps(forward, steps, work, selection, references, log)
     seconds = time.perf_counter() - started
-    return _metrics(work, selection, steps, statistics, seconds, forward.shares_prompts)
+    records = _records(work, selection, log)
+    return _metrics(work, selection, steps, statistics, seconds, forward.shares_prompts, records)
 
 
 @dataclass(frozen=True)
 class _Selection:
-    """The sequences that are trained, their roles, and how many were left out for which reason."""
+    """The sequences that are trained, and their roles."""
 
     kept: list[TrainingSequence]
     roles: tuple[str, ...]
-    zero_advantage: int
-    untrained: int
-    zero_weight: int
+    reasons: list[NotTrained | None]
+    """For each sequence of the work why it is left out; None for those that are trained."""
+    live_share: float
+    """What the sequences with an advantage are of those that could be trained, by tokens or by number as the
+    loss is normalised."""
 
 
 def _select(work: Reinforcement) -> _Selection:
     """Leave out what has no loss; multiply weights by those of the roles."""
     terms = {role: work.objective.terms(role) for role in {sequence.role for sequence in work.sequences}}
-    trainable = [sequence for sequence in work.sequences if sequence.trained_offsets]
-    weighted = [sequence for sequence in trainable if terms[sequence.role].weight != 0.0]
-    kept = [
-        sequence for sequence in weighted if sequence.advantage != 0.0 or terms[sequence.role].regularized
-    ]
+    reasons = [_reason(sequence, terms[sequence.role]) for sequence in work.sequences]
+    kept = [sequence for sequence, reason in zip(work.sequences, reasons, strict=True) if reason is None]
     for sequence in kept:
         if not sequence.behaviour_logprobs:
             raise ValueError(f"trajectory {sequence.trajectory_id} has no log-probabilities of its sampler")
+    possible = [
+        sequence
+        for sequence, reason in zip(work.sequences, reasons, strict=True)
+        if reason in (None, "zero_advantage")
+    ]
     return _Selection(
         kept=[_weighted(sequence, terms[sequence.role].weight) for sequence in kept],
         roles=tuple(sorted({sequence.role for sequence in kept})),
-        zero_advantage=len(weighted) - len(kept),
-        untrained=len(work.sequences) - len(trainable),
-        zero_weight=len(trainable) - len(weighted),
+        reasons=reasons,
+        live_share=_live_share(possible, work.objective),
     )
+
+
+def _reason(sequence: TrainingSequence, terms: RoleTerms) -> NotTrained | None:
+    if not sequence.trained_offsets:
+        return "no_tokens"
+    if terms.weight == 0.0:
+        return "zero_weight"
+    return "zero_advantage" if sequence.advantage == 0.0 and not terms.regularized else None
+
+
+def _live_share(sequences: Sequence[TrainingSequence], objective: ObjectiveConfig) -> float:
+    by_token = objective.loss_normalization == "token_mean"
+    sizes = [len(sequence.trained_offsets) if by_token else 1 for sequence in sequences]
+    live = [size for size, sequence in zip(sizes, sequences, strict=True) if sequence.advantage != 0.0]
+    return sum(live) / sum(sizes) if sizes else 1.0
 
 
 def _weighted(sequence: TrainingSequence, weight: float) -> TrainingSequence:
@@ -106,29 +130,52 @@ def _take_steps(
     work: Reinforcement,
     selection: _Selection,
     references: Sequence[torch.Tensor] | None,
+    log: SequenceLog,
 ) -> Statistics:
     """All optimizer steps of the update; what was observed in them."""
-    objective, update, kept = work.objective, work.update, selection.kept
+    objective, update, kept, replay = work.objective, work.update, selection.kept, work.replay
     statistics = Statistics()
     olds = None
     if _needs_old_logprobs(objective, update):
         olds = forward.sequence_logprobs(kept, update.microbatch_tokens)
     for members in _minibatches(kept, update, work.seed):
         batch = [kept[index] for index in members]
-        columns = token_columns(batch, objective.loss_normalization, forward.device)
+        policy_share = selection.live_share if objective.normalizer == "all_rows" else 1.0
+        columns = token_columns(batch, objective.loss_normalization, forward.device, policy_share)
+        roles = role_columns(batch, objective, selection.roles, forward.device)
+        if replay is not None and not replay.clip:
+            roles = without_clip(roles)
+        seen = BatchLog(len(columns.sequence), forward.device)
         loss = PolicyLoss(
             objective,
             columns,
-            role_columns(batch, objective, selection.roles, forward.device),
+            roles,
             old_logprobs=None if olds is None else torch.cat([olds[index] for index in members]),
             reference_logprobs=None
             if references is None
             else torch.cat([references[index] for index in members]),
             statistics=statistics,
             measure_mismatch=not steps.losses,
+            log=seen,
+            replayed=None if replay is None else ReplayedPart(replay, columns, roles),
         )
         steps.take(batch, columns.temperatures, loss)
+        log.take(members, seen)
     return statistics
+
+
+def _records(work: Reinforcement, selection: _Selection, log: SequenceLog) -> list[SequenceRecord]:
+    """What was done with each sequence of the work, in its order."""
+    records: list[SequenceRecord] = []
+    number = 0
+    for sequence, reason in zip(work.sequences, selection.reasons, strict=True):
+        weight = sequence.weight * work.objective.terms(sequence.role).weight
+        if reason is None:
+            records.append(log.record(number, weight))
+            number += 1
+        else:
+            records.append(SequenceRecord(weight, reason))
+    return records
 
 
 def _metrics(
@@ -138,8 +185,9 @@ def _metrics(
     statistics: Statistics,
     seconds: float,
     shares_prompts: bool,
+    records: list[SequenceRecord],
 ) -> UpdateMetrics:
-    kept, epochs = selection.kept, work.update.epochs
+    kept, epochs, dropped = selection.kept, work.update.epochs, Counter(selection.reasons)
     sequence_tokens = epochs * count_tokens(kept)
     return UpdateMetrics(
         policy_loss=mean(steps.losses),
@@ -158,9 +206,9 @@ def _metrics(
         optimizer_steps=len(steps.losses),
         microbatches=steps.passes.microbatches,
         sequences=len(kept),
-        dropped_zero_advantage=selection.zero_advantage,
-        dropped_untrained=selection.untrained,
-        dropped_zero_weight=selection.zero_weight,
+        dropped_zero_advantage=dropped["zero_advantage"],
+        dropped_untrained=dropped["no_tokens"],
+        dropped_zero_weight=dropped["zero_weight"],
         trained_tokens=epochs * sum(len(sequence.trained_offsets) for sequence in kept),
         sequence_tokens=sequence_tokens,
         input_tokens=steps.passes.input_tokens,
@@ -172,6 +220,10 @@ def _metrics(
             )
             for number, role in enumerate(selection.roles)
         },
+        records=records,
+        replay=None
+        if work.replay is None
+        else replay_metrics(statistics, sum(row.role == work.replay.role for row in kept), len(steps.losses)),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator, Sequence
+from itertools import count
 
 import torch
 
@@ -13,16 +14,18 @@ from erl_pipeline.trainers.interface import OnStep, SupervisedTraining
 from erl_pipeline.trainers.local.forward import ready_for_training
 from erl_pipeline.trainers.local.optimizer_steps import Learner, OptimizerSteps, count_tokens, mean
 from erl_pipeline.trainers.local.packing import Microbatch
+from erl_pipeline.trainers.local.sequence_log import BatchLog, SequenceLog
 from erl_pipeline.trainers.local.token_columns import token_columns
 from erl_pipeline.trainers.local.token_logprobs import TokenLoss
 from erl_pipeline.trainers.metrics import FineTuneMetrics
+from erl_pipeline.trainers.record import SequenceRecord
 from erl_pipeline.trainers.sequences import TrainingSequence
 
 
 def fine_tune_supervised(
     learner: Learner, work: SupervisedTraining, on_step: OnStep | None = None
 ) -> FineTuneMetrics:
-    """Take `steps` optimizer steps on the cross-entropy of the trained tokens.
+    """Take as many optimizer steps on the cross-entropy of the trained tokens as the settings want.
 
     The loss of a step is the mean over its tokens, each times its sequence's weight. No sequence, no step.
 
@@ -33,12 +36,17 @@ def fine_tune_supervised(
     started = time.perf_counter()
     settings = work.settings
     trainable = [sequence for sequence in work.sequences if sequence.trained_offsets]
+    log = SequenceLog(trainable)
     trained_tokens = sequence_tokens = 0
+    learner.optimizer.turn_to("supervised", settings.learning_rate)
     with ready_for_training(learner.model, settings.gradient_checkpointing) as forward:
         steps = OptimizerSteps(forward, learner.optimizer, settings.microbatch_tokens, on_step)
-        for batch in _batches(trainable, settings, work.seed):
+        for members in _batches(range(len(trainable)), settings, work.seed):
+            batch = [trainable[number] for number in members]
             columns = token_columns(batch, "token_mean", forward.device)
-            steps.take(batch, columns.temperatures, _CrossEntropy(columns.regularizer_weights))
+            seen = BatchLog(len(columns.sequence), forward.device)
+            steps.take(batch, columns.temperatures, _CrossEntropy(columns.regularizer_weights, seen))
+            log.take(members, seen)
             trained_tokens += len(columns.sequence)
             sequence_tokens += count_tokens(batch)
 
@@ -58,19 +66,36 @@ def fine_tune_supervised(
         sequence_tokens=sequence_tokens,
         input_tokens=steps.passes.input_tokens,
         shares_prompts=int(forward.shares_prompts),
+        records=_records(work.sequences, log),
     )
 
 
-class _CrossEntropy:
-    """Weighted cross-entropy of a batch. `weights`: `[trained]`."""
+def _records(sequences: Sequence[TrainingSequence], log: SequenceLog) -> list[SequenceRecord]:
+    """What was done with each sequence; the log has those with a token to train."""
+    numbers = count()
+    return [
+        log.record(next(numbers), sequence.weight)
+        if sequence.trained_offsets
+        else SequenceRecord(sequence.weight, "no_tokens")
+        for sequence in sequences
+    ]
 
-    def __init__(self, weights: torch.Tensor) -> None:
+
+class _CrossEntropy:
+    """Weighted cross-entropy of a batch. `weights`: `[trained]`; the log takes in losses and entropies."""
+
+    def __init__(self, weights: torch.Tensor, log: BatchLog) -> None:
         self._weights = weights
+        self._log = log
         self._total = torch.zeros((), device=weights.device)
 
     def of(self, microbatch: Microbatch) -> TokenLoss:
         def loss(logprobs: torch.Tensor, entropies: torch.Tensor, place: slice) -> torch.Tensor:
-            share = -(logprobs * self._weights[microbatch.tokens[place]]).sum()
+            tokens = microbatch.tokens[place]
+            losses = -(logprobs * self._weights[tokens])
+            self._log.add("loss", losses, tokens)
+            self._log.add("entropy", entropies, tokens)
+            share = losses.sum()
             self._total.add_(share.detach())
             return share
 
@@ -80,16 +105,15 @@ class _CrossEntropy:
         return {"loss": float(self._total)}
 
 
-def _batches(
-    rows: Sequence[TrainingSequence], config: FineTuneConfig, seed: int
-) -> Iterator[list[TrainingSequence]]:
-    """Rows of each step: all of them, or `batch_rows` dealt from a deck that is shuffled when it runs out."""
+def _batches(rows: Sequence[int], config: FineTuneConfig, seed: int) -> Iterator[list[int]]:
+    """Numbers of the rows of each step: all of them, or `batch_rows` dealt from a deck that is shuffled when
+    it runs out."""
     if not rows:
         return
     size = len(rows) if config.batch_rows is None else min(config.batch_rows, len(rows))
     shuffler = random.Random(seed)
-    deck: list[TrainingSequence] = []
-    for _ in range(config.steps):
+    deck: list[int] = []
+    for _ in range(config.optimizer_steps(len(rows))):
         if len(deck) < size:
             deck = list(rows)
             if size < len(rows):

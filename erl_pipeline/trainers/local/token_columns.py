@@ -31,16 +31,24 @@ class TokenColumns:
 
 
 def token_columns(
-    sequences: Sequence[TrainingSequence], normalization: LossNormalization, device: torch.device
+    sequences: Sequence[TrainingSequence],
+    normalization: LossNormalization,
+    device: torch.device,
+    policy_share: float = 1.0,
 ) -> TokenColumns:
-    """Columns of a whole optimizer batch, before it is cut into microbatches."""
+    """Columns of a whole optimizer batch, before it is cut into microbatches.
+
+    Args:
+        policy_share: multiplies `policy_weights`; what the sequences with an advantage are of all rows, where
+            the policy loss is normalised over all rows.
+    """
     counts = [len(sequence.trained_offsets) for sequence in sequences]
     with_advantage = [i for i, sequence in enumerate(sequences) if sequence.advantage != 0.0]
     policy_weights = [0.0] * len(sequences)
     if with_advantage:
         weights = token_weights([counts[i] for i in with_advantage], normalization)
         for i, weight in zip(with_advantage, weights, strict=True):
-            policy_weights[i] = weight * sequences[i].weight
+            policy_weights[i] = weight * sequences[i].weight * policy_share
     regularizer_weights = [
         weight * sequence.weight
         for weight, sequence in zip(token_weights(counts, normalization), sequences, strict=True)

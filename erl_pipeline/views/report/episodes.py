@@ -125,18 +125,19 @@ def _choose(rollouts: pl.LazyFrame) -> dict[str, str]:
 
 
 def _example(kind: str, rows: list[dict[str, Any]], memory_texts: Mapping[str, str]) -> EpisodeExample:
-    rows = _in_order(rows)
+    rows = in_order(rows)
     return EpisodeExample(
         kind=kind,
         episode_id=rows[0]["episode_id"],
         task_id=rows[0]["task_id"],
         sample_index=rows[0]["sample_index"],
-        task=_picture(json.loads(rows[0]["task_payload"])),
-        parts=[_part(row, memory_texts) for row in rows],
+        task=task_picture(json.loads(rows[0]["task_payload"])),
+        parts=[episode_part(row, memory_texts) for row in rows],
     )
 
 
-def _picture(payload: Mapping[str, Any]) -> TaskPicture:
+def task_picture(payload: Mapping[str, Any]) -> TaskPicture:
+    """A task's payload, laid out."""
     facts = [(name.replace("_", " "), _words(value)) for name, value in payload.items() if name != "board"]
     return TaskPicture(payload.get("board", ()), facts)
 
@@ -147,8 +148,9 @@ def _words(value: Any) -> str:
     return str(value)
 
 
-def _in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of an episode, each behind the one that led to it."""
+def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of an episode, each behind the one that led to it. Needs `trajectory_id` and
+    `parent_trajectory_id`."""
     following: dict[str | None, list[dict[str, Any]]] = {}
     for row in rows:
         following.setdefault(row["parent_trajectory_id"], []).append(row)
@@ -160,7 +162,8 @@ def _in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return ordered
 
 
-def _part(row: Mapping[str, Any], memory_texts: Mapping[str, str]) -> EpisodePart:
+def episode_part(row: Mapping[str, Any], memory_texts: Mapping[str, str]) -> EpisodePart:
+    """A trajectory, laid out. `memory_texts` maps the id of a memory entry to its text."""
     messages = json.loads(row["messages"])
     spoken = next((i for i, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
     prompt = "\n\n".join(message["content"] for message in messages[:spoken])

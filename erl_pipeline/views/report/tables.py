@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from erl_pipeline.evaluation.history import StageRecord, held_out_evaluations, of_kind
+from erl_pipeline.evaluation.history import StageRecord, held_out_evaluations, of_stage
 from erl_pipeline.evaluation.iterations import history_rows
 from erl_pipeline.plan.column import Column
-from erl_pipeline.stages.evaluate import EVALUATE
+from erl_pipeline.stages.evaluate import EVALUATE, EVALUATE_ON_REQUEST
 from erl_pipeline.views.report.charts import short_number
 from erl_pipeline.views.report.headline import duration, percent, written
 
@@ -63,8 +63,7 @@ def evaluation_table(history: Sequence[StageRecord], columns: Sequence[Column]) 
     named = [("held-out tasks", record) for record in held_out[:1] + held_out[1:][-1:]]
     named += [
         (f"on request, {record.manifest.artifact_id[:12]}", record)
-        for record in of_kind(history, "evaluation")
-        if record.on_request
+        for record in of_stage(history, EVALUATE_ON_REQUEST.name)
     ]
     # Evaluations on request report the same numbers.
     rates = [column for column in columns if column.stage == EVALUATE.name and column.interval]

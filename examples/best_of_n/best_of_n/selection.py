@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from erl_pipeline.config.base import Settings
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.stages.build_distillation import DATASET, distilled_row
+from erl_pipeline.stages.build_distillation import DATASET, count_rows, distilled_row
 from erl_pipeline.stages.rollouts import trajectory_files
 from erl_pipeline.stages.training import ROLLOUTS
 
@@ -53,11 +53,7 @@ def _compute(call: StageCall[SelectionSettings]) -> StageResult:
     rows = [distilled_row(attempt) for attempt in best]
     write_sft_rows(call.folder / DATASET, rows)
     return StageResult(
-        counters={
-            "sft_rows": len(rows),
-            "sft_tokens": sum(sum(row.loss_mask) for row in rows),
-            "tasks_solved": len({row.task_id for row in rows}),
-        },
+        counters={**count_rows(rows), "tasks_solved": len({row.task_id for row in rows})},
         rows={DATASET: len(rows)},
     )
 

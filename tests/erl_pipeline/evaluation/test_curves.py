@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from erl_pipeline.evaluation.curves import across_seeds, area_under_curve, student_quantile, value_at
+from erl_pipeline.evaluation.curves import area_under_curve, value_at
 
 
 def test_value_between_two_points_is_linear_and_outside_undefined() -> None:
@@ -31,23 +31,3 @@ def test_impossible_curves_are_refused() -> None:
         area_under_curve([0, 1], [0.1])
     with pytest.raises(ValueError, match="width 0"):
         area_under_curve([0], [0.1])
-
-
-@pytest.mark.parametrize(
-    ("degrees", "quantile"), [(1, 12.7062), (2, 4.3027), (4, 2.7764), (9, 2.2622), (30, 2.0423)]
-)
-def test_student_quantile_equals_the_tables(degrees: int, quantile: float) -> None:
-    assert student_quantile(degrees) == pytest.approx(quantile, abs=5e-5)
-
-
-def test_three_seeds_have_a_mean_a_spread_and_an_interval() -> None:
-    summary = across_seeds([0.7, 0.8, 0.9])
-    assert summary.mean == pytest.approx(0.8)
-    assert summary.sd == pytest.approx(0.1)
-    # 4.3027 * 0.1 / sqrt(3)
-    assert (summary.low, summary.high) == pytest.approx((0.8 - 0.24842, 0.8 + 0.24842), abs=1e-5)
-
-
-def test_one_seed_says_nothing_about_the_spread() -> None:
-    summary = across_seeds([0.7])
-    assert (summary.mean, summary.sd, summary.low, summary.high) == (0.7, None, None, None)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from erl_pipeline.objectives.advantages import group_advantages
+from erl_pipeline.objectives.advantages import GroupCount, count_groups, group_advantages
 
 
 def test_std_divides_by_the_unbiased_deviation_of_the_group() -> None:
@@ -25,3 +25,9 @@ def test_a_lone_or_unanimous_group_has_exactly_no_advantage(normalization: str) 
     # The mean of three times 0.1 is not 0.1 in floating point.
     rewards = [1.0, 0.1, 0.1, 0.1]
     assert group_advantages(rewards, ["lone", "b", "b", "b"], normalization) == [0.0] * 4  # type: ignore[arg-type]
+
+
+def test_the_groups_that_tell_nothing_are_counted() -> None:
+    """`a` differs, `b` is unanimous, `c` is alone."""
+    assert count_groups([1.0, 0.0, 0.5, 0.5, 1.0], ["a", "a", "b", "b", "c"]) == GroupCount(3, 2)
+    assert count_groups([], []) == GroupCount(0, 0)

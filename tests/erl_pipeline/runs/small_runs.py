@@ -35,7 +35,7 @@ SMALL = {
     "policy": {
         "type": "tiny",
         "layers": 1,
-        "cold_start": {"steps": 4, "demonstrations_per_step": 4},
+        "cold_start": {"steps": 4, "demonstrations_per_step": 4, "gate": 0},
     },
     "rollouts": {"tasks_per_iteration": 2, "group_size": 2, "tasks_per_shard": 1},
     # Groups of two are not split.

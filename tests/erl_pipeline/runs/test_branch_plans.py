@@ -128,6 +128,24 @@ def test_a_lag_of_the_branch_samples_from_checkpoints_of_the_run() -> None:
     assert inputs(made, 3, "update_policy")["checkpoint"] == "fine_tune of iteration 2"
 
 
+def test_the_window_of_a_branch_reaches_into_the_run_it_comes_from() -> None:
+    made = branch(3, "fine_tune", "method.distillation.window=3")
+    assert inputs(made, 3, "fine_tune") == {
+        "checkpoint": "update_policy of iteration 3",
+        "dataset": "build_distillation of iteration 3",
+        "dataset-0001": "build_distillation of iteration 2",
+        "dataset-0002": "build_distillation of iteration 1",
+    }
+    # Shared stages keep the recipes of the run.
+    assert ids(made.through(2)) == ids(plan().through(2))
+
+
+def test_a_branch_with_an_equal_window_is_the_run() -> None:
+    window = "method.distillation.window=2"
+    source, settings = plan(window), config(window)
+    assert ids(branch(2, "fine_tune", window, source=source, source_config=settings)) == ids(source)
+
+
 def test_a_branch_that_ends_before_it_begins_is_the_run() -> None:
     made = branch(3, "update_policy", "objective.clip_low=0.1", iterations=1)
     assert made.iterations == 1
@@ -160,6 +178,15 @@ def test_offline_each_iteration_measures_staleness_and_learns_without_memory() -
     assert at(made, 1, "measure_staleness").recipe.inputs["checkpoint"] == first
     assert inputs(made, 2, "measure_staleness")["checkpoint"] == "fine_tune of iteration 1"
     assert made.states[2].memories == {}
+
+
+def test_an_offline_window_has_the_datasets_of_the_run_itself() -> None:
+    made = offline("method.distillation.window=3")
+    assert inputs(made, 2, "fine_tune") == {
+        "checkpoint": "update_policy of iteration 2",
+        "dataset": "build_distillation of iteration 2",
+        "dataset-0001": "build_distillation of iteration 1",
+    }
 
 
 def test_offline_training_begins_with_the_checkpoint_that_is_given() -> None:

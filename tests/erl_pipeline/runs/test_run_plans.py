@@ -97,6 +97,42 @@ def test_what_goes_into_what() -> None:
     }
 
 
+WINDOW = "method.distillation.window=2"
+
+
+@pytest.mark.parametrize("method", ["method=erl", "method={type: rlvr, distillation: {}}"])
+def test_a_window_trains_on_the_datasets_of_the_last_iterations(method: str) -> None:
+    made = plan(method, WINDOW, "iterations=4")
+    tuned = [inputs(made, iteration, "fine_tune") for iteration in (1, 2, 3)]
+    assert [{name: title for name, title in each.items() if name != "checkpoint"} for each in tuned] == [
+        {"dataset": "build_distillation of iteration 1"},
+        {
+            "dataset": "build_distillation of iteration 2",
+            "dataset-0001": "build_distillation of iteration 1",
+        },
+        {
+            "dataset": "build_distillation of iteration 3",
+            "dataset-0001": "build_distillation of iteration 2",
+        },
+    ]
+    # A dataset has the rows of its own iteration alone, so that none is twice in a window.
+    assert inputs(made, 3, "build_distillation") == {"rollouts": "generate_rollouts of iteration 3"}
+
+
+def test_a_window_goes_on_over_the_end_of_a_shorter_run() -> None:
+    assert ids(plan(WINDOW, "iterations=2", "evaluation.every=1")).items() <= (
+        ids(plan(WINDOW, "iterations=5", "evaluation.every=1")).items()
+    )
+
+
+def test_a_run_as_it_was_made_has_the_recorded_datasets_in_its_window() -> None:
+    recorded = {node.place: f"{node.title} as it was" for node in plan(WINDOW).nodes}
+    made = plan_run(config(WINDOW), SOURCES, recorded=recorded)
+    assert at(made, 3, "fine_tune").recipe.inputs["dataset-0001"] == (
+        "build_distillation of iteration 2 as it was"
+    )
+
+
 def test_the_kl_term_refers_to_the_first_checkpoint() -> None:
     made = plan("objective.kl_coefficient=0.1", "objective.kl_estimator=k3")
     assert inputs(made, 3, "update_policy")["reference"] == "bootstrap"
@@ -140,7 +176,11 @@ CHANGED: Mapping[str, tuple[Set[str], Set[str]]] = {
     "optimizer.learning_rate=0.5": (set(), LEARNING),
     "update.epochs=2": (set(), LEARNING),
     "method.distillation.max_rows_per_task=1": (set(), {"build_distillation", "fine_tune"}),
+    "method.distillation.reward_above=0": (set(), {"build_distillation", "fine_tune"}),
+    "method.distillation.chain=on": (set(), {"build_distillation", "fine_tune"}),
+    "optimizer.moments=by_use": (set(), LEARNING),
     "fine_tune.steps=5": (set(), {"fine_tune"}),
+    "fine_tune.learning_rate=0.5": (set(), {"fine_tune"}),
 }
 """A setting -> the stages before the first iteration, and in it, whose artifacts are others with it."""
 

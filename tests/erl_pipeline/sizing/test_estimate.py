@@ -71,6 +71,19 @@ def test_the_larger_of_the_two_updates_counts(tmp_path: Path) -> None:
     assert activations.reason.startswith("100 tokens")
 
 
+def test_moments_by_use_count_for_each_update_that_the_run_makes(tmp_path: Path) -> None:
+    def moments(**settings: object) -> int:
+        run = config(write(SMOLLM2_135M, tmp_path), **settings)
+        return next(
+            part.bytes for part in estimate_memory(run, model_size(run)) if part.name == "moments of AdamW"
+        )
+
+    by_use = {"optimizer": {"moments": "by_use"}}
+    assert moments() == 8 * 134_515_008
+    assert moments(**by_use) == 16 * 134_515_008
+    assert moments(**by_use, method={"type": "erl", "distillation": False}) == 8 * 134_515_008
+
+
 def test_the_tiny_policy_has_nothing_to_estimate() -> None:
     run = RunConfig.model_validate(
         {"name": "x", "iterations": 1, "environment": {"type": "frozen_lake"}, "policy": {"type": "tiny"}}

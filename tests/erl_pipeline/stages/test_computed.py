@@ -12,7 +12,12 @@ import pytest
 
 from erl_pipeline.config.memory import MemoryConfig
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
-from erl_pipeline.stages.build_distillation import BUILD_DISTILLATION, DATASET, DistillationSettings
+from erl_pipeline.stages.build_distillation import (
+    BUILD_DISTILLATION,
+    DATASET,
+    DistillationSettings,
+    DistilledRoles,
+)
 from erl_pipeline.stages.forget_memory import FORGET_MEMORY, ForgetSettings
 from erl_pipeline.stages.index_memory import INDEX_MEMORY, IndexSettings
 from erl_pipeline.stages.prepare_tasks import (
@@ -33,7 +38,9 @@ from tests.erl_pipeline.episodes.script import play
 from tests.erl_pipeline.stages.calls import Bench
 
 SECOND_ATTEMPTS = DistillationSettings(
-    role="second_attempt", prompt_role="first_attempt", via_role="reflection", max_rows_per_task=None
+    roles=DistilledRoles(role="second_attempt", prompt_role="first_attempt", via_role="reflection"),
+    reward_above=None,
+    max_rows_per_task=None,
 )
 
 MINE = '{"task_id": "mine", "board": ["SFGF", "HFFF", "FFFF", "FFFF"], "max_steps": 2}\n'

@@ -29,7 +29,7 @@ def test_an_sft_row_came_from_its_episode_and_from_what_made_the_rows(history: H
         "bootstrap": 3,
     }
     told = {thing.id: (thing.relation, thing.via) for thing in reach.things}
-    assert told["second"] == ("attempt that succeeded", "s-second")
+    assert told["second"] == ("trajectory that it teaches", "s-second")
     assert told["reflection"] == ("trajectory it followed", "second")
     assert told["first"] == ("trajectory it followed", "reflection")
     assert told[history.ids["shard"]] == ("artifact that holds it", "second")

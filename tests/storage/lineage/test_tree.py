@@ -21,7 +21,7 @@ def test_an_sft_row_leads_to_reflection_first_attempt_and_policy(tiny_run: Any) 
     assert outline(node) == [
         ("", "sft_row", "s-second"),
         [
-            ("attempt that succeeded", "trajectory", "second"),
+            ("trajectory that it teaches", "trajectory", "second"),
             [
                 ("trajectory it followed", "trajectory", "reflection"),
                 [("trajectory it followed", "trajectory", "first"), [policy]],

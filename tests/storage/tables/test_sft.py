@@ -20,6 +20,7 @@ ROW = SftRow(
     input_token_ids=(1, 2, 3, 4, 5),
     loss_mask=(0, 0, 1, 0, 1),
     trajectory_id="second",
+    role="distilled",
     reflection_trajectory_id=None,
     first_trajectory_id="first",
     memory_entry_ids=("m-1", "m-2"),

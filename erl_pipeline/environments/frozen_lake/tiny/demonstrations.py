@@ -1,34 +1,61 @@
 """Weak scripted demonstrations of attempts, attempts with notes, and reflections, over a family of worlds.
 
 Every demonstration draws its own permutation of the action words, so that the policy learns to read
-notes and outcomes but cannot know any one world.
+notes and outcomes but cannot know any one world. What is told may be wrong, so that it also learns to
+trust what it sees more than what it is told.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from erl_pipeline.config.policy import ColdStartConfig
 from erl_pipeline.environments.frozen_lake.board import DIRECTIONS, Board, Direction
 from erl_pipeline.environments.frozen_lake.compact import CompactRendering
 from erl_pipeline.environments.frozen_lake.game import FrozenLake
+from erl_pipeline.environments.frozen_lake.realms import realm_words
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.frozen_lake.steps import Step
+from erl_pipeline.environments.frozen_lake.tiny.hearsay import corrected, hearsay, slots_text
 from erl_pipeline.environments.frozen_lake.tiny.player import ScriptedPlayer
-from erl_pipeline.environments.frozen_lake.tiny.prompts import UNKNOWN, CompactPrompts
+from erl_pipeline.environments.frozen_lake.tiny.prompts import CompactPrompts
 from erl_pipeline.environments.frozen_lake.world import Symbols, World
 from erl_pipeline.environments.messages import Message, user_message
 from erl_pipeline.environments.prompt_format import AttemptReport
-from erl_pipeline.environments.tiny_parts import Demonstration
+from erl_pipeline.environments.tiny_parts import Demonstration, Question
 
 _BLANK_MEMORY = 0.5  # share of reflections that are demonstrated without a memory
 
 
+@dataclass(frozen=True)
+class DemonstratedEpisode:
+    """An attempt and, where it failed, reflections on it, each with a memory of its own.
+
+    `seen` are the action words whose direction the attempt has shown.
+    """
+
+    attempt: Demonstration
+    reflections: Sequence[Demonstration]
+    seen: Mapping[Direction, str]
+
+    @property
+    def conversations(self) -> list[Demonstration]:
+        """All that is trained on."""
+        return [self.attempt, *self.reflections]
+
+    @property
+    def questions(self) -> list[Question]:
+        """Whether a reflection says what its attempt has shown, whatever memory says."""
+        places = tuple(place for place, direction in enumerate(DIRECTIONS) if direction in self.seen)
+        return [Question(reflection, places) for reflection in self.reflections if places]
+
+
 def demonstrate(
     stream: random.Random, environment: FrozenLakeConfig, cold_start: ColdStartConfig, boards: Sequence[Board]
-) -> list[Demonstration]:
-    """One attempt at a random board in a random world and, where it failed, a reflection on it."""
+) -> DemonstratedEpisode:
+    """One attempt at a random board in a random world and, where it failed, reflections on it."""
     board = stream.choice(boards)
     world = random_world(stream, environment)
     prompts = CompactPrompts(environment.action_words)
@@ -39,7 +66,7 @@ def demonstrate(
         environment.action_mode,
         CompactRendering(board, world, environment.max_steps),
     )
-    notes = {} if stream.random() < cold_start.blank_notes else _some_truth(stream, world)
+    notes = {} if stream.random() < cold_start.blank_notes else hearsay(stream, world, cold_start)
     player = ScriptedPlayer(stream, board, environment.action_words, notes, cold_start.random_intent)
 
     observation = env.reset()
@@ -52,18 +79,17 @@ def demonstrate(
             break
         player.learn(env.steps[-1])
         attempt.append(user_message(moved.observation))
+    seen = seen_moves(env.steps)
     if moved.reward > 0:
-        return [attempt]
+        return DemonstratedEpisode(attempt, (), seen)
 
-    memory = {} if stream.random() < _BLANK_MEMORY else _some_truth(stream, world)
     report = AttemptReport(observation, env.trace(), env.feedback(), moved.reward)
-    asked = prompts.reflection("", report, [slots_text(memory)])
-    return [attempt, [*asked, _says(slots_text({**memory, **seen_moves(env.steps)}))]]
-
-
-def slots_text(known: Mapping[Direction, str]) -> str:
-    """The four slots of a reflection that knows these action words."""
-    return " ".join(known.get(direction, UNKNOWN) for direction in DIRECTIONS)
+    reflections: list[Demonstration] = []
+    for _ in range(cold_start.reflections_per_failure):
+        memory = {} if stream.random() < _BLANK_MEMORY else hearsay(stream, world, cold_start)
+        asked = prompts.reflection("", report, [slots_text(memory)])
+        reflections.append([*asked, _says(slots_text(corrected(memory, seen)))])
+    return DemonstratedEpisode(attempt, reflections, seen)
 
 
 def seen_moves(steps: Sequence[Step]) -> dict[Direction, str]:
@@ -72,18 +98,17 @@ def seen_moves(steps: Sequence[Step]) -> dict[Direction, str]:
 
 
 def random_world(stream: random.Random, environment: FrozenLakeConfig) -> World:
-    """A world as any task may have it."""
+    """Where there are realms, it has the name of any of them, which tells nothing of the world yet."""
     symbols = list(environment.symbols)
     if environment.permute_symbols:
         stream.shuffle(symbols)
     directions = stream.sample(DIRECTIONS, 4)
-    return World(dict(zip(environment.action_words, directions, strict=True)), Symbols(*symbols))
-
-
-def _some_truth(stream: random.Random, world: World) -> dict[Direction, str]:
-    """One to four true slots."""
-    told = stream.sample(DIRECTIONS, stream.randint(1, 4))
-    return {direction: world.word_for(direction) for direction in told}
+    realms = realm_words(environment)
+    return World(
+        dict(zip(environment.action_words, directions, strict=True)),
+        Symbols(*symbols),
+        stream.choice(realms) if realms else "",
+    )
 
 
 def _says(text: str) -> Message:

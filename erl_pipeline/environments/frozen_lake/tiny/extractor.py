@@ -12,8 +12,9 @@ from erl_pipeline.environments.frozen_lake.compact import STEP_WORDS, CompactRen
 from erl_pipeline.environments.frozen_lake.game import FrozenLake
 from erl_pipeline.environments.frozen_lake.generation import generate_boards
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
-from erl_pipeline.environments.frozen_lake.tiny.demonstrations import random_world, seen_moves, slots_text
+from erl_pipeline.environments.frozen_lake.tiny.demonstrations import random_world, seen_moves
 from erl_pipeline.environments.frozen_lake.tiny.extraction import EXTRACTION_WORDS, CompactExtraction
+from erl_pipeline.environments.frozen_lake.tiny.hearsay import corrected, slots_text
 from erl_pipeline.environments.frozen_lake.tiny.parts import vocabulary
 from erl_pipeline.environments.frozen_lake.tiny.player import ScriptedPlayer
 from erl_pipeline.environments.frozen_lake.tiny.prompts import SLOTS, CompactPrompts
@@ -89,8 +90,7 @@ def extraction_answer(lesson: Mapping[Direction, str], shown: Mapping[Direction,
     """What the moves that were shown make of a lesson: they are believed more than it."""
     if all(lesson.get(direction) == word for direction, word in shown.items()):
         return "return"
-    kept = {d: word for d, word in lesson.items() if word not in shown.values()}
-    return f"{'update' if lesson else 'add'} {slots_text({**kept, **shown})}"
+    return f"{'update' if lesson else 'add'} {slots_text(corrected(lesson, shown))}"
 
 
 def demonstrate_merge(stream: random.Random, environment: FrozenLakeConfig) -> Demonstration:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from functools import cache
 
 from erl_pipeline.config.policy import ColdStartConfig
-from erl_pipeline.environments.frozen_lake.board import DIRECTIONS
+from erl_pipeline.environments.frozen_lake.board import DIRECTIONS, Board
 from erl_pipeline.environments.frozen_lake.compact import ENDINGS, OUTCOMES, PADDING, STEP_WORDS, cell_word
 from erl_pipeline.environments.frozen_lake.generation import generate_boards
+from erl_pipeline.environments.frozen_lake.realms import realm_words
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.frozen_lake.tiny.demonstrations import demonstrate
 from erl_pipeline.environments.frozen_lake.tiny.prompts import FIELD_WORDS, SLOTS, UNKNOWN
-from erl_pipeline.environments.tiny_parts import Demonstration, TinyParts
+from erl_pipeline.environments.tiny_parts import Demonstration, Examination, Question, TinyParts
 from storage.errors import ConfigError
 
+_EXAMINED_EPISODES = 256
 _WORDS_PER_TURN = 7  # aim, action, <end>, <user>, outcome, cell, <assistant>
 
 
@@ -26,14 +29,28 @@ def tiny_parts(settings: FrozenLakeConfig) -> TinyParts | None:
     if settings.format != "compact":
         return None
 
+    @cache
+    def boards() -> list[Board]:
+        return generate_boards(settings, "training", settings.training_boards)
+
     def demonstrations(
         stream: random.Random, cold_start: ColdStartConfig
     ) -> Iterator[Sequence[Demonstration]]:
-        boards = generate_boards(settings, "training", settings.training_boards)
         while True:
-            yield demonstrate(stream, settings, cold_start, boards)
+            yield demonstrate(stream, settings, cold_start, boards()).conversations
 
-    return TinyParts(vocabulary(settings), context_length(settings), demonstrations)
+    def questions(stream: random.Random, cold_start: ColdStartConfig) -> list[Question]:
+        episodes = (demonstrate(stream, settings, cold_start, boards()) for _ in range(_EXAMINED_EPISODES))
+        return [question for episode in episodes for question in episode.questions]
+
+    return TinyParts(
+        words=vocabulary(settings),
+        context_length=context_length(settings),
+        demonstrations=demonstrations,
+        examination=Examination(
+            "seen_slots_right", questions, "reflections may keep what the attempt has refuted"
+        ),
+    )
 
 
 def vocabulary(settings: FrozenLakeConfig) -> tuple[str, ...]:
@@ -44,7 +61,7 @@ def vocabulary(settings: FrozenLakeConfig) -> tuple[str, ...]:
     cells = [cell_word(cell) for cell in range(settings.rows[1] * settings.column_range[1])]
     fixed = [PADDING, UNKNOWN, *FIELD_WORDS, *DIRECTIONS]
     fixed += [word for word in OUTCOMES if word not in ENDINGS]
-    fixed += [*ENDINGS, *cells]
+    fixed += [*ENDINGS, *cells, *realm_words(settings)]
     chosen = [*settings.symbols, *settings.action_words]
     for word in chosen:
         if word in fixed or chosen.count(word) > 1:
@@ -57,7 +74,7 @@ def vocabulary(settings: FrozenLakeConfig) -> tuple[str, ...]:
 
 def context_length(settings: FrozenLakeConfig) -> int:
     """Tokens of the longest sequence that is trained or sampled, with room for ill-formed turns."""
-    cells = settings.rows[1] * settings.column_range[1]
+    cells = settings.rows[1] * settings.column_range[1] + (settings.realms is not None)
     attempt = cells + SLOTS + 4 + _WORDS_PER_TURN * settings.max_steps
     reflection = cells + STEP_WORDS * settings.max_steps + 2 * SLOTS + 8
     spare = 6 * settings.max_steps

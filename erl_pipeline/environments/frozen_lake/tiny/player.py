@@ -13,7 +13,9 @@ from erl_pipeline.environments.frozen_lake.steps import Step
 class ScriptedPlayer:
     """Aims along a shortest path, guesses the words it does not know, and keeps to what it has seen.
 
-    `notes` are the words it is told. With the chance `random_intent` it aims in a random direction.
+    `notes` are the words it is told, which may be wrong: of the worlds that its moves have not refuted it
+    believes one that agrees with most of them. With the chance `random_intent` it aims in a random
+    direction.
     """
 
     def __init__(
@@ -29,8 +31,9 @@ class ScriptedPlayer:
         self._random_intent = random_intent
         self._cell = board.start
         worlds = [dict(zip(DIRECTIONS, words, strict=True)) for words in permutations(action_words)]
-        self._possible = [w for w in worlds if all(w[d] == word for d, word in notes.items())]
-        self._believed = stream.choice(self._possible)
+        self._notes = notes
+        self._possible = worlds
+        self._believed = self._most_likely()
 
     def move(self) -> str:
         """The text of one turn: aim and action word."""
@@ -57,8 +60,16 @@ class ScriptedPlayer:
             moved = [d for d in DIRECTIONS if d == step.outcome]
         self._possible = [w for w in self._possible if any(w[d] == step.action.word for d in moved)]
         if self._believed not in self._possible:
-            self._believed = self._stream.choice(self._possible)
+            self._believed = self._most_likely()
         self._cell = step.cell
+
+    def _most_likely(self) -> Mapping[Direction, str]:
+        """One of the possible worlds that agree with most of the notes."""
+        agreements = [sum(w[d] == word for d, word in self._notes.items()) for w in self._possible]
+        most = max(agreements)
+        return self._stream.choice(
+            [w for w, agreed in zip(self._possible, agreements, strict=True) if agreed == most]
+        )
 
     def _aim(self, cell: int) -> Direction:
         if self._stream.random() < self._random_intent:

@@ -48,9 +48,25 @@ def test_the_same_seed_gives_the_same_boards_and_fewer_are_the_beginning() -> No
 def test_training_and_held_out_boards_never_meet_whatever_the_seeds() -> None:
     training = generate_boards(FrozenLakeConfig(board_seed=0), "training", 1000)
     held_out = generate_boards(FrozenLakeConfig(board_seed=1), "held_out", 200)
-    assert {split_of(board) for board in training} == {"training"}
-    assert {split_of(board) for board in held_out} == {"held_out"}
+    assert {split_of(board, FrozenLakeConfig()) for board in training} == {"training"}
+    assert {split_of(board, FrozenLakeConfig()) for board in held_out} == {"held_out"}
     assert not set(training) & set(held_out)
+
+
+def test_test_boards_are_no_training_boards_and_never_held_out_ones() -> None:
+    split = FrozenLakeConfig(test_boards=200)
+    test = set(generate_boards(split, "test", 200))
+    assert not test & set(generate_boards(split, "training", 2000))
+    # Held-out boards, on which settings are tuned, are the same with the third split and without.
+    held_out = generate_boards(FrozenLakeConfig(), "held_out", 400)
+    assert held_out == generate_boards(split, "held_out", 400)
+    assert not test & set(held_out)
+
+
+def test_without_a_test_split_its_boards_are_training_boards() -> None:
+    board = generate_boards(FrozenLakeConfig(test_boards=1), "test", 1)[0]
+    assert split_of(board, FrozenLakeConfig(test_boards=1)) == "test"
+    assert split_of(board, FrozenLakeConfig()) == "training"
 
 
 def test_excluded_boards_are_left_out() -> None:

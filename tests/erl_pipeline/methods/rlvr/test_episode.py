@@ -1,7 +1,6 @@
-from functools import partial
-
 from erl_pipeline.episodes.play import Batches, EpisodeSetup, play_episodes
-from erl_pipeline.methods.rlvr.episode import run_episode
+from erl_pipeline.methods.rlvr import METHOD
+from erl_pipeline.methods.rlvr.settings import RlvrEpisodeSettings
 from tests.erl_pipeline.episodes.script import COMPACT, PROVENANCE, SETTINGS, TASK, limits, says, setup
 
 
@@ -14,7 +13,7 @@ class Downward:
 
 def test_an_episode_is_the_first_attempt_of_erl() -> None:
     erl = setup(max_revisions=0)
-    protocol = partial(run_episode, prompts=COMPACT)
+    protocol = METHOD.open_episode(RlvrEpisodeSettings(), COMPACT, first_only=False, retrieval=False)
     rlvr = EpisodeSetup(erl.plugin, SETTINGS, protocol, erl.chat, limits(), PROVENANCE)
     rows = play_episodes(rlvr, [TASK], range(2), Batches(Downward())).rows
 

@@ -9,48 +9,23 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from erl_pipeline.config.policy import ColdStartConfig, TinyPolicyConfig
 from erl_pipeline.environments.frozen_lake import ENVIRONMENT
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
-from erl_pipeline.environments.messages import Message
-from erl_pipeline.policies.tiny.cold_start import cold_start, to_batch, to_words
-from erl_pipeline.policies.tiny.tokenizer import build_tokenizer
+from erl_pipeline.policies.tiny.cold_start import cold_start
 
 PARTS = ENVIRONMENT.require_tiny(FrozenLakeConfig())
-CONVERSATION: list[Message] = [
-    {"role": "user", "content": "@ & notes ? ? ? ?"},
-    {"role": "assistant", "content": "up a"},
-    {"role": "user", "content": "bump c0"},
-    {"role": "assistant", "content": "right b"},
-]
 SMALL = TinyPolicyConfig(
-    hidden_size=32, heads=1, layers=1, cold_start=ColdStartConfig(steps=30, demonstrations_per_step=8)
+    hidden_size=32, heads=1, layers=1, cold_start=ColdStartConfig(steps=30, demonstrations_per_step=8, gate=0)
 )
-
-
-def test_a_conversation_is_what_the_chat_template_gives_and_the_assistants_words_are_trained() -> None:
-    tokenizer = build_tokenizer(PARTS.words, 64)
-    words, trained = to_words(CONVERSATION)
-    assert " ".join(words) == tokenizer.apply_chat_template(CONVERSATION, tokenize=False)
-    said = [word for word, mine in zip(words, trained, strict=True) if mine]
-    assert said == ["up", "a", "<end>", "right", "b", "<end>"]
-
-
-def test_batches_are_padded_on_the_right() -> None:
-    tokenizer = build_tokenizer(PARTS.words, 64)
-    token_ids, trained = to_batch([CONVERSATION[:2], CONVERSATION], tokenizer)
-    short = ["<bos>", "<user>", "@", "&", "notes", "?", "?", "?", "?", "<assistant>", "up", "a", "<end>"]
-    long, _ = to_words(CONVERSATION)
-    padding = len(long) - len(short)
-    assert tokenizer.convert_ids_to_tokens(token_ids[0].tolist()) == short + ["<pad>"] * padding
-    assert tokenizer.convert_ids_to_tokens(token_ids[1].tolist()) == long
-    assert trained[0].tolist() == [False] * 10 + [True] * 3 + [False] * padding
 
 
 def test_the_loss_falls_and_the_folder_is_a_plain_checkpoint(tmp_path: Path) -> None:
     losses: list[float] = []
-    metrics = cold_start(SMALL, PARTS, 0, tmp_path, on_step=lambda step, loss: losses.append(loss))
-    assert len(losses) == 30
+    made = cold_start(SMALL, PARTS, 0, tmp_path, on_step=lambda step, steps, loss: losses.append(loss))
+    assert len(losses) == made.steps == 30
     assert losses[0] == pytest.approx(3.8, abs=0.2)  # ln(44 words) at the start
     assert losses[-1] < losses[0] - 0.5
-    assert metrics["loss"] == pytest.approx(sum(losses) / 30)
+    assert made.loss == pytest.approx(sum(losses) / 30)
+    assert made.share_right is not None
+    assert 0.0 <= made.share_right < 0.7
     model = AutoModelForCausalLM.from_pretrained(tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     assert model.config.architectures == ["GPT2LMHeadModel"]

@@ -78,6 +78,75 @@ def test_the_first_step_of_adamw_by_hand() -> None:
     assert model.weight.grad is None
 
 
+def turned(optimizer: PolicyOptimizer, weight: torch.nn.Parameter) -> list[float]:
+    """A weight that begins at 0, after a reinforcement step against gradient 1 and supervised ones against -1
+    and -1."""
+    weight.data.zero_()
+    found = []
+    for use, gradient in (("reinforcement", 1.0), ("supervised", -1.0), ("supervised", -1.0)):
+        optimizer.turn_to(use)
+        weight.grad = torch.full_like(weight, gradient)
+        optimizer.step()
+        found.append(weight.item())
+    return found
+
+
+def test_moments_by_use_forget_what_the_other_use_did() -> None:
+    """By hand, with betas 0.9 and 0.95: after gradients 1 and -1 the shared moments are -0.01 and 0.0975,
+    without bias -0.01 / 0.19 and 1, so that the second step has 1/19 of the length of a first one."""
+    model = torch.nn.Linear(1, 1, bias=False)
+    shared = PolicyOptimizer(model, OptimizerConfig(learning_rate=0.1))
+    first, second, third = turned(shared, model.weight)
+    assert (first, second) == pytest.approx((-0.1, -0.1 + 0.1 / 19))
+    # -0.109 / (1 - 0.729), and again 1.
+    assert third == pytest.approx(second + 0.1 * 0.109 / 0.271)
+
+    by_use = PolicyOptimizer(model, OptimizerConfig(learning_rate=0.1, moments="by_use"))
+    assert turned(by_use, model.weight) == pytest.approx([-0.1, 0.0, 0.1])
+    assert by_use.steps == 3
+
+
+@pytest.mark.parametrize("moments", ["shared", "by_use"])
+def test_supervised_steps_may_have_a_length_of_their_own(moments: str) -> None:
+    model = torch.nn.Linear(1, 1, bias=False)
+    model.weight.data.zero_()
+    optimizer = PolicyOptimizer(model, OptimizerConfig(learning_rate=0.1, moments=moments))
+    lengths = (("supervised", 0.01, 0.01), ("reinforcement", None, 0.11), ("supervised", None, 0.21))
+    for use, learning_rate, expected in lengths:
+        optimizer.turn_to(use, learning_rate)
+        model.weight.grad = torch.full_like(model.weight, -1.0)
+        optimizer.step()
+        assert model.weight.item() == pytest.approx(expected)
+
+
+def test_moments_by_use_are_kept_and_taken_up_by_use(tmp_path: Path) -> None:
+    config = OptimizerConfig(learning_rate=0.1, moments="by_use")
+    model = torch.nn.Linear(1, 1, bias=False)
+    optimizer = PolicyOptimizer(model, config)
+    turned(optimizer, model.weight)
+    tensors = optimizer.tensors()
+    assert {name: round(tensor.item(), 6) for name, tensor in tensors.items()} == {
+        "reinforcement.step.weight": 1.0,
+        "reinforcement.exp_avg.weight": 0.1,
+        "reinforcement.exp_avg_sq.weight": 0.05,
+        "supervised.step.weight": 2.0,
+        "supervised.exp_avg.weight": -0.19,
+        "supervised.exp_avg_sq.weight": 0.0975,
+    }
+    save_optimizer(optimizer, tmp_path)
+    again = load_optimizer(model, config, tmp_path)
+    assert again.steps == 3
+    assert all(torch.equal(tensor, tensors[name]) for name, tensor in again.tensors().items())
+
+
+def test_where_a_branch_divides_the_moments_they_begin_anew(tmp_path: Path) -> None:
+    model = torch.nn.Linear(1, 1, bias=False)
+    optimizer = PolicyOptimizer(model, OptimizerConfig())
+    turned(optimizer, model.weight)
+    save_optimizer(optimizer, tmp_path)
+    assert load_optimizer(model, OptimizerConfig(moments="by_use"), tmp_path).tensors() == {}
+
+
 def test_small_steps_add_up_under_bf16() -> None:
     model = torch.nn.Linear(1, 1, bias=False).to(torch.bfloat16)
     with torch.no_grad():

@@ -156,6 +156,102 @@ def test_a_regularized_role_is_trained_without_advantage(
     assert (metrics.sequences, metrics.dropped_zero_advantage) == (1, 6)
 
 
+@pytest.mark.parametrize(
+    ("normalization", "live", "whole"),
+    [
+        ("token_mean", 2.6 / 24, 2.6 / 32),
+        ("sequence_mean", 1.6 / 7, 1.6 / 10),
+        ("sequence_sum", 2.6 / 7, 2.6 / 10),
+    ],
+)
+def test_rows_without_advantage_count_in_the_mean_where_the_normalizer_has_all_rows(
+    make_model: MakeModel,
+    sequences: list[TrainingSequence],
+    normalization: str,
+    live: float,
+    whole: float,
+) -> None:
+    """Seven sequences of 24 tokens have an advantage, three of 3, 3 and 2 tokens have none. On the sampler's
+    own policy the loss is minus the mean advantage; advantages add up to 2.6 over tokens, to 1.6 over
+    sequences."""
+    model = make_model()
+    still = [replace(sequences[place], advantage=0.0) for place in (0, 4, 3)]
+    rows = sampled_by(model, [*sequences, *still])
+    silent = replace(rows[0], response_mask=(0, 0, 0))  # never counts
+    for normalizer, expected in (("live_rows", live), ("all_rows", whole)):
+        objective = ObjectiveConfig.model_validate(
+            {"normalizer": normalizer, "loss_normalization": normalization}
+        )
+        metrics = update(make_model(), [*rows, silent], objective)
+        assert metrics.policy_loss == pytest.approx(-expected, abs=1e-5)
+
+
+def test_every_sequence_is_recorded_as_trained_or_with_the_reason(
+    make_model: MakeModel, sequences: list[TrainingSequence]
+) -> None:
+    model = make_model()
+    trained = sampled_by(model, sequences)
+    others = [
+        replace(trained[0], response_mask=(0, 0, 0)),
+        replace(trained[0], advantage=0.0),
+        replace(trained[0], role="reflection"),
+    ]
+    objective = ObjectiveConfig.model_validate({"roles": {"reflection": {"weight": 0.0}}})
+    metrics = update(model, [*others, *trained], objective)
+    records = metrics.records
+    assert [record.not_trained for record in records] == [
+        "no_tokens",
+        "zero_advantage",
+        "zero_weight",
+        *[None] * 7,
+    ]
+    assert [record.weight for record in records[:4]] == [1.0, 1.0, 0.0, 1.0]
+    assert records[0].loss is records[0].mean_ratio is records[0].entropy is None
+    assert [record.trained_tokens for record in records[3:]] == [3, 1, 3, 2, 3, 3, 9]
+    assert sum(record.trained_tokens for record in records) == metrics.trained_tokens
+    # The first has 3 of 24 tokens and advantage 1, and its ratio is 1.
+    assert records[3].loss == pytest.approx(-3 / 24, abs=1e-5)
+    assert sum(record.loss or 0.0 for record in records) == pytest.approx(metrics.policy_loss, abs=1e-6)
+    assert records[3].mean_ratio == pytest.approx(1.0, abs=1e-5)
+    assert (records[3].clipped_share, records[3].steps) == (0.0, 1)
+    assert records[3].mismatch == pytest.approx(0.0, abs=1e-5)
+    entropies = sum((record.entropy or 0.0) * record.trained_tokens for record in records) / 24
+    assert entropies == pytest.approx(metrics.entropy, rel=1e-6)
+    assert records[3].token_logprobs is None
+
+
+def test_a_record_adds_up_the_steps_of_all_epochs(
+    make_model: MakeModel, sequences: list[TrainingSequence]
+) -> None:
+    """Behaviour log-probabilities of -3 against about ln 31: the mismatch is that before the first step."""
+    rows = [replace(row, advantage=10 * row.advantage) for row in sequences]
+    metrics = update(make_model(), rows, config=UpdateConfig(epochs=3, minibatches=2), learning_rate=1e-2)
+    assert [record.steps for record in metrics.records] == [3] * 7
+    assert sum(record.trained_tokens for record in metrics.records) == metrics.trained_tokens == 3 * 24
+    ratios = sum((record.mean_ratio or 0.0) * record.trained_tokens for record in metrics.records) / 72
+    clipped = sum((record.clipped_share or 0.0) * record.trained_tokens for record in metrics.records) / 72
+    assert (ratios, clipped) == pytest.approx((metrics.ratio_mean, metrics.clip_fraction), rel=1e-5)
+    assert metrics.clip_fraction > 0
+    # Only the sequences of the first minibatch were seen before a step.
+    seen = [record.mismatch for record in metrics.records if record.mismatch is not None]
+    assert 0 < len(seen) < 7
+    decoupled = ObjectiveConfig(correction=DecoupledCorrection(type="decoupled"))
+    known = update(make_model(), rows, decoupled, UpdateConfig(epochs=3, minibatches=2))
+    assert all(record.mismatch is not None for record in known.records)
+
+
+def test_tokens_are_recorded_as_they_were_before_the_first_step(
+    make_model: MakeModel, sequences: list[TrainingSequence]
+) -> None:
+    model = make_model()
+    rows = sampled_by(model, sequences)
+    metrics = update(model, rows, config=UpdateConfig(epochs=2, record_tokens=True))
+    for row, record in zip(rows, metrics.records, strict=True):
+        assert record.token_logprobs == pytest.approx(row.behaviour_logprobs, abs=1e-5)
+        assert record.token_entropies is not None
+        assert [entropy > 0 for entropy in record.token_entropies] == [bit == 1 for bit in row.response_mask]
+
+
 def test_no_advantage_no_step(make_model: MakeModel, sequences: list[TrainingSequence]) -> None:
     model = make_model()
     start = weights(model)

@@ -68,6 +68,27 @@ def test_batches_deal_out_all_rows_before_any_comes_again(
     assert metrics.trained_tokens == 21
 
 
+def test_few_rows_get_few_steps(make_model: MakeModel, sequences: list[TrainingSequence]) -> None:
+    config = FineTuneConfig(steps=3, batch_rows=4, epochs=1.0)
+    # The seven rows of the fixture are two batches of four at the most, three of them one.
+    assert tune(make_model(), sequences, config).optimizer_steps == 2
+    assert tune(make_model(), sequences[:3], config).optimizer_steps == 1
+
+
+def test_the_learning_rate_of_supervised_steps_may_be_another(
+    make_model: MakeModel, sequences: list[TrainingSequence]
+) -> None:
+    def moved(learning_rate: float | None) -> float:
+        model, before = make_model(), make_model()
+        tune(model, sequences, FineTuneConfig(steps=1, learning_rate=learning_rate))
+        pairs = zip(model.parameters(), before.parameters(), strict=True)
+        return max(float((weight - old).abs().max().detach()) for weight, old in pairs)
+
+    # The first step of AdamW moves a weight by the learning rate, whatever the size of its gradient.
+    assert moved(None) == pytest.approx(1e-3, rel=0.01)
+    assert moved(2e-4) == pytest.approx(2e-4, rel=0.01)
+
+
 def test_nothing_to_train_leaves_the_model_alone(
     make_model: MakeModel, sequences: list[TrainingSequence]
 ) -> None:
@@ -87,3 +108,18 @@ def test_divergence_is_reported(make_model: MakeModel, sequences: list[TrainingS
         next(model.parameters())[7] = math.nan
     with pytest.raises(TrainingDiverged, match="step 1: loss nan"):
         tune(model, sequences, FineTuneConfig())
+
+
+def test_every_row_is_recorded_with_its_share_of_the_loss_or_why_it_was_not_trained(
+    make_model: MakeModel, sequences: list[TrainingSequence]
+) -> None:
+    rows = [replace(sequences[0], response_mask=(0, 0, 0)), *sequences]
+    metrics = tune(make_model(), rows, FineTuneConfig(steps=1))
+    assert metrics.records[0].not_trained == "no_tokens"
+    assert sum(record.loss or 0.0 for record in metrics.records) == pytest.approx(metrics.loss, abs=1e-6)
+    assert sum(record.trained_tokens for record in metrics.records) == metrics.trained_tokens
+    assert metrics.records[1].entropy == pytest.approx(math.log(31), abs=0.3)
+    assert metrics.records[1].mean_ratio is metrics.records[1].mismatch is None
+    few = tune(make_model(), sequences, FineTuneConfig(steps=2, batch_rows=3)).records
+    assert [record.steps for record in few].count(1) == 6
+    assert [record.not_trained for record in few if not record.steps] == ["not_drawn"]

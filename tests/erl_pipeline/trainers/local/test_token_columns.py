@@ -27,3 +27,10 @@ def test_policy_loss_is_normalised_by_sequences_with_an_advantage_alone() -> Non
     columns = token_columns([FIRST, replace(SECOND, advantage=0.0)], "token_mean", torch.device("cpu"))
     assert columns.policy_weights.tolist() == [0.5, 0.5, 0.0]
     assert columns.regularizer_weights.tolist() == pytest.approx([1 / 3, 1 / 3, 0.5 / 3])
+
+
+def test_a_share_of_all_rows_scales_the_policy_loss_alone() -> None:
+    """Two of six tokens have an advantage: their factor is 1/2 over live rows and 1/6 over all rows."""
+    columns = token_columns([FIRST], "token_mean", torch.device("cpu"), policy_share=2 / 6)
+    assert columns.policy_weights.tolist() == pytest.approx([1 / 6, 1 / 6])
+    assert columns.regularizer_weights.tolist() == [0.5, 0.5]

@@ -42,8 +42,10 @@ def whole_policy(checkpoint: Path) -> LoadedPolicy:
     return load_policy(checkpoint / "model")
 
 
-def trainer(checkpoint: Path, load: Callable[[Path], LoadedPolicy] = whole_policy) -> Trainer:
-    start = TrainingStart(checkpoint, lambda: load(checkpoint), OptimizerConfig())
+def trainer(
+    checkpoint: Path, load: Callable[[Path], LoadedPolicy] = whole_policy, **optimizer: object
+) -> Trainer:
+    start = TrainingStart(checkpoint, lambda: load(checkpoint), OptimizerConfig.model_validate(optimizer))
     return TRAINER.open(LocalTrainerConfig(), start)
 
 
@@ -83,6 +85,30 @@ def test_a_trainer_that_is_saved_and_opened_again_goes_on_to_the_same_bytes(
         assert (tmp_path / "2" / file).read_bytes() == (tmp_path / "2-again" / file).read_bytes(), file
 
 
+@pytest.mark.parametrize("moments", ["shared", "by_use"])
+def test_updates_that_follow_each_other_are_those_of_trainers_opened_for_each(
+    first: Path, tmp_path: Path, moments: str
+) -> None:
+    settings = FineTuneConfig(steps=4, batch_rows=1, epochs=1.0, learning_rate=1e-3)
+    supervised = SupervisedTraining(ROWS, settings, seed=0)
+
+    def update(one: Trainer, number: int, folder: Path) -> None:
+        if number % 2:
+            one.reinforce(reinforcement())
+        else:
+            assert one.fine_tune_supervised(supervised).optimizer_steps == 2
+        one.save(folder)
+
+    kept = trainer(first, moments=moments)
+    before = first
+    for number in (1, 2, 3, 4):
+        update(kept, number, tmp_path / f"{number}-kept")
+        update(trainer(before, moments=moments), number, tmp_path / f"{number}")
+        before = tmp_path / f"{number}"
+        for file in ("model/model.safetensors", "optimizer.safetensors", "optimizer.json"):
+            assert (before / file).read_bytes() == (tmp_path / f"{number}-kept" / file).read_bytes(), file
+
+
 def test_logprobs_are_those_of_the_trained_tokens_at_their_temperature(first: Path) -> None:
     rows = [
         replace(ROWS[0], temperature=0.5),
@@ -97,6 +123,10 @@ def test_logprobs_are_those_of_the_trained_tokens_at_their_temperature(first: Pa
     assert [values.shape for values in found] == [(2,), (0,), (1,)]
     expected = [float(half[1, 5]), float(half[2, 2]), float(one[2, 2])]
     assert np.concatenate(found) == pytest.approx(expected, abs=1e-5)
+    entropies = trainer(first).entropies(rows, microbatch_tokens=100)
+    assert [values.shape for values in entropies] == [(2,), (0,), (1,)]
+    expected = [float(-(each.exp() * each).sum()) for each in (half[1], half[2], one[2])]
+    assert np.concatenate(entropies) == pytest.approx(expected, abs=1e-5)
 
 
 def test_the_reference_is_loaded_only_for_a_kl_term(first: Path) -> None:

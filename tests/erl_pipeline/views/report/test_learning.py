@@ -47,6 +47,20 @@ def test_an_update_without_a_step_has_no_loss(new_run: Any) -> None:
     assert training_charts(read_history(new_run.store, new_run.run), new_run.description.columns, {}) == []
 
 
+def test_groups_without_advantage_have_a_line_for_each_role(new_run: Any) -> None:
+    new_run.begin()
+    counters = {
+        "groups_first_attempt": 8,
+        "zero_advantage_groups_first_attempt": 8,
+        "groups_reflection": 3,
+        "zero_advantage_groups_reflection": 1,
+    }
+    new_run.commit("update_policy", 1, counters={"optimizer_steps": 0, **counters})
+    (chart,) = training_charts(read_history(new_run.store, new_run.run), new_run.description.columns, {})
+    assert chart.title == "Groups without advantage"
+    assert [(line.label, line.y) for line in chart.series] == [("first attempt", [8]), ("reflection", [1])]
+
+
 def test_rewards_are_averaged_by_role_and_iteration(
     make_attempt: Any, make_retried: Any, tmp_path: Any
 ) -> None:

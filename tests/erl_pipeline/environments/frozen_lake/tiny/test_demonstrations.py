@@ -9,23 +9,34 @@ from erl_pipeline.config.policy import ColdStartConfig
 from erl_pipeline.environments.frozen_lake.generation import generate_boards
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.frozen_lake.steps import Action, Step
-from erl_pipeline.environments.frozen_lake.tiny.demonstrations import demonstrate, seen_moves, slots_text
+from erl_pipeline.environments.frozen_lake.tiny.demonstrations import (
+    DemonstratedEpisode,
+    demonstrate,
+    seen_moves,
+)
 from erl_pipeline.environments.frozen_lake.tiny.parts import context_length
 from erl_pipeline.environments.tiny_parts import Demonstration
-from erl_pipeline.policies.tiny.cold_start import to_words
+from erl_pipeline.policies.tiny.conversations import to_words
 
 ENVIRONMENT = FrozenLakeConfig()
+
+
+def episodes(
+    count: int, environment: FrozenLakeConfig = ENVIRONMENT, **settings: float
+) -> list[DemonstratedEpisode]:
+    boards = generate_boards(environment, "training", 100)
+    stream = random.Random(0)
+    config = ColdStartConfig.model_validate({"reflections_per_failure": 2, **settings})
+    return [demonstrate(stream, environment, config, boards) for _ in range(count)]
 
 
 def many(
     count: int, environment: FrozenLakeConfig = ENVIRONMENT, **settings: float
 ) -> list[Sequence[Demonstration]]:
-    boards = generate_boards(environment, "training", 100)
-    stream = random.Random(0)
-    return [demonstrate(stream, environment, ColdStartConfig(**settings), boards) for _ in range(count)]  # type: ignore[arg-type]
+    return [episode.conversations for episode in episodes(count, environment, **settings)]
 
 
-def test_failed_attempts_are_followed_by_a_reflection_and_all_fits_the_context() -> None:
+def test_failed_attempts_are_followed_by_two_reflections_and_all_fits_the_context() -> None:
     room = context_length(ENVIRONMENT)
     kinds = set()
     for demonstrations in many(200):
@@ -34,7 +45,7 @@ def test_failed_attempts_are_followed_by_a_reflection_and_all_fits_the_context()
             # <bos> <user>, 16 cells, "trace", 6 steps of 4 words, then how the attempt ended.
             assert to_words(reflection)[0][2 + 16 + 1 + 24] in {"fell", "lost"}
         assert all(len(to_words(shown)[0]) <= room for shown in demonstrations)
-    assert kinds == {1, 2}
+    assert kinds == {1, 3}
 
 
 @pytest.mark.parametrize(("share", "expected"), [(1.0, {"? ? ? ?"}), (0.0, set())])
@@ -49,8 +60,31 @@ def test_plans_are_demonstrated_in_one_turn() -> None:
         assert [message["role"] for message in demonstrations[0]].count("assistant") == 1
 
 
-def test_slots_name_the_word_of_each_direction() -> None:
-    assert slots_text({"right": "c", "left": "a"}) == "? c ? a"
+def test_reflections_on_one_attempt_differ_in_what_is_remembered() -> None:
+    remembered = [
+        {to_words(reflection)[0][-11:-7] == ["?"] * 4 for reflection in episode.reflections}
+        for episode in episodes(100)
+        if episode.reflections
+    ]
+    assert {len(kinds) for kinds in remembered} == {1, 2}  # both blank or both not, and one of each
+
+
+def test_what_an_attempt_has_shown_is_asked_of_its_reflections() -> None:
+    for episode in episodes(100):
+        words = [list(question.demonstration[-1]["content"].split()) for question in episode.questions]
+        for question, said in zip(episode.questions, words, strict=True):
+            # up, right, down, left
+            assert [said[place] for place in question.places] == [
+                episode.seen[d] for d in ("up", "right", "down", "left") if d in episode.seen
+            ]
+        assert len(words) == (len(episode.reflections) if episode.seen else 0)
+
+
+def test_a_realm_is_named_and_tells_nothing() -> None:
+    """Any realm comes with any world, so that its name alone says nothing of the action words."""
+    environment = FrozenLakeConfig(actions="realms")
+    names = {shown[0][0]["content"].split()[0] for shown in many(500, environment)}
+    assert names == {f"r{number}" for number in range(24)}
 
 
 def test_only_moves_that_were_seen_are_known() -> None:

@@ -40,6 +40,29 @@ def test_a_bump_rules_out_the_directions_that_lead_somewhere() -> None:
         assert word != "b"
 
 
+def test_of_the_worlds_that_are_left_it_believes_what_agrees_with_most_notes() -> None:
+    """The notes have right and left swapped. Once `d` has moved right, the notes for right and left are
+    refuted, and those for up and down still hold."""
+    notes = {"up": "a", "right": "d", "down": "c", "left": "b"}
+    for seed in range(20):
+        walker = ScriptedPlayer(random.Random(seed), Board(("FSFG",)), WORDS, notes, 0.0)  # type: ignore[arg-type]
+        assert walker.move() == "right d"
+        walker.learn(Step(Action("d", "right"), "left", 0))
+        assert walker.move() == "right b"
+
+
+def test_a_refuted_note_leaves_the_others_standing() -> None:
+    """`a` is told to move up, and moved down: `c`, which was told to move down, is the best guess for up."""
+    notes = {"up": "a", "down": "c"}
+    board = Board(("FSF", "FFF", "FGF"))
+    beliefs = set()
+    for seed in range(40):
+        walker = ScriptedPlayer(random.Random(seed), board, WORDS, notes, 0.0)  # type: ignore[arg-type]
+        walker.learn(Step(Action("a", "up"), "down", 4))
+        beliefs.add(walker.move())
+    assert beliefs == {"down a"}
+
+
 def test_random_intent_aims_in_all_directions() -> None:
     walker = player(Board(("SFG",)), TRUTH, random_intent=1.0)
     assert {walker.move() for _ in range(100)} == {"up a", "right b", "down c", "left d"}

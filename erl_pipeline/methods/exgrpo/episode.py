@@ -1,11 +1,11 @@
-"""One episode of RLVR: a first attempt."""
+"""One episode of ExGRPO: a first attempt. What is replayed beside it was an episode once."""
 
 from __future__ import annotations
 
 from erl_pipeline.environments.prompt_format import AttemptPrompts
 from erl_pipeline.episodes.attempt import play_attempt
 from erl_pipeline.episodes.context import EpisodeContext, Place
-from erl_pipeline.methods.rlvr.settings import FIRST_ATTEMPT
+from erl_pipeline.methods.exgrpo.settings import FIRST_ATTEMPT
 from storage.tables.trajectories import Trajectory
 
 

@@ -1,0 +1,112 @@
+"""`erl-pipeline compare`: which method learns more from the same tokens and steps?"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from command_line.options import DEFAULT_STORE, Json, Settings, Store
+from command_line.output import counted, print_json, print_line, print_table
+from command_line.program import command
+
+if TYPE_CHECKING:
+    from erl_pipeline.comparison.design import Design
+    from erl_pipeline.comparison.result import Result
+
+_LEFT = ("arm", "number", "difference", "failed run", "reason")
+
+Comparison = Annotated[
+    Path, typer.Argument(metavar="CONFIG", help="A comparison file, or a run configuration, in YAML.")
+]
+Methods = Annotated[
+    str,
+    typer.Option(
+        "--methods",
+        metavar="ARM,ARM,…",
+        help="Arms of the file, and methods such as erl, rlvr+distillation, erl-no-memory; the first is the "
+        "baseline unless the file names one. Default: all arms of the file.",
+    ),
+]
+Seeds = Annotated[int, typer.Option("--seeds", metavar="N", help="Runs of each arm, two or more.")]
+Jobs = Annotated[int, typer.Option("--jobs", min=1, metavar="J", help="Runs at the same time.")]
+Threads = Annotated[int, typer.Option("--threads", min=1, help="CPU threads of each run.")]
+Iterations = Annotated[
+    int | None,
+    typer.Option("--iterations", min=1, metavar="N", help="Of each run, instead of the configuration's."),
+]
+Output = Annotated[
+    Path | None, typer.Option("--output", metavar="FOLDER", help="Of the results; default: comparison/NAME.")
+]
+
+
+def compare(
+    config: Comparison,
+    methods: Methods = "",
+    seeds: Seeds = 10,
+    jobs: Jobs = 1,
+    threads: Threads = 1,
+    iterations: Iterations = None,
+    store: Store = DEFAULT_STORE,
+    output: Output = None,
+    settings: Settings = None,
+    json: Json = False,
+) -> None:
+    """Train arms from one start over several seeds, and compare them on tasks that nothing was tuned on.
+
+    Arms are read off at equal generated tokens and at equal optimizer steps. What was stopped or killed goes
+    on from what is committed; the runs are ordinary ones, which all other commands take.
+    """
+    from erl_pipeline.comparison.design import make_design
+    from erl_pipeline.comparison.document import document, write
+
+    design = make_design(
+        config, [name for name in methods.split(",") if name], seeds, iterations, settings or [], threads
+    )
+    result = _work(design, store, jobs, threads)
+    files = write(result, output or Path("comparison") / design.name)
+    if json:
+        print_json(document(result))
+    else:
+        _print(result)
+        print_line("Written: " + ", ".join(map(str, files)))
+    if result.failures:
+        print(
+            f"{counted(len(result.failures), 'run')} failed; the same command tries again.", file=sys.stderr
+        )
+        raise typer.Exit(1)
+
+
+def _work(design: Design, store: str, jobs: int, threads: int) -> Result:
+    """Train what is left, until it is done or a signal asks to stop. Raises typer.Exit for the latter."""
+    from command_line.compare.rounds import Rounds
+    from command_line.interruption import Stop, call_interruptibly
+    from erl_pipeline.engines.interface import Interrupted
+
+    def tell(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    stop = Stop()
+    tell(
+        f"Comparison {design.name} in {store}: {', '.join(arm.name for arm in design.arms)}; "
+        f"{counted(len(design.seeds), 'seed')} each, {counted(design.iterations, 'iteration')}"
+    )
+    try:
+        return call_interruptibly(Rounds(design, store, jobs, threads, stop.event, tell).result, stop, tell)
+    except Interrupted:
+        tell(f"Stopped. What is committed is kept; continue with: {command(sys.argv[1:])}")
+        raise typer.Exit(stop.exit_status) from None
+
+
+def _print(result: Result) -> None:
+    from erl_pipeline.comparison.tables import preface, tables, warnings
+
+    for text in (preface(result), *warnings(result)):
+        print_line(text + "\n")
+    for table in tables(result):
+        print_line(table.title)
+        print_table(table.rows, left=_LEFT)
+        if table.note:
+            print_line(table.note + "\n")

@@ -1,0 +1,92 @@
+"""The program of a worker process of a comparison: one run, in a process of its own, so that nothing else
+dies with it. It ends when it is told to stop, and at once when the driver is gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+from erl_pipeline.comparison.work import Task, carry_on
+from erl_pipeline.engines.interface import Interrupted
+from erl_pipeline.plan.listener import NullListener
+from storage.errors import PipelineError
+
+
+@dataclass(frozen=True)
+class Warned:
+    """Something that a user should know, and that stops nothing."""
+
+    message: str
+
+
+@dataclass(frozen=True)
+class Done:
+    """The task is done."""
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """The task was left, as asked."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The task failed, and why."""
+
+    message: str
+
+
+FromWorker = Warned | Done | Stopped | Failed
+
+
+class _Line(NullListener):
+    """A listener that passes warnings on to the driver."""
+
+    def __init__(self, connection: Connection[Any, Any]) -> None:
+        self.connection = connection
+        self.stop = threading.Event()
+        threading.Thread(target=self._receive, daemon=True).start()
+
+    def warn(self, message: str) -> None:
+        """Something that a user should know."""
+        self.send(Warned(message))
+
+    def send(self, message: FromWorker) -> None:
+        """Tell the driver; without one, this process ends."""
+        try:
+            self.connection.send(message)
+        except ConnectionError:
+            os._exit(1)
+
+    def _receive(self) -> None:
+        """The driver sends only the wish to stop."""
+        try:
+            self.connection.recv()
+        except (EOFError, OSError):
+            os._exit(1)
+        self.stop.set()
+
+
+def serve(task: Task, connection: Connection[Any, Any]) -> None:
+    """Do a task, and tell the driver how it ended."""
+    # Ctrl-C reaches all processes of a terminal; the driver says what is to be done about it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    line = _Line(connection)
+    line.send(_end(task, line))
+
+
+def _end(task: Task, line: _Line) -> FromWorker:
+    try:
+        carry_on(task, line, line.stop)
+    except Interrupted:
+        return Stopped()
+    except PipelineError as error:
+        return Failed(str(error))
+    except Exception:  # Whatever a run raises is told of it; the other runs go on.
+        return Failed(traceback.format_exc())
+    return Done()

@@ -1,0 +1,148 @@
+"""`erl-pipeline episodes`: reading any episode of any run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from command_line.options import DEFAULT_STORE, Json, RunName, Store, iteration_span
+from command_line.output import counted, print_json, print_line, print_table
+
+if TYPE_CHECKING:
+    from storage.artifacts.manifest import Manifest
+    from storage.artifacts.store import ArtifactStore
+    from storage.runs.run import Run
+
+app = typer.Typer(help="Read episodes: attempts, feedback, memory, reflections.", no_args_is_help=True)
+
+Text = Annotated[
+    str | None,
+    typer.Option("--text", metavar="CONTAINS", help="Only episodes in which the policy said this."),
+]
+
+
+@app.command("list")
+def list_episodes(
+    run: RunName,
+    iteration: Annotated[
+        str | None, typer.Option("--iteration", metavar="A[..B]", help="Only episodes of these iterations.")
+    ] = None,
+    task: Annotated[str | None, typer.Option("--task", help="Only episodes of this task.")] = None,
+    task_type: Annotated[str | None, typer.Option("--task-type", help="Only this task type.")] = None,
+    outcome: Annotated[
+        Literal["solved", "helped", "failed"] | None,
+        typer.Option("--outcome", help="Solved at the first attempt, at a later one, or never."),
+    ] = None,
+    min_reward: Annotated[
+        float | None, typer.Option("--min-reward", help="Only episodes with at least this as best reward.")
+    ] = None,
+    text: Text = None,
+    held_out: Annotated[
+        bool, typer.Option("--held-out", help="Episodes of evaluations, not those of training.")
+    ] = False,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, help="Episodes to give, with --json too; the newest come first.")
+    ] = 20,
+    store: Store = DEFAULT_STORE,
+    json: Json = False,
+) -> None:
+    """List episodes of a run: their tasks, outcomes, and the rewards of their trajectories in order."""
+    from command_line.episodes import reading
+    from storage.artifacts.store import ArtifactStore
+    from storage.runs.run import RunStore
+
+    span = iteration_span(iteration)
+    artifacts, opened = ArtifactStore(store), RunStore(store).open(run)
+    files = reading.trajectory_paths(artifacts, _of_run(artifacts, opened, span, held_out))
+    wanted = reading.EpisodeFilter(task, task_type, outcome, min_reward, text)
+    total, shown = reading.list_episodes(list(files), wanted, limit)
+    if json:
+        print_json({"run": run, "episodes": total, "shown": shown})
+        return
+    print_line(f"Run {run}: {counted(total, 'episode')}{', the newest first' if shown else ''}")
+    print_table(
+        [
+            {
+                "episode": row["episode_id"],
+                "iteration": str(row["iteration"]),
+                "task": row["task_id"],
+                "task type": row["task_type"],
+                "sample": str(row["sample_index"]),
+                "outcome": row["outcome"],
+                "rewards": " → ".join(f"{reward:g}" for reward in row["rewards"]),
+            }
+            for row in shown
+        ],
+        left=("episode", "task", "task type", "outcome", "rewards"),
+    )
+    if total > len(shown):
+        print_line(f"{total - len(shown):,} more: --limit {total}")
+    if shown:
+        print_line("Read one: erl-pipeline episodes show EPISODE")
+
+
+@app.command()
+def show(
+    episode: Annotated[str, typer.Argument(metavar="EPISODE", help="Id of an episode, or its beginning.")],
+    run: Annotated[
+        str | None,
+        typer.Option("--run", metavar="RUN", help="Look at this run only, not at the whole store."),
+    ] = None,
+    prompts: Annotated[
+        bool, typer.Option("--prompts", help="Also what the policy was told before it spoke.")
+    ] = False,
+    store: Store = DEFAULT_STORE,
+    json: Json = False,
+) -> None:
+    """Show an episode from its first attempt to its last, with rewards and what was trained of it."""
+    from command_line.episodes import reading
+    from command_line.episodes.showing import print_episode
+    from storage.artifacts.store import ArtifactStore
+    from storage.lineage import reachable
+    from storage.runs.run import RunStore
+
+    artifacts = ArtifactStore(store)
+    if run is None:
+        manifests = list(artifacts.list())
+    else:
+        entries = RunStore(store).open(run).stages()
+        manifests = reachable(artifacts, [entry.artifact_id for entry in entries])
+    rows, holder = reading.find_episode(reading.trajectory_paths(artifacts, manifests), episode)
+    training = reading.episode_training(artifacts, manifests, rows[0]["episode_id"])
+    memory = reading.memory_texts(artifacts, rows)
+    if json:
+        parts = [{**row, "training": training.get(row["trajectory_id"], [])} for row in rows]
+        print_json(
+            {
+                "episode_id": rows[0]["episode_id"],
+                "artifact_id": holder.artifact_id,
+                "trajectories": parts,
+                "memory": memory,
+            }
+        )
+        return
+    print_episode(rows, holder, training, memory, prompts=prompts)
+
+
+def _of_run(store: ArtifactStore, run: Run, span: tuple[int, int] | None, held_out: bool) -> list[Manifest]:
+    """The artifacts of a run that hold its episodes, or those of its evaluations.
+
+    An offline run has those that it trained on.
+    """
+    from functools import cache
+
+    from storage.lineage.trained_on import training_data
+
+    find = cache(store.find)
+    found: dict[str, None] = {}
+    for entry in run.stages():
+        iteration = entry.iteration or 0
+        if span is not None and not span[0] <= iteration <= span[1]:
+            continue
+        if entry.kind == ("evaluation" if held_out else "trajectories"):
+            found[entry.artifact_id] = None
+        elif entry.kind == "checkpoint" and not held_out:
+            found.update(dict.fromkeys(training_data(find, [entry.artifact_id])))
+    manifests = [find(artifact_id) for artifact_id in found]
+    return [manifest for manifest in manifests if manifest is not None]

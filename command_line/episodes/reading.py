@@ -1,0 +1,181 @@
+"""Finding episodes in Parquet: lists of many, and all that is known of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import polars as pl
+
+from storage.artifacts.manifest import Manifest
+from storage.artifacts.store import ArtifactStore
+from storage.errors import InputError
+from storage.lineage.trained_on import record_file
+from storage.memory.chain import read_chain, scan_entries
+from storage.tables.parquet import scan_files
+from storage.tables.texts import says
+from storage.tables.training_record import scan_training_records
+from storage.tables.trajectories import TRAJECTORIES, scan_trajectories
+
+Outcome = Literal["solved", "helped", "failed"]
+"""`solved` at the first attempt, `helped`: at a later one, or `failed`."""
+
+_EXAMPLES = 5
+_FILE = "file"
+_SHOWN = (
+    "trajectory_id",
+    "parent_trajectory_id",
+    "episode_id",
+    "iteration",
+    "task_id",
+    "task_type",
+    "environment",
+    "sample_index",
+    "role",
+    "revision_index",
+    "group_id",
+    "subgroup",
+    "reward",
+    "success",
+    "finish_reason",
+    "feedback",
+    "messages",
+    "text",
+    "temperature",
+    "policy_version",
+    "memory_version",
+    "memory_entry_ids",
+    "task_payload",
+)
+
+
+@dataclass(frozen=True)
+class EpisodeFilter:
+    """Which episodes are asked for; None for all. `min_reward` is of the best of an episode's trajectories,
+    `text` is looked for in what the policy said in any of them."""
+
+    task: str | None = None
+    task_type: str | None = None
+    outcome: Outcome | None = None
+    min_reward: float | None = None
+    text: str | None = None
+
+
+def trajectory_paths(store: ArtifactStore, manifests: Iterable[Manifest]) -> dict[Path, Manifest]:
+    """The Parquet files of trajectories of artifacts, verified, and the artifact of each."""
+    return {
+        store.open_found(manifest).rows_path(entry.path): manifest
+        for manifest in manifests
+        for entry in manifest.files
+        if entry.table == TRAJECTORIES.name
+    }
+
+
+def list_episodes(
+    files: Sequence[Path], wanted: EpisodeFilter, limit: int
+) -> tuple[int, list[dict[str, Any]]]:
+    """How many episodes meet a filter, and the first of them: the newest iteration first, then by task and
+    sample. `roles` and `rewards` are in the order of the episode's trajectories."""
+    rows = scan_trajectories(files)
+    for name, value in (("task_id", wanted.task), ("task_type", wanted.task_type)):
+        if value is not None:
+            rows = rows.filter(pl.col(name) == value)
+    first = pl.col("parent_trajectory_id").is_null()
+    episodes = rows.group_by("episode_id").agg(
+        pl.col("iteration", "task_id", "task_type", "sample_index").first(),
+        solved=pl.col("success").filter(first).any(),
+        success=pl.col("success").any(),
+        best=pl.col("reward").max(),
+    )
+    outcome = pl.when("solved").then(pl.lit("solved")).when("success").then(pl.lit("helped"))
+    episodes = episodes.with_columns(outcome=outcome.otherwise(pl.lit("failed"))).drop("solved")
+    if wanted.outcome is not None:
+        episodes = episodes.filter(pl.col("outcome") == wanted.outcome)
+    if wanted.min_reward is not None:
+        episodes = episodes.filter(pl.col("best") >= pl.lit(wanted.min_reward, pl.Float32))
+    if wanted.text is not None:
+        episodes = episodes.join(
+            rows.filter(says(wanted.text)).select("episode_id"), on="episode_id", how="semi"
+        )
+    order = ["iteration", "task_id", "sample_index", "episode_id"]
+    found = episodes.drop("best").sort(order, descending=[True, False, False, False]).collect()
+    shown = found.head(limit)
+    parts = (
+        rows.select("episode_id", "role", "reward")
+        .filter(pl.col("episode_id").is_in(shown["episode_id"].implode()))
+        .group_by("episode_id", maintain_order=True)
+        .agg(roles="role", rewards="reward")
+        .collect()
+    )
+    return found.height, shown.join(parts, on="episode_id", how="left", maintain_order="left").to_dicts()
+
+
+def find_episode(paths: dict[Path, Manifest], identifier: str) -> tuple[list[dict[str, Any]], Manifest]:
+    """The trajectories of an episode, by its id or the beginning of one, and the artifact that holds them.
+
+    Raises InputError for none or several.
+    """
+    if not identifier:
+        raise InputError("Give the id of an episode, or the beginning of one.")
+    found = (
+        scan_files(list(paths), TRAJECTORIES, _FILE)
+        .filter(pl.col("episode_id").str.starts_with(identifier))
+        .select("episode_id", _FILE)
+        .unique()
+        .sort("episode_id", _FILE)
+        .collect()
+    )
+    ids = found["episode_id"].unique().sort()
+    if identifier in ids:
+        ids = pl.Series([identifier])
+    if ids.is_empty():
+        raise InputError(f"no episode has an id {identifier!r}; `erl-pipeline episodes list RUN` shows them.")
+    if len(ids) > 1:
+        some = ", ".join(ids.head(_EXAMPLES))
+        raise InputError(f"{len(ids)} episodes begin with {identifier!r}: {some}. Give more of the id.")
+    # A copy in another artifact, such as a replayed one, says the same.
+    path = Path(found.filter(pl.col("episode_id") == ids[0])[_FILE][0])
+    rows = scan_trajectories([path]).filter(pl.col("episode_id") == ids[0]).select(_SHOWN).collect()
+    return rows.to_dicts(), paths[path]
+
+
+def episode_training(
+    store: ArtifactStore, manifests: Iterable[Manifest], episode_id: str
+) -> dict[str, list[dict[str, Any]]]:
+    """What updates did with the trajectories of an episode: trajectory id -> rows of training records, with
+    the `checkpoint`, `stage` and `run` that they belong to, the earliest first."""
+    files = {
+        str(store.open_file(manifest, name)): manifest
+        for manifest in manifests
+        if (name := record_file(manifest)) is not None
+    }
+    rows = scan_training_records([Path(path) for path in files], _FILE)
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in rows.filter(pl.col("episode_id") == episode_id).collect().to_dicts():
+        manifest = files[row.pop(_FILE)]
+        made = {
+            "checkpoint": manifest.artifact_id,
+            "stage": manifest.stage,
+            "run": manifest.run,
+            "trained_in": manifest.iteration,
+        }
+        found.setdefault(row["trajectory_id"], []).append({**made, **row})
+    for each in found.values():
+        each.sort(key=lambda row: (row["trained_in"] or 0, row["run"], row["kind"]))
+    return found
+
+
+def memory_texts(store: ArtifactStore, rows: Iterable[dict[str, Any]]) -> dict[str, str]:
+    """Texts of the memory entries that stood in the prompts of trajectories, as far as the store has them."""
+    texts: dict[str, str] = {}
+    for row in rows:
+        entries, version = row["memory_entry_ids"], row["memory_version"]
+        if entries and store.find(version) is not None:
+            deltas = read_chain(store, version)[1]
+            wanted = pl.col("entry_id").is_in(pl.Series(entries, dtype=pl.String).implode())
+            texts |= dict(
+                scan_entries(deltas).filter(wanted).select("entry_id", "text").collect().iter_rows()
+            )
+    return texts

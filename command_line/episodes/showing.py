@@ -1,0 +1,107 @@
+"""An episode for a person to read in a terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.rule import Rule
+from rich.text import Text
+
+from erl_pipeline.views.report.episodes import EpisodePart, episode_part, in_order, task_picture
+from storage.artifacts.manifest import Manifest
+from storage.tables.training_record import SUPERVISED
+
+_PRUNED = "The texts of this trajectory were pruned by retention."
+_MEASURED = (
+    ("mean_ratio", "ratio"),
+    ("clipped_share", "clipped"),
+    ("entropy", "entropy"),
+    ("mismatch", "mismatch"),
+    ("loss", "loss"),
+)
+
+
+def print_episode(
+    rows: list[dict[str, Any]],
+    holder: Manifest,
+    training: Mapping[str, Sequence[Mapping[str, Any]]],
+    memory: Mapping[str, str],
+    *,
+    prompts: bool,
+) -> None:
+    """Print the trajectories of an episode one after the other, with what updates did with each.
+
+    Args:
+        holder: the artifact in which they lie.
+        training: from `episode_training`; memory: texts of entries by id.
+        prompts: also what the policy was told.
+    """
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    rows = in_order(rows)
+    first = rows[0]
+    console.print(
+        f"Episode {first['episode_id']}\n"
+        f"Iteration {first['iteration']}, task {first['task_id']} ({first['task_type']}), "
+        f"sample {first['sample_index']}; {holder.stage} {holder.artifact_id[:12]} of run {holder.run}"
+    )
+    picture = task_picture(json.loads(first["task_payload"]))
+    for line in picture.board:
+        console.print(f"  {line}")
+    for name, value in picture.facts:
+        console.print(_labelled(name, value))
+    for row in rows:
+        part = episode_part({**row, "messages": row["messages"] or "[]"}, memory)
+        console.print(Rule(_heading(part, row), align="left", style="dim"))
+        _print_part(console, part, row, prompts)
+        for record in training.get(row["trajectory_id"], ()):
+            console.print(_training_line(record))
+
+
+def _heading(part: EpisodePart, row: Mapping[str, Any]) -> Text:
+    heading = Text(part.title, style="bold")
+    style = {"solved": "green", "failed": "red"}.get(part.outcome, "")
+    heading.append(f"  {part.outcome}" if part.outcome else "", style=style)
+    heading.append(f"  reward {row['reward']:g}", style="")
+    if row["finish_reason"] not in ("done", "stop"):
+        heading.append(f"  {row['finish_reason']}", style="yellow")
+    return heading
+
+
+def _print_part(console: Console, part: EpisodePart, row: Mapping[str, Any], prompts: bool) -> None:
+    console.print(Text(row["trajectory_id"], style="dim"))
+    if row["messages"] is None:
+        console.print(_PRUNED, style="yellow")
+    if prompts and part.prompt:
+        console.print(_labelled("prompt", part.prompt))
+    for entry in part.memory:
+        console.print(_labelled("memory", entry))
+    if part.text:
+        console.print(_labelled("text", part.text))
+    for turn in part.turns:
+        console.print(_labelled("policy", turn.policy))
+        if turn.environment:
+            console.print(_labelled("environment", turn.environment))
+    if part.feedback:
+        console.print(_labelled("feedback", part.feedback))
+
+
+def _training_line(record: Mapping[str, Any]) -> Text:
+    by = f"{record['stage']} {record['checkpoint'][:12]} of run {record['run']}"
+    said = [] if record["advantage"] is None else [f"advantage {record['advantage']:.3g}"]
+    if record["not_trained"] is not None:
+        return _labelled("not trained", f"{', '.join([record['not_trained'], *said])}; {by}", "yellow")
+    if record["weight"] != 1.0:
+        said.append(f"weight {record['weight']:.3g}")
+    said.append(f"{record['trained_tokens']} tokens")
+    said += [f"{label} {record[name]:.3g}" for name, label in _MEASURED if record[name] is not None]
+    label = "distilled" if record["kind"] == SUPERVISED else "trained"
+    return _labelled(label, f"{', '.join(said)}; {by}", "green")
+
+
+def _labelled(label: str, text: str, style: str = "dim") -> Text:
+    line = Text(f"  {label}: ", style=style)
+    line.append(text.strip().replace("\n", "\n    "), style="")
+    return line

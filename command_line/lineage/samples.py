@@ -1,0 +1,95 @@
+"""`erl-pipeline lineage samples`: what became of every sample of a run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from command_line.lineage.listing import DEFAULT_LIMIT, Limit, print_first
+from command_line.options import DEFAULT_STORE, Json, RunName, Store
+from command_line.output import print_json, print_line
+
+if TYPE_CHECKING:
+    from erl_pipeline.evaluation.samples import SampleCount
+
+
+def samples(
+    run: RunName,
+    iteration: Annotated[
+        int | None, typer.Option("--iteration", min=1, help="Only the samples of this iteration.")
+    ] = None,
+    limit: Limit = DEFAULT_LIMIT,
+    store: Store = DEFAULT_STORE,
+    json: Json = False,
+) -> None:
+    """Count samples issued, generated, trained and dropped by reason. Exit status 1 when they do not
+    add up."""
+    from erl_pipeline.evaluation.samples import count_samples
+    from storage.artifacts.store import ArtifactStore
+    from storage.errors import InputError
+    from storage.runs.run import RunStore
+
+    report = count_samples(ArtifactStore(store), RunStore(store).open(run), iteration)
+    if iteration is not None and not report.counts:
+        raise InputError(f"run {run} has no samples of iteration {iteration}.")
+    totals = _totals(report.counts)
+    if json:
+        print_json(
+            {
+                "run": run,
+                "adds_up": not report.problems,
+                "problems": report.problems,
+                "totals": [{**asdict(each), "iteration": None} for each in totals],
+                "samples": [asdict(each) for each in report.counts],
+            }
+        )
+    else:
+        for problem in report.problems:
+            print_line(f"wrong: {problem}")
+        issued = sum(each.issued for each in totals)
+        trained = sum(each.trained for each in totals)
+        verdict = f"{len(report.problems)} counts do not add up" if report.problems else "all counts add up"
+        print_line(f"Run {run}: {issued:,} samples issued, {trained:,} trained; {verdict}.")
+        cells = _cells([*totals, *report.counts], len(totals))
+        print_first(cells[: len(totals) + limit], len(cells), left=("iteration", "role"))
+    if report.problems:
+        raise typer.Exit(1)
+
+
+def _totals(counts: Iterable[SampleCount]) -> list[SampleCount]:
+    """The sums over all iterations, by role."""
+    from erl_pipeline.evaluation.samples import SampleCount
+
+    by_role: dict[str, list[SampleCount]] = {}
+    for each in counts:
+        by_role.setdefault(each.role, []).append(each)
+    return [
+        SampleCount(
+            iteration=0,
+            role=role,
+            issued=sum(each.issued for each in found),
+            generated=sum(each.generated for each in found),
+            trained=sum(each.trained for each in found),
+            dropped=dict(sum((Counter(each.dropped) for each in found), Counter())),
+        )
+        for role, found in by_role.items()
+    ]
+
+
+def _cells(counts: Sequence[SampleCount], totals: int) -> list[dict[str, str]]:
+    reasons = sorted({reason for each in counts for reason in each.dropped})
+    return [
+        {
+            "iteration": "all" if number < totals else str(each.iteration),
+            "role": each.role,
+            "issued": f"{each.issued:,}",
+            "generated": f"{each.generated:,}",
+            "trained": f"{each.trained:,}",
+            **{reason: f"{each.dropped.get(reason, 0):,}" for reason in reasons},
+        }
+        for number, each in enumerate(counts)
+    ]

@@ -1,0 +1,174 @@
+"""`erl-pipeline lineage trained-on`: what a policy learned from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from command_line.lineage.listing import SHORT
+from command_line.options import DEFAULT_STORE, Json, Store
+from command_line.output import counted, print_json, print_line, print_table
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from storage.lineage.trained_on import TrainedOn
+
+Checkpoint = Annotated[
+    str, typer.Argument(metavar="CHECKPOINT", help="Id of a checkpoint's artifact, or its beginning.")
+]
+Success = Annotated[
+    bool | None, typer.Option("--success/--failure", help="Only rows that succeeded, or that did not.")
+]
+
+_SHOWN = (
+    "how",
+    "policy",
+    "kind",
+    "trajectory_id",
+    "sft_row_id",
+    "episode_id",
+    "iteration",
+    "task_id",
+    "task_type",
+    "role",
+    "reward",
+    "success",
+    "advantage",
+    "weight",
+    "steps",
+    "trained_tokens",
+    "loss",
+)
+
+
+def trained_on(
+    checkpoint: Checkpoint,
+    role: Annotated[str | None, typer.Option("--role", help="Only rows of this role.")] = None,
+    task_type: Annotated[str | None, typer.Option("--task-type", help="Only rows of this task type.")] = None,
+    success: Success = None,
+    min_reward: Annotated[
+        float | None, typer.Option("--min-reward", help="Only rows with at least this reward.")
+    ] = None,
+    iteration: Annotated[
+        int | None, typer.Option("--iteration", min=1, help="Only rows that this iteration sampled.")
+    ] = None,
+    text: Annotated[
+        str | None,
+        typer.Option("--text", metavar="CONTAINS", help="Only rows in which the policy said this."),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, help="Rows to give, with --json too; the newest come first.")
+    ] = 20,
+    store: Store = DEFAULT_STORE,
+    json: Json = False,
+) -> None:
+    """List what a policy learned from, by its own training or that of the policies before it."""
+    import polars as pl
+
+    from storage.artifacts.store import ArtifactStore
+    from storage.lineage.trained_on import RowFilter, TrainedOn
+
+    artifacts = ArtifactStore(store)
+    found = TrainedOn(artifacts, artifacts.resolve(checkpoint))
+    wanted = RowFilter(role, task_type, success, min_reward, iteration, text)
+    rows = found.rows(wanted)
+    counts, tasks, first = pl.collect_all(
+        [_summary(rows), rows.select(pl.col("task_id").n_unique()), rows.select(_SHOWN).head(limit)]
+    )
+    summary, shown = counts.to_dicts(), found.texts(first)
+    total = sum(group["rows"] for group in summary)
+    policy = found.line[0].manifest
+    if json:
+        print_json(
+            {
+                "checkpoint": policy.artifact_id,
+                "stage": policy.stage,
+                "iteration": policy.iteration,
+                "policies": [_policy(each) for each in found.line],
+                "total": total,
+                "summary": summary,
+                "rows": shown.to_dicts(),
+            }
+        )
+        return
+    print_line(
+        f"Checkpoint {policy.artifact_id[:SHORT]} ({policy.stage}, run {policy.run}) learned from "
+        f"{counted(total, 'row')} of {counted(tasks.item(), 'task')}."
+    )
+    _print_gaps(found)
+    print_table(
+        [{name: _number(value) for name, value in group.items()} for group in summary],
+        left=("how", "kind", "role"),
+    )
+    print_table([_cells(row) for row in shown.to_dicts()], left=("how", "policy", "role", "task", "text"))
+    if total > shown.height:
+        print_line(f"{total - shown.height:,} more: --limit {total}")
+
+
+def _summary(rows: pl.LazyFrame) -> pl.LazyFrame:
+    """Rows and trained tokens by how, kind and role; the own ones first."""
+    import polars as pl
+
+    return (
+        rows.group_by("how", "kind", "role")
+        .agg(
+            depth=pl.col("depth").min(),
+            rows=pl.len(),
+            tasks=pl.col("task_id").n_unique(),
+            policies=pl.col("policy").n_unique(),
+            trained_tokens=pl.col("trained_tokens").sum(),
+            mean_reward=pl.col("reward").mean(),
+        )
+        .sort("depth", "kind", "role")
+        .drop("depth")
+    )
+
+
+def _policy(policy: Any) -> dict[str, Any]:
+    manifest = policy.manifest
+    return {
+        "artifact_id": manifest.artifact_id,
+        "stage": manifest.stage,
+        "run": manifest.run,
+        "iteration": manifest.iteration,
+        "updates_before": policy.depth,
+        "has_record": policy.record_file is not None,
+    }
+
+
+def _print_gaps(found: TrainedOn) -> None:
+    without = found.without_record
+    if without:
+        print_line(
+            f"{counted(len(without), 'policy', 'policies')} of its line were trained without a record, by an "
+            "earlier version of this program: what they learned from is not counted."
+        )
+
+
+def _cells(row: dict[str, Any]) -> dict[str, str]:
+    return {
+        "how": row["how"],
+        "policy": row["policy"][:SHORT],
+        "iteration": str(row["iteration"]),
+        "role": row["role"],
+        "task": row["task_id"],
+        "reward": _number(row["reward"]),
+        "advantage": _number(row["advantage"]),
+        "tokens": str(row["trained_tokens"]),
+        "text": _short(row["text"]),
+    }
+
+
+def _number(value: Any) -> str:
+    if value is None:
+        return ""
+    return (
+        f"{value:.3g}" if isinstance(value, float) else str(value) if isinstance(value, str) else f"{value:,}"
+    )
+
+
+def _short(text: str | None) -> str:
+    line = " | ".join((text or "").splitlines())
+    return line if len(line) <= 60 else line[:57] + "..."

@@ -1,0 +1,54 @@
+"""How much every run must have spent: generated tokens and optimizer steps at which arms are compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from erl_pipeline.evaluation.history import CurvePoint
+
+Curve = Sequence[CurvePoint]
+
+
+@dataclass(frozen=True)
+class Budgets:
+    """Where all arms are read off, on either axis."""
+
+    generated_tokens: int
+    optimizer_steps: int
+
+
+def find_budgets(curves: Mapping[str, Sequence[Curve]], iterations: int) -> Budgets:
+    """The budgets that follow from the first `iterations` of all runs, given by arm and seed.
+
+    Tokens are those of the most expensive arm, by its cheapest seed; the others need more iterations to spend
+    as much (`iterations_to_spend`). Steps are the fewest of any run: arms take as many in an iteration, and a
+    run that has nothing left to learn from takes none, however long it goes on.
+    """
+    tokens = max(min(at(curve, iterations).generated_tokens for curve in seeds) for seeds in curves.values())
+    steps = min(at(curve, iterations).optimizer_steps for seeds in curves.values() for curve in seeds)
+    return Budgets(tokens, steps)
+
+
+def iterations_to_spend(curve: Curve, budget: int) -> int:
+    """Iterations after which a run will have generated `budget` tokens, at the rate of its last ones.
+
+    Its own number of iterations when it has. Raises ValueError for a run that generates nothing.
+    """
+    last = curve[-1]
+    if last.generated_tokens >= budget:
+        return last.iteration
+    before = curve[-2]
+    rate = (last.generated_tokens - before.generated_tokens) / (last.iteration - before.iteration)
+    if rate <= 0:
+        raise ValueError(f"a run that generates no tokens never spends {budget}")
+    return last.iteration + math.ceil((budget - last.generated_tokens) / rate)
+
+
+def at(curve: Curve, iteration: int) -> CurvePoint:
+    """The point after an iteration. Raises ValueError when the run was not evaluated there."""
+    for point in curve:
+        if point.iteration == iteration:
+            return point
+    raise ValueError(f"the run was not evaluated after iteration {iteration}")

@@ -1,0 +1,90 @@
+"""The charts of a comparison: test success along both axes, and the numbers of training by iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from erl_pipeline.comparison.measures import Axis, seed_band
+from erl_pipeline.comparison.result import REWARD, Result, TrainingNumber
+from erl_pipeline.evaluation.seeds import across_seeds
+from erl_pipeline.views.report.charts import Chart, Series
+
+_LINES = 6
+"""Lines that a chart can tell apart."""
+
+_AXES: tuple[tuple[str, Axis, str], ...] = (
+    ("tokens", "generated_tokens", "generated tokens"),
+    ("steps", "optimizer_steps", "optimizer steps"),
+)
+
+
+def charts(result: Result) -> dict[str, Chart]:
+    """Name of a file, without its ending -> chart."""
+    found: dict[str, Chart] = {}
+    for number, arms in enumerate(_sets(result), start=1):
+        ending = "" if number == 1 else f"_{number}"
+        for name, axis, label in _AXES:
+            found[f"success_by_{name}{ending}"] = _success(result, arms, axis, label)
+        for key, lines in _numbers(result, arms).items():
+            found[f"{key.replace('/', '_')}{ending}"] = lines
+    for arm, each in result.arms.items():
+        rewards = {
+            name.removeprefix(f"{REWARD}/").replace("_", " "): number
+            for name, number in each.training.items()
+            if name.startswith(f"{REWARD}/")
+        }
+        if rewards:
+            title = f"Mean reward by role, {arm}"
+            found[f"rewards_{arm}"] = _chart(title, "reward", rewards)
+    return found
+
+
+def _sets(result: Result) -> list[list[str]]:
+    """The arms in sets of as many as a chart shows, the baseline in each."""
+    baseline = result.design.baseline
+    first = [baseline] if baseline in result.arms else []
+    others = [arm for arm in result.arms if arm != baseline]
+    room = _LINES - len(first)
+    return [[*first, *others[place : place + room]] for place in range(0, max(1, len(others)), room)]
+
+
+def _success(result: Result, arms: Sequence[str], axis: Axis, label: str) -> Chart:
+    series = []
+    for arm in arms:
+        band = seed_band(list(result.arms[arm].curves.values()), axis, getattr(result.budgets, axis))
+        series.append(Series(arm, band.positions, band.mean, band.low, band.high))
+    title = f"Success on {result.test_tasks} test tasks, mean and 95 % interval over seeds"
+    return Chart(title, label, "success", series, (0.0, 1.0))
+
+
+def _numbers(result: Result, arms: Sequence[str]) -> dict[str, Chart]:
+    """A chart for each number of training that is no reward, of the arms that have it."""
+    by_name: dict[str, dict[str, TrainingNumber]] = {}
+    for arm in arms:
+        for name, number in result.arms[arm].training.items():
+            if not name.startswith(f"{REWARD}/"):
+                by_name.setdefault(name, {})[arm] = number
+    return {
+        name: _chart(f"In training: {next(iter(lines.values())).label}", "mean over seeds", lines)
+        for name, lines in by_name.items()
+    }
+
+
+def _chart(title: str, unit: str, lines: Mapping[str, TrainingNumber]) -> Chart:
+    return Chart(title, "iteration", unit, [_line(label, number) for label, number in lines.items()])
+
+
+def _line(label: str, number: TrainingNumber) -> Series:
+    """Mean over seeds by iteration, with its interval."""
+    iterations = sorted({iteration for values in number.by_seed.values() for iteration in values})
+    summaries = [
+        across_seeds([values[iteration] for values in number.by_seed.values() if iteration in values])
+        for iteration in iterations
+    ]
+    return Series(
+        label,
+        iterations,
+        [each.mean for each in summaries],
+        [each.mean if each.low is None else each.low for each in summaries],
+        [each.mean if each.high is None else each.high for each in summaries],
+    )

@@ -1,0 +1,108 @@
+"""One run in figures, read off at equal generated tokens and at equal optimizer steps; several as a band."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from erl_pipeline.comparison.budgets import Budgets, Curve
+from erl_pipeline.evaluation.curves import area_under_curve, value_at
+from erl_pipeline.evaluation.seeds import across_seeds
+
+Axis = Literal["generated_tokens", "optimizer_steps"]
+
+MEASURES = {
+    "area_by_tokens": "area by tokens",
+    "success_at_tokens": "success at the tokens",
+    "area_by_steps": "area by steps",
+    "success_at_steps": "success at the steps",
+}
+"""Field of `RunMeasures` -> its name in tables, for those that arms are compared by; the first one counts
+most."""
+
+
+@dataclass(frozen=True)
+class RunMeasures:
+    """One run on the test tasks.
+
+    `area_*` is mean success along the curve up to a budget, `success_*` the success there, `start` that
+    before training. The others are costs: what the run had spent where it had generated the token budget,
+    and its tokens where it had made the steps.
+    """
+
+    start: float
+    area_by_tokens: float
+    success_at_tokens: float
+    area_by_steps: float
+    success_at_steps: float
+    iterations_at_tokens: float
+    episodes_at_tokens: float
+    optimizer_steps_at_tokens: float
+    seconds_at_tokens: float
+    generated_tokens_at_steps: float
+
+
+@dataclass(frozen=True)
+class SeedBand:
+    """Success of several seeds along an axis: their mean, and the 95 % interval of it."""
+
+    positions: Sequence[float]
+    mean: Sequence[float]
+    low: Sequence[float]
+    high: Sequence[float]
+
+
+def measure(curve: Curve, budgets: Budgets) -> RunMeasures:
+    """The figures of one run. Raises ValueError when it ends before a budget."""
+    tokens, steps = budgets.generated_tokens, budgets.optimizer_steps
+
+    def at_tokens(name: str) -> float:
+        return _read(curve, "generated_tokens", name, tokens)
+
+    return RunMeasures(
+        start=curve[0].success,
+        area_by_tokens=_area(curve, "generated_tokens", tokens),
+        success_at_tokens=at_tokens("success"),
+        area_by_steps=_area(curve, "optimizer_steps", steps),
+        success_at_steps=_read(curve, "optimizer_steps", "success", steps),
+        iterations_at_tokens=at_tokens("iteration"),
+        episodes_at_tokens=at_tokens("episodes"),
+        optimizer_steps_at_tokens=at_tokens("optimizer_steps"),
+        seconds_at_tokens=at_tokens("seconds"),
+        generated_tokens_at_steps=_read(curve, "optimizer_steps", "generated_tokens", steps),
+    )
+
+
+def seed_band(curves: Sequence[Curve], axis: Axis, end: int, positions: int = 41) -> SeedBand:
+    """The curves of several seeds as one, read at equal steps from 0 to the end."""
+    places = [end * index / (positions - 1) for index in range(positions)]
+    summaries = [across_seeds([_read(curve, axis, "success", place) for curve in curves]) for place in places]
+    return SeedBand(
+        places,
+        [each.mean for each in summaries],
+        [each.mean if each.low is None else max(0.0, each.low) for each in summaries],
+        [each.mean if each.high is None else min(1.0, each.high) for each in summaries],
+    )
+
+
+def _read(curve: Curve, axis: Axis, name: str, position: float) -> float:
+    points = _rising(curve, axis)
+    return value_at(
+        [getattr(each, axis) for each in points], [getattr(each, name) for each in points], position
+    )
+
+
+def _area(curve: Curve, axis: Axis, end: float) -> float:
+    points = _rising(curve, axis)
+    if end <= getattr(points[0], axis):  # Where no step was made, the mean height is the height.
+        return points[0].success
+    return area_under_curve(
+        [getattr(each, axis) for each in points], [each.success for each in points], up_to=end
+    )
+
+
+def _rising(curve: Curve, axis: Axis) -> Curve:
+    """The curve with one point for each position, the first: where nothing is spent, nothing changes."""
+    points = {getattr(point, axis): point for point in reversed(curve)}
+    return list(reversed(points.values()))

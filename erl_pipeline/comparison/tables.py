@@ -1,0 +1,184 @@
+"""The tables of a comparison, as text that terminals and Markdown files show alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from erl_pipeline.comparison.measures import MEASURES, RunMeasures
+from erl_pipeline.comparison.result import Result
+from erl_pipeline.evaluation.seeds import SeedSummary, across_seeds
+
+_COSTS: tuple[tuple[str, str], ...] = (
+    ("iterations", "iterations_at_tokens"),
+    ("episodes", "episodes_at_tokens"),
+    ("optimizer steps", "optimizer_steps_at_tokens"),
+    ("seconds", "seconds_at_tokens"),
+    ("tokens at the steps", "generated_tokens_at_steps"),
+)
+UNEQUAL = 0.1
+"""Arms whose steps at the token budget lie further apart than this share are told of."""
+
+
+@dataclass(frozen=True)
+class ShownTable:
+    """Rows with the same headings; the first column is text. `note` says what the numbers are."""
+
+    title: str
+    rows: Sequence[dict[str, str]]
+    note: str = ""
+
+
+def tables(result: Result) -> list[ShownTable]:
+    """All tables; those without rows are left out."""
+    shown = [_success(result), *_differences(result), _training(result), _costs(result), _failures(result)]
+    return [table for table in shown if table.rows]
+
+
+def seed_table(result: Result) -> ShownTable:
+    """Every run by itself."""
+    rows = [
+        {"arm": arm, "seed": str(seed)}
+        | {label: f"{getattr(figures, name):.3f}" for name, label in (("start", "start"), *MEASURES.items())}
+        | {label: f"{getattr(figures, name):,.0f}" for label, name in _COSTS}
+        for arm, each in result.arms.items()
+        for seed, figures in each.measures.items()
+    ]
+    return ShownTable("Every run", rows)
+
+
+def markdown(table: ShownTable) -> str:
+    """The table as Markdown, with title and note."""
+    headings = list(table.rows[0])
+    lines = [
+        "| " + " | ".join(headings) + " |",
+        "|" + "---|" * len(headings),
+        *("| " + " | ".join(row.values()) + " |" for row in table.rows),
+    ]
+    return "\n\n".join(part for part in (f"## {table.title}", "\n".join(lines), table.note) if part)
+
+
+def preface(result: Result) -> str:
+    """In a paragraph what was compared, and on what."""
+    design, budgets = result.design, result.budgets
+    return (
+        f"{len(design.arms)} arms with {len(design.seeds)} seeds each, {design.iterations} iterations of "
+        f"{design.base} and more where an arm generates fewer tokens. Success is that of one greedy first "
+        f"attempt at each of {result.test_tasks} test tasks, which neither training nor the tuning of "
+        f"settings has seen. Arms are read off at {budgets.generated_tokens:,} generated tokens and at "
+        f"{budgets.optimizer_steps:,} optimizer steps. Intervals are 95 % t intervals of the mean over seeds."
+    )
+
+
+def warnings(result: Result) -> list[str]:
+    """What makes the comparison less fair than it should be."""
+    means = {
+        arm: fmean(figures.optimizer_steps_at_tokens for figures in each.measures.values())
+        for arm, each in result.arms.items()
+    }
+    reference = means.get(result.design.baseline)
+    if not reference:
+        return []
+    return [
+        f"At the token budget {arm} has made {steps:,.0f} optimizer steps and {result.design.baseline} "
+        f"{reference:,.0f}, so that it generates {reference / steps:.2f} times the tokens for a step. "
+        f"Give it {steps / reference:.2f} times the episodes (rollouts.group_size) to have both equal."
+        for arm, steps in means.items()
+        if abs(steps / reference - 1) > UNEQUAL
+    ]
+
+
+def _success(result: Result) -> ShownTable:
+    rows = []
+    for arm, each in result.arms.items():
+        row = {"arm": arm, "seeds": str(len(each.measures))}
+        for name, label in (("start", "start"), *MEASURES.items()):
+            row[label] = _with_interval(_over_seeds(list(each.measures.values()), name))
+        rows.append(row)
+    note = "Area is the mean height of the curve up to the budget: more of it is the same success sooner."
+    return ShownTable("Success on the test tasks", rows, note)
+
+
+def _differences(result: Result) -> list[ShownTable]:
+    shown = []
+    for name, label in MEASURES.items():
+        found = result.differences.get(name, [])
+        rows = [
+            {
+                "difference": f"{result.design.baseline} - {each.arm}",
+                "seeds": str(len(each.seeds)),
+                "mean": f"{each.difference.summary.mean:+.3f}",
+                "95 % interval": _ends(each.difference.summary),
+                "p": _p(each.difference.p_value),
+                "p, Holm": _p(each.p_in_table),
+                "p, Holm over all tables": _p(each.p_in_all),
+            }
+            for each in found
+        ]
+        note = (
+            f"{_counted(len(rows), 'comparison')} in this table, {result.comparisons} in all tables of "
+            "differences. Seed by seed, two-sided t test; intervals are not corrected."
+        )
+        shown.append(ShownTable(f"Differences: {label}", rows, note))
+    return shown
+
+
+def _training(result: Result) -> ShownTable:
+    rows = [
+        {
+            "arm": arm,
+            "number": number.label,
+            "first third": "" if number.summary.first is None else _with_interval(number.summary.first),
+            "last third": "" if number.summary.last is None else _with_interval(number.summary.last),
+        }
+        for arm, each in result.arms.items()
+        for number in each.training.values()
+    ]
+    note = (
+        f"Means over the first and the last third of {_counted(result.design.iterations, 'iteration')}. "
+        "Retries are made only after a failure, so that their success says little; their gain over other "
+        "first attempts at the same task does."
+    )
+    return ShownTable("In training", rows, note)
+
+
+def _costs(result: Result) -> ShownTable:
+    rows = [
+        {"arm": arm}
+        | {label: f"{_over_seeds(list(each.measures.values()), name).mean:,.0f}" for label, name in _COSTS}
+        for arm, each in result.arms.items()
+    ]
+    budgets = result.budgets
+    note = (
+        f"Means over seeds, at {budgets.generated_tokens:,} generated tokens; the last column is what had "
+        f"been generated at {budgets.optimizer_steps:,} optimizer steps. Seconds are those of the stages, "
+        "without evaluations; whatever else the machine had to do is in them."
+    )
+    return ShownTable("Costs", rows, note)
+
+
+def _failures(result: Result) -> ShownTable:
+    rows = [{"failed run": each.run, "reason": each.message} for each in result.failures]
+    return ShownTable("Failures", rows, "Figures above are of the other seeds.")
+
+
+def _over_seeds(measures: Sequence[RunMeasures], name: str) -> SeedSummary:
+    return across_seeds([getattr(figures, name) for figures in measures])
+
+
+def _with_interval(summary: SeedSummary) -> str:
+    ends = "" if summary.low is None else f" ({_ends(summary)})"
+    return f"{summary.mean:.3f}{ends}"
+
+
+def _ends(summary: SeedSummary) -> str:
+    return "" if summary.low is None else f"{summary.low:.3f} to {summary.high:.3f}"
+
+
+def _p(value: float | None) -> str:
+    return "" if value is None else "< 0.0001" if value < 1e-4 else f"{value:.4f}"
+
+
+def _counted(number: int, one: str) -> str:
+    return f"{number} {one}{'' if number == 1 else 's'}"

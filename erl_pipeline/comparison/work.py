@@ -1,0 +1,84 @@
+"""One run of a comparison: whether it is done, doing it, and reading what it gave."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+from erl_pipeline.comparison.design import ComparedRun
+from erl_pipeline.comparison.training import TrainingFigures, training_figures
+from erl_pipeline.evaluation.history import CurvePoint, learning_curve, read_history, test_evaluations
+from erl_pipeline.plan.listener import Listener
+from erl_pipeline.plan.plan import Plan
+from erl_pipeline.runs.columns import method_columns
+from erl_pipeline.runs.config import refuse_other_settings
+from erl_pipeline.runs.driver import carry_out, open_run
+from erl_pipeline.runs.on_test import evaluate_on_test, plan_on_test
+from erl_pipeline.runs.planning import plan_for, recorded_ids
+from erl_pipeline.runs.run_plans import plan_run
+from erl_pipeline.runs.train import train
+from storage.artifacts.store import ArtifactStore
+from storage.runs.run import RunStore
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a worker process is to do: train a run to a number of iterations, and evaluate its checkpoints on
+    the test tasks. With 0 iterations it makes what comes before the first, which all runs share."""
+
+    run: ComparedRun
+    store_uri: str
+    iterations: int
+
+
+def carry_on(task: Task, listener: Listener, stop: threading.Event) -> None:
+    """Do what is left of a task; what is committed is reused.
+
+    Raises whatever a stage raises, RunBusy where another process works on the run, and Interrupted when
+    `stop` is set.
+    """
+    run = task.run
+    with open_run(run.config, task.store_uri, listener, stop) as opened:
+        if task.iterations == 0:
+            carry_out(opened, plan_run(run.config, run.sources, iterations=0), frozenset())
+        else:
+            train(opened, task.iterations)
+            evaluate_on_test(opened, _plan(task, opened.run.name))
+
+
+def is_done(task: Task) -> bool:
+    """Whether the run's ledger has all of the task.
+
+    Raises ConfigError where the run exists with other settings.
+    """
+    runs = RunStore(task.store_uri)
+    run = task.run
+    if run.config.name not in runs.list():
+        return False
+    stored = runs.open(run.config.name)
+    refuse_other_settings(stored, run.config)
+    recorded = recorded_ids(stored.recorded())
+    if task.iterations == 0:
+        plan = plan_run(run.config, run.sources, iterations=0)
+        return all(recorded.get(node.place) == node.artifact_id for node in plan.nodes)
+    plan = _plan(task, run.config.name)
+    nodes = [*plan.nodes, *plan_on_test(run.config, run.sources, plan).nodes]
+    return all(recorded.get(node.place) == node.artifact_id for node in nodes)
+
+
+def read_curve(run: ComparedRun, store_uri: str) -> list[CurvePoint]:
+    """The learning curve of a run on the test tasks. Raises StoreError where an artifact is missing."""
+    history = read_history(ArtifactStore(store_uri), RunStore(store_uri).open(run.config.name))
+    return learning_curve(history, test_evaluations(history))
+
+
+def read_training(run: ComparedRun, store_uri: str, iterations: int) -> TrainingFigures:
+    """What happened in the training of a run. Raises StoreError where an artifact is missing or damaged."""
+    store = ArtifactStore(store_uri)
+    history = read_history(store, RunStore(store_uri).open(run.config.name))
+    return training_figures(store, history, method_columns(run.config), iterations)
+
+
+def _plan(task: Task, name: str) -> Plan:
+    stored = RunStore(task.store_uri).open(name)
+    return plan_for(task.store_uri, stored, task.run.config, task.iterations, sources=task.run.sources)

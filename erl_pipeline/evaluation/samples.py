@@ -1,0 +1,247 @@
+"""What became of every sample of a run: issued, generated, trained, or dropped for which reason."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import polars as pl
+
+from erl_pipeline.stages.rollout_counts import trajectories_by_role
+from erl_pipeline.trainers.sequences import DISTILLED
+from storage.artifacts.manifest import Manifest
+from storage.artifacts.store import ArtifactStore
+from storage.lineage.trained_on import record_file, training_data, trajectory_files
+from storage.runs.run import Run
+from storage.tables.parquet import scan_files
+from storage.tables.sft import SFT
+from storage.tables.training_record import scan_training_records
+from storage.tables.trajectories import TRAJECTORIES
+
+TRAINED = "trained"
+NO_RECORD, NOT_GIVEN = "no_record", "not_given"
+"""Why a sample has no row in a training record: there is none (no update yet, or one from before there were
+records), or the update was not given the sample (a role that the method never trains)."""
+
+_FILE = "file"
+_PLACE = ("iteration", "role")
+
+
+@dataclass(frozen=True)
+class SampleCount:
+    """Samples of one iteration and role.
+
+    `issued` is what the sampling stage counted while it played, or what the manifest of a dataset says;
+    `generated` are the rows that are there. Every generated row is `trained` or `dropped`, by reason.
+    """
+
+    iteration: int
+    role: str
+    issued: int
+    generated: int
+    trained: int
+    dropped: dict[str, int]
+
+
+@dataclass(frozen=True)
+class SampleReport:
+    """The counts by iteration and role, and every place where they do not add up, in words."""
+
+    counts: list[SampleCount]
+    problems: list[str]
+
+
+@dataclass
+class _Sources:
+    """Where the samples of the iterations and the records of their updates lie."""
+
+    issued: Counter[tuple[int, str]] = field(default_factory=Counter)
+    samples: dict[Path, list[int]] = field(default_factory=dict)
+    datasets: dict[Path, list[int]] = field(default_factory=dict)
+    records: dict[Path, list[int]] = field(default_factory=dict)
+    updates: list[tuple[int, Path, Manifest]] = field(default_factory=list)
+
+
+def count_samples(store: ArtifactStore, run: Run, iteration: int | None = None) -> SampleReport:
+    """Follow every sample of a run's iterations, or of one of them, to an update or to a reason.
+
+    Rows of a supervised dataset are counted as samples of the role `distilled`. Iterations are those of the
+    run that trains: an offline run counts stored rollouts where it trains on them.
+    """
+    sources = _sources(store, run, iteration)
+    records = _rows(
+        scan_training_records, sources.records, ("trajectory_id", "sft_row_id", "role", "not_trained")
+    )
+    reinforced, supervised = (
+        records.filter(pl.col("sft_row_id").is_null()),
+        records.filter(pl.col("sft_row_id").is_not_null()),
+    )
+    samples = _rows(_scan_trajectories, sources.samples, ("trajectory_id", "role"))
+    dataset = _rows(_scan_sft, sources.datasets, ("sft_row_id",)).with_columns(role=pl.lit(DISTILLED))
+    counted, strange = zip(
+        _outcomes(samples, reinforced, "trajectory_id"),
+        _outcomes(dataset, supervised, "sft_row_id"),
+        strict=True,
+    )
+    outcomes = pl.concat(counted).collect()
+    counts = _counts(outcomes, sources.issued)
+    problems = [
+        *_disagreements(counts),
+        *_strangers(pl.concat(strange).collect()),
+        *(problem for each in sources.updates for problem in _update_problems(*each)),
+    ]
+    return SampleReport(counts, problems)
+
+
+def _sources(store: ArtifactStore, run: Run, wanted: int | None) -> _Sources:
+    sources = _Sources()
+    find = cache(store.find)
+    given: dict[int, dict[str, None]] = {}
+    for entry in run.stages():
+        if entry.iteration is None or wanted not in (None, entry.iteration):
+            continue
+        manifest = find(entry.artifact_id)
+        if entry.kind == "rollouts":
+            given.setdefault(entry.iteration, {})[entry.artifact_id] = None
+        if entry.kind != "checkpoint" or manifest is None:
+            continue
+        data = training_data(find, [entry.artifact_id])
+        # Of a dataset the rows are what is trained; the trajectories behind them are counted for themselves.
+        datasets = [each for each in data if _holds(find(each), SFT.name)]
+        name = record_file(manifest)
+        if name is not None:
+            path = store.open_file(manifest, name)
+            sources.records.setdefault(path, []).append(entry.iteration)
+            sources.updates.append((entry.iteration, path, manifest))
+            for each in [each for each in datasets if each in manifest.inputs.values()]:
+                _add_dataset(store, sources, entry.iteration, find(each))
+        if not datasets:
+            given.setdefault(entry.iteration, {}).update(dict.fromkeys(data))
+    for iteration, artifact_ids in given.items():
+        listed = {each: None for one in artifact_ids for each in (one, *training_data(find, [one]))}
+        for path in trajectory_files(store, find, listed):
+            sources.samples.setdefault(path, []).append(iteration)
+        for artifact_id in artifact_ids:
+            manifest = find(artifact_id)
+            if manifest is not None and manifest.kind == "rollouts":
+                for role, count in trajectories_by_role(manifest.counters).items():
+                    sources.issued[iteration, role] += count
+    return sources
+
+
+def _holds(manifest: Manifest | None, table: str) -> bool:
+    return manifest is not None and any(entry.table == table for entry in manifest.files)
+
+
+def _add_dataset(store: ArtifactStore, sources: _Sources, iteration: int, manifest: Manifest | None) -> None:
+    for entry in () if manifest is None else manifest.files:
+        if manifest is not None and entry.table == SFT.name:
+            sources.datasets.setdefault(store.open_file(manifest, entry.path), []).append(iteration)
+            sources.issued[iteration, DISTILLED] += entry.rows or 0
+
+
+def _scan_trajectories(paths: Sequence[Path], path_column: str) -> pl.LazyFrame:
+    return scan_files(paths, TRAJECTORIES, path_column)
+
+
+def _scan_sft(paths: Sequence[Path], path_column: str) -> pl.LazyFrame:
+    return scan_files(paths, SFT, path_column)
+
+
+def _rows(
+    scan: Callable[[Sequence[Path], str], pl.LazyFrame],
+    files: dict[Path, list[int]],
+    columns: Sequence[str],
+) -> pl.LazyFrame:
+    """Columns of all rows, with the `iteration` that used each: twice where two did."""
+    uses = pl.LazyFrame(
+        [(str(path), iteration) for path, iterations in files.items() for iteration in iterations],
+        schema={_FILE: pl.String, "iteration": pl.Int64},
+        orient="row",
+    )
+    return scan(list(files), _FILE).select(*columns, _FILE).join(uses, on=_FILE).drop(_FILE)
+
+
+def _outcomes(samples: pl.LazyFrame, records: pl.LazyFrame, key: str) -> tuple[pl.LazyFrame, pl.LazyFrame]:
+    """How many samples of each iteration and role have which `outcome`; and how many recorded rows are of no
+    sample."""
+    named = ["iteration", key]
+    samples = samples.unique(named, maintain_order=False)
+    # A sample that several updates were given was trained when one of them trained it.
+    of_sample = records.group_by(named).agg(
+        reason=pl.when(pl.col("not_trained").is_null().any())
+        .then(pl.lit(TRAINED))
+        .otherwise(pl.col("not_trained").first())
+    )
+    recorded = records.select("iteration").unique().with_columns(recorded=pl.lit(True))
+    missing = pl.when(pl.col("recorded")).then(pl.lit(NOT_GIVEN)).otherwise(pl.lit(NO_RECORD))
+    outcomes = (
+        samples.join(of_sample, on=named, how="left")
+        .join(recorded, on="iteration", how="left")
+        .with_columns(outcome=pl.coalesce("reason", missing))
+        .group_by(*_PLACE, "outcome")
+        .agg(rows=pl.len())
+    )
+    strange = records.join(samples, on=named, how="anti").group_by(*_PLACE).agg(rows=pl.len())
+    return outcomes, strange
+
+
+def _counts(outcomes: pl.DataFrame, issued: Counter[tuple[int, str]]) -> list[SampleCount]:
+    by_place: dict[tuple[int, str], dict[str, int]] = {place: {} for place in issued}
+    for iteration, role, outcome, rows in outcomes.sort(*_PLACE, "outcome").iter_rows():
+        by_place.setdefault((iteration, role), {})[outcome] = rows
+    return [
+        SampleCount(
+            iteration,
+            role,
+            # Rows that no list of rollouts counted, such as replayed ones, were issued by being there.
+            issued=issued.get((iteration, role), sum(found.values())),
+            generated=sum(found.values()),
+            trained=found.get(TRAINED, 0),
+            dropped={reason: count for reason, count in found.items() if reason != TRAINED},
+        )
+        for (iteration, role), found in sorted(by_place.items())
+    ]
+
+
+def _disagreements(counts: Sequence[SampleCount]) -> list[str]:
+    return [
+        f"iteration {each.iteration}, {each.role}: {each.issued:,} issued and {each.generated:,} generated"
+        for each in counts
+        if each.issued != each.generated
+    ]
+
+
+def _strangers(strange: pl.DataFrame) -> list[str]:
+    return [
+        f"iteration {iteration}, {role}: of the rows in the training record {rows:,} "
+        f"{'is' if rows == 1 else 'are'} of no sample of the iteration"
+        for iteration, role, rows in strange.sort(*_PLACE).iter_rows()
+    ]
+
+
+def _update_problems(iteration: int, record: Path, manifest: Manifest) -> list[str]:
+    """Where the record of an update differs from what the trainer counted."""
+    rows = scan_training_records([record]).select(
+        given=pl.len(),
+        tokens=pl.col("trained_tokens").sum(),
+    )
+    found = rows.collect().row(0, named=True)
+    counters = manifest.counters
+    dropped = sum(count for name, count in counters.items() if name.startswith("dropped_"))
+    given = counters.get("sequences", counters.get("rows", 0)) + dropped
+    where = f"iteration {iteration}, checkpoint {manifest.artifact_id[:12]}"
+    problems = []
+    if found["given"] != given:
+        problems.append(
+            f"{where}: the trainer counted {given:,} sequences, its record has {found['given']:,}"
+        )
+    if found["tokens"] != counters.get("trained_tokens", 0):
+        problems.append(
+            f"{where}: the trainer counted {counters.get('trained_tokens', 0):,} trained tokens, its record "
+            f"{found['tokens']:,}"
+        )
+    return problems

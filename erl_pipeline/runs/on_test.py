@@ -1,0 +1,36 @@
+"""Evaluations of a run on the third split of the tasks, which training leaves alone."""
+
+from __future__ import annotations
+
+from erl_pipeline.config.run import RunConfig
+from erl_pipeline.plan.plan import POLICY, Place, Plan
+from erl_pipeline.plan.planner import Planner
+from erl_pipeline.plan.sources import Sources, read_sources
+from erl_pipeline.runs.driver import OpenRun, carry_out
+from erl_pipeline.stages.evaluate import EVALUATE
+from erl_pipeline.stages.evaluate_on_test import plan_test_evaluation, plan_test_tasks
+
+
+def plan_on_test(config: RunConfig, sources: Sources, trained: Plan) -> Plan:
+    """Evaluations on the test tasks after the iterations with an evaluation on the held-out ones.
+
+    Args:
+        trained: the plan of the run, whose checkpoints are in the store when this one is executed.
+    """
+    states = {
+        iteration: state
+        for iteration, state in enumerate(trained.states)
+        if Place(iteration, EVALUATE.name, "") in trained.by_place
+    }
+    checkpoints = {state.models[POLICY] for state in states.values()}
+    bases = {each for state in states.values() for each in state.bases.values()}
+    planner = Planner(config, sources, external=frozenset(checkpoints | bases))
+    tasks = plan_test_tasks(planner)
+    for iteration, state in states.items():
+        plan_test_evaluation(planner, state, iteration, tasks)
+    return Plan(tuple(planner.nodes), trained.states)
+
+
+def evaluate_on_test(opened: OpenRun, trained: Plan) -> None:
+    """Execute these evaluations for a run whose training is done; what is committed is reused."""
+    carry_out(opened, plan_on_test(opened.config, read_sources(opened.config), trained), frozenset())

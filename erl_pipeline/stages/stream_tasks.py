@@ -1,0 +1,61 @@
+"""The tasks of a streamed evaluation: streams of held-out tasks in held-out realms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.config.installed import plugins
+from erl_pipeline.config.stream import StreamConfig
+from erl_pipeline.environments.interface import Task
+from storage.errors import InputError
+
+
+@dataclass(frozen=True)
+class StreamedTask:
+    """A task with its place in a streamed evaluation.
+
+    `realm` and `stream` count from 0, `encounter` from 1. `lesson` is the true note of its realm, `foreign`
+    that of another one.
+    """
+
+    task: Task
+    realm: int
+    stream: int
+    encounter: int
+    lesson: str
+    foreign: str
+
+
+def other_realm(realm: int, stream: int, realms: int) -> int:
+    """The realm whose note a stream is given as another's; the streams of a realm take turns."""
+    return (realm + 1 + stream % (realms - 1)) % realms
+
+
+def stream_tasks(environment: PluginSettings, seed: int, shape: StreamConfig) -> list[StreamedTask]:
+    """The tasks of all streams, realm by realm and stream by stream; `seed` is the run's.
+
+    Raises InputError where the environment holds too few realms out.
+    """
+    offered = plugins("environments")[environment.type].value.streams
+    held_out = () if offered is None else offered.realms(environment)
+    if offered is None or len(held_out) < shape.realms:
+        raise InputError(
+            f"evaluation.stream.realms: {shape.realms} are asked for, but environment {environment.type} "
+            f"holds {len(held_out)} out; ask for fewer"
+        )
+    by_realm = offered.tasks(environment, seed, shape.realms, shape.streams * shape.encounters)
+    tasks = [by_realm[name] for name in held_out[: shape.realms]]
+    lessons = [offered.lesson(environment, of_realm[0]) for of_realm in tasks]
+    return [
+        StreamedTask(
+            task=task,
+            realm=realm,
+            stream=number // shape.encounters,
+            encounter=number % shape.encounters + 1,
+            lesson=lessons[realm],
+            foreign=lessons[other_realm(realm, number // shape.encounters, shape.realms)],
+        )
+        for realm, of_realm in enumerate(tasks)
+        for number, task in enumerate(of_realm)
+    ]

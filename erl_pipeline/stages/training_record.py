@@ -1,0 +1,70 @@
+"""The rows of an update's training record: what is known of each sequence, and what was done with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from erl_pipeline.trainers.record import SequenceRecord
+
+if TYPE_CHECKING:
+    from erl_pipeline.trainers.sequences import TrainingSequence
+    from storage.tables.sft import SftRow
+    from storage.tables.trajectories import Trajectory
+
+
+def reinforcement_rows(
+    trajectories: Sequence[Trajectory],
+    sequences: Sequence[TrainingSequence],
+    records: Sequence[SequenceRecord],
+) -> Iterator[Mapping[str, Any]]:
+    """A row for each trajectory; all three are in the same order.
+
+    Raises ValueError where the trainer reported more or fewer than it was given.
+    """
+    from storage.tables.training_record import REINFORCEMENT
+
+    for row, sequence, record in zip(trajectories, sequences, records, strict=True):
+        yield {
+            **vars(record),
+            "trajectory_id": row.trajectory_id,
+            "sft_row_id": None,
+            "kind": REINFORCEMENT,
+            "episode_id": row.episode_id,
+            "group_id": row.group_id,
+            "subgroup": row.subgroup,
+            "reward": row.reward,
+            "success": row.success,
+            "advantage": sequence.advantage,
+            "task_id": row.task_id,
+            "task_type": row.task_type,
+            "role": row.role,
+            "iteration": row.iteration,
+            "policy_version": row.policy_version,
+        }
+
+
+def supervised_rows(
+    rows: Sequence[SftRow], sequences: Sequence[TrainingSequence], records: Sequence[SequenceRecord]
+) -> Iterator[Mapping[str, Any]]:
+    """A row for each row of a dataset; all three are in the same order. Raises as `reinforcement_rows`."""
+    from storage.tables.training_record import SUPERVISED
+
+    for row, sequence, record in zip(rows, sequences, records, strict=True):
+        yield {
+            **vars(record),
+            "trajectory_id": row.trajectory_id,
+            "sft_row_id": row.sft_row_id,
+            "kind": SUPERVISED,
+            "episode_id": row.episode_id,
+            "group_id": None,
+            "subgroup": None,
+            "reward": None,
+            "success": None,
+            "advantage": None,
+            "task_id": row.task_id,
+            "task_type": row.task_type,
+            "role": sequence.role,
+            "iteration": row.iteration,
+            "policy_version": row.policy_version,
+        }

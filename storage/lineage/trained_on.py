@@ -1,0 +1,215 @@
+"""What a policy learned from: the training records of its line of checkpoints, and the rows behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+
+import polars as pl
+
+from storage.artifacts.manifest import Manifest
+from storage.artifacts.recipe import ArtifactKind
+from storage.artifacts.store import ArtifactStore
+from storage.errors import InputError
+from storage.lineage.graph import START, Link, walk
+from storage.tables.texts import said, says
+from storage.tables.training_record import TRAINING_RECORD, scan_training_records
+from storage.tables.trajectories import TRAJECTORIES, scan_trajectories
+
+FindManifest = Callable[[str], Manifest | None]
+"""Gives the manifest of an artifact; None where there is none."""
+
+DIRECTLY, INHERITED = "directly", "by inheritance"
+
+_NOT_DATA: tuple[ArtifactKind, ...] = ("checkpoint", "memory", "tasks", "evaluation")
+"""What a policy was not trained on, though its training or its data may have read it."""
+
+
+@dataclass(frozen=True)
+class LinePolicy:
+    """A checkpoint in the line of a policy, `depth` updates before it."""
+
+    manifest: Manifest
+    depth: int
+
+    @property
+    def record_file(self) -> str | None:
+        """Name of its training record; None where it has none."""
+        return record_file(self.manifest)
+
+
+@dataclass(frozen=True)
+class RowFilter:
+    """Which of the trained rows are asked for; None for all. `text` is looked for in what the policy said."""
+
+    role: str | None = None
+    task_type: str | None = None
+    success: bool | None = None
+    min_reward: float | None = None
+    iteration: int | None = None
+    """The one that sampled the row."""
+    text: str | None = None
+
+    @property
+    def wants_outcomes(self) -> bool:
+        """Whether rewards are asked for, which supervised rows do not have of their own."""
+        return self.success is not None or self.min_reward is not None
+
+
+def record_file(manifest: Manifest) -> str | None:
+    """Name of a checkpoint's training record; None for one that was not trained, or before there were
+    records."""
+    return next((entry.path for entry in manifest.files if entry.table == TRAINING_RECORD.name), None)
+
+
+def training_data(find: FindManifest, checkpoints: Iterable[str]) -> list[str]:
+    """Artifacts that the training of checkpoints read, and what those list or were made of, up to the
+    trajectories; the nearest first."""
+
+    def links(artifact_id: str) -> list[Link]:
+        manifest = find(artifact_id)
+        if manifest is None or manifest.kind == "trajectories":
+            return []
+        return [link for link in manifest.inputs.items() if _kind(find, link[1]) not in _NOT_DATA]
+
+    begun = dict.fromkeys(checkpoints, START)
+    return [each for each in walk(begun, links) if each not in begun]
+
+
+def trajectory_files(store: ArtifactStore, find: FindManifest, artifact_ids: Iterable[str]) -> list[Path]:
+    """The trajectories that artifacts have in Parquet; those that have some are verified."""
+    files = []
+    for artifact_id in artifact_ids:
+        manifest = find(artifact_id)
+        if manifest is not None and any(entry.table == TRAJECTORIES.name for entry in manifest.files):
+            artifact = store.open_found(manifest)
+            files += [artifact.rows_path(e.path) for e in manifest.files if e.table == TRAJECTORIES.name]
+    return files
+
+
+def _kind(find: FindManifest, artifact_id: str) -> ArtifactKind | None:
+    manifest = find(artifact_id)
+    return None if manifest is None else manifest.kind
+
+
+class TrainedOn:
+    """What a policy learned from, whichever run its checkpoints and rows were made by.
+
+    Records are read lazily; trajectories are opened only where a filter or `texts` needs them.
+
+    Raises InputError where there is no such artifact, or it is no checkpoint.
+    """
+
+    def __init__(self, store: ArtifactStore, checkpoint_id: str) -> None:
+        self._store = store
+        self._find = cache(store.find)
+        manifest = self._find(checkpoint_id)
+        if manifest is None:
+            raise InputError(f"no artifact {checkpoint_id} in store {store.uri}.")
+        if manifest.kind != "checkpoint":
+            raise InputError(
+                f"artifact {checkpoint_id} ({manifest.stage}) is of kind {manifest.kind}; give a checkpoint."
+            )
+        visits = walk({checkpoint_id: START}, self._parents)
+        found = [(self._find(each), visit.depth) for each, visit in visits.items()]
+        self.line = [LinePolicy(each, depth) for each, depth in found if each is not None]
+        """The policy and those that it was trained from, the newest first."""
+
+    @property
+    def without_record(self) -> list[LinePolicy]:
+        """Policies of the line that were trained, and whose training left no record."""
+        return [
+            policy
+            for policy in self.line
+            if policy.record_file is None and self._data_of([policy.manifest.artifact_id])
+        ]
+
+    def rows(self, wanted: RowFilter) -> pl.LazyFrame:
+        """The rows that were trained, by policy, the newest first.
+
+        Columns: those of the training record, `policy` (the checkpoint that they gave), `depth` and `how`
+        (`DIRECTLY` or `INHERITED`). Rewards of supervised rows are those of their attempts where a filter
+        asks for them, else null.
+        """
+        rows = self._records.filter(pl.col("not_trained").is_null())
+        for name in ("role", "task_type", "iteration"):
+            value = getattr(wanted, name)
+            if value is not None:
+                rows = rows.filter(pl.col(name) == value)
+        if wanted.wants_outcomes:
+            rows = self._with_outcomes(rows)
+        if wanted.success is not None:
+            rows = rows.filter(pl.col("success") == wanted.success)
+        if wanted.min_reward is not None:
+            rows = rows.filter(pl.col("reward") >= pl.lit(wanted.min_reward, pl.Float32))
+        if wanted.text is not None:
+            speaking = self._trajectories(self._recorded).filter(says(wanted.text)).select("trajectory_id")
+            rows = rows.join(speaking, on="trajectory_id", how="semi", maintain_order="left")
+        return rows
+
+    def texts(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The rows with rewards, and with the `text` that the policy said; null where it was pruned.
+
+        Only the trajectories that these rows' policies were trained on are opened.
+        """
+        ids = pl.col("trajectory_id").is_in(rows["trajectory_id"].unique().implode())
+        found = self._trajectories(rows["policy"].unique().to_list()).filter(ids)
+        texts = found.select(
+            "trajectory_id", text=said(), reward_then="reward", success_then="success"
+        ).unique("trajectory_id")
+        joined = rows.lazy().join(texts, on="trajectory_id", how="left", maintain_order="left")
+        return joined.with_columns(_own_or_then("reward"), _own_or_then("success")).drop(*_THEN).collect()
+
+    @cached_property
+    def _recorded(self) -> list[str]:
+        return [policy.manifest.artifact_id for policy in self.line if policy.record_file is not None]
+
+    @cached_property
+    def _records(self) -> pl.LazyFrame:
+        paths = {
+            self._store.open_file(policy.manifest, name): policy
+            for policy in self.line
+            if (name := policy.record_file) is not None
+        }
+        policies = {str(path): policy.manifest.artifact_id for path, policy in paths.items()}
+        depths = {policy.manifest.artifact_id: policy.depth for policy in paths.values()}
+        rows = scan_training_records(list(paths), path_column="policy")
+        rows = rows.with_columns(pl.col("policy").replace(policies))
+        depth = pl.col("policy").replace_strict(depths, return_dtype=pl.Int32)
+        how = pl.when(depth == 0).then(pl.lit(DIRECTLY)).otherwise(pl.lit(INHERITED))
+        return rows.with_columns(depth=depth, how=how)
+
+    def _with_outcomes(self, rows: pl.LazyFrame) -> pl.LazyFrame:
+        """Rewards of the rows that have none of their own, from the attempts that they were made of."""
+        lacking = rows.filter(pl.col("reward").is_null()).select("policy").unique().collect()["policy"]
+        if lacking.is_empty():
+            return rows
+        then = (
+            self._trajectories(lacking)
+            .select("trajectory_id", reward_then="reward", success_then="success")
+            .unique("trajectory_id")
+        )
+        joined = rows.join(then, on="trajectory_id", how="left", maintain_order="left")
+        return joined.with_columns(_own_or_then("reward"), _own_or_then("success")).drop(*_THEN)
+
+    def _trajectories(self, policies: Iterable[str]) -> pl.LazyFrame:
+        """All trajectories that the training of these policies read, itself or by way of a dataset."""
+        return scan_trajectories(trajectory_files(self._store, self._find, self._data_of(policies)))
+
+    def _parents(self, artifact_id: str) -> list[Link]:
+        manifest = self._find(artifact_id)
+        inputs = {} if manifest is None else manifest.inputs
+        return [link for link in inputs.items() if _kind(self._find, link[1]) == "checkpoint"]
+
+    def _data_of(self, policies: Iterable[str]) -> list[str]:
+        return training_data(self._find, policies)
+
+
+_THEN = ("reward_then", "success_then")
+"""Columns of the attempt that a row was made of."""
+
+
+def _own_or_then(name: str) -> pl.Expr:
+    return pl.coalesce(pl.col(name), pl.col(f"{name}_then")).alias(name)

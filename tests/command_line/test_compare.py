@@ -1,0 +1,198 @@
+"""A small real comparison, and what stops, kills and breaks one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.command_line.invoke import Result, invoke
+from tests.erl_pipeline.comparison.designs import write_arms, write_base
+from tests.erl_pipeline.runs.small_runs import hashes
+
+ROOT = Path(__file__).parents[2]
+RUNS = [f"small.{arm}.seed{seed}" for seed in (0, 1) for arm in ("erl", "rlvr")]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A folder with a configuration, a finished comparison of it, and what that printed."""
+
+    folder: Path
+    printed: Result
+
+    @property
+    def document(self) -> Any:
+        """What it wrote for programs."""
+        return json.loads((self.folder / "out" / "comparison.json").read_text())
+
+
+def words(folder: Path, store: str = "store") -> list[str | Path]:
+    """The command for two arms and two seeds, side by side."""
+    base, to = folder / "small.yaml", ["--store", folder / store, "--output", folder / "out"]
+    return ["compare", base, "--methods", "erl,rlvr", "--seeds", "2", "--jobs", "2", *to]
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
+    folder = tmp_path_factory.mktemp("compared")
+    write_base(folder)
+    printed = invoke(*words(folder))
+    assert printed.status == 0, printed.errors
+    return Compared(folder, printed)
+
+
+def without_times(document: Any) -> Any:
+    """The arms of a document without how long they took."""
+    for arm in document["arms"].values():
+        for seed in arm["seeds"].values():
+            del seed["measures"]["seconds_at_tokens"]
+            for point in seed["curve"]:
+                del point["seconds"]
+    return document["arms"], [
+        (row["arm"], row["difference"]["by_seed"])
+        for rows in document["differences"].values()
+        for row in rows
+    ]
+
+
+def test_all_arms_are_read_off_at_equal_tokens_and_steps(compared: Compared) -> None:
+    document = compared.document
+    assert (document["baseline"], document["seeds"], document["failures"]) == ("erl", [0, 1], [])
+    assert document["test_tasks"] == 6
+    tokens = document["budgets"]["generated_tokens"]
+    curves = [seed["curve"] for arm in document["arms"].values() for seed in arm["seeds"].values()]
+    assert len(curves) == 4
+    assert all(curve[0]["iteration"] == 0 and curve[-1]["generated_tokens"] >= tokens for curve in curves)
+    # RLVR generates fewer tokens in an iteration, so that its runs went on until they had spent as many.
+    assert min(curve[-1]["iteration"] for curve in curves[2:]) > 2
+
+
+def test_all_runs_begin_with_one_checkpoint_that_was_made_once(compared: Compared) -> None:
+    starts = {
+        artifact_id
+        for run in RUNS
+        for artifact_id in hashes(compared.folder / "store", run)
+        if (compared.folder / "store/artifacts/bootstrap" / artifact_id).exists()
+    }
+    assert len(starts) == 1
+    assert len(list((compared.folder / "store/artifacts/bootstrap").iterdir())) == 1
+
+
+def test_tables_name_the_number_of_comparisons(compared: Compared) -> None:
+    page = (compared.folder / "out" / "comparison.md").read_text()
+    for text in (compared.printed.output, page):
+        assert "1 comparison in this table, 4 in all tables of differences." in text
+        assert "erl - rlvr" in text
+        assert "reward, second attempt" in text
+    assert compared.document["comparisons"] == 4
+
+
+def test_charts_are_written_for_success_rewards_and_numbers_of_training(compared: Compared) -> None:
+    names = {path.stem for path in (compared.folder / "out").glob("*.svg")}
+    assert {"success_by_tokens", "success_by_steps", "rewards_erl", "rewards_rlvr"} <= names
+    assert any("success_second_attempt" in name for name in names)
+    assert (compared.folder / "out" / "success_by_tokens.svg").read_text().startswith("<svg")
+
+
+def test_a_finished_comparison_is_answered_from_the_store(compared: Compared) -> None:
+    again = invoke(*words(compared.folder), "--json")
+    assert "4 of 4 runs are finished already." in again.errors
+    assert "[1 of" not in again.errors
+    assert without_times(again.json) == without_times(compared.document)
+
+
+def test_an_arm_that_fails_is_told_of_and_the_others_are_compared(compared: Compared) -> None:
+    # There are 32 training tasks.
+    path = write_arms(
+        compared.folder, erl={}, broken={"rollouts.tasks_per_iteration": 99}, bare={"method.memory": False}
+    )
+    result = invoke(
+        *("compare", path, "--seeds", "2", "--jobs", "2", "--store", compared.folder / "store"),
+        *("--output", compared.folder / "broken", "--json"),
+    )
+    assert result.status == 1
+    assert "small.broken.seed0: failed: rollouts.tasks_per_iteration: 99 tasks are asked for" in result.errors
+    assert "2 runs failed; the same command tries again." in result.errors
+    assert [failure["run"] for failure in result.json["failures"]] == [
+        "small.broken.seed0",
+        "small.broken.seed1",
+    ]
+    assert [row["arm"] for row in result.json["differences"]["area_by_tokens"]] == ["bare"]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--seeds", "1"], "--seeds 1: allowed are 2 and more"),
+        (["--methods", "erl,ppo"], "arm ppo: no such arm"),
+        (["--set", "environment.test_boards=null"], "set environment.test_boards: 256"),
+        (["--set", "rollouts.group_size=3"], "run small.erl.seed0 exists with other settings"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_before_anything_is_trained(
+    compared: Compared, options: list[str], problem: str
+) -> None:
+    refused = invoke(*words(compared.folder), *options)
+    assert refused.status == 2
+    assert problem in refused.errors
+    assert "[1 of" not in refused.errors
+
+
+@pytest.mark.slow
+def test_a_comparison_that_was_stopped_and_killed_ends_with_the_same_figures(compared: Compared) -> None:
+    store = compared.folder / "killed"
+    stopped = begin(compared.folder)
+    wait_for(stopped, store, "rollout_shard")
+    os.killpg(stopped.pid, signal.SIGINT)
+    _, errors = stopped.communicate(timeout=120)
+    assert (stopped.returncode, "continue with:" in errors) == (130, True)
+
+    killed = begin(compared.folder)
+    wait_for(killed, store, "update_policy")
+    killed.kill()  # Its workers see that it is gone, and end.
+    killed.communicate(timeout=120)
+    wait_until_gone(killed.pid)
+
+    done = invoke(*words(compared.folder, "killed"))
+    assert done.status == 0, done.errors
+    for run in RUNS:
+        assert hashes(store, run) == hashes(compared.folder / "store", run)
+
+
+def begin(folder: Path) -> subprocess.Popen[str]:
+    """The same command in a process group of its own, on another store."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "command_line.main", *map(str, words(folder, "killed"))],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        start_new_session=True,
+    )
+
+
+def wait_for(process: subprocess.Popen[str], store: Path, stage: str) -> None:
+    """Wait until an artifact of a stage is committed."""
+    while not list((store / "artifacts" / stage).glob("*/manifest.json")):
+        assert process.poll() is None, "it ended before"
+        time.sleep(0.01)
+
+
+def wait_until_gone(group: int) -> None:
+    """Wait until no process of a group is left."""
+    for _ in range(600):
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.1)
+    raise AssertionError("a worker outlived its driver")

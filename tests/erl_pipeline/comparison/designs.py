@@ -1,0 +1,27 @@
+"""A configuration whose comparison takes seconds, as a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.command_line.invoke import SMALL
+
+
+def write_base(folder: Path, **environment: Any) -> Path:
+    """A run of seconds, with test boards unless `environment` says otherwise."""
+    settings = yaml.safe_load(SMALL)
+    settings["environment"] |= {"test_boards": 6, **environment}
+    settings["fine_tune"] = {"steps": 1}
+    path = folder / "small.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    return path
+
+
+def write_arms(folder: Path, **arms: dict[str, Any]) -> Path:
+    """A comparison file beside the base."""
+    path = folder / "arms.yaml"
+    path.write_text(yaml.safe_dump({"comparison": {"base": "small.yaml", "arms": arms}}, sort_keys=False))
+    return path

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from erl_pipeline.comparison.arms import Arm
+from erl_pipeline.comparison.budgets import Budgets
+from erl_pipeline.comparison.design import Design
+from erl_pipeline.comparison.differences import arm_differences
+from erl_pipeline.comparison.measures import measure
+from erl_pipeline.comparison.result import ArmResult, Failure, Result
+from erl_pipeline.comparison.tables import markdown, tables, warnings
+from tests.erl_pipeline.comparison.curves import curve
+
+
+def result(tokens_of_b: int, *failures: Failure) -> Result:
+    """Two arms of two seeds each; `b` generates so many tokens in an iteration, `a` 100."""
+    budgets = Budgets(generated_tokens=200, optimizer_steps=8)
+    curves = {
+        "a": {0: curve(100, 0.2, 0.4, 0.8), 1: curve(100, 0.2, 0.6, 0.8)},
+        "b": {
+            0: curve(tokens_of_b, 0.2, 0.4, 0.4, 0.4, 0.4),
+            1: curve(tokens_of_b, 0.2, 0.2, 0.4, 0.4, 0.4),
+        },
+    }
+    measures = {
+        arm: {seed: measure(each, budgets) for seed, each in seeds.items()} for arm, seeds in curves.items()
+    }
+    return Result(
+        design=Design("lake", "lake.yaml", (Arm("a"), Arm("b")), "a", (0, 1), 2, ()),
+        budgets=budgets,
+        test_tasks=10,
+        arms={arm: ArmResult(curves[arm], measures[arm], {}) for arm in curves},
+        differences=arm_differences(measures, "a"),
+        failures=failures,
+    )
+
+
+def test_success_has_means_and_intervals_over_seeds() -> None:
+    success = tables(result(100))[0]
+    # Areas by tokens: a has (0.3 + 0.6) / 2 and (0.4 + 0.7) / 2, b (0.3 + 0.4) / 2 and (0.2 + 0.3) / 2.
+    # Half widths 12.706 * 0.05.
+    assert success.rows[0]["area by tokens"] == "0.500 (-0.135 to 1.135)"
+    assert success.rows[1]["area by tokens"] == "0.300 (-0.335 to 0.935)"
+    assert success.rows[1]["success at the steps"] == "0.400 (0.400 to 0.400)"
+
+
+def test_each_table_of_differences_says_how_many_comparisons_there_are() -> None:
+    area = tables(result(100))[1]
+    assert area.title == "Differences: area by tokens"
+    # +0.1 and +0.3: mean 0.2, t = 2, p = 1 - 2 / pi * atan(2). Of the four p values in all tables two are 0
+    # (success differs by 0.4 in both seeds), so that this one counts twice.
+    assert area.rows == [
+        {
+            "difference": "a - b",
+            "seeds": "2",
+            "mean": "+0.200",
+            "95 % interval": "-1.071 to 1.471",
+            "p": "0.2952",
+            "p, Holm": "0.2952",
+            "p, Holm over all tables": "0.5903",
+        }
+    ]
+    assert area.note.startswith("1 comparison in this table, 4 in all tables of differences.")
+
+
+def test_arms_that_do_not_spend_alike_are_told_of() -> None:
+    assert warnings(result(100)) == warnings(result(95)) == []
+    # 200 tokens in four iterations of four steps, where a needs two.
+    assert warnings(result(50)) == [
+        "At the token budget b has made 16 optimizer steps and a 8, so that it generates 0.50 times the "
+        "tokens for a step. Give it 2.00 times the episodes (rollouts.group_size) to have both equal."
+    ]
+
+
+def test_failed_runs_have_a_table_of_their_own() -> None:
+    failure = Failure("lake.c.seed0", "c", 0, "no tasks")
+    last = tables(result(100, failure))[-1]
+    assert last.rows == [{"failed run": "lake.c.seed0", "reason": "no tasks"}]
+    assert markdown(replace(last, note="")) == (
+        "## Failures\n\n| failed run | reason |\n|---|---|\n| lake.c.seed0 | no tasks |"
+    )
