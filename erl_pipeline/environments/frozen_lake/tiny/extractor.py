@@ -24,6 +24,7 @@ from erl_pipeline.environments.tiny_parts import Demonstration, TinyParts
 
 _MERGES = 0.2  # share of demonstrations that merge
 _MOST_MERGED = 10
+_AT_ONCE = 2  # demonstrations that count as one, as an attempt and its reflections do
 _FALSE_LESSON = 0.25  # share of lessons that are of another world
 
 
@@ -45,10 +46,12 @@ def tiny_extractor(settings: FrozenLakeConfig) -> TinyParts | None:
     ) -> Iterator[Sequence[Demonstration]]:
         boards = generate_boards(settings, "training", settings.training_boards)
         while True:
-            if stream.random() < _MERGES:
-                yield [demonstrate_merge(stream, settings)]
-            else:
-                yield [demonstrate_extraction(stream, settings, cold_start, boards)]
+            yield [
+                demonstrate_merge(stream, settings)
+                if stream.random() < _MERGES
+                else demonstrate_extraction(stream, settings, cold_start, boards)
+                for _ in range(_AT_ONCE)
+            ]
 
     words = (*vocabulary(settings), *EXTRACTION_WORDS)
     cells = settings.rows[1] * settings.column_range[1]

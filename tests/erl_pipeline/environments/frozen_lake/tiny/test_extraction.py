@@ -98,8 +98,7 @@ def test_demonstrations_are_answers_in_the_words_of_the_extractor() -> None:
     shown = parts.demonstrations(random.Random(0), ColdStartConfig())
     prompts = CompactExtraction(FrozenLakeConfig().action_words, FrozenLakeConfig().max_steps)
     answers = set()
-    for _ in range(200):
-        ((asked, answer),) = next(shown)
+    for asked, answer in (demonstration for _ in range(100) for demonstration in next(shown)):
         words = [*asked["content"].split(), *answer["content"].split()]
         assert set(words) <= set(parts.words)
         assert len(words) + 4 <= parts.context_length
