@@ -6,6 +6,7 @@ the paper found it to be worse as a baseline.
 
 Artifacts of this stage are a chain: each names the one before it, the answers of the extractor in its
 iteration, and those of a merge since the last one, so that a request is found again however long ago it was.
+Once enough requests have credit, an artifact also holds the batch of them that the extractor is trained on.
 """
 
 from __future__ import annotations
@@ -13,14 +14,21 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from erl_pipeline.config.base import Settings
-from erl_pipeline.methods.complementary.artifacts import CREDITS_FILE
+from erl_pipeline.methods.complementary.artifacts import CREDIT, CREDITS_FILE
+from erl_pipeline.methods.complementary.pending import (
+    BATCHED,
+    NOTHING,
+    batch_rows,
+    earlier_credits,
+    gather,
+    requests_by_id,
+)
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.stages.playing import MEMORY
-from erl_pipeline.stages.rollouts import trajectory_files
+from erl_pipeline.stages.rollouts import TRAJECTORIES, trajectory_files
 from erl_pipeline.stages.training import ROLLOUTS
 
 if TYPE_CHECKING:
@@ -32,6 +40,9 @@ class CreditSettings(Settings):
 
     embedding_model: str
     """Of that memory."""
+    batch: int | None
+    """Requests that an update of the extractor takes; None where it is never trained."""
+    credit_per: Literal["entry", "request"]
 
 
 def credit_rows(
@@ -63,14 +74,6 @@ def credit_rows(
                 }
 
 
-def read_credits(path: Path) -> list[dict[str, Any]]:
-    """The rows of a table of credits."""
-    from erl_pipeline.methods.complementary.tables import CREDITS
-    from storage.tables.parquet import read_rows
-
-    return list(read_rows([path], CREDITS))
-
-
 def retrieval_entropy(entry_ids: Sequence[str]) -> float:
     """Entropy, in nats, of the shares that entries have in what was shown."""
     counts = Counter(entry_ids).values()
@@ -93,14 +96,23 @@ def halves(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def _compute(call: StageCall[CreditSettings]) -> StageResult:
-    """Write the credits of an iteration."""
+    """Write the credits of an iteration and, where enough requests wait, the batch that the extractor is
+    to be trained on."""
     from erl_pipeline.methods.complementary.tables import CREDITS
     from storage.tables.parquet import write_rows
-    from storage.tables.trajectories import read_trajectories
+    from storage.tables.trajectories import read_trajectories, write_trajectories
 
-    rows = read_trajectories(trajectory_files(call.inputs[ROLLOUTS], call.resources.store))
+    settings, store = call.settings, call.resources.store
+    rows = read_trajectories(trajectory_files(call.inputs[ROLLOUTS], store))
     found = list(credit_rows(rows, _requests(call, rows)))
     write_rows(call.folder / CREDITS_FILE, found, CREDITS)
+    batch = NOTHING
+    if settings.batch is not None:
+        waiting = [*earlier_credits(store, call.inputs.get(CREDIT)), *found]
+        batch = gather(waiting, settings.batch, settings.credit_per)
+    wanted = {sample.request_id for sample in batch.samples}
+    batched = batch_rows(batch, requests_by_id(store, call.inputs, wanted))
+    write_trajectories(call.folder / TRAJECTORIES, batched)
     metrics = halves(rows)
     if found:
         metrics["credit_mean"] = math.fsum(each["reward"] for each in found) / len(found)
@@ -110,9 +122,12 @@ def _compute(call: StageCall[CreditSettings]) -> StageResult:
             "credits": len(found),
             "credited_entries": len({each["entry_id"] for each in found}),
             "credited_requests": len({each["request_id"] for each in found}),
+            "requests_waiting": batch.waiting,
+            "requests_evicted": batch.evicted,
+            BATCHED: len(wanted),
         },
         metrics=metrics,
-        rows={CREDITS_FILE: len(found)},
+        rows={CREDITS_FILE: len(found), TRAJECTORIES: len(batched)},
     )
 
 

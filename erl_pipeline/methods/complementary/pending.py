@@ -1,26 +1,24 @@
-"""What waits to be trained: credits since the extractor's last update, and the requests behind them."""
+"""What waits to be trained: credits since the last batch, and the requests behind them."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.methods.complementary.artifacts import CALLS, CREDIT, CREDITS_FILE, MERGED
-from erl_pipeline.methods.complementary.credit import read_credits
-from erl_pipeline.policies.checkpoints import CHECKPOINT
 from erl_pipeline.stages.rollouts import TRAJECTORIES
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.store import ArtifactStore
-from storage.errors import StoreError
 
 if TYPE_CHECKING:
     from storage.tables.trajectories import Trajectory
 
-STEPS = "optimizer_steps"
-"""Counter of a checkpoint: the steps that its update took."""
+BATCHED = "requests_batched"
+"""Counter of an artifact in the chain of credits: the requests of its batch."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +39,17 @@ class Batch:
     samples: tuple[Sample, ...]
     waiting: int
     evicted: int
+
+
+NOTHING = Batch((), 0, 0)
+
+
+def read_credits(path: Path) -> list[dict[str, Any]]:
+    """The rows of a table of credits."""
+    from erl_pipeline.methods.complementary.tables import CREDITS
+    from storage.tables.parquet import read_rows
+
+    return list(read_rows([path], CREDITS))
 
 
 def gather(credits: Sequence[Mapping[str, Any]], size: int, per: str) -> Batch:
@@ -66,70 +75,66 @@ def gather(credits: Sequence[Mapping[str, Any]], size: int, per: str) -> Batch:
     return Batch(tuple(samples), len(order), len(order) - size)
 
 
-def batch_advantages(rewards: Sequence[float]) -> list[float]:
-    """Rewards less their mean over the batch; not divided by anything (arXiv 2603.17621, section 3.3)."""
-    mean = math.fsum(rewards) / len(rewards) if rewards else 0.0
-    return [reward - mean for reward in rewards]
-
-
-def pending_credits(store: ArtifactStore, newest: Artifact, extractor: Artifact) -> list[dict[str, Any]]:
-    """The credits since the extractor was last trained, the oldest first.
+def earlier_credits(store: ArtifactStore, before: Artifact | None) -> list[dict[str, Any]]:
+    """The credits that wait since the last batch, the oldest first.
 
     Args:
-        newest: the end of the chain of credits.
-        extractor: its newest checkpoint; those that were carried over are passed by.
+        before: the end of the chain of credits.
     """
-    trained_with = _last_trained_with(store, extractor)
     tables: list[list[dict[str, Any]]] = []
-    for artifact in _chain(store, newest):
-        if artifact.manifest.artifact_id == trained_with:
+    for artifact in _chain(store, before):
+        if artifact.manifest.counters.get(BATCHED):
             break
         tables.append(read_credits(artifact.path(CREDITS_FILE)))
     return [row for table in reversed(tables) for row in table]
 
 
 def requests_by_id(
-    store: ArtifactStore, newest: Artifact, request_ids: Collection[str]
+    store: ArtifactStore,
+    inputs: Mapping[str, Artifact],
+    request_ids: Collection[str],
 ) -> dict[str, Trajectory]:
-    """The answers of the extractor with these ids, from the newest on back until all are found."""
+    """The answers of the extractor with these ids, from the newest on back until all are found.
+
+    Args:
+        inputs: of the next artifact in the chain of credits.
+    """
     from storage.tables.trajectories import read_trajectories
 
     found: dict[str, Trajectory] = {}
     wanted = set(request_ids)
-    for artifact in _chain(store, newest):
-        for name in (CALLS, MERGED):
-            if wanted and name in artifact.manifest.inputs:
-                answers = store.open(artifact.manifest.inputs[name])
-                for row in read_trajectories([answers.path(TRAJECTORIES)]):
-                    if row.trajectory_id in wanted:
-                        found[row.trajectory_id] = row
-                        wanted.discard(row.trajectory_id)
+    for answers in _answers(store, inputs):
         if not wanted:
             break
+        for row in read_trajectories([answers.path(TRAJECTORIES)]):
+            if row.trajectory_id in wanted:
+                found[row.trajectory_id] = row
+                wanted.discard(row.trajectory_id)
     return found
 
 
-def _chain(store: ArtifactStore, newest: Artifact) -> Iterator[Artifact]:
+def batch_rows(batch: Batch, requests: Mapping[str, Trajectory]) -> list[Trajectory]:
+    """The requests of a batch with what they were worth, one for each sample."""
+    return [
+        replace(requests[sample.request_id], reward=sample.reward, success=sample.reward > 0)
+        for sample in batch.samples
+    ]
+
+
+def _answers(store: ArtifactStore, inputs: Mapping[str, Artifact]) -> Iterator[Artifact]:
+    """What the extractor wrote on episodes and in merges, the newest first."""
+    for name in (CALLS, MERGED):
+        if name in inputs:
+            yield inputs[name]
+    for artifact in _chain(store, inputs.get(CREDIT)):
+        named = artifact.manifest.inputs
+        yield from (store.open(named[name]) for name in (CALLS, MERGED) if name in named)
+
+
+def _chain(store: ArtifactStore, newest: Artifact | None) -> Iterator[Artifact]:
     """The artifacts of a chain of credits, the newest first."""
-    artifact: Artifact | None = newest
+    artifact = newest
     while artifact is not None:
         yield artifact
         before = artifact.manifest.inputs.get(CREDIT)
         artifact = None if before is None else store.open(before)
-
-
-def _last_trained_with(store: ArtifactStore, checkpoint: Artifact) -> str | None:
-    """The end of the chain of credits when the extractor was last trained; None where it never was."""
-    manifest = checkpoint.manifest
-    while CREDIT in manifest.inputs:
-        if manifest.counters.get(STEPS):
-            return manifest.inputs[CREDIT]
-        before = manifest.inputs[CHECKPOINT]
-        found = store.find(before)
-        if found is None:
-            raise StoreError(
-                f"checkpoint {before}, which extractor {manifest.artifact_id} came from, is not in the "
-                "store, so that what it was trained on cannot be told"
-            )
-        manifest = found
-    return None

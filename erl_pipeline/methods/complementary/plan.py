@@ -124,7 +124,13 @@ def _plan_experience(
         CREDIT_EXPERIENCE,
         {ROLLOUTS: rollouts, CALLS: calls, **seen, **before},
         iteration=iteration,
-        settings=planner.shared(CreditSettings(embedding_model=crl.embedding_model)),
+        settings=planner.shared(
+            CreditSettings(
+                embedding_model=crl.embedding_model,
+                batch=crl.extractor.batch if crl.extractor.train else None,
+                credit_per=crl.extractor.credit_per,
+            )
+        ),
     )
     stores = {name: version for name, version in state.memories.items() if name != MERGED}
     state = replace(state, memories={**stores, MEMORY: memory, CREDIT: credit})

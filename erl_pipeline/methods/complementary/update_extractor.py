@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from statistics import fmean
-from typing import TYPE_CHECKING, Literal
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.config.optimizer import UpdateConfig
 from erl_pipeline.methods.complementary.artifacts import CREDIT
-from erl_pipeline.methods.complementary.pending import (
-    Batch,
-    batch_advantages,
-    gather,
-    pending_credits,
-    requests_by_id,
-)
 from erl_pipeline.methods.complementary.settings import ComplementaryConfig
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.policies.checkpoints import CHECKPOINT
+from erl_pipeline.stages.rollouts import TRAJECTORIES
 from erl_pipeline.stages.training import (
     TrainingSettings,
     count_steps,
@@ -29,12 +21,11 @@ from erl_pipeline.stages.training import (
 )
 from erl_pipeline.stages.training_record import reinforcement_rows
 from erl_pipeline.trainers.interface import Reinforcement
-from erl_pipeline.trainers.sequences import TrainingSequence, trajectory_sequence
+from erl_pipeline.trainers.sequences import trajectory_sequence
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.plan.sources import Sources
-    from storage.tables.trajectories import Trajectory
 
 
 class ExtractorUpdateSettings(TrainingSettings):
@@ -42,8 +33,6 @@ class ExtractorUpdateSettings(TrainingSettings):
 
     objective: ObjectiveConfig
     update: UpdateConfig
-    batch: int
-    credit_per: Literal["entry", "request"]
 
 
 def extractor_objective(clip: float) -> ObjectiveConfig:
@@ -52,13 +41,10 @@ def extractor_objective(clip: float) -> ObjectiveConfig:
     return ObjectiveConfig(surrogate="cispo", clip_low=clip, clip_high=clip, loss_normalization="token_mean")
 
 
-def training_sequences(batch: Batch, requests: Mapping[str, Trajectory]) -> list[TrainingSequence]:
-    """The samples of a batch with their advantages."""
-    advantages = batch_advantages([sample.reward for sample in batch.samples])
-    return [
-        trajectory_sequence(requests[sample.request_id], advantage)
-        for sample, advantage in zip(batch.samples, advantages, strict=True)
-    ]
+def batch_advantages(rewards: Sequence[float]) -> list[float]:
+    """Rewards less their mean over the batch; not divided by anything (arXiv 2603.17621, section 3.3)."""
+    mean = math.fsum(rewards) / len(rewards) if rewards else 0.0
+    return [reward - mean for reward in rewards]
 
 
 def _slice(config: RunConfig, _sources: Sources) -> ExtractorUpdateSettings:
@@ -70,45 +56,26 @@ def _slice(config: RunConfig, _sources: Sources) -> ExtractorUpdateSettings:
         # One step for each batch, as in the paper and the code.
         update=config.update.model_copy(update={"epochs": 1, "minibatches": 1}),
         **{**training_settings(config), "optimizer": extractor.optimizer or config.optimizer},
-        batch=extractor.batch,
-        credit_per=extractor.credit_per,
     )
 
 
 def _compute(call: StageCall[ExtractorUpdateSettings]) -> StageResult:
-    """Train on the requests that wait, once they are enough; else carry the checkpoint over."""
-    settings, store = call.settings, call.resources.store
-    newest = call.inputs[CREDIT]
-    credits = pending_credits(store, newest, call.inputs[CHECKPOINT])
-    batch = gather(credits, settings.batch, settings.credit_per)
-    requests = requests_by_id(store, newest, {sample.request_id for sample in batch.samples})
-    sequences = training_sequences(batch, requests)
+    """Train on the batch that comes with the credits; without one the checkpoint is carried over."""
+    from storage.tables.trajectories import read_trajectories
+
+    settings = call.settings
+    rows = read_trajectories([call.inputs[CREDIT].path(TRAJECTORIES)])
+    advantages = batch_advantages([row.reward for row in rows])
+    sequences = [trajectory_sequence(row, advantage) for row, advantage in zip(rows, advantages, strict=True)]
     trainer = open_trainer(call)
     work = Reinforcement(
-        sequences=sequences,
-        objective=settings.objective,
-        update=settings.update,
-        seed=call.seed,
+        sequences=sequences, objective=settings.objective, update=settings.update, seed=call.seed
     )
     metrics = trainer.reinforce(work, count_steps(call, settings.update.optimizer_steps))
-    rows = [
-        replace(requests[sample.request_id], reward=sample.reward, success=sample.reward > 0)
-        for sample in batch.samples
-    ]
-    result = training_result(
-        call,
-        trainer,
-        metrics,
-        reinforcement_rows(rows, sequences, metrics.records),
-        {
-            "requests_waiting": batch.waiting,
-            "requests_evicted": batch.evicted,
-            "requests_trained": len(requests),
-        },
+    record = reinforcement_rows(rows, sequences, metrics.records)
+    return training_result(
+        call, trainer, metrics, record, {"requests_trained": len({row.trajectory_id for row in rows})}
     )
-    rewards = [sample.reward for sample in batch.samples]
-    means = {"reward_mean": fmean(rewards)} if rewards else {}
-    return replace(result, metrics={**result.metrics, **means})
 
 
 UPDATE_EXTRACTOR = Stage(

@@ -8,16 +8,19 @@ from pathlib import Path
 import pytest
 
 from erl_pipeline.config.objective import ObjectiveConfig
-from erl_pipeline.methods.complementary.artifacts import CALLS, CREDIT, CREDITS_FILE
+from erl_pipeline.methods.complementary.artifacts import CALLS, CREDIT, CREDITS_FILE, MERGED
 from erl_pipeline.methods.complementary.credit import credit_rows, halves, retrieval_entropy
 from erl_pipeline.methods.complementary.pending import (
+    BATCHED,
+    Batch,
     Sample,
-    batch_advantages,
+    batch_rows,
+    earlier_credits,
     gather,
-    pending_credits,
     requests_by_id,
 )
 from erl_pipeline.methods.complementary.tables import CREDITS
+from erl_pipeline.methods.complementary.update_extractor import batch_advantages
 from erl_pipeline.stages.rollouts import TRAJECTORIES
 from erl_pipeline.stages.update_policy import training_sequences
 from storage.tables.parquet import write_rows
@@ -112,7 +115,7 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
-def link(bench: Bench, number: int, before: str | None) -> str:
+def link(bench: Bench, number: int, before: str | None, batched: int = 0) -> str:
     """One iteration of the chain: the extractor wrote `r<number>`, and an entry of it was seen."""
     request = attempt(number, trajectory_id=f"r{number}", role="extraction")
     calls = bench.commit(
@@ -125,36 +128,37 @@ def link(bench: Bench, number: int, before: str | None) -> str:
         "table",
         lambda folder: write_rows(folder / CREDITS_FILE, [credit(f"m-{number}", 1.0, f"r{number}")], CREDITS),
         inputs={CALLS: calls, **({} if before is None else {CREDIT: before})},
+        counters={BATCHED: batched},
     )
 
 
-def test_credits_are_pending_until_the_extractor_was_trained_on_them(bench: Bench) -> None:
+def test_credits_wait_until_they_are_in_a_batch(bench: Bench) -> None:
     one = link(bench, 1, None)
-    two = link(bench, 2, one)
+    two = link(bench, 2, one, batched=64)
     three = link(bench, 3, two)
-    first = bench.commit("bootstrap", "checkpoint")
+    four = link(bench, 4, three)
 
-    def update(credits: str, checkpoint: str, steps: int) -> str:
-        return bench.commit(
-            f"update-{credits}",
-            "checkpoint",
-            inputs={CREDIT: credits, "checkpoint": checkpoint},
-            counters={"optimizer_steps": steps},
-        )
+    def waiting(newest: str) -> list[str]:
+        found = earlier_credits(bench.store, bench.store.open(newest))
+        return [row["request_id"] for row in found]
 
-    trained = update(one, first, 1)
-    carried = update(two, trained, 0)
-
-    def pending(checkpoint: str) -> list[str]:
-        opened = bench.store.open
-        return [row["request_id"] for row in pending_credits(bench.store, opened(three), opened(checkpoint))]
-
-    assert pending(first) == ["r1", "r2", "r3"]
-    assert pending(trained) == ["r2", "r3"]
-    assert pending(carried) == ["r2", "r3"]  # what was carried over has trained on nothing
+    assert (waiting(one), waiting(two), waiting(four)) == (["r1"], [], ["r3", "r4"])
+    assert earlier_credits(bench.store, None) == []
 
 
 def test_a_request_is_found_however_long_ago_it_was(bench: Bench) -> None:
-    newest = bench.store.open(link(bench, 3, link(bench, 2, link(bench, 1, None))))
-    found = requests_by_id(bench.store, newest, {"r1", "r3"})
+    newest = bench.store.open(link(bench, 2, link(bench, 1, None)))
+    merged = attempt(3, trajectory_id="r3", role="merge")
+    of_merge = bench.commit(
+        "merge", "memory", lambda folder: write_trajectories(folder / TRAJECTORIES, [merged])
+    )
+    inputs = {CREDIT: newest, MERGED: bench.store.open(of_merge)}
+    found = requests_by_id(bench.store, inputs, {"r1", "r3"})
     assert {name: row.trajectory_id for name, row in found.items()} == {"r1": "r1", "r3": "r3"}
+    batch = Batch((Sample("r1", 0.5), Sample("r3", -1.0), Sample("r1", -1.0)), 2, 0)
+    rows = batch_rows(batch, found)
+    assert [(row.trajectory_id, row.reward, row.success) for row in rows] == [
+        ("r1", 0.5, True),
+        ("r3", -1.0, False),
+        ("r1", -1.0, False),
+    ]
