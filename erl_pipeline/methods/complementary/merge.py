@@ -53,6 +53,7 @@ def _slice(config: RunConfig, _sources: Sources) -> MergeSettings:
 def _compute(call: StageCall[MergeSettings]) -> StageResult:
     """Merge the entries of each task type; task types go in step, so that their requests are answered at the
     same time."""
+    from erl_pipeline.methods.complementary.merging import merged_entries, replaced_in
     from storage.memory.changes import plan_change, write_change
     from storage.memory.selection import MemoryLimits
     from storage.tables.trajectories import write_trajectories
@@ -63,8 +64,6 @@ def _compute(call: StageCall[MergeSettings]) -> StageResult:
     scopes = _scopes(view, settings.chunk)
     extractor = Extractor(call, settings)
     rows = _merge(call, extractor, scopes)
-    from erl_pipeline.methods.complementary.merging import merged_entries, replaced_in
-
     change = plan_change(
         view,
         [
