@@ -39,6 +39,8 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
         "tiny",
         "tiny_needs",
         "tiny_exclude",
+        "experience",
+        "tiny_extractor",
         "streams",
     ),
     "methods": (
@@ -58,6 +60,8 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
         "possible_with",
         "plan_beginning",
         "require_possible",
+        "pretrained_models",
+        "plan_evaluation",
     ),
     "trainers": ("settings", "open"),
     "runners": ("settings", "run"),

@@ -32,6 +32,13 @@ class PlanLearning(Protocol):
     ) -> RunState: ...
 
 
+class PlanEvaluation(Protocol):
+    """Plans what a method measures beside the evaluation of first attempts, where it is due; `last` says that
+    the run ends with this iteration."""
+
+    def __call__(self, planner: Planner, state: RunState, iteration: int, *, last: bool) -> None: ...
+
+
 class OpenEpisode(Protocol):
     """The protocol of episodes with these settings.
 
@@ -86,6 +93,14 @@ def _all_is_possible(_config: RunConfig) -> None:
     return None
 
 
+def _no_models(_settings: Any) -> Sequence[str]:
+    return ()
+
+
+def _no_evaluation(planner: Planner, state: RunState, iteration: int, *, last: bool) -> None:
+    return None
+
+
 @dataclass(frozen=True)
 class Method(Generic[SettingsT]):
     """A method, as an entry point of group `erl_pipeline.methods` names it."""
@@ -123,3 +138,7 @@ class Method(Generic[SettingsT]):
     """Plans what the method needs once, before the first iteration, such as a second model."""
     require_possible: Callable[[RunConfig], None] = _all_is_possible
     """Raises ValueError, naming them, for settings of a run that the method cannot have together."""
+    pretrained_models: Callable[[SettingsT], Sequence[str]] = _no_models
+    """Folders or hub names of pretrained models that it needs beside the policy's."""
+    plan_evaluation: PlanEvaluation = _no_evaluation
+    """Plans evaluations of its own."""
