@@ -120,7 +120,7 @@ def _copy_pretrained(call: StageCall[PretrainedSettings]) -> StageResult:
 
 COLD_START = Stage(
     name="bootstrap",
-    version=2,
+    version=3,
     output="checkpoint",
     settings=ColdStartSettings,
     compute=_cold_start,
@@ -131,7 +131,7 @@ COLD_START = Stage(
 
 COPY_PRETRAINED = Stage(
     name="bootstrap",
-    version=2,
+    version=3,
     output="checkpoint",
     settings=PretrainedSettings,
     compute=_copy_pretrained,

@@ -159,7 +159,7 @@ def reference_policy(call: StageCall[UpdateSettings]) -> LoadPolicy | Literal["o
 
 UPDATE_POLICY = Stage(
     name="update_policy",
-    version=2,
+    version=3,
     output="checkpoint",
     settings=UpdateSettings,
     compute=_compute,
