@@ -57,7 +57,6 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
         "packages",
         "chat_server",
         "shows_failed_attempts",
-        "possible_with",
         "plan_beginning",
         "require_possible",
         "pretrained_models",
