@@ -13,7 +13,7 @@ def status(run: RunName, store: Store = DEFAULT_STORE, json: Json = False) -> No
     from erl_pipeline.runs.columns import method_columns
     from erl_pipeline.runs.config import run_config
     from erl_pipeline.runs.state import completed_iterations
-    from erl_pipeline.views.iteration_table import legend, row_cells
+    from erl_pipeline.views.iteration_table import legend, row_cells, shown_columns
     from storage.artifacts.store import ArtifactStore
     from storage.runs.origin import read_origin
     from storage.runs.run import RunStore
@@ -58,5 +58,6 @@ def status(run: RunName, store: Store = DEFAULT_STORE, json: Json = False) -> No
         training_cost(history, "generated_tokens", up_to=max((row.iteration for row in rows), default=0))
     )
     print_line(f"{counted(len(entries), 'artifact')}; {counted(tokens, 'token')} generated in rollouts")
-    print_table([row_cells(row, columns) for row in rows])
-    print_line(legend(columns))
+    shown = shown_columns(rows, columns)
+    print_table([row_cells(row, shown) for row in rows])
+    print_line(legend(shown))

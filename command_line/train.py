@@ -126,7 +126,7 @@ def _conclude(run: Run, store: str, target: int, worked: bool, json: bool) -> No
     from erl_pipeline.runs.columns import method_columns
     from erl_pipeline.runs.config import run_config
     from erl_pipeline.runs.state import latest_checkpoint
-    from erl_pipeline.views.iteration_table import MOST_ROWS, legend, row_cells
+    from erl_pipeline.views.iteration_table import MOST_ROWS, legend, row_cells, shown_columns
     from storage.artifacts.store import ArtifactStore
 
     artifacts = ArtifactStore(store)
@@ -152,10 +152,11 @@ def _conclude(run: Run, store: str, target: int, worked: bool, json: bool) -> No
             }
         )
         return
-    print_table([row_cells(row, columns) for row in rows])
+    tabled = shown_columns(rows, columns)
+    print_table([row_cells(row, tabled) for row in rows])
     if newest >= MOST_ROWS:
         print_line(f"The newest {counted(MOST_ROWS, 'iteration')}; `status` shows all.")
-    print_line(legend(columns) + "\n")
+    print_line(legend(tabled) + "\n")
     place = [] if store == DEFAULT_STORE else ["--store", store]
     tries = [
         ["status", run.name],

@@ -191,15 +191,15 @@ def student_quantile(degrees: int) -> float:
     low, high = 0.0, 1e3
     for _ in range(80):
         middle = (low + high) / 2
-        if _student_coverage(middle, degrees) < 0.95:
+        if student_coverage(middle, degrees) < 0.95:
             low = middle
         else:
             high = middle
     return (low + high) / 2
 
 
-def _student_coverage(t: float, degrees: int) -> float:
-    """Probability that |T| <= t."""
+def student_coverage(t: float, degrees: int) -> float:
+    """Probability that |T| <= t, T being Student's t with this many degrees of freedom."""
     angle = math.atan2(t, math.sqrt(degrees))
     cosine = math.cos(angle)
     odd = degrees % 2 == 1

@@ -24,7 +24,7 @@ from erl_pipeline.runs.report import write_run_report
 from erl_pipeline.runs.state import latest_checkpoint
 from erl_pipeline.runs.train import train
 from erl_pipeline.stages.measure_staleness import MEASURE_STALENESS
-from erl_pipeline.views.iteration_table import legend, row_cells
+from erl_pipeline.views.iteration_table import legend, row_cells, shown_columns
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError
 from storage.runs.origin import OfflineOrigin, read_origin
@@ -96,8 +96,9 @@ def conclude(name: str, source: str, store: str, last: int, json: bool) -> None:
             }
         )
         return
-    print_table([row_cells(row, columns) for row in rows])
-    print_line(legend(columns))
+    shown = shown_columns(rows, columns)
+    print_table([row_cells(row, shown) for row in rows])
+    print_line(legend(shown))
     if isinstance(origin, OfflineOrigin):
         print_line("Numbers of rollouts are those of the stored ones; nothing of them was generated again")
         print_line()

@@ -43,6 +43,10 @@ class ColdStartConfig(Settings):
     """Share of notes and memories whose action words are in any order at all."""
     reflections_per_failure: int = Field(default=4, ge=1)
     """Reflections that are demonstrated on one failed attempt, each with another memory."""
+    retries: float | None = Field(default=None, ge=0.0, le=1.0)
+    """Share of the failed attempts after which one is demonstrated that is told how they went. `null`: 0.5
+    where second attempts of the method are told so (`method.show_failed_attempt`), none elsewhere. Methods
+    that are to be compared from one start need the same share."""
 
     @property
     def limit(self) -> int:

@@ -40,8 +40,8 @@ class EvaluationConfig(Settings):
     samples_per_task: int = Field(default=0, ge=0, le=64)
     """Sampled attempts of each task beside the greedy one; 0 leaves them out."""
     whole_episodes: bool = False
-    """Also play on after a failed greedy attempt as the method does in training, without memory, and report
-    the success of that."""
+    """Also play on after a failed greedy attempt as the method does in training, without memory and, where
+    the method has one, with it, and report the success of both."""
     stream: Annotated[StreamConfig | None, BeforeValidator(switch)] = None
     """Before the first iteration and after the last also play streams of tasks in held-out realms, with
     notes and without; needs an environment with such realms (FrozenLake: `actions: realms`)."""

@@ -9,7 +9,6 @@ from pydantic import Field, model_validator
 from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.generation import EngineConfig, SamplingConfig, TransformersEngineConfig
 from erl_pipeline.config.installed import plugins
-from erl_pipeline.config.memory import require_subgroups
 from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig, require_known_roles
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
 from erl_pipeline.config.pipeline import PipelineConfig, ResourcesConfig
@@ -80,15 +79,15 @@ class RunConfig(Settings):
     @model_validator(mode="after")
     def _possible_together(self) -> RunConfig:
         environment = plugins("environments")[self.environment.type].value
-        if isinstance(self.policy, TinyPolicyConfig):
-            environment.require_tiny(self.environment)
         method = plugins("methods")[self.method.type].value
+        if isinstance(self.policy, TinyPolicyConfig):
+            parts = environment.require_tiny(self.environment)
+            if method.shows_failed_attempts(self.method):
+                require_retries(self.environment.type, parts.retry_tokens, self.policy.cold_start.retries)
         if self.evaluation.stream is not None:
             require_streams(self, self.evaluation.stream)
         require_known_roles(self.objective, method.roles(self.method))
-        retrieval = method.retrieval(self.method)
-        if retrieval is not None and self.objective.advantages_per == "subgroup":
-            require_subgroups(retrieval, self.rollouts.group_size)
+        method.possible_with(self)
         if self.pipeline.lag and not isinstance(self.objective.correction, DecoupledCorrection):
             raise ValueError(
                 f"pipeline.lag: {self.pipeline.lag}; allowed with objective.correction.type: bypass is 0, "
@@ -114,4 +113,19 @@ def require_streams(config: RunConfig, stream: StreamConfig) -> None:
         raise ValueError(
             f"evaluation.stream: neither the environment nor method.type: {config.method.type} has prompts "
             "for reflections; allowed with it is off, or an environment with prompts of its own"
+        )
+
+
+def require_retries(environment: str, tokens: int, share: float | None) -> None:
+    """Raise ValueError where a tiny policy would be given prompts that its cold start does not show."""
+    told = "attempts that are told how another failed (method.show_failed_attempt, method.reflection: off)"
+    if not tokens:
+        raise ValueError(
+            f"environment: {environment} has no demonstrations of {told}; with policy.type: tiny switch them "
+            "off (method.show_failed_attempt: off)"
+        )
+    if share == 0.0:
+        raise ValueError(
+            f"policy.cold_start.retries: 0.0 leaves out {told}; allowed is more than 0.0, or null for a "
+            "share that is enough"
         )

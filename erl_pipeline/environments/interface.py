@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,6 +98,11 @@ class Environment(Protocol):
         ...
 
 
+def payload_key(payload: Mapping[str, Any]) -> str:
+    """A task as the text of its whole payload."""
+    return json.dumps(payload, sort_keys=True)
+
+
 def _no_test_tasks(settings: Any, seed: int) -> Sequence[Task]:
     return ()
 
@@ -148,6 +154,9 @@ class EnvironmentPlugin(Generic[SettingsT]):
     """Setting that names a file -> that file. Identity holds its digest instead of the setting."""
     packages: tuple[str, ...] = ()
     """Further packages whose code decides what happens, such as a scorer's; its own always counts."""
+    task_key: Callable[[Mapping[str, Any]], str] = payload_key
+    """From a task's payload what makes it the same problem as another: held-out tasks are never trained on,
+    whatever their ids are. It must take any JSON object, since payloads are also read from imported rows."""
     timing: Timing = "instant"
     """`instant`: no method ever waits, so that the episodes of a batch can go in step, and rollouts can be
     repeated byte for byte. `waiting`: steps take as long as they take; no episode waits for another's."""

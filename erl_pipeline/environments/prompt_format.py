@@ -34,8 +34,13 @@ class AttemptPrompts(Protocol):
 class PromptFormat(AttemptPrompts, Protocol):
     """Prompts of attempts, and of the reflections between them."""
 
-    def retry(self, instructions: str, report: AttemptReport) -> list[Message]:
-        """The opening of a second attempt that follows the feedback alone, without a reflection."""
+    def retry(self, instructions: str, report: AttemptReport, notes: Sequence[str]) -> list[Message]:
+        """The opening of a later attempt that is told how the attempt before it failed.
+
+        `report` is of that attempt, with the observation that this one begins with. `notes` as in `attempt`;
+        there are none where no reflection was written. Where a tiny policy is to be given such prompts, its
+        demonstrations have to have them (`TinyParts.retry_tokens`).
+        """
         ...
 
     def reflection(self, instructions: str, report: AttemptReport, memory: Sequence[str]) -> list[Message]:

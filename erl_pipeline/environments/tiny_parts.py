@@ -56,3 +56,6 @@ class TinyParts:
     seeded generator alone, and shows no held-out task."""
     examination: Examination | None = None
     """None: the cold start takes its steps, whatever was learned."""
+    retry_tokens: int = 0
+    """Tokens by which the prompt of an attempt that is told how another failed is longer. 0: such attempts
+    are not demonstrated, whatever `ColdStartConfig.retries` says."""

@@ -16,6 +16,7 @@ from erl_pipeline.episodes.withholding import subgroup_of
 from storage.tables.trajectories import Trajectory
 
 if TYPE_CHECKING:
+    from erl_pipeline.engines.chat_server import ChatServer
     from storage.memory.view import MemoryHit
 
 
@@ -42,6 +43,8 @@ class EpisodeContext:
     """Metrics of turns that are averaged over an attempt; all others are added up."""
     withhold: float = 0.0
     """Share of a group's samples that see no memory."""
+    chat_server: ChatServer | None = None
+    """A model beside the engine's that the protocol asks, such as a judge."""
 
     @property
     def subgroup(self) -> str | None:
@@ -55,6 +58,7 @@ class EpisodeContext:
     async def sample(self, dialogue: Dialogue, place: Place, turn: int) -> Generation:
         """The policy's next turn in a dialogue; there must be room for it."""
         limits = self.limits.by_role[place.role]
+        assert limits.model is not None
         request = GenerationRequest(
             prompt_token_ids=dialogue.token_ids,
             max_new_tokens=min(limits.max_new_tokens, self.room(dialogue)),

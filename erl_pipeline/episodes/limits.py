@@ -8,11 +8,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class RoleLimits:
-    """How the turns of one role are sampled: by which model, at which temperature, up to how many tokens."""
+    """How the turns of one role are sampled: by which model, at which temperature, up to how many tokens.
+
+    `model` is None where none of the run's models samples them, but one that somebody else serves.
+    """
 
     temperature: float
     max_new_tokens: int
-    model: str = "policy"
+    model: str | None = "policy"
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.config.base import Settings
 from erl_pipeline.engines.interface import GenerationEngine
@@ -25,10 +26,14 @@ from storage.artifacts.manifest import Determinism
 from storage.errors import EnvironmentFailed
 from storage.tables.trajectories import Trajectory
 
+if TYPE_CHECKING:
+    from erl_pipeline.engines.chat_server import ChatServer
+
 
 @dataclass(frozen=True)
 class EpisodeSetup:
-    """What all episodes of a shard have in common: environment with its settings, protocol, tokenizer."""
+    """What all episodes of a shard have in common: environment with its settings, protocol, tokenizer, and
+    the model beside the engine's that the protocol asks, if any."""
 
     plugin: EnvironmentPlugin[Any]
     settings: Settings
@@ -38,6 +43,7 @@ class EpisodeSetup:
     provenance: Provenance
     withhold: float = 0.0
     """Share of a group's samples that see no memory."""
+    chat_server: ChatServer | None = None
 
 
 @dataclass(frozen=True)
@@ -60,9 +66,9 @@ class Turns:
 
 @dataclass(frozen=True)
 class Played:
-    """The trajectories, episode by episode, and how many environments failed.
+    """The trajectories, episode by episode, and how many environments and judges failed.
 
-    `determinism` says what the environment's timing allows; the engine has a word in it too.
+    `determinism` says what the environment's timing and a chat server allow; the engine has a word in it too.
     """
 
     rows: list[Trajectory]
@@ -96,15 +102,20 @@ def play_episodes(
     played = _run(episodes, setup, sampling, retrieve, on_episode, stop or threading.Event())
     _raise_when_all_failed(identities, environments)
     failures = [each.failure for each in environments.values() if each.failure is not None]
+    rows = [row for episode in played for row in episode]
     counters = {
         "environment_errors": sum(failure.kind == "environment_error" for failure in failures),
         "environment_timeouts": sum(failure.kind == "environment_timeout" for failure in failures),
         "environment_close_failures": sum(each.close_failed for each in environments.values()),
+        "judge_errors": sum(row.finish_reason == "judge_error" for row in rows),
+        "judge_timeouts": sum(row.finish_reason == "judge_timeout" for row in rows),
     }
     return Played(
-        rows=[row for rows in played for row in rows],
+        rows=rows,
         counters={name: count for name, count in counters.items() if count},
-        determinism="bytes" if setup.plugin.timing == "instant" else "approximate",
+        determinism=(
+            "bytes" if setup.plugin.timing == "instant" and setup.chat_server is None else "approximate"
+        ),
     )
 
 
@@ -128,6 +139,7 @@ async def _episode(
         ask_memory=partial(answers.retrieve, index),
         mean_metrics=setup.plugin.mean_metrics,
         withhold=setup.withhold,
+        chat_server=setup.chat_server,
     )
     try:
         return await setup.protocol(context)
@@ -146,14 +158,28 @@ def _run(
     if isinstance(sampling, Turns):
         one_by_one = OneByOne(sampling.engine, retrieve, sampling.on_tokens)
         return sampling.engine.run(
-            run_episodes(episodes, one_by_one, sampling.max_in_flight, on_episode, stop)
+            _with_server(setup, run_episodes(episodes, one_by_one, sampling.max_in_flight, on_episode, stop))
         )
     if setup.plugin.timing == "instant":
         in_step = InStep(sampling.engine, retrieve, len(episodes))
-        return asyncio.run(run_episodes(episodes, in_step, len(episodes), on_episode, stop))
+        return asyncio.run(
+            _with_server(setup, run_episodes(episodes, in_step, len(episodes), on_episode, stop))
+        )
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine") as thread:
         as_they_come = AsTheyCome(sampling.engine, retrieve, thread)
-        return asyncio.run(run_episodes(episodes, as_they_come, sampling.max_in_flight, on_episode, stop))
+        return asyncio.run(
+            _with_server(
+                setup, run_episodes(episodes, as_they_come, sampling.max_in_flight, on_episode, stop)
+            )
+        )
+
+
+async def _with_server(
+    setup: EpisodeSetup, work: Coroutine[Any, Any, list[list[Trajectory]]]
+) -> list[list[Trajectory]]:
+    """What `work` returns; the chat server, where there is one, can be asked meanwhile."""
+    async with setup.chat_server or nullcontext():
+        return await work
 
 
 def _raise_when_all_failed(

@@ -118,7 +118,7 @@ def trajectory(
         response_mask=tuple(dialogue.response_mask),
         behaviour_logprobs=tuple(dialogue.behaviour_logprobs),
         temperature=limits.temperature,
-        policy_version=origin.policy_versions[limits.model],
+        policy_version="" if limits.model is None else origin.policy_versions[limits.model],
         tokenizer_digest=origin.tokenizer_digest,
         reward=outcome.reward,
         success=outcome.success,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from erl_pipeline.plan.column import Column
-from erl_pipeline.stages.evaluate import EVALUATE, EVALUATE_ON_REQUEST
+from erl_pipeline.stages.evaluate import EVALUATE, EVALUATE_ON_REQUEST, EVALUATION
 from erl_pipeline.stages.evaluate_on_test import EVALUATE_ON_TEST, TEST_TASKS
 from erl_pipeline.stages.evaluate_stream import EVALUATE_STREAM_ON_REQUEST
 from erl_pipeline.stages.prepare_tasks import REQUESTED_TASKS
@@ -213,7 +213,7 @@ def stored_outcomes(store: ArtifactStore, artifact_id: str) -> dict[str, bool]:
     Raises DamagedArtifact when they no longer hold the bytes of their manifest.
     """
     artifact = store.open(artifact_id)
-    names = [entry.path for entry in artifact.files if entry.table == "trajectories"]
+    names = [entry.path for entry in artifact.files if entry.path == EVALUATION]
     if any(artifact.pruned.of(name) is not None for name in names):
         return {}
     rows = scan_trajectories([artifact.path(name) for name in names])

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
+from erl_pipeline.statistics import student_coverage, student_quantile
+
 
 @dataclass(frozen=True)
 class SeedSummary:
@@ -62,7 +64,7 @@ def seed_difference(ours: Sequence[float], theirs: Sequence[float]) -> SeedDiffe
     if summary.sd == 0:
         return SeedDifference(by_seed, summary, 0.0 if summary.mean else 1.0)
     t = abs(summary.mean) / (summary.sd / math.sqrt(summary.seeds))
-    return SeedDifference(by_seed, summary, 1 - _student_coverage(t, summary.seeds - 1))
+    return SeedDifference(by_seed, summary, 1 - student_coverage(t, summary.seeds - 1))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -78,35 +80,3 @@ def holm(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
         adjusted[place] = largest
     return adjusted
-
-
-def student_quantile(degrees: int) -> float:
-    """The 97.5 % quantile of Student's t: 95 % of the distribution lie within plus and minus this value.
-
-    Bisection on the closed form for whole degrees of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4).
-    """
-    if degrees < 1:
-        raise ValueError(f"Student's t needs at least one degree of freedom, got {degrees}")
-    low, high = 0.0, 1e3
-    for _ in range(80):
-        middle = (low + high) / 2
-        if _student_coverage(middle, degrees) < 0.95:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
-
-
-def _student_coverage(t: float, degrees: int) -> float:
-    """Probability that |T| <= t."""
-    angle = math.atan2(t, math.sqrt(degrees))
-    cosine = math.cos(angle)
-    odd = degrees % 2 == 1
-    term = cosine if odd else 1.0
-    total = 0.0
-    for power in range(2 if odd else 1, degrees, 2):
-        total += term
-        term *= power / (power + 1) * cosine**2
-    if odd:
-        return 2 / math.pi * (angle + math.sin(angle) * total)
-    return math.sin(angle) * total

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from erl_pipeline.config.base import PluginSettings
 
 if TYPE_CHECKING:
+    from erl_pipeline.config.feedback import JudgeFeedback
     from erl_pipeline.config.generation import SamplingConfig
     from erl_pipeline.config.memory import RetrievalSettings
     from erl_pipeline.config.run import RunConfig
@@ -54,11 +55,14 @@ class OpenEpisode(Protocol):
 class Reflecting:
     """How a method reflects, for evaluations that hand notes in themselves.
 
-    `prompts` are for environments that have none of their own; `max_tokens` is the length of a reflection.
+    `prompts` are for environments that have none of their own. The others are the roles that a first attempt,
+    a reflection and the attempt after it have in `Method.role_limits`.
     """
 
     prompts: PromptFormat
-    max_tokens: int
+    attempt: str
+    reflection: str
+    retry: str
 
 
 def _no_retrieval(_settings: Any) -> RetrievalSettings | None:
@@ -66,6 +70,18 @@ def _no_retrieval(_settings: Any) -> RetrievalSettings | None:
 
 
 def _no_reflections(_settings: Any) -> Reflecting | None:
+    return None
+
+
+def _no_chat_server(_settings: Any) -> JudgeFeedback | None:
+    return None
+
+
+def _shows_none(_settings: Any) -> bool:
+    return False
+
+
+def _possible(_config: RunConfig) -> None:
     return None
 
 
@@ -111,6 +127,13 @@ class Method(Generic[SettingsT]):
     """How it reflects, given the settings of episodes; None where it has no prompts for that."""
     packages: tuple[str, ...] = ()
     """Further packages whose code decides what happens; the method's own always counts."""
+    chat_server: Callable[[Any], JudgeFeedback | None] = _no_chat_server
+    """The model of somebody else's server that its episodes ask, given their settings; None for none."""
+    shows_failed_attempts: Callable[[SettingsT], bool] = _shows_none
+    """Whether attempts are told how another one failed (`PromptFormat.retry`)."""
+    possible_with: Callable[[RunConfig], None] = _possible
+    """Raises ConfigError or ValueError, naming both, for settings of it that other settings of the run make
+    impossible."""
     plan_beginning: Callable[[Planner, RunState], RunState] = _nothing_more
     """Plans what the method needs once, before the first iteration, such as a second model."""
     require_possible: Callable[[RunConfig], None] = _all_is_possible

@@ -39,7 +39,8 @@ class Column:
     of interest, `share` that it is a share in [0, 1], which reports give in percent, `interval` that the
     manifest has the ends of its 95 % interval as `METRIC_low` and `METRIC_high`, and `adds_up` that its sum
     over iterations is of interest. With `only_with` the number means something only where the manifest has
-    that other number and it is not 0. Without `in_tables` only reports show it, by its `drawn` line.
+    that other number and it is not 0. Without `in_tables` only reports show it, by its `drawn` line; an
+    `optional` one is left out of tables in which it has no value.
     """
 
     stage: str
@@ -54,6 +55,7 @@ class Column:
     adds_up: bool = False
     only_with: str = ""
     in_tables: bool = True
+    optional: bool = False
     drawn: ChartLine | None = None
     headline: Headline | None = None
 

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+
+from erl_pipeline.config.installed import plugins
 from erl_pipeline.config.objective import DecoupledCorrection
 from erl_pipeline.config.run import RunConfig
+from erl_pipeline.environments.interface import Task
 from erl_pipeline.plan.plan import Place
 from erl_pipeline.plan.sources import unread_sources
 from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.driver import OpenRun
-from erl_pipeline.runs.planning import plan_as_made, plan_before_branch, stored_rollouts
+from erl_pipeline.runs.planning import beginning_of, plan_as_made, plan_before_branch, stored_rollouts
 from erl_pipeline.runs.run_plans import shared_stages
+from erl_pipeline.stages.held_out import refuse_held_out_rows
+from erl_pipeline.stages.prepare_tasks import HELD_OUT
+from erl_pipeline.stages.rollouts import trajectory_files
 from storage.errors import ConfigError
 from storage.runs.ledger import LedgerEntry
 from storage.runs.origin import IMPORTED, BranchOrigin, OfflineOrigin, read_origin, write_origin
-from storage.runs.run import RunStore
+from storage.runs.run import Run, RunStore
+from storage.tables.trajectories import scan_trajectories
 
 
 def begin_branch(opened: OpenRun, origin: BranchOrigin) -> None:
@@ -45,11 +54,11 @@ def begin_offline(opened: OpenRun, origin: OfflineOrigin) -> None:
     """Make a new run one that trains on another's stored rollouts, and enter these in its ledger.
 
     Raises ConfigError for a run that was begun otherwise, or an objective without importance correction;
-    InputError when the other run lacks rollouts that are asked for.
+    InputError when the other run lacks rollouts that are asked for, or one of their tasks is held out.
     """
     require_correction(opened.config)
     source = RunStore(opened.store.uri).open(origin.run)
-    stored_rollouts(source, origin)
+    _refuse_held_out(opened, source, stored_rollouts(source, origin))
     _establish(opened, origin)
     first, last = origin.first_iteration, origin.last_iteration
     shared: list[LedgerEntry] = []
@@ -63,6 +72,21 @@ def begin_offline(opened: OpenRun, origin: OfflineOrigin) -> None:
         elif entry.kind in ("trajectories", "rollouts") and first <= (entry.iteration or 0) <= last:
             shared.append(entry.model_copy(update={"iteration": (entry.iteration or 0) - first + 1}))
     opened.share(shared)
+
+
+def _refuse_held_out(opened: OpenRun, source: Run, rollouts: Mapping[int, str]) -> None:
+    """Raise InputError, naming the row, for a stored trajectory of a task that this run is evaluated on."""
+    config, store = opened.config, opened.store
+    plugin = plugins("environments")[config.environment.type].value
+    beginning = beginning_of(store.uri, source)
+    if beginning is None:
+        held_out = plugin.held_out_tasks(config.environment, config.seed, config.evaluation.tasks)
+    else:
+        lines = store.open(beginning.tasks).path(HELD_OUT).read_text(encoding="utf-8").splitlines()
+        held_out = [Task(**json.loads(line)) for line in lines]
+    for iteration, rollouts_id in rollouts.items():
+        rows = scan_trajectories(trajectory_files(store.open(rollouts_id), store))
+        refuse_held_out_rows(rows, held_out, plugin, f"run {source.name}, iteration {iteration}")
 
 
 def require_correction(config: RunConfig) -> None:

@@ -24,7 +24,8 @@ def plan_on_test(config: RunConfig, sources: Sources, trained: Plan) -> Plan:
     }
     checkpoints = {state.models[POLICY] for state in states.values()}
     bases = {each for state in states.values() for each in state.bases.values()}
-    planner = Planner(config, sources, external=frozenset(checkpoints | bases))
+    memories = {each for state in states.values() for each in state.memories.values()}
+    planner = Planner(config, sources, external=frozenset(checkpoints | bases | memories))
     tasks = plan_test_tasks(planner)
     for iteration, state in states.items():
         plan_test_evaluation(planner, state, iteration, tasks)

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from erl_pipeline.plan.sources import Sources
 
 
+_RETRIES = 0.5  # share of failures after which a retry is demonstrated, where the method has such prompts
+
+
 class ColdStartSettings(Settings):
     """What the tiny policy follows from, and nothing that is hidden from it, so that runs of a store share
     it."""
@@ -40,7 +43,11 @@ class PretrainedSettings(Settings):
 def _cold_start_slice(config: RunConfig, sources: Sources) -> ColdStartSettings:
     assert isinstance(config.policy, TinyPolicyConfig)
     plugin = plugins("environments")[config.environment.type].value
-    learning = config.policy.cold_start.model_copy(update={"seed": 0})
+    method = plugins("methods")[config.method.type].value
+    retries = config.policy.cold_start.retries
+    if retries is None and method.shows_failed_attempts(config.method):
+        retries = _RETRIES
+    learning = config.policy.cold_start.model_copy(update={"seed": 0, "retries": retries or None})
     return ColdStartSettings(
         policy=config.policy.model_copy(update={"cold_start": learning}),
         environment=plugin.shown_to_tiny(config.environment),

@@ -107,6 +107,20 @@ TOKENS_PER_SECOND = Column(
 )
 
 
+def _held_out(metric: str, words: str, meaning: str) -> Column:
+    return Column(
+        EVALUATE.name,
+        metric,
+        words,
+        meaning,
+        title=words,
+        share=True,
+        interval=True,
+        optional=True,
+        drawn=ChartLine("Held-out success", words, "success"),
+    )
+
+
 def success_of(role: str, label: str, meaning: str, drawn: ChartLine, *, headline: str = "") -> Column:
     """The success rate of a role's trajectories in training.
 
@@ -140,21 +154,38 @@ def success_of_episodes(drawn: ChartLine) -> Column:
     )
 
 
-def held_out_episodes(line: str) -> Column:
+def held_out_episodes(words: str) -> Column:
     """Success of whole greedy episodes on held-out tasks, where the configuration has them evaluated.
 
     Args:
-        line: what reports call it.
+        words: what follows the first attempt, such as `with reflection`.
     """
+    return _held_out("success_episode", words, f"success rate of whole greedy episodes {words}, no memory")
+
+
+HELD_OUT_WITH_MEMORY = _held_out(
+    "success_episode_with_memory", "with memory", "the same with the memory of that iteration"
+)
+
+
+def gain_of(role: str, label: str, meaning: str) -> Column:
+    """How much better a role of later attempts does than other first attempts at the same task."""
+    words = role.replace("_", " ")
     return Column(
-        EVALUATE.name,
-        "success_episode",
-        "held-out episodes",
-        "success rate of whole greedy episodes on held-out tasks",
-        share=True,
+        GENERATE_ROLLOUTS.name,
+        f"gain_{role}",
+        label,
+        meaning,
+        "+.3f",
+        compare=True,
+        title=f"gain of {words}s",
         interval=True,
-        in_tables=False,
-        drawn=ChartLine("Held-out success", line, "success"),
+        drawn=ChartLine(
+            "Gain of retries",
+            words,
+            "success less that of other first attempts",
+            "Success of retries less that of the same task's other first attempts; band: 95 % interval",
+        ),
     )
 
 

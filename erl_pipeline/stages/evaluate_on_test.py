@@ -7,11 +7,10 @@ from dataclasses import replace
 
 from erl_pipeline.config.installed import plugins
 from erl_pipeline.environments.interface import Task
-from erl_pipeline.plan.plan import POLICY, RunState
+from erl_pipeline.plan.plan import RunState
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.stages.evaluate import EVALUATE
-from erl_pipeline.stages.playing import TASKS
+from erl_pipeline.stages.evaluate import EVALUATE, evaluation_inputs
 from erl_pipeline.stages.prepare_tasks import (
     HELD_OUT,
     PREPARE_TASKS,
@@ -67,7 +66,7 @@ def plan_test_evaluation(planner: Planner, state: RunState, iteration: int, task
     """First attempts of a checkpoint at test tasks, as an evaluation makes them at held-out ones."""
     return planner.add(
         EVALUATE_ON_TEST,
-        {**state.model_inputs(POLICY), TASKS: tasks},
+        evaluation_inputs(planner, state, tasks),
         iteration=iteration,
         settings=planner.settings(EVALUATE),
         seed=derive_seed(planner.config.seed, EVALUATE_ON_TEST.name),

@@ -131,22 +131,26 @@ def _evaluate(call: StageCall[StreamEvaluationSettings]) -> StageResult:
 def _episodes(play: PlaySettings) -> tuple[PromptFormat, Mapping[str, RoleLimits]]:
     """Prompts, and the lengths of attempts and reflections; the most probable token is taken each time.
 
-    Attempts and reflections are as long as the method has them. One that writes no reflections is given
-    those of its attempts.
+    Attempts and reflections are as long as the method has them. For one that writes no reflections all are as
+    long as `sampling` says.
     """
     from erl_pipeline.episodes.encounters import STREAMED_ATTEMPT, STREAMED_REFLECTION, STREAMED_RETRY
     from erl_pipeline.episodes.limits import RoleLimits
 
     environment: Any = plugins("environments")[play.environment.type].value
-    reflecting = plugins("methods")[play.episode.type].value.reflecting(play.episode)
+    method: Any = plugins("methods")[play.episode.type].value
+    reflecting = method.reflecting(play.episode)
     prompts = environment.prompts(play.environment)
-    attempt = RoleLimits(0.0, play.sampling.max_new_tokens)
-    reflection = attempt
-    if reflecting is not None:
-        prompts = prompts or reflecting.prompts
-        reflection = RoleLimits(0.0, reflecting.max_tokens)
-    by_role = {STREAMED_ATTEMPT: attempt, STREAMED_REFLECTION: reflection, STREAMED_RETRY: attempt}
-    return prompts, by_role
+    streamed = (STREAMED_ATTEMPT, STREAMED_REFLECTION, STREAMED_RETRY)
+    if reflecting is None:
+        return prompts, dict.fromkeys(streamed, RoleLimits(0.0, play.sampling.max_new_tokens))
+    lengths = method.role_limits(play.episode, play.sampling)
+    of_method = (reflecting.attempt, reflecting.reflection, reflecting.retry)
+    by_role = {
+        role: RoleLimits(0.0, lengths[like].max_new_tokens)
+        for role, like in zip(streamed, of_method, strict=True)
+    }
+    return prompts or reflecting.prompts, by_role
 
 
 EVALUATE_STREAM = Stage(

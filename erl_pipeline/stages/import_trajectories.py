@@ -9,6 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from erl_pipeline.stages.retry_gain import gain_metrics
 from erl_pipeline.stages.rollout_counts import count_rollouts, success_rates
 from erl_pipeline.stages.rollouts import GENERATE_ROLLOUTS, TRAJECTORIES
 from storage.artifacts.manifest import Manifest
@@ -18,7 +19,7 @@ from storage.errors import InputError
 from storage.filesystem import sha256_file, store_errors
 from storage.runs.origin import IMPORTED
 from storage.runs.run import Run, RunStore
-from storage.tables.trajectories import Trajectory, write_trajectories
+from storage.tables.trajectories import Trajectory, scan_trajectories, write_trajectories
 from storage.tables.trajectory_import import check_trajectories, read_checked
 
 IMPORT_STAGE = "import_trajectories"
@@ -88,7 +89,10 @@ def _import_iteration(
     listing = Recipe(
         GENERATE_ROLLOUTS.name, 1, {}, {"shard-0000": trajectories.artifact_id}, 0, kind="rollouts"
     )
-    rollouts, _ = _commit(store, run, listing, iteration, count_rollouts(rows), None)
+    counters = count_rollouts(rows)
+    written = scan_trajectories([store.open(trajectories.artifact_id).path(TRAJECTORIES)])
+    metrics = {**success_rates(counters), **gain_metrics(written)}
+    rollouts, _ = _commit(store, run, listing, iteration, counters, None, metrics)
     return ImportedIteration(iteration, len(rows), trajectories.artifact_id, rollouts.artifact_id, reused)
 
 
@@ -99,6 +103,7 @@ def _commit(
     iteration: int,
     counters: Mapping[str, int],
     rows: Sequence[Trajectory] | None,
+    metrics: Mapping[str, float] | None = None,
 ) -> tuple[Manifest, bool]:
     """The artifact of a recipe, and whether it was there; the run's ledger names it once."""
     manifest = store.find(recipe.artifact_id, recipe.stage)
@@ -108,8 +113,7 @@ def _commit(
             counted = {}
             if rows is not None:
                 counted[TRAJECTORIES] = write_trajectories(staging.path / TRAJECTORIES, rows)
-            rates = success_rates(counters) if rows is None else {}
-            manifest = staging.commit(counters=counters, metrics=rates, rows=counted).manifest
+            manifest = staging.commit(counters=counters, metrics=metrics or {}, rows=counted).manifest
     known = {(entry.iteration, entry.artifact_id) for entry in run.stages()}
     if (iteration, manifest.artifact_id) not in known:
         seconds = (manifest.finished_at - manifest.started_at).total_seconds()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from erl_pipeline.config.objective import DecoupledCorrection
+from erl_pipeline.episodes.roles import trainable
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT, checkpoint_parts
 from erl_pipeline.stages.rollouts import trajectory_files
@@ -47,7 +48,7 @@ def _slice(config: RunConfig, _sources: Sources) -> StalenessSettings:
 
 
 def _compute(call: StageCall[StalenessSettings]) -> StageResult:
-    """Write age and importance weight of every trajectory, as they are before the update.
+    """Write age and importance weight of every trajectory that may be trained, as they are before the update.
 
     Age counts the policy versions (updates and fine-tunings) between the policy that sampled a trajectory
     and the checkpoint, along their lineage; 0 is on-policy. It is unknown for policies that are not in
@@ -62,7 +63,7 @@ def _compute(call: StageCall[StalenessSettings]) -> StageResult:
     from storage.tables.trajectories import read_trajectories
 
     settings, store = call.settings, call.resources.store
-    rows = read_trajectories(trajectory_files(call.inputs[ROLLOUTS], store))
+    rows = trainable(read_trajectories(trajectory_files(call.inputs[ROLLOUTS], store)))
     policies, parts = loaded_policies(call), checkpoint_parts(call.inputs)
     policy = policies.get(parts, settings.weights)
     require_readable(rows, policy)

@@ -23,6 +23,7 @@ from erl_pipeline.config.generation import (
 from erl_pipeline.config.installed import plugins
 from erl_pipeline.config.memory import RetrievalSettings
 from erl_pipeline.environments.interface import Task
+from erl_pipeline.episodes.roles import JUDGE
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.resources import Resources
 from erl_pipeline.plan.stage import StageCall
@@ -37,7 +38,9 @@ from erl_pipeline.stages.prepare_tasks import environment_identity
 from erl_pipeline.stages.rollout_counts import count_rollouts, success_rates
 
 if TYPE_CHECKING:
+    from erl_pipeline.config.feedback import JudgeFeedback
     from erl_pipeline.config.run import RunConfig
+    from erl_pipeline.engines.chat_server import ChatServer
     from erl_pipeline.engines.interface import GenerationEngine
     from erl_pipeline.engines.vllm.engine import VllmEngine
     from erl_pipeline.episodes.context import EpisodeProtocol
@@ -45,10 +48,11 @@ if TYPE_CHECKING:
     from erl_pipeline.episodes.play import Batches, Played, Turns
     from erl_pipeline.episodes.requests import Retrieve
     from erl_pipeline.policies.pretrained import LoadedPolicy
+    from storage.artifacts.artifact import Artifact
     from storage.tables.trajectories import Trajectory
 
 TASKS, MEMORY = "tasks", "memory"
-"""Names of the inputs of a stage that plays."""
+"""Names of the inputs of a stage that plays; also that of the memory in a run's state."""
 
 _VLLM_STARTS = "the vLLM server to start"
 
@@ -101,15 +105,17 @@ def play_episodes(
     run_seed: int,
     temperature: float | None = None,
     first_only: bool = False,
+    with_memory: bool = True,
     own: OwnEpisodes | None = None,
 ) -> Played:
     """One episode for each task and sample index, with the checkpoint among the stage's inputs.
 
     Args:
         samples: the sample indices of every task, or of each.
-        temperature: instead of the settings' own; 0 takes the most probable token each time.
+        temperature: of all roles, instead of the settings' own; 0 takes the most probable token each time.
         first_only: an episode is its first attempt.
-        own: how episodes go, where not as the method has it; the two before have no say then.
+        with_memory: the memory among the stage's inputs, where there is one, is retrieved from.
+        own: how episodes go, where not as the method has it; `temperature` and `first_only` have no say then.
 
     Raises what `erl_pipeline.episodes.play.play_episodes` raises.
     """
@@ -124,10 +130,10 @@ def play_episodes(
     policy = call.resources.keep("policies", LoadedPolicies).get(parts, settings.weights)
     environment = plugins("environments")[settings.environment.type].value
     method = plugins("methods")[settings.episode.type].value
-    sampling = settings.sampling
-    if temperature is not None:
-        sampling = sampling.model_copy(update={"temperature": temperature})
-    memory = call.inputs.get(MEMORY)
+    by_role = method.role_limits(settings.episode, settings.sampling) if own is None else own.by_role
+    if temperature is not None and own is None:
+        by_role = {role: replace(each, temperature=temperature) for role, each in by_role.items()}
+    memory = call.inputs.get(MEMORY) if with_memory else None
     setup = play.EpisodeSetup(
         plugin=environment,
         settings=settings.environment,
@@ -145,7 +151,7 @@ def play_episodes(
             end_token_ids=policy.eos_token_ids,
             success_threshold=settings.success_threshold,
             step_seconds=settings.step_seconds,
-            by_role=method.role_limits(settings.episode, sampling) if own is None else own.by_role,
+            by_role=by_role,
         ),
         provenance=Provenance(
             recipe_id=call.artifact_id,
@@ -156,6 +162,9 @@ def play_episodes(
             run_seed=run_seed,
         ),
         withhold=settings.retrieval.withhold if settings.retrieval is not None else 0.0,
+        chat_server=(
+            None if first_only or own is not None else _chat_server(method.chat_server(settings.episode))
+        ),
     )
     progress = _EpisodeProgress(call)
     played = play.play_episodes(
@@ -163,10 +172,11 @@ def play_episodes(
         tasks,
         samples,
         _sampling(call, settings, policy, parts, progress),
-        _retrieve(call, settings),
+        _retrieve(call, settings, memory),
         on_episode=progress.count_episode,
         stop=call.resources.stop,
     )
+    _warn_of_silent_judge(call, played)
     engine = sampling_determinism(engine_of(call, settings.engine), training_device())
     return replace(played, determinism=engine if played.determinism == "bytes" else played.determinism)
 
@@ -288,13 +298,34 @@ def _served(
     return started
 
 
-def _retrieve(call: StageCall[Any], settings: PlaySettings) -> Retrieve:
-    """Answers retrievals from the memory version among the stage's inputs."""
+def _chat_server(judge: JudgeFeedback | None) -> ChatServer | None:
+    """The server of the settings. Its key comes from the environment and goes nowhere else."""
+    if judge is None:
+        return None
+    from erl_pipeline.engines.chat_server import ChatServer, key_of
+
+    assert judge.url is not None
+    key = key_of(os.environ, judge.api_key_variable, "feedback.api_key_variable")
+    return ChatServer(judge.url, judge.model, key, judge.request_seconds, judge.max_in_flight)
+
+
+def _warn_of_silent_judge(call: StageCall[Any], played: Played) -> None:
+    """Failures of a judge are data; where all fail, somebody should look at it."""
+    said = [row for row in played.rows if row.role == JUDGE]
+    if said and all(row.finish_reason in ("judge_error", "judge_timeout") for row in said):
+        call.progress.warn(
+            f"the judge answered none of {len(said)} questions, and the feedback of rules was used; the "
+            f"first time: {said[0].feedback}"
+        )
+
+
+def _retrieve(call: StageCall[Any], settings: PlaySettings, memory: Artifact | None) -> Retrieve:
+    """Answers retrievals from a memory version."""
     from erl_pipeline.episodes.requests import RetrievalRequest, nothing_remembered
     from storage.memory.scoring import Scoring
     from storage.memory.view import MemoryHit
 
-    memory, how = call.inputs.get(MEMORY), settings.retrieval
+    how = settings.retrieval
     if memory is None or how is None:
         return nothing_remembered
     view = call.resources.memory(how.embedding_model).at(memory.manifest.artifact_id)

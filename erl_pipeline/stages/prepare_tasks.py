@@ -16,6 +16,7 @@ from erl_pipeline.config.installed import plugins
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.plan.resources import Resources
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.stages.held_out import refuse_held_out
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.recipe import derive_seed
 from storage.errors import InputError
@@ -62,6 +63,7 @@ def _compute(call: StageCall[TaskSettings]) -> StageResult:
     plugin = plugins("environments")[environment.type].value
     training = plugin.training_tasks(environment, settings.seed)
     held_out = plugin.held_out_tasks(environment, settings.seed, settings.held_out)
+    refuse_held_out(training, held_out, plugin)
     _write(call.folder, TRAINING, training)
     _write(call.folder, HELD_OUT, held_out)
     return StageResult(counters={"training_tasks": len(training), "held_out_tasks": len(held_out)})

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from erl_pipeline.episodes.roles import NEVER_TRAINED
+
 if TYPE_CHECKING:
     from storage.tables.trajectories import Trajectory
 
@@ -42,11 +44,12 @@ def trajectories_by_role(counters: Mapping[str, int | float]) -> dict[str, int]:
 
 
 def success_rates(counters: Mapping[str, int]) -> dict[str, float]:
-    """Shares of trajectories that succeeded, by role, and of episodes; a rate of nothing is left out."""
+    """Shares of trajectories that succeeded, by role, and of episodes; a rate of nothing is left out, as is
+    that of a role that attempts nothing."""
     rates = {}
     for name, tries in counters.items():
         role = name.removesuffix(_COUNT)
-        if role != name and tries:
+        if role != name and tries and role not in NEVER_TRAINED:
             rates[f"success_{role}"] = counters[f"{role}{_SUCCESSES}"] / tries
     if counters.get("episodes"):
         rates["success_episode"] = counters["episode_successes"] / counters["episodes"]

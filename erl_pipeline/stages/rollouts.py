@@ -116,7 +116,12 @@ def _generate(call: StageCall[RolloutSettings]) -> StageResult:
 
 
 def _list(call: StageCall[ListSettings]) -> StageResult:
-    """Add up the counts of the shards; the trajectories stay in them."""
+    """Add up the counts of the shards, and compare retries with first attempts over all of them; the
+    trajectories stay in the shards."""
+    from erl_pipeline.stages.retry_gain import gain_metrics
+    from storage.tables.trajectories import scan_trajectories
+
+    files = [call.inputs[name].path(TRAJECTORIES) for name in sorted(call.inputs)]
     counters: dict[str, int] = {}
     manifests = [shard.manifest for shard in call.inputs.values()]
     for manifest in manifests:
@@ -124,7 +129,7 @@ def _list(call: StageCall[ListSettings]) -> StageResult:
             counters[name] = counters.get(name, 0) + int(value)
     return StageResult(
         counters=counters,
-        metrics=success_rates(counters),
+        metrics={**success_rates(counters), **gain_metrics(scan_trajectories(files))},
         policy_version=manifests[0].policy_version,
         memory_version=manifests[0].memory_version,
     )

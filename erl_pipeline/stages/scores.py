@@ -23,13 +23,15 @@ class EvaluationScores:
     `greedy` counts the first attempt at temperature 0, one for each task. `sampled` counts first attempts
     at other temperatures, and `pass_at_k` is the mean over tasks for k = 1, 2, 4, ... up to the attempts
     made of every task. `episode` counts tasks that the greedy episode solved, by its first attempt or by what
-    followed it. None or empty where no such attempt was made.
+    followed it without memory, `episode_with_memory` the same with memory. None or empty where no such
+    attempt was made.
     """
 
     greedy: Estimate | None
     sampled: Estimate | None
     pass_at_k: dict[int, float]
     episode: Estimate | None
+    episode_with_memory: Estimate | None = None
 
     def metrics(self) -> dict[str, float]:
         """The same as flat numbers for a manifest; what was not measured is left out."""
@@ -38,14 +40,20 @@ class EvaluationScores:
             ("greedy_success", self.greedy),
             ("sampled_success", self.sampled),
             ("success_episode", self.episode),
+            ("success_episode_with_memory", self.episode_with_memory),
         ):
             if estimate is not None:
                 numbers |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
         return numbers | {f"pass_at_{k}": value for k, value in self.pass_at_k.items()}
 
 
-def score_evaluation(trajectories: pl.LazyFrame) -> EvaluationScores:
-    """Score an evaluation's trajectories; only `SCORED_COLUMNS` are read."""
+def score_evaluation(trajectories: pl.LazyFrame, with_memory: pl.LazyFrame | None = None) -> EvaluationScores:
+    """Score an evaluation's trajectories; only `SCORED_COLUMNS` are read.
+
+    Args:
+        with_memory: the episodes, played with memory, of the tasks whose greedy first attempt failed; None
+            where the evaluation had no memory.
+    """
     rows = trajectories.select(SCORED_COLUMNS).collect()
     greedy = greedy_outcomes(rows)
     sampled = _sampled_outcomes(rows)
@@ -60,7 +68,14 @@ def score_evaluation(trajectories: pl.LazyFrame) -> EvaluationScores:
             if k <= most
         },
         episode=success_rate(list(episodes.values())) if episodes else None,
+        episode_with_memory=None if with_memory is None else _with_memory(greedy, with_memory),
     )
+
+
+def _with_memory(greedy: dict[str, bool], with_memory: pl.LazyFrame) -> Estimate:
+    later = with_memory.select("task_id", "parent_trajectory_id", "success").filter(~_FIRST)
+    solved = later.filter("success").select(pl.col("task_id").unique()).collect()["task_id"]
+    return success_rate(list((greedy | dict.fromkeys(solved, True)).values()))
 
 
 def greedy_outcomes(rows: pl.DataFrame) -> dict[str, bool]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from erl_pipeline.episodes.roles import trainable
 from erl_pipeline.trainers.record import SequenceRecord
 
 if TYPE_CHECKING:
@@ -12,19 +13,27 @@ if TYPE_CHECKING:
     from storage.tables.sft import SftRow
     from storage.tables.trajectories import Trajectory
 
+_NEVER_TRAINED = SequenceRecord(weight=0.0, not_trained="never_trained")
+
 
 def reinforcement_rows(
     trajectories: Sequence[Trajectory],
     sequences: Sequence[TrainingSequence],
     records: Sequence[SequenceRecord],
 ) -> Iterator[Mapping[str, Any]]:
-    """A row for each trajectory; all three are in the same order.
+    """A row for each trajectory; all three are in the same order. Those of roles that are never trained have
+    neither sequence nor record, and get a row that says so.
 
     Raises ValueError where the trainer reported more or fewer than it was given.
     """
     from storage.tables.training_record import REINFORCEMENT
 
-    for row, sequence, record in zip(trajectories, sequences, records, strict=True):
+    trained = {
+        row.trajectory_id: (sequence.advantage, record)
+        for row, sequence, record in zip(trainable(trajectories), sequences, records, strict=True)
+    }
+    for row in trajectories:
+        advantage, record = trained.get(row.trajectory_id, (None, _NEVER_TRAINED))
         yield {
             **vars(record),
             "trajectory_id": row.trajectory_id,
@@ -35,7 +44,7 @@ def reinforcement_rows(
             "subgroup": row.subgroup,
             "reward": row.reward,
             "success": row.success,
-            "advantage": sequence.advantage,
+            "advantage": advantage,
             "task_id": row.task_id,
             "task_type": row.task_type,
             "role": row.role,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.config.optimizer import UpdateConfig
 from erl_pipeline.config.replay import ReplayLoss
+from erl_pipeline.episodes.roles import trainable
 from erl_pipeline.objectives.advantages import count_groups, group_advantages
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
@@ -82,8 +83,8 @@ def _slice(config: RunConfig, _sources: Sources) -> UpdateSettings:
 
 
 def _compute(call: StageCall[UpdateSettings]) -> StageResult:
-    """Train on every trajectory of the rollouts, whatever its role, and on what is replayed beside them;
-    write the new checkpoint."""
+    """Train on every trajectory of the rollouts but those of roles that are never trained, and on what is
+    replayed beside them; write the new checkpoint."""
     from storage.tables.trajectories import read_trajectories
 
     settings = call.settings
@@ -101,35 +102,39 @@ def _compute(call: StageCall[UpdateSettings]) -> StageResult:
         replay=settings.replay if replayed.begun else None,
     )
     metrics = trainer.reinforce(work, count_steps(call, settings.update.optimizer_steps))
+    counters = groups_by_role(rows, settings.objective)
+    never_trained = len(rows) - len(sequences)
+    if never_trained:
+        counters["dropped_never_trained"] = never_trained
     record = reinforcement_rows(rows, sequences, metrics.records)
-    return training_result(call, trainer, metrics, record, groups_by_role(rows, settings.objective))
+    return training_result(call, trainer, metrics, record, counters)
 
 
 def training_sequences(
     trajectories: Sequence[Trajectory], objective: ObjectiveConfig
 ) -> list[TrainingSequence]:
     """Trajectories with their advantages; groups are those of the rows, one for each task and role, or their
-    subgroups where there are some."""
+    subgroups where there are some. Roles that are never trained are in no group and give no sequence."""
+    trained = trainable(trajectories)
     advantages = group_advantages(
-        [row.reward for row in trajectories],
-        [_group(row, objective) for row in trajectories],
+        [row.reward for row in trained],
+        [_group(row, objective) for row in trained],
         objective.advantage_normalization,
     )
-    return [
-        trajectory_sequence(row, advantage) for row, advantage in zip(trajectories, advantages, strict=True)
-    ]
+    return [trajectory_sequence(row, advantage) for row, advantage in zip(trained, advantages, strict=True)]
 
 
 def groups_by_role(trajectories: Sequence[Trajectory], objective: ObjectiveConfig) -> dict[str, int]:
-    """Counters: groups of each role (`groups_ROLE`), and those of them that give no advantage
+    """Counters: groups of each role that is trained (`groups_ROLE`), and those of them that give no advantage
     (`zero_advantage_groups_ROLE`). A group's role is that of its first row, whatever is replayed beside
     it."""
+    trained = trainable(trajectories)
     roles: dict[str, str] = {}
-    for row in trajectories:
+    for row in trained:
         roles.setdefault(row.group_id, row.role)
     counters: dict[str, int] = {}
     for role in dict.fromkeys(roles.values()):
-        rows = [row for row in trajectories if roles[row.group_id] == role]
+        rows = [row for row in trained if roles[row.group_id] == role]
         found = count_groups([row.reward for row in rows], [_group(row, objective) for row in rows])
         counters[f"{GROUPS}_{role}"] = found.groups
         counters[f"{ZERO_ADVANTAGE_GROUPS}_{role}"] = found.without_advantage

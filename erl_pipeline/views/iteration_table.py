@@ -14,6 +14,15 @@ MOST_ROWS = 50
 _LEGEND_WIDTH = 100
 
 
+def shown_columns(rows: Sequence[IterationRow], columns: Sequence[Column]) -> list[Column]:
+    """The columns that a table of these rows has."""
+    return [
+        column
+        for column in columns
+        if column.in_tables and (not column.optional or any(column.name in row.values for row in rows))
+    ]
+
+
 def row_cells(row: IterationRow, columns: Sequence[Column]) -> dict[str, str]:
     """A row as text, column by column; what does not apply is left blank."""
     cells = {"iter": str(row.iteration)}

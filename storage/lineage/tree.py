@@ -113,4 +113,5 @@ def _origins(kind: Kind, row: Mapping[str, Any]) -> Iterator[tuple[Kind, str, st
             yield "trajectory", row["parent_trajectory_id"], "trajectory it followed"
         for entry_id in row["memory_entry_ids"]:
             yield "memory_entry", entry_id, "memory entry it saw"
-        yield "artifact", row["policy_version"], "policy that sampled it"
+        if row["policy_version"]:
+            yield "artifact", row["policy_version"], "policy that sampled it"

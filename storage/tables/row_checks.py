@@ -79,7 +79,7 @@ def _meaning_problems(row: Row) -> Iterator[tuple[str, str]]:
         if logprob > LOGPROB_TOLERANCE:
             yield "behaviour_logprobs", f"value {index} is {logprob}; a log-probability is at most 0"
             break
-    if not row["prompt_token_ids"]:
+    if tokens and not row["prompt_token_ids"]:
         yield "prompt_token_ids", "is empty; the first response token needs a predecessor"
     for name in ("prompt_token_ids", "response_token_ids"):
         if any(token < 0 for token in row[name]):

@@ -121,7 +121,7 @@ class Trajectory:
     """Log-probability in nats under the behaviour policy, after temperature; 0 where the mask is 0."""
     temperature: float
     policy_version: str
-    """Artifact id of the checkpoint that sampled it."""
+    """Artifact id of the checkpoint that sampled it; empty where a model of somebody else's did."""
     tokenizer_digest: str
     reward: float
     success: bool

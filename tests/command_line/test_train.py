@@ -22,6 +22,7 @@ def test_training_ends_with_the_table_the_report_and_what_to_try(finished: Finis
         "iter",
         "1st",
         "2nd",
+        "gain",
         "retried",
         "memory",
         "RL",

@@ -32,6 +32,7 @@ ENVIRONMENT = EnvironmentPlugin(
     tasks_from_file=tasks.tasks_from_file,
     prompts=_prompts,
     files=_files,
+    task_key=tasks.board_key,
     tiny=tiny_parts,
     tiny_needs="format: compact",
     # Demonstrations draw a world of their own each time, and boards that are generated.

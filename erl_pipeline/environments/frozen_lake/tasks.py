@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from erl_pipeline.environments.frozen_lake.board import Board
 from erl_pipeline.environments.frozen_lake.generation import Split, generate_boards
@@ -51,6 +53,11 @@ def tasks_from_file(config: FrozenLakeConfig, seed: int, path: Path) -> list[Tas
         for task in tasks:
             _check_compact(config, path, task)
     return _as_tasks(config, seed, tasks)
+
+
+def board_key(payload: Mapping[str, Any]) -> str:
+    """The board alone: with other words, symbols or a further step it is the same problem."""
+    return json.dumps(payload.get("board"))
 
 
 def _check_compact(config: FrozenLakeConfig, path: Path, task: BoardTask) -> None:

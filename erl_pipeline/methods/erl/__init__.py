@@ -7,6 +7,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from erl_pipeline.config.feedback import JudgeFeedback
+from erl_pipeline.config.memory import require_subgroups
+from erl_pipeline.config.policy import TinyPolicyConfig
+from erl_pipeline.episodes.roles import JUDGE
 from erl_pipeline.methods.erl.columns import columns
 from erl_pipeline.methods.erl.plan import plan_learning, plan_rollouts
 from erl_pipeline.methods.erl.settings import (
@@ -15,13 +19,17 @@ from erl_pipeline.methods.erl.settings import (
     SECOND_ATTEMPT,
     ErlConfig,
     ErlEpisodeSettings,
+    RoleSampling,
     episode_settings,
 )
 from erl_pipeline.methods.interface import Method, Reflecting
+from erl_pipeline.plan.plan import POLICY
+from storage.errors import ConfigError
 
 if TYPE_CHECKING:
     from erl_pipeline.config.generation import SamplingConfig
     from erl_pipeline.config.memory import RetrievalSettings
+    from erl_pipeline.config.run import RunConfig
     from erl_pipeline.environments.prompt_format import PromptFormat
     from erl_pipeline.episodes.context import EpisodeProtocol
     from erl_pipeline.episodes.limits import RoleLimits
@@ -31,13 +39,17 @@ def _open_episode(
     settings: ErlEpisodeSettings, prompts: PromptFormat | None, *, first_only: bool, retrieval: bool
 ) -> EpisodeProtocol:
     from erl_pipeline.methods.erl.episode import ErlRules, run_episode
-    from erl_pipeline.methods.erl.prompts import ChatPrompts
+    from erl_pipeline.methods.erl.prompts import ChatPrompts, judge_prompt
 
+    judge = settings.feedback if isinstance(settings.feedback, JudgeFeedback) else None
     rules = ErlRules(
         prompts=prompts or ChatPrompts(settings.prompts),
         max_revisions=0 if first_only else settings.max_revisions,
         reflection=settings.reflection,
+        show_failed_attempt=settings.shows_failed_attempt,
+        retry_ill_formed=settings.ill_formed == "base_prompt",
         retrieval=retrieval,
+        ask_judge=None if judge is None else partial(judge_prompt, judge),
     )
     return partial(run_episode, rules=rules)
 
@@ -45,15 +57,45 @@ def _open_episode(
 def _role_limits(settings: ErlEpisodeSettings, sampling: SamplingConfig) -> Mapping[str, RoleLimits]:
     from erl_pipeline.episodes.limits import RoleLimits
 
-    attempt = RoleLimits(sampling.temperature, sampling.max_new_tokens)
-    reflection = RoleLimits(sampling.temperature, settings.max_reflection_tokens)
-    return {FIRST_ATTEMPT: attempt, REFLECTION: reflection, SECOND_ATTEMPT: attempt}
+    def of_role(own: RoleSampling) -> RoleLimits:
+        return RoleLimits(
+            own.temperature or sampling.temperature, own.max_new_tokens or sampling.max_new_tokens
+        )
+
+    limits = {
+        FIRST_ATTEMPT: of_role(settings.sampling.first_attempt),
+        REFLECTION: of_role(settings.sampling.reflection),
+        SECOND_ATTEMPT: of_role(settings.sampling.second_attempt),
+    }
+    judge = settings.feedback
+    if isinstance(judge, JudgeFeedback):
+        model = POLICY if judge.url is None else None
+        limits[JUDGE] = RoleLimits(judge.temperature, judge.max_new_tokens, model)
+    return limits
+
+
+def _judge(settings: ErlEpisodeSettings) -> JudgeFeedback | None:
+    judge = settings.feedback
+    return judge if isinstance(judge, JudgeFeedback) and judge.url is not None else None
+
+
+def _possible_with(config: RunConfig) -> None:
+    """Raise ConfigError for what this policy cannot do, and ValueError for groups that are too small."""
+    settings = config.method
+    assert isinstance(settings, ErlConfig)
+    if settings.memory is not None and config.objective.advantages_per == "subgroup":
+        require_subgroups(settings.memory.retrieval, config.rollouts.group_size)
+    if isinstance(settings.feedback, JudgeFeedback) and isinstance(config.policy, TinyPolicyConfig):
+        raise ConfigError(
+            "method.feedback.type: judge writes sentences, and policy.type: tiny reads only the words of its "
+            "environment; use feedback.type: rules, or a pretrained policy"
+        )
 
 
 def _reflecting(settings: ErlEpisodeSettings) -> Reflecting:
     from erl_pipeline.methods.erl.prompts import ChatPrompts
 
-    return Reflecting(ChatPrompts(settings.prompts), settings.max_reflection_tokens)
+    return Reflecting(ChatPrompts(settings.prompts), FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT)
 
 
 def _retrieval(settings: ErlConfig) -> RetrievalSettings | None:
@@ -79,4 +121,7 @@ METHOD = Method(
     retrieval=_retrieval,
     reflecting=_reflecting,
     columns=columns,
+    chat_server=_judge,
+    shows_failed_attempts=lambda settings: settings.shows_failed_attempt,
+    possible_with=_possible_with,
 )

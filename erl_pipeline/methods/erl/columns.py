@@ -12,11 +12,13 @@ from erl_pipeline.stages.columns import (
     FINE_TUNE_CHARTS,
     HELD_OUT,
     HELD_OUT_SAMPLED,
+    HELD_OUT_WITH_MEMORY,
     LOSS,
     TOKENS,
     TOKENS_PER_SECOND,
     UPDATE_CHARTS,
     count_of,
+    gain_of,
     groups_without_advantage,
     held_out_episodes,
     success_of,
@@ -40,6 +42,11 @@ _SECOND = success_of(
     ),
     headline="Retries that succeed",
 )
+_GAIN = gain_of(
+    SECOND_ATTEMPT,
+    "gain",
+    "success of these less that of the same task's other first attempts",
+)
 _RETRIED = count_of(SECOND_ATTEMPT, "retried", "attempts after a failed one")
 
 
@@ -50,13 +57,15 @@ def columns(settings: ErlConfig) -> Sequence[Column]:
         _FIRST,
         _EPISODE,
         _SECOND,
+        _GAIN,
         _RETRIED,
         *(() if settings.memory is None else (ENTRIES,)),
         LOSS,
         *((DISTILLED,) if distils else ()),
         HELD_OUT,
         HELD_OUT_SAMPLED,
-        held_out_episodes("with a reflection" if settings.reflection else "with a second attempt"),
+        held_out_episodes("with reflection" if settings.reflection else "with a second attempt"),
+        *(() if settings.memory is None else (HELD_OUT_WITH_MEMORY,)),
         TOKENS,
         TOKENS_PER_SECOND,
         *groups_without_advantage((FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT)),

@@ -11,6 +11,8 @@ from erl_pipeline.environments.prompt_format import PromptFormat
 from erl_pipeline.episodes.attempt import Attempt, Opening, play_attempt
 from erl_pipeline.episodes.context import EpisodeContext, Place
 from erl_pipeline.episodes.dialogue import Dialogue
+from erl_pipeline.episodes.judge import AskJudge, judge
+from erl_pipeline.episodes.roles import JUDGE
 from erl_pipeline.episodes.rows import Outcome, trajectory
 from erl_pipeline.methods.erl.settings import FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT
 from storage.tables.trajectories import FREE, Trajectory
@@ -23,9 +25,10 @@ class Phase(IntEnum):
     """The order in which requests are answered where episodes go in step."""
 
     FIRST_ATTEMPT = 0
-    RETRIEVAL = 1
-    REFLECTION = 2
-    SECOND_ATTEMPT = 3
+    JUDGE = 1
+    RETRIEVAL = 2
+    REFLECTION = 3
+    SECOND_ATTEMPT = 4
 
 
 @dataclass(frozen=True)
@@ -33,40 +36,52 @@ class ErlRules:
     """What all episodes of a shard have in common.
 
     `max_revisions` rounds of reflection and further attempt follow a first attempt that failed; with 0 an
-    episode is its first attempt. Without `reflection` a further attempt follows the feedback alone.
-    Reflections see memory with `retrieval`, but for those from whom it is withheld.
+    episode is its first attempt. Without `reflection` a further attempt follows the feedback alone. With
+    `show_failed_attempt` it is told how the attempt before it went. With `retry_ill_formed` it also follows
+    a reflection that cannot be read, on the first attempt's prompt. Reflections see memory with `retrieval`,
+    but for those from whom it is withheld. `ask_judge` makes the prompt of a judge, whose words replace the
+    environment's feedback.
     """
 
     prompts: PromptFormat
     max_revisions: int
     reflection: bool = True
+    show_failed_attempt: bool = False
+    retry_ill_formed: bool = False
     retrieval: bool = False
+    ask_judge: AskJudge | None = None
 
 
 async def run_episode(context: EpisodeContext, rules: ErlRules) -> list[Trajectory]:
-    """Play one episode. An ill-formed reflection ends it, as does a full context or a failed environment."""
-    prompts = rules.prompts
+    """Play one episode. A full context or a failed environment ends it, and an ill-formed reflection may."""
     place = Place(FIRST_ATTEMPT, Phase.FIRST_ATTEMPT)
-    first = latest = await play_attempt(context, place, _without_notes(prompts))
+    first = latest = await play_attempt(context, place, _without_notes(rules.prompts))
     rows = [first.row(context, place, parent=None)]
     for revision in range(1, rules.max_revisions + 1):
         if not latest.can_be_reflected_on:
             break
+        failed_id = rows[-1].trajectory_id
+        if rules.ask_judge is not None:
+            judge_place = Place(JUDGE, Phase.JUDGE, revision)
+            judgement = await judge(context, judge_place, latest, rules.ask_judge)
+            judged = judgement.row(context, judge_place, latest, parent=failed_id)
+            latest = judgement.applied_to(latest)
+            rows[-1:] = [replace(rows[-1], feedback=latest.report.feedback), judged]
+        reflection = None
         if rules.reflection:
             reflection = await _reflect(context, rules, first, latest, revision)
             if reflection is None:
                 break
-            rows.append(reflection.row(context, latest, revision, parent=rows[-1].trajectory_id))
-            if reflection.text is None:
+            rows.append(reflection.row(context, latest, revision, parent=failed_id))
+            if reflection.text is None and not rules.retry_ill_formed:
                 break
-            opening = _with_notes(prompts, [reflection.text])
-        else:
-            opening = _after_feedback(prompts, latest)
         place = Place(SECOND_ATTEMPT, Phase.SECOND_ATTEMPT, revision)
-        latest = await play_attempt(context, place, opening)
-        if rules.reflection:
+        latest = await play_attempt(context, place, _revision_prompt(rules, latest, reflection))
+        parent = failed_id
+        if reflection is not None:
+            parent = rows[-1].trajectory_id
             rows[-1] = replace(rows[-1], reward=latest.report.reward, success=latest.success)
-        rows.append(latest.row(context, place, parent=rows[-1].trajectory_id))
+        rows.append(latest.row(context, place, parent))
     return rows
 
 
@@ -124,15 +139,18 @@ async def _reflect(
     )
 
 
-def _without_notes(prompts: PromptFormat) -> Opening:
-    return lambda instructions, observation: prompts.attempt(instructions, observation, [])
-
-
-def _with_notes(prompts: PromptFormat, notes: Sequence[str]) -> Opening:
+def _revision_prompt(rules: ErlRules, failed: Attempt, reflection: _Reflection | None) -> Opening:
+    """The prompt of the attempt after a failed one; `reflection` is None where none was asked for."""
+    prompts = rules.prompts
+    if reflection is not None and reflection.text is None:
+        return _without_notes(prompts)
+    notes = [] if reflection is None or reflection.text is None else [reflection.text]
+    if rules.show_failed_attempt:
+        return lambda instructions, observation: prompts.retry(
+            instructions, replace(failed.report, observation=observation), notes
+        )
     return lambda instructions, observation: prompts.attempt(instructions, observation, notes)
 
 
-def _after_feedback(prompts: PromptFormat, failed: Attempt) -> Opening:
-    return lambda instructions, observation: prompts.retry(
-        instructions, replace(failed.report, observation=observation)
-    )
+def _without_notes(prompts: PromptFormat) -> Opening:
+    return lambda instructions, observation: prompts.attempt(instructions, observation, [])

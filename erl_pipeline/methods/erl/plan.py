@@ -12,11 +12,9 @@ from erl_pipeline.stages.build_distillation import DistilledRoles
 from erl_pipeline.stages.fine_tune import plan_distillation
 from erl_pipeline.stages.forget_memory import plan_forgetting
 from erl_pipeline.stages.index_memory import INDEX_MEMORY, IndexSettings
+from erl_pipeline.stages.playing import MEMORY
 from erl_pipeline.stages.rollouts import plan_shards
 from erl_pipeline.stages.update_policy import plan_update
-
-MEMORY = "memory"
-"""The store of experience in a run's state."""
 
 
 def plan_rollouts(planner: Planner, state: RunState, iteration: int) -> str:

@@ -8,18 +8,18 @@ from typing import Any
 from pydantic import ValidationInfo, field_validator
 
 from erl_pipeline.config.base import Settings
+from erl_pipeline.config.feedback import ATTEMPT_EXAMPLE, JudgeFeedback
 from erl_pipeline.config.templates import check_template, render
 from erl_pipeline.environments.messages import Message
 from erl_pipeline.environments.prompt_format import AttemptReport
 from erl_pipeline.episodes.plain_prompts import opening
 
 _TASK: Mapping[str, Any] = {"instructions": "Act.", "observation": "A door."}
-_ATTEMPT: Mapping[str, Any] = {**_TASK, "trace": "Step 1", "feedback": "It failed.", "reward": 0.0}
 _VARIABLES: Mapping[str, Mapping[str, Any]] = {
     "second_attempt": {**_TASK, "notes": ["Open it."]},
-    "retry": _ATTEMPT,
+    "retry": {**ATTEMPT_EXAMPLE, "notes": ["Open it."]},
     "reflection_system": {},
-    "reflection": {**_ATTEMPT, "memory": ["Open it."]},
+    "reflection": {**ATTEMPT_EXAMPLE, "memory": ["Open it."]},
 }
 """The variables of each template, with examples."""
 
@@ -36,9 +36,12 @@ class PromptTemplates(Settings):
     reflections, the latest last. Variables: instructions, observation, notes."""
     retry: str = (
         "{{ instructions }}\n\nAn earlier attempt at this task went as follows.\n{{ trace }}\n{{ feedback }}"
+        "{% if notes %}\n\nNotes from earlier attempts (they may be wrong):"
+        "{% for note in notes %}\n- {{ note }}{% endfor %}{% endif %}"
     )
-    """System message of an attempt that follows the feedback alone (`reflection: off`). Variables:
-    instructions, observation, trace, feedback, reward."""
+    """System message of an attempt that is told how the one before it failed (`show_failed_attempt`).
+    `notes`: reflections, the latest last; none with `reflection: off`. Variables: instructions, observation,
+    trace, feedback, reward, notes."""
     reflection_system: str = (
         "You look back on an attempt at a task and write notes for the next attempt. Say what went wrong, "
         "what can be inferred about the rules, and what to do differently. The next attempt sees your notes, "
@@ -74,8 +77,9 @@ class ChatPrompts:
         values = {"instructions": instructions, "observation": observation, "notes": list(notes)}
         return opening(render(self._templates.second_attempt, values), observation)
 
-    def retry(self, instructions: str, report: AttemptReport) -> list[Message]:
-        return opening(render(self._templates.retry, _values(instructions, report)), report.observation)
+    def retry(self, instructions: str, report: AttemptReport, notes: Sequence[str]) -> list[Message]:
+        values = {**_values(instructions, report), "notes": list(notes)}
+        return opening(render(self._templates.retry, values), report.observation)
 
     def reflection(self, instructions: str, report: AttemptReport, memory: Sequence[str]) -> list[Message]:
         values = {**_values(instructions, report), "memory": list(memory)}
@@ -87,6 +91,11 @@ class ChatPrompts:
         """The whole answer; None when it says nothing."""
         stripped = text.strip()
         return stripped if any(character.isalpha() for character in stripped) else None
+
+
+def judge_prompt(judge: JudgeFeedback, instructions: str, report: AttemptReport) -> list[Message]:
+    """What a judge is asked about an attempt."""
+    return opening(render(judge.system, {}), render(judge.template, _values(instructions, report)))
 
 
 def _values(instructions: str, report: AttemptReport) -> dict[str, Any]:

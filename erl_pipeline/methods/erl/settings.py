@@ -6,8 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from erl_pipeline.config.base import PluginSettings, switch
+from erl_pipeline.config.base import PluginSettings, Settings, switch
 from erl_pipeline.config.distillation import DistillationConfig
+from erl_pipeline.config.feedback import FeedbackConfig, RulesFeedback
 from erl_pipeline.config.memory import MemoryConfig
 from erl_pipeline.methods.erl.prompts import PromptTemplates
 
@@ -15,6 +16,56 @@ FIRST_ATTEMPT = "first_attempt"
 REFLECTION = "reflection"
 SECOND_ATTEMPT = "second_attempt"
 """Also a third or later attempt; `revision_index` tells which."""
+
+
+class RoleSampling(Settings):
+    """How the turns of one role are drawn. `null` takes the value of `sampling`."""
+
+    temperature: float | None = Field(default=None, gt=0.0, le=2.0)
+    """As `sampling.temperature`."""
+    max_new_tokens: int | None = Field(default=None, ge=1)
+    """Most tokens of one turn."""
+
+
+class SamplingByRole(Settings):
+    """What differs from `sampling` for trajectories of a role."""
+
+    first_attempt: RoleSampling = RoleSampling()
+    """First attempts. A greedy evaluation is greedy in all roles."""
+    reflection: RoleSampling = RoleSampling()
+    """Reflections; one turn each."""
+    second_attempt: RoleSampling = RoleSampling()
+    """Second and later attempts."""
+
+
+class ErlEpisodeSettings(PluginSettings):
+    """What an episode of ERL follows from."""
+
+    type: Literal["erl"] = "erl"
+    reflection: bool = True
+    """`off`: second attempts follow the failed attempt and its feedback, without a reflection (an
+    ablation)."""
+    max_revisions: int = Field(default=1, ge=1, le=8)
+    """Most rounds of reflection and further attempt after a first attempt that failed."""
+    show_failed_attempt: bool | None = None
+    """A second attempt is told how the failed one went and its feedback, beside the reflection. `null`: only
+    with `reflection: off`, as in the paper; there `off` makes a plain second try. A tiny policy has to be
+    shown such prompts in its cold start (`policy.cold_start.retries`)."""
+    ill_formed: Literal["end", "base_prompt"] = "end"
+    """What follows a reflection that cannot be read. `end`: nothing. `base_prompt`: a second attempt on the
+    first attempt's prompt, whose reward is the reflection's too, as in the official code."""
+    feedback: FeedbackConfig = RulesFeedback()
+    """Who says what went wrong in an attempt: `{type: rules}`, the environment, or `{type: judge}`, a
+    language model."""
+    sampling: SamplingByRole = SamplingByRole()
+    """Temperatures and lengths by role."""
+    prompts: PromptTemplates = PromptTemplates()
+    """What the policy is told, for environments that have no prompts of their own."""
+
+    @property
+    def shows_failed_attempt(self) -> bool:
+        """Whether second attempts are told how the failed one went."""
+        return not self.reflection if self.show_failed_attempt is None else self.show_failed_attempt
 
 
 class ErlDistillationConfig(DistillationConfig):
@@ -25,24 +76,15 @@ class ErlDistillationConfig(DistillationConfig):
     sampled on, so that the policy goes on learning to write and to use them."""
 
 
-class ErlConfig(PluginSettings):
+class ErlConfig(ErlEpisodeSettings):
     """Experiential reinforcement learning (arXiv 2602.13949): attempt, feedback, reflection, second
     attempt."""
 
-    type: Literal["erl"] = "erl"
-    reflection: bool = True
-    """`off`: second attempts follow the feedback alone, without a reflection (an ablation)."""
-    max_revisions: int = Field(default=1, ge=1, le=8)
-    """Most rounds of reflection and further attempt after a first attempt that failed."""
-    max_reflection_tokens: int = Field(default=8, ge=1)
-    """Most tokens of one reflection."""
     memory: Annotated[MemoryConfig | None, BeforeValidator(switch)] = MemoryConfig()
     """`off`: reflections are neither stored nor retrieved."""
     distillation: Annotated[ErlDistillationConfig | None, BeforeValidator(switch)] = ErlDistillationConfig()
     """Second attempts that went well are trained on the first attempt's prompt (L_distill). `off`: no
     distillation dataset and no supervised stage."""
-    prompts: PromptTemplates = PromptTemplates()
-    """What the policy is told, for environments that have no prompts of their own."""
 
     @model_validator(mode="before")
     @classmethod
@@ -58,21 +100,8 @@ class ErlConfig(PluginSettings):
         return self
 
 
-class ErlEpisodeSettings(PluginSettings):
-    """What an episode of ERL follows from."""
-
-    type: Literal["erl"] = "erl"
-    reflection: bool
-    max_revisions: int
-    max_reflection_tokens: int
-    prompts: PromptTemplates
-
-
 def episode_settings(settings: ErlConfig) -> ErlEpisodeSettings:
     """The settings of episodes; what is learned from them afterwards changes no episode."""
-    return ErlEpisodeSettings(
-        reflection=settings.reflection,
-        max_revisions=settings.max_revisions,
-        max_reflection_tokens=settings.max_reflection_tokens,
-        prompts=settings.prompts,
-    )
+    values = settings.model_dump(include=set(ErlEpisodeSettings.model_fields))
+    shown = {"show_failed_attempt": settings.shows_failed_attempt}
+    return ErlEpisodeSettings.model_validate({**values, **shown})

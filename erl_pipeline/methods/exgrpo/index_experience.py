@@ -85,7 +85,7 @@ def _index(call: StageCall[Any], score: Score | None) -> StageResult:
         member_rows,
         tried_tasks,
     )
-    from erl_pipeline.methods.exgrpo.experience import PARENT, write_experience
+    from erl_pipeline.methods.exgrpo.experience import PARENT, RETIRED, write_experience
     from erl_pipeline.methods.exgrpo.keeping import kept_experience
     from storage.tables.trajectories import read_trajectories
 
@@ -98,7 +98,7 @@ def _index(call: StageCall[Any], score: Score | None) -> StageResult:
     known = None if settings.keep_duplicates else _known_digests(before, [each.task_id for each in tried])
     stored = [each for each in tried if is_stored(each, settings.sampler)] if begun else []
     groups = [group_row(each, settings.sampler, retired) for each in stored]
-    done = retired | {row["task_id"] for row in groups if row["status"] == "retired"}
+    done = retired | {row["task_id"] for row in groups if row["status"] == RETIRED}
     found = [
         member
         for each in stored

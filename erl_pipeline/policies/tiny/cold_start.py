@@ -53,8 +53,9 @@ def cold_start(
     Raises `TrainingDiverged` when a loss is not finite.
     """
     settings = policy.cold_start
-    tokenizer = build_tokenizer(parts.words, parts.context_length)
-    model = build_model(policy, tokenizer, parts.context_length, seed)
+    context_length = parts.context_length + (parts.retry_tokens if settings.retries else 0)
+    tokenizer = build_tokenizer(parts.words, context_length)
+    model = build_model(policy, tokenizer, context_length, seed)
     optimizers = _optimizers(model, settings)
     episodes = parts.demonstrations(random.Random(f"cold_start/{seed}"), settings)
     examine = _examination(parts, settings, seed, model, tokenizer)

@@ -9,6 +9,8 @@ from typing import Any
 
 import polars as pl
 
+from erl_pipeline.episodes.roles import NEVER_TRAINED
+
 _COLUMNS = (
     "trajectory_id",
     "episode_id",
@@ -36,7 +38,11 @@ _ILL_FORMED = "ill_formed"
 """Finish reason of a text, such as a reflection, that its role's parser could not read."""
 
 
-_IS_TEXT = pl.col("text").is_not_null() | (pl.col("finish_reason") == _ILL_FORMED)
+_IS_TEXT = (
+    pl.col("text").is_not_null()
+    | (pl.col("finish_reason") == _ILL_FORMED)
+    | pl.col("role").is_in(sorted(NEVER_TRAINED))
+)
 
 
 @dataclass(frozen=True)
@@ -168,10 +174,12 @@ def episode_part(row: Mapping[str, Any], memory_texts: Mapping[str, str]) -> Epi
     spoken = next((i for i, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
     prompt = "\n\n".join(message["content"] for message in messages[:spoken])
     title = _title(row["role"], row["revision_index"])
-    if row["text"] is not None or row["finish_reason"] == _ILL_FORMED:
-        said = messages[spoken]["content"] if spoken < len(messages) else ""
+    ill_formed = row["finish_reason"] == _ILL_FORMED
+    if row["text"] is not None or ill_formed or row["role"] in NEVER_TRAINED:
+        said = messages[spoken]["content"] if spoken < len(messages) else row["feedback"]
+        problem = "ill-formed and not used" if ill_formed else "no answer"
         return EpisodePart(
-            title=title if row["text"] is not None else f"{title}, ill-formed and not used",
+            title=title if row["text"] is not None else f"{title}, {problem}",
             outcome="",
             prompt=prompt,
             # Imported trajectories may have seen entries of a memory elsewhere.

@@ -53,9 +53,10 @@ class CompactPrompts:
     def attempt(self, instructions: str, observation: str, notes: Sequence[str]) -> list[Message]:
         return [user_message(f"{observation} notes {_merged(reversed(notes))}")]
 
-    def retry(self, instructions: str, report: AttemptReport) -> list[Message]:
-        """The attempt prompt with empty slots: there is no field that could hold an earlier attempt."""
-        return self.attempt(instructions, report.observation, [])
+    def retry(self, instructions: str, report: AttemptReport, notes: Sequence[str]) -> list[Message]:
+        """The attempt prompt, then the failed attempt. The cold start shows none of these."""
+        slots = _merged(reversed(notes))
+        return [user_message(f"{report.observation} notes {slots} trace {report.trace} {report.feedback}")]
 
     def reflection(self, instructions: str, report: AttemptReport, memory: Sequence[str]) -> list[Message]:
         asked = (

@@ -133,6 +133,14 @@ def test_a_run_as_it_was_made_has_the_recorded_datasets_in_its_window() -> None:
     )
 
 
+def test_whole_episodes_are_evaluated_with_the_memory_of_their_iteration() -> None:
+    made = plan("evaluation.whole_episodes=true")
+    assert "memory" not in inputs(made, 0, "evaluate")
+    assert inputs(made, 2, "evaluate")["memory"] == "index_memory of iteration 2"
+    without = plan("evaluation.whole_episodes=true", "method.memory=off")
+    assert "memory" not in inputs(without, 2, "evaluate")
+
+
 def test_the_kl_term_refers_to_the_first_checkpoint() -> None:
     made = plan("objective.kl_coefficient=0.1", "objective.kl_estimator=k3")
     assert inputs(made, 3, "update_policy")["reference"] == "bootstrap"
@@ -164,7 +172,7 @@ CHANGED: Mapping[str, tuple[Set[str], Set[str]]] = {
     "environment.rows=[3, 3]": ({"prepare_tasks", "bootstrap", "evaluate"}, STAGES),
     "policy.layers=2": ({"bootstrap", "evaluate"}, STAGES),
     "sampling.temperature=0.5": ({"evaluate"}, STAGES),
-    "method.max_reflection_tokens=4": ({"evaluate"}, STAGES),
+    "method.sampling.reflection.max_new_tokens=4": ({"evaluate"}, STAGES),
     "evaluation.samples_per_task=3": ({"evaluate"}, set()),
     "method.memory.top_k=2": (set(), STAGES),
     "method.memory.withhold=0.25": (set(), STAGES),

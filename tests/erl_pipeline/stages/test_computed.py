@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from erl_pipeline.config.installed import plugins
 from erl_pipeline.config.memory import MemoryConfig
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
+from erl_pipeline.stages import prepare_tasks
 from erl_pipeline.stages.build_distillation import (
     BUILD_DISTILLATION,
     DATASET,
@@ -29,11 +31,11 @@ from erl_pipeline.stages.prepare_tasks import (
     TaskSettings,
     read_tasks,
 )
-from erl_pipeline.stages.rollouts import GENERATE_ROLLOUTS, ListSettings
+from erl_pipeline.stages.rollouts import GENERATE_ROLLOUTS, TRAJECTORIES, ListSettings
 from storage.artifacts.artifact import Artifact
 from storage.errors import InputError
 from storage.tables.sft import read_sft_rows
-from storage.tables.trajectories import FREE, GUIDED, Trajectory
+from storage.tables.trajectories import FREE, GUIDED, Trajectory, write_trajectories
 from tests.erl_pipeline.episodes.script import play
 from tests.erl_pipeline.stages.calls import Bench
 
@@ -186,7 +188,10 @@ def test_a_forgotten_entry_leaves_the_memory_and_no_other_does(bench: Bench) -> 
 
 def test_the_list_of_shards_adds_up_their_counts(bench: Bench) -> None:
     def shard(name: str, **counters: int) -> str:
-        return bench.commit(name, "trajectories", counters=counters)
+        def write(folder: Path) -> None:
+            write_trajectories(folder / TRAJECTORIES, [])
+
+        return bench.commit(name, "trajectories", write, counters=counters)
 
     counts = {"episodes": 4, "episode_successes": 1, "first_attempt_count": 4, "first_attempt_successes": 1}
     one = shard("one", **counts, second_attempt_count=0, second_attempt_successes=0)
@@ -200,6 +205,37 @@ def test_the_list_of_shards_adds_up_their_counts(bench: Bench) -> None:
         "success_episode": 0.25,
     }
     assert made.files == []
+
+
+def test_retries_are_compared_with_first_attempts_over_all_shards(bench: Bench) -> None:
+    """Two tasks, each whole in a shard: a retry succeeded where nobody else did, one failed there, and one
+    failed where the other first attempt did not."""
+    solved = play(["right a", "right a"], sample=1)[0]
+    other = [replace(row, task_id="other") for row in (*solved, *failed(0))]
+    rollouts = bench.rollouts([*helped(0), *failed(1)], other)
+    shards = bench.store.open(rollouts).manifest.inputs
+    metrics = bench.compute(GENERATE_ROLLOUTS, ListSettings(), shards).manifest.metrics
+    # Gains 1 - 0 and 0 - 0 at the one task, 0 - 1 at the other.
+    assert metrics["gain_second_attempt"] == pytest.approx(0.0)
+    assert "gain_reflection" not in metrics
+
+
+def test_training_tasks_that_are_held_out_are_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment that mixes its splits up: the same board under another id and with more steps."""
+    plugin = plugins("environments")["frozen_lake"].value
+    leaking = replace(
+        plugin,
+        training_tasks=lambda settings, seed: [
+            replace(task, task_id=f"mine-{task.task_id}", payload={**task.payload, "max_steps": 9})
+            for task in plugin.held_out_tasks(settings, seed, 3)
+        ],
+    )
+    found = replace(plugins("environments")["frozen_lake"], value=leaking)
+    monkeypatch.setattr(prepare_tasks, "plugins", lambda group: {"frozen_lake": found})
+    settings = TaskSettings(environment=FrozenLakeConfig(), files={}, held_out=3, seed=1)
+    said = "training task mine-frozen_lake-held_out-0-00000 is the held-out task frozen_lake-held_out-0-00000"
+    with pytest.raises(InputError, match=said):
+        bench.compute(PREPARE_TASKS, settings)
 
 
 def test_tasks_are_fixed_by_settings_and_seed(bench: Bench) -> None:

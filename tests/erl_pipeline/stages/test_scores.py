@@ -65,6 +65,19 @@ def test_a_second_attempt_counts_for_success_episode_alone() -> None:
     assert scores.episode.value == pytest.approx(2 / 3)
 
 
+def test_with_memory_counts_the_tasks_that_were_solved_at_first_or_then() -> None:
+    again = rows(
+        ("lake-1", "again", None, 0.0, False),
+        ("lake-1", "again", "first", 0.0, True),
+        ("lake-3", "other", None, 0.0, False),
+        ("lake-3", "other", "first", 0.0, False),
+    )
+    greedy = {"lake-1": False, "lake-2": True, "lake-3": False, "lake-4": True}
+    metrics = score_evaluation(evaluation(greedy), again.lazy()).metrics()
+    assert metrics["greedy_success"] == 0.5
+    assert metrics["success_episode_with_memory"] == 0.75
+
+
 def test_metrics_name_only_what_was_measured() -> None:
     scores = score_evaluation(rows(("lake-1", "e1", None, 0.0, True)).lazy())
     assert set(scores.metrics()) == {"greedy_success", "greedy_success_low", "greedy_success_high"}

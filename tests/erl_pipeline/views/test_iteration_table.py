@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from erl_pipeline.evaluation.iterations import IterationRow
 from erl_pipeline.plan.column import Column
-from erl_pipeline.views.iteration_table import legend, row_cells
+from erl_pipeline.views.iteration_table import legend, row_cells, shown_columns
 
 COLUMNS = (
     Column("roll", "success", "1st", "success of attempts"),
@@ -27,3 +27,10 @@ def test_the_legend_tells_what_the_columns_of_the_table_mean() -> None:
     assert legend(COLUMNS) == (
         "1st: success of attempts; RL loss: loss of the update; tokens: tokens generated"
     )
+
+
+def test_an_optional_column_is_left_out_where_no_row_has_it() -> None:
+    optional = Column("evaluate", "extra", "extra", "measured where it is asked for", optional=True)
+    without, having = IterationRow(1, {}), IterationRow(2, {"evaluate/extra": 0.5})
+    assert shown_columns([without], [*COLUMNS, optional]) == list(COLUMNS[:3])
+    assert shown_columns([without, having], [*COLUMNS, optional]) == [*COLUMNS[:3], optional]

@@ -21,8 +21,9 @@ from erl_pipeline.environments.frozen_lake.steps import Step
 from erl_pipeline.environments.frozen_lake.tiny.hearsay import corrected, hearsay, slots_text
 from erl_pipeline.environments.frozen_lake.tiny.player import ScriptedPlayer
 from erl_pipeline.environments.frozen_lake.tiny.prompts import CompactPrompts
+from erl_pipeline.environments.frozen_lake.tiny.retries import demonstrate_retry, play_out
 from erl_pipeline.environments.frozen_lake.world import Symbols, World
-from erl_pipeline.environments.messages import Message, user_message
+from erl_pipeline.environments.messages import Message
 from erl_pipeline.environments.prompt_format import AttemptReport
 from erl_pipeline.environments.tiny_parts import Demonstration, Question
 
@@ -31,19 +32,21 @@ _BLANK_MEMORY = 0.5  # share of reflections that are demonstrated without a memo
 
 @dataclass(frozen=True)
 class DemonstratedEpisode:
-    """An attempt and, where it failed, reflections on it, each with a memory of its own.
+    """An attempt and, where it failed, reflections on it, each with a memory of its own, and perhaps a retry.
 
-    `seen` are the action words whose direction the attempt has shown.
+    `seen` are the action words whose direction the attempt has shown. `retry` is an attempt that is told how
+    this one failed; None where there is none.
     """
 
     attempt: Demonstration
     reflections: Sequence[Demonstration]
     seen: Mapping[Direction, str]
+    retry: Demonstration | None = None
 
     @property
     def conversations(self) -> list[Demonstration]:
         """All that is trained on."""
-        return [self.attempt, *self.reflections]
+        return [self.attempt, *self.reflections, *([] if self.retry is None else [self.retry])]
 
     @property
     def questions(self) -> list[Question]:
@@ -55,7 +58,8 @@ class DemonstratedEpisode:
 def demonstrate(
     stream: random.Random, environment: FrozenLakeConfig, cold_start: ColdStartConfig, boards: Sequence[Board]
 ) -> DemonstratedEpisode:
-    """One attempt at a random board in a random world and, where it failed, reflections on it."""
+    """One attempt at a random board in a random world and, where it failed, reflections on it; perhaps also
+    an attempt that is told of the failed one."""
     board = stream.choice(boards)
     world = random_world(stream, environment)
     prompts = CompactPrompts(environment.action_words)
@@ -71,25 +75,22 @@ def demonstrate(
 
     observation = env.reset()
     attempt = prompts.attempt("", observation, [slots_text(notes)])
-    while True:
-        text = player.move() if environment.action_mode == "step" else player.plan(environment.max_steps)
-        attempt.append(_says(text))
-        moved = env.step(text)
-        if moved.done:
-            break
-        player.learn(env.steps[-1])
-        attempt.append(user_message(moved.observation))
+    reward = play_out(env, player, environment, attempt)
     seen = seen_moves(env.steps)
-    if moved.reward > 0:
+    if reward > 0:
         return DemonstratedEpisode(attempt, (), seen)
 
-    report = AttemptReport(observation, env.trace(), env.feedback(), moved.reward)
+    report = AttemptReport(observation, env.trace(), env.feedback(), reward)
     reflections: list[Demonstration] = []
     for _ in range(cold_start.reflections_per_failure):
         memory = {} if stream.random() < _BLANK_MEMORY else hearsay(stream, world, cold_start)
         asked = prompts.reflection("", report, [slots_text(memory)])
         reflections.append([*asked, _says(slots_text(corrected(memory, seen)))])
-    return DemonstratedEpisode(attempt, reflections, seen)
+    if not cold_start.retries or stream.random() >= cold_start.retries:
+        return DemonstratedEpisode(attempt, reflections, seen)
+    note = reflections[0][-1]["content"]
+    retry = demonstrate_retry(stream, environment, cold_start.random_intent, board, env, seen, note)
+    return DemonstratedEpisode(attempt, reflections, seen, retry)
 
 
 def seen_moves(steps: Sequence[Step]) -> dict[Direction, str]:

@@ -50,6 +50,7 @@ def tiny_parts(settings: FrozenLakeConfig) -> TinyParts | None:
         examination=Examination(
             "seen_slots_right", questions, "reflections may keep what the attempt has refuted"
         ),
+        retry_tokens=retry_tokens(settings),
     )
 
 
@@ -79,3 +80,8 @@ def context_length(settings: FrozenLakeConfig) -> int:
     reflection = cells + STEP_WORDS * settings.max_steps + 2 * SLOTS + 8
     spare = 6 * settings.max_steps
     return max(attempt + spare, reflection + spare)
+
+
+def retry_tokens(settings: FrozenLakeConfig) -> int:
+    """Tokens of the failed attempt in the prompt of the next: "trace", its steps, and how it ended."""
+    return STEP_WORDS * settings.max_steps + 2

@@ -1,7 +1,8 @@
 """Prompts of fixed width for the tiny policy.
 
 A reflection is four slots, one for each direction (up, right, down, left): the action word that moves
-there, or `?`. First and second attempts differ in the slots alone, so every word keeps its position.
+there, or `?`. First and second attempts differ in the slots alone, so every word keeps its position; those
+that are shown the failed attempt have it behind the slots.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ class CompactPrompts:
     def attempt(self, instructions: str, observation: str, notes: Sequence[str]) -> list[Message]:
         return [user_message(f"{observation} notes {_merged(reversed(notes))}")]
 
-    def retry(self, instructions: str, report: AttemptReport) -> list[Message]:
-        """The attempt prompt with empty slots: there is no field that could hold an earlier attempt."""
-        return self.attempt(instructions, report.observation, [])
+    def retry(self, instructions: str, report: AttemptReport, notes: Sequence[str]) -> list[Message]:
+        """The attempt prompt, then the failed attempt: board and slots keep their positions."""
+        slots = _merged(reversed(notes))
+        return [user_message(f"{report.observation} notes {slots} trace {report.trace} {report.feedback}")]
 
     def reflection(self, instructions: str, report: AttemptReport, memory: Sequence[str]) -> list[Message]:
         fields = (

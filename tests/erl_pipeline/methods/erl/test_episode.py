@@ -90,6 +90,39 @@ def test_a_reflection_from_which_memory_is_withheld_does_not_ask_for_it() -> Non
     assert play(answers, withhold=0.5)[0][1].subgroup is None
 
 
+def test_an_ill_formed_reflection_may_be_followed_by_a_retry_on_the_first_prompt() -> None:
+    answers = ["down b", "a b", "right a", "right a"]
+    rows, _ = play(answers, retry_ill_formed=True, show_failed_attempt=True)
+
+    assert [(row.role, row.reward, row.finish_reason) for row in rows] == [
+        ("first_attempt", 0.0, "done"),
+        ("reflection", 1.0, "ill_formed"),
+        ("second_attempt", 1.0, "done"),
+    ]
+    assert rows[1].text is None
+    assert rows[2].prompt_token_ids == rows[0].prompt_token_ids
+
+
+def test_a_second_attempt_may_see_the_failed_one_beside_the_reflection() -> None:
+    rows, _ = play(["down b", "? a b ?", "right a", "right a"], show_failed_attempt=True)
+
+    opening = json.loads(rows[2].messages)[0]["content"]
+    assert opening == f"{BOARD} notes ? a b ? trace down b fell c4 {'. ' * 20}fell"
+
+
+def test_without_reflection_the_second_attempt_sees_the_failed_one_and_its_feedback() -> None:
+    rows, _ = play(["down b", "right a", "right a"], reflection=False, show_failed_attempt=True)
+
+    opening = json.loads(rows[1].messages)[0]["content"]
+    assert opening == f"{BOARD} notes ? ? ? ? trace down b fell c4 {'. ' * 20}fell"
+
+
+def test_without_reflection_and_failed_attempt_it_is_a_plain_second_try() -> None:
+    rows, _ = play(["down b", "right a", "right a"], reflection=False)
+
+    assert rows[1].prompt_token_ids == rows[0].prompt_token_ids
+
+
 def test_without_reflection_the_second_attempt_follows_the_first() -> None:
     rows, _ = play(["down b", "right a", "right a"], reflection=False)
 

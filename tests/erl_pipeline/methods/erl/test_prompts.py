@@ -5,9 +5,10 @@ import re
 import pytest
 from pydantic import ValidationError
 
+from erl_pipeline.config.feedback import JudgeFeedback
 from erl_pipeline.environments.prompt_format import AttemptReport
 from erl_pipeline.episodes.plain_prompts import PlainPrompts
-from erl_pipeline.methods.erl.prompts import ChatPrompts, PromptTemplates
+from erl_pipeline.methods.erl.prompts import ChatPrompts, PromptTemplates, judge_prompt
 
 PROMPTS = ChatPrompts(PromptTemplates())
 REPORT = AttemptReport(
@@ -31,9 +32,27 @@ def test_the_second_attempt_differs_in_the_notes_only() -> None:
 
 
 def test_a_retry_without_reflection_sees_the_attempt_and_its_feedback() -> None:
-    system, user = PROMPTS.retry("Act.", REPORT)
+    system, user = PROMPTS.retry("Act.", REPORT, [])
     assert system["content"].endswith("Step 1: action a\nThe attempt failed.")
     assert user["content"] == "@ &"
+
+
+def test_a_retry_after_a_reflection_sees_its_notes_too() -> None:
+    system, _ = PROMPTS.retry("Act.", REPORT, ["b moves right"])
+    assert system["content"].endswith(
+        "Step 1: action a\nThe attempt failed.\n\n"
+        "Notes from earlier attempts (they may be wrong):\n- b moves right"
+    )
+
+
+def test_a_judge_sees_the_task_the_attempt_and_what_the_rules_say() -> None:
+    judge = JudgeFeedback(
+        type="judge", system="Judge.", template="{{ observation }} {{ trace }} {{ feedback }}"
+    )
+    assert judge_prompt(judge, "Act.", REPORT) == [
+        {"role": "system", "content": "Judge."},
+        {"role": "user", "content": "@ & Step 1: action a The attempt failed."},
+    ]
 
 
 def test_a_reflection_sees_trace_feedback_reward_and_memory() -> None:

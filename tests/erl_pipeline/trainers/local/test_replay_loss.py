@@ -39,7 +39,7 @@ def compute(
     part = ReplayedPart(settings, columns, roles)
     if not settings.clip:
         roles = without_clip(roles)
-    loss = PolicyLoss(objective, columns, roles, None, None, statistics, True, part)
+    loss = PolicyLoss(objective, columns, roles, None, None, statistics, measure_mismatch=True, replayed=part)
     (microbatch,) = pack_rows(sequences, 100, CPU)
     logprobs = CURRENT.clone().requires_grad_()
     value = loss.of(microbatch)(logprobs[microbatch.tokens], torch.ones(4), slice(0, 4))

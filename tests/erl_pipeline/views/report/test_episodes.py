@@ -84,6 +84,14 @@ def test_an_ill_formed_reflection_is_shown_as_it_was_said(
     assert failed.parts[1].text == "down a"
 
 
+def test_a_judge_that_gave_no_answer_is_no_attempt(make_attempt: Any, scan: Any) -> None:
+    first = make_attempt("lake-1", 0, "first_attempt", False, 1)
+    silent = make_attempt("lake-1", 0, "judge", False, 1, parent=first, finish_reason="judge_timeout")
+    (example,) = example_episodes(scan([first, silent]), {})
+    assert example.kind == "Failed, and not tried again"
+    assert [part.title for part in example.parts] == ["First attempt", "Judge, no answer"]
+
+
 def test_the_task_is_drawn_from_its_payload(make_attempt: Any, scan: Any) -> None:
     (example,) = example_episodes(scan([make_attempt("lake-1", 0, "first_attempt", True, 1)]), {})
     assert example.task.board == ["SFF", "FHF", "FFG"]

@@ -14,7 +14,7 @@ from erl_pipeline.environments.frozen_lake.tiny.demonstrations import (
     demonstrate,
     seen_moves,
 )
-from erl_pipeline.environments.frozen_lake.tiny.parts import context_length
+from erl_pipeline.environments.frozen_lake.tiny.parts import context_length, retry_tokens
 from erl_pipeline.environments.tiny_parts import Demonstration
 from erl_pipeline.policies.tiny.conversations import to_words
 
@@ -95,3 +95,32 @@ def test_only_moves_that_were_seen_are_known() -> None:
         Step(Action("c", "up"), "fell", 7),
     ]
     assert seen_moves(steps) == {"left": "a"}
+
+
+def test_retries_are_demonstrated_only_where_they_are_asked_for() -> None:
+    assert {episode.retry for episode in episodes(100)} == {None}
+    assert all((episode.retry is None) == (not episode.reflections) for episode in episodes(100, retries=1.0))
+
+
+def test_a_demonstrated_retry_is_told_of_the_failed_attempt_and_knows_what_it_showed() -> None:
+    room = context_length(ENVIRONMENT) + retry_tokens(ENVIRONMENT)
+    told = set()
+    for episode in episodes(200, retries=1.0):
+        if episode.retry is None:
+            continue
+        reflection, retry = to_words(episode.reflections[0])[0], to_words(episode.retry)[0]
+        # <bos> <user>, 16 cells, notes and 4 slots, then the trace of the reflection's prompt and its end.
+        assert retry[23:49] == reflection[18:44]
+        slots = retry[19:23]
+        assert slots in (["?"] * 4, reflection[-5:-1])
+        told.add(slots == ["?"] * 4)
+        trace = reflection[19:43]
+        seen = {outcome: word for word, outcome in zip(trace[1::4], trace[2::4], strict=True)}
+        aims = retry[retry.index("<assistant>") + 1], retry[retry.index("<assistant>") + 2]
+        assert aims[1] == seen.get(aims[0], aims[1])
+        assert len(retry) <= room
+    assert told == {True, False}
+
+
+def test_without_retries_the_other_demonstrations_are_as_before() -> None:
+    assert many(20) == many(20, retries=0.0)

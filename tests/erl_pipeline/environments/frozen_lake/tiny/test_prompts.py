@@ -24,8 +24,9 @@ def test_the_latest_notes_are_preferred_and_older_ones_fill_the_gaps() -> None:
     assert content(PROMPTS.attempt("", "@ &", ["a c ? d", "? b ? ?"])) == "@ & notes a b ? d"
 
 
-def test_a_retry_without_reflection_is_a_plain_second_try() -> None:
-    assert PROMPTS.retry("", REPORT) == PROMPTS.attempt("", "@ &", [])
+def test_a_retry_is_told_of_the_failed_attempt() -> None:
+    assert content(PROMPTS.retry("", REPORT, [])) == "@ & notes ? ? ? ? trace up a bump c0 lost"
+    assert content(PROMPTS.retry("", REPORT, ["? b ? ?"])) == "@ & notes ? b ? ? trace up a bump c0 lost"
 
 
 def test_a_reflection_prompt_has_every_field_in_its_place() -> None:

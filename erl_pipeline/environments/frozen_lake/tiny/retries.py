@@ -1,0 +1,63 @@
+"""Demonstrations of attempts whose prompt shows how the attempt before failed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+from erl_pipeline.environments.frozen_lake.board import DIRECTIONS, Board, Direction
+from erl_pipeline.environments.frozen_lake.game import FrozenLake
+from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
+from erl_pipeline.environments.frozen_lake.tiny.player import ScriptedPlayer
+from erl_pipeline.environments.frozen_lake.tiny.prompts import UNKNOWN, CompactPrompts
+from erl_pipeline.environments.messages import Message, user_message
+from erl_pipeline.environments.prompt_format import AttemptReport
+from erl_pipeline.environments.tiny_parts import Demonstration
+
+_BLANK_NOTES = 0.5  # share of retries that are demonstrated without a reflection
+
+
+def demonstrate_retry(
+    stream: random.Random,
+    environment: FrozenLakeConfig,
+    random_intent: float,
+    board: Board,
+    game: FrozenLake,
+    seen: Mapping[Direction, str],
+    reflection: str,
+) -> Demonstration:
+    """Another attempt after the failed one that `game` has just played, told of it alone or with `reflection`
+    too. The player knows the notes and the words that the failed attempt showed, `seen`, which count for
+    more."""
+    notes = [] if stream.random() < _BLANK_NOTES else [reflection]
+    known = {**_slots(notes), **seen}
+    trace, feedback = game.trace(), game.feedback()
+    report = AttemptReport(game.reset(), trace, feedback, 0.0)
+    shown = CompactPrompts(environment.action_words).retry("", report, notes)
+    player = ScriptedPlayer(stream, board, environment.action_words, known, random_intent)
+    play_out(game, player, environment, shown)
+    return shown
+
+
+def play_out(
+    game: FrozenLake, player: ScriptedPlayer, environment: FrozenLakeConfig, attempt: list[Message]
+) -> float:
+    """Add the turns of an attempt that was begun to the conversation, until it is over; its reward."""
+    while True:
+        text = player.move() if environment.action_mode == "step" else player.plan(environment.max_steps)
+        attempt.append({"role": "assistant", "content": text})
+        moved = game.step(text)
+        if moved.done:
+            return moved.reward
+        player.learn(game.steps[-1])
+        attempt.append(user_message(moved.observation))
+
+
+def _slots(notes: list[str]) -> Mapping[Direction, str]:
+    """The words that a reflection knows."""
+    return {
+        direction: word
+        for text in notes
+        for direction, word in zip(DIRECTIONS, text.split(), strict=True)
+        if word != UNKNOWN
+    }

@@ -1,0 +1,73 @@
+"""How much better retries do than other first attempts at the same task.
+
+The success rate of retries alone is distorted: only tasks that the policy fails are retried, and those of a
+hard task more often. A retry is therefore set against the first attempts that the same policy made at the
+same task in other episodes (leave one out): what a plain second try would be expected to reach.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import polars as pl
+
+from erl_pipeline.episodes.roles import NEVER_TRAINED
+from erl_pipeline.statistics import mean_over_tasks
+
+_COLUMNS = (
+    "task_id",
+    "episode_id",
+    "role",
+    "parent_trajectory_id",
+    "revision_index",
+    "text",
+    "finish_reason",
+    "success",
+)
+_IS_TEXT = pl.col("text").is_not_null() | (pl.col("finish_reason") == "ill_formed")
+
+Gains = Mapping[str, Sequence[float]]
+"""Task -> gain of each retry at it, in [-1, 1]."""
+
+
+def retry_gains(rollouts: pl.LazyFrame) -> dict[str, Gains]:
+    """For each role of later attempts the gain of each: its success, 0 or 1, less the mean success of the
+    first attempts at the task in other episodes. Tasks with a single episode have nothing to compare with.
+
+    Args:
+        rollouts: trajectories of one iteration, whose first attempts are of one policy.
+    """
+    attempts = (
+        rollouts.select(_COLUMNS).filter(~_IS_TEXT, ~pl.col("role").is_in(sorted(NEVER_TRAINED))).collect()
+    )
+    firsts: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    for task, episode, success in (
+        attempts.filter(pl.col("parent_trajectory_id").is_null())
+        .select("task_id", "episode_id", "success")
+        .iter_rows()
+    ):
+        firsts[task][episode] = int(success)
+    gains: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for role, task, episode, success in (
+        attempts.filter(pl.col("revision_index") > 0)
+        .select("role", "task_id", "episode_id", "success")
+        .iter_rows()
+    ):
+        others = len(firsts[task]) - (episode in firsts[task])
+        if others:
+            solved = sum(firsts[task].values()) - firsts[task].get(episode, 0)
+            gains[role][task].append(int(success) - solved / others)
+    return {role: dict(by_task) for role, by_task in gains.items()}
+
+
+def gain_metrics(rollouts: pl.LazyFrame) -> dict[str, float]:
+    """`gain_ROLE`: the mean gain of a role's retries, with the ends of its 95 % interval as `gain_ROLE_low`
+    and `gain_ROLE_high`; after retries of a single task these are -1 and 1."""
+    metrics = {}
+    for role, by_task in sorted(retry_gains(rollouts).items()):
+        mean = mean_over_tasks(by_task)
+        metrics[f"gain_{role}"] = mean.value
+        metrics[f"gain_{role}_low"] = -1.0 if mean.low is None else max(-1.0, mean.low)
+        metrics[f"gain_{role}_high"] = 1.0 if mean.high is None else min(1.0, mean.high)
+    return metrics

@@ -1,0 +1,77 @@
+"""Held-out tasks: how they are evaluated with memory, and that no policy is trained on them."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from erl_pipeline.plan.plan import Place
+from erl_pipeline.runs.branch import begin_offline
+from erl_pipeline.runs.driver import open_run
+from erl_pipeline.stages.evaluate import EVALUATION, WITH_MEMORY
+from erl_pipeline.stages.import_trajectories import import_trajectories
+from storage.artifacts.store import ArtifactStore
+from storage.errors import InputError
+from storage.runs.origin import OfflineOrigin
+from storage.runs.run import RunStore
+from storage.upkeep.verification import verify_run
+from tests.erl_pipeline.runs.small_runs import DECOUPLED, Notes, go, ids, small
+
+
+def evaluated_rows(store: Path) -> pl.DataFrame:
+    """Sampled first attempts of the run's last evaluation, as rows that somebody might import."""
+    evaluation = ArtifactStore(str(store)).open(ids(store)[Place(2, "evaluate", "")])
+    return pl.read_parquet(evaluation.path(EVALUATION)).filter(pl.col("temperature") > 0)
+
+
+def begin(store: Path, run: str) -> None:
+    origin = OfflineOrigin(run=run, first_iteration=2, last_iteration=2, checkpoint_id=None, evaluates=False)
+    notes = Notes()
+    with open_run(small(name="taught", **DECOUPLED), str(store), notes, notes.stop) as opened:
+        partial(begin_offline, origin=origin)(opened)
+
+
+def test_imported_rows_of_a_held_out_task_are_refused_by_row(store: Path, tmp_path: Path) -> None:
+    rows = evaluated_rows(store)
+    task = rows["task_id"][1]
+    # The same board under another name, and with another number of steps.
+    disguised = pl.col("task_payload").str.replace('"max_steps": 2', '"max_steps": 5')
+    rows = rows.with_columns(task_id=pl.lit("mine"), task_payload=disguised)
+    harmless = rows[:1].with_columns(task_payload=pl.lit("{}"))
+    pl.concat([harmless, rows[1:]]).write_parquet(tmp_path / "rows.parquet")
+    import_trajectories(str(store), tmp_path / "rows.parquet", "theirs")
+    said = f"run theirs, iteration 2, row 2 .* task mine\\) is of the held-out task {task}"
+    with pytest.raises(InputError, match=said):
+        begin(store, "theirs")
+    assert "taught" not in RunStore(str(store)).list() or not RunStore(str(store)).open("taught").stages()
+
+
+def test_rows_of_training_tasks_are_taken(store: Path) -> None:
+    begin(store, "small")
+    assert RunStore(str(store)).open("taught").stages()
+
+
+def test_whole_episodes_are_played_without_memory_and_again_with_it(tmp_path: Path) -> None:
+    evaluation = {"tasks": 4, "every": 1, "whole_episodes": True}
+    go(small(evaluation=evaluation, iterations=1), tmp_path)
+    artifacts, places = ArtifactStore(str(tmp_path)), ids(tmp_path)
+    memory = places[Place(1, "index_memory", "")]
+    before, after = (artifacts.open(places[Place(iteration, "evaluate", "")]) for iteration in (0, 1))
+    assert [file.path for file in before.files] == [EVALUATION]
+    assert (before.manifest.memory_version, after.manifest.memory_version) == (None, memory)
+
+    plain = pl.read_parquet(after.path(EVALUATION))
+    again = pl.read_parquet(after.path(WITH_MEMORY))
+    assert set(plain["memory_version"]) == {""}
+    failed = plain.filter(pl.col("role") == "first_attempt", ~pl.col("success"))["task_id"]
+    assert set(again["task_id"]) == set(failed)
+    reflected = again.filter(role="reflection")
+    assert reflected.height > 0
+    assert set(reflected["memory_version"]) == {memory}
+    assert set(again.filter(role="first_attempt")["memory_version"]) == {""}
+    names = {"greedy_success", "success_episode", "success_episode_with_memory"}
+    assert names <= after.manifest.metrics.keys()
+    assert verify_run(artifacts, RunStore(str(tmp_path)).open("small")).problems == []
