@@ -97,6 +97,9 @@ def require_traces(store: Path) -> None:
     assert len(credits) == 8  # the guided half of 16 attempts, with one entry each
     assert set(credits["request_id"]) <= requests.keys()
     assert set(credits["reward"]) <= {1.0, -1.0}
+    # All held-out attempts see experience in the one evaluation, and none in the other.
+    assert made["evaluate_with_experience", 2].manifest.counters["with_entries"] == 8
+    assert made["evaluate", 2].manifest.memory_version is None
     # In the first iteration the policy is not trained, and the extractor has nothing to be trained on.
     assert made["update_policy", 1].manifest.counters["dropped_zero_weight"] == 16
     assert made["update_extractor", 1].manifest.counters["optimizer_steps"] == 0

@@ -17,8 +17,10 @@ from erl_pipeline.methods.complementary.plan import (
 )
 from erl_pipeline.methods.complementary.settings import (
     FIRST_ATTEMPT,
+    REPLAY,
     ComplementaryConfig,
     ComplementaryEpisodeSettings,
+    WeightsExperienceConfig,
     episode_settings,
     retrieval_settings,
 )
@@ -58,9 +60,15 @@ def _pretrained_models(settings: ComplementaryConfig) -> Sequence[str]:
     return () if crl is None or crl.extractor.model is None else (crl.extractor.model,)
 
 
+def _roles(settings: ComplementaryConfig) -> tuple[str, ...]:
+    """Those that `objective` is about; the extractor has an objective of its own."""
+    weights = isinstance(settings.experience, WeightsExperienceConfig)
+    return (FIRST_ATTEMPT, REPLAY) if weights else (FIRST_ATTEMPT,)
+
+
 METHOD = Method(
     settings=ComplementaryConfig,
-    roles=lambda _settings: (FIRST_ATTEMPT,),
+    roles=_roles,
     plan_rollouts=plan_rollouts,
     plan_learning=plan_learning,
     episode_settings=episode_settings,

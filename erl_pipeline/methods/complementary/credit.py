@@ -111,7 +111,7 @@ def _compute(call: StageCall[CreditSettings]) -> StageResult:
         waiting = [*earlier_credits(store, call.inputs.get(CREDIT)), *found]
         batch = gather(waiting, settings.batch, settings.credit_per)
     wanted = {sample.request_id for sample in batch.samples}
-    batched = batch_rows(batch, requests_by_id(store, call.inputs, wanted))
+    batched = batch_rows(batch, requests_by_id(store, call.inputs, wanted), call.artifact_id)
     write_trajectories(call.folder / TRAJECTORIES, batched)
     metrics = halves(rows)
     if found:

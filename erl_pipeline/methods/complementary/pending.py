@@ -113,11 +113,24 @@ def requests_by_id(
     return found
 
 
-def batch_rows(batch: Batch, requests: Mapping[str, Trajectory]) -> list[Trajectory]:
-    """The requests of a batch with what they were worth, one for each sample."""
+def batch_rows(batch: Batch, requests: Mapping[str, Trajectory], artifact_id: str) -> list[Trajectory]:
+    """The requests of a batch with what they were worth, one row for each sample; the parent of a row is the
+    request.
+
+    Args:
+        artifact_id: of the artifact that will hold the rows.
+    """
+    from storage.tables.trajectories import trajectory_id
+
     return [
-        replace(requests[sample.request_id], reward=sample.reward, success=sample.reward > 0)
-        for sample in batch.samples
+        replace(
+            requests[sample.request_id],
+            trajectory_id=trajectory_id(artifact_id, sample.request_id, number),
+            parent_trajectory_id=sample.request_id,
+            reward=sample.reward,
+            success=sample.reward > 0,
+        )
+        for number, sample in enumerate(batch.samples)
     ]
 
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.methods.complementary.artifacts import SCORER_FILE, SCORES, SCORES_FILE
-from erl_pipeline.methods.complementary.settings import ComplementaryConfig, WeightsExperienceConfig
+from erl_pipeline.methods.complementary.settings import (
+    REPLAY,
+    ComplementaryConfig,
+    WeightsExperienceConfig,
+)
 from erl_pipeline.methods.complementary.stored import Stored, drawn_by_weight, read_stored
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.stages.rollouts import TRAJECTORIES, trajectory_files
@@ -64,21 +69,21 @@ def _compute(call: StageCall[ScoreSettings]) -> StageResult:
     scorer = _scorer(call)
     rows, metrics = score(scorer, call, old, now, fresh)
     drawn = _draw(call, stored, {row["trajectory_id"]: row["weight"] for row in rows})
-    replayed, advantages = _replayed(stored, drawn, settings.objective)
+    replayed, advantages = _replayed(call, stored, drawn)
     of_drawn = dict(zip(drawn, advantages, strict=True))
     table = [{**row, "advantage": of_drawn.get(row["trajectory_id"])} for row in rows]
     known = {row["trajectory_id"] for row in rows}
     table += [
         {
-            "trajectory_id": row.trajectory_id,
-            "weight": stored.weights.get(row.trajectory_id, scoring.neutral),
+            "trajectory_id": source,
+            "weight": stored.weights.get(source, scoring.neutral),
             "label": None,
             "mean_logprob_then": mean_behaviour_logprob(row),
             "mean_logprob_now": None,
-            "advantage": of_drawn[row.trajectory_id],
+            "advantage": of_drawn[source],
         }
-        for row in replayed
-        if row.trajectory_id not in known
+        for row, source in zip(replayed, drawn, strict=True)
+        if source not in known
     ]
     write_rows(call.folder / SCORES_FILE, table, EXPERIENCE_SCORES)
     write_trajectories(call.folder / TRAJECTORIES, replayed)
@@ -195,16 +200,27 @@ def _draw(call: StageCall[ScoreSettings], stored: Stored, newest: Mapping[str, f
 
 
 def _replayed(
-    stored: Stored, ids: Sequence[str], objective: ObjectiveConfig
+    call: StageCall[ScoreSettings], stored: Stored, ids: Sequence[str]
 ) -> tuple[list[Trajectory], list[float]]:
-    """The trajectories with these ids, and the advantages that they had in their own groups."""
-    from storage.tables.trajectories import read_trajectories
+    """The trajectories with these ids, as rows whose parents they are, and the advantages that they had in
+    their own groups."""
+    from storage.tables.trajectories import read_trajectories, trajectory_id
 
     rows = read_trajectories(stored.files_of(ids))
     advantages = {
-        sequence.trajectory_id: sequence.advantage for sequence in training_sequences(rows, objective)
+        sequence.trajectory_id: sequence.advantage
+        for sequence in training_sequences(rows, call.settings.objective)
     }
-    return _in_order(rows, ids), [advantages[one] for one in ids]
+    again = [
+        replace(
+            row,
+            trajectory_id=trajectory_id(call.artifact_id, row.trajectory_id),
+            parent_trajectory_id=row.trajectory_id,
+            role=REPLAY,
+        )
+        for row in _in_order(rows, ids)
+    ]
+    return again, [advantages[one] for one in ids]
 
 
 def _sampled(rows: Sequence[Trajectory]) -> list[Trajectory]:

@@ -22,6 +22,9 @@ EXTRACTION = "extraction"
 MERGE = "merge"
 """What the extractor wrote on entries of the memory."""
 
+REPLAY = "replay"
+"""A stored attempt that is trained once more, with the variant `weights`."""
+
 EXTRACTOR = "extractor"
 """The model that writes experience, beside the policy."""
 

@@ -74,7 +74,7 @@ def _compute(call: StageCall[ExtractorUpdateSettings]) -> StageResult:
     metrics = trainer.reinforce(work, count_steps(call, settings.update.optimizer_steps))
     record = reinforcement_rows(rows, sequences, metrics.records)
     return training_result(
-        call, trainer, metrics, record, {"requests_trained": len({row.trajectory_id for row in rows})}
+        call, trainer, metrics, record, {"requests_trained": len({row.parent_trajectory_id for row in rows})}
     )
 
 

@@ -33,10 +33,19 @@ def weighted_sequences(
     weights: Mapping[str, float],
 ) -> list[TrainingSequence]:
     """All sequences, each with its weight as a constant. What has none, since nothing of it was sampled,
-    keeps its own."""
-    again = [trajectory_sequence(row, advantages[row.trajectory_id]) for row in replayed]
+    keeps its own.
+
+    Args:
+        replayed: rows whose parents are the stored trajectories.
+        advantages, weights: by the ids of fresh and of stored trajectories.
+    """
+    sources = {row.trajectory_id: row.parent_trajectory_id or "" for row in replayed}
+    again = [trajectory_sequence(row, advantages[sources[row.trajectory_id]]) for row in replayed]
     return [
-        replace(each, weight=each.weight * weights.get(each.trajectory_id, 1.0)) for each in (*fresh, *again)
+        replace(
+            each, weight=each.weight * weights.get(sources.get(each.trajectory_id, each.trajectory_id), 1.0)
+        )
+        for each in (*fresh, *again)
     ]
 
 

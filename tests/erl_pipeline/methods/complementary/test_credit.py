@@ -156,8 +156,9 @@ def test_a_request_is_found_however_long_ago_it_was(bench: Bench) -> None:
     found = requests_by_id(bench.store, inputs, {"r1", "r3"})
     assert {name: row.trajectory_id for name, row in found.items()} == {"r1": "r1", "r3": "r3"}
     batch = Batch((Sample("r1", 0.5), Sample("r3", -1.0), Sample("r1", -1.0)), 2, 0)
-    rows = batch_rows(batch, found)
-    assert [(row.trajectory_id, row.reward, row.success) for row in rows] == [
+    rows = batch_rows(batch, found, "artifact")
+    assert len({row.trajectory_id for row in rows}) == 3
+    assert [(row.parent_trajectory_id, row.reward, row.success) for row in rows] == [
         ("r1", 0.5, True),
         ("r3", -1.0, False),
         ("r1", -1.0, False),

@@ -27,11 +27,12 @@ def test_the_label_says_whether_the_policy_has_come_to_like_it() -> None:
 
 def test_weights_multiply_losses_of_fresh_and_stored_rows_alike() -> None:
     fresh = [trajectory_sequence(attempt(1), 1.5), trajectory_sequence(attempt(2), -1.5)]
-    rows = weighted_sequences(fresh, [attempt(3)], {"a3": 0.25}, {"a1": 0.8, "a3": 0.5})
+    again = attempt(9, parent_trajectory_id="a3", role="replay")
+    rows = weighted_sequences(fresh, [again], {"a3": 0.25}, {"a1": 0.8, "a3": 0.5})
     assert [(row.trajectory_id, row.advantage, row.weight) for row in rows] == [
         ("a1", 1.5, 0.8),
         ("a2", -1.5, 1.0),
-        ("a3", 0.25, 0.5),
+        ("a9", 0.25, 0.5),
     ]
 
 
