@@ -57,6 +57,7 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
         "shows_failed_attempts",
         "possible_with",
         "plan_beginning",
+        "require_possible",
     ),
     "trainers": ("settings", "open"),
     "runners": ("settings", "run"),

@@ -54,9 +54,9 @@ class MemoryConfig(Settings):
     - `retrieval_penalty` x ln(1 + retrievals). With all three at 0 it is the vector search."""
     support_weight: float = Field(default=0.1, ge=0.0)
     """Weight of the logarithm of how many times the text of an entry was written and helped."""
-    retrieval_penalty: float = Field(default=0.0, ge=0.0)
-    """Weight of the logarithm of how often an entry was shown, so that others have their turn (lambda of
-    Complementary RL, arXiv 2603.17621, which has 0.4)."""
+    retrieval_penalty: float = Field(default=0.05, ge=0.0)
+    """Weight of the logarithm of how often an entry was shown, so that others have their turn and get a
+    credit of their own (lambda of Complementary RL, arXiv 2603.17621, which has 0.4)."""
     candidates: int = Field(default=256, ge=1)
     """Entries that are ranked: those that are most similar."""
     min_similarity: float | None = Field(default=None, ge=-1.0, le=1.0)

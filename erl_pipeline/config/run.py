@@ -93,6 +93,7 @@ class RunConfig(Settings):
                 f"pipeline.lag: {self.pipeline.lag}; allowed with objective.correction.type: bypass is 0, "
                 "since rollouts of an older policy need importance weights; set it to decoupled"
             )
+        method.require_possible(self)
         return self
 
 

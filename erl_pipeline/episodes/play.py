@@ -79,20 +79,25 @@ class Played:
 def play_episodes(
     setup: EpisodeSetup,
     tasks: Sequence[Task],
-    samples: range,
+    samples: range | Sequence[range],
     sampling: Batches | Turns,
     retrieve: Retrieve = nothing_remembered,
     *,
     on_episode: Callable[[list[Trajectory]], None] = lambda rows: None,
     stop: threading.Event | None = None,
 ) -> Played:
-    """One episode for each task and sample index.
+    """One episode for each task and sample index; `samples` are those of every task, or of each.
 
     An environment that fails ends its episode as data. Raises `EnvironmentFailed` when all of them did,
     `Interrupted` once `stop` is set, and what the engine raises.
     """
     environments: dict[int, GuardedEnvironment] = {}
-    identities = [EpisodeIdentity(task, sample, setup.provenance) for task in tasks for sample in samples]
+    of_each = [samples] * len(tasks) if isinstance(samples, range) else samples
+    identities = [
+        EpisodeIdentity(task, sample, setup.provenance)
+        for task, own in zip(tasks, of_each, strict=True)
+        for sample in own
+    ]
     episodes: list[Episode] = [partial(_episode, setup, identity, environments) for identity in identities]
     played = _run(episodes, setup, sampling, retrieve, on_episode, stop or threading.Event())
     _raise_when_all_failed(identities, environments)

@@ -55,6 +55,11 @@ class EpisodeIdentity:
         )
 
 
+def group_id(iteration: int, task_id: str, role: str, revision: int) -> str:
+    """The group in which a trajectory's reward is compared."""
+    return f"{iteration}/{task_id}/{role}/{revision}"
+
+
 def opening_messages(row: Trajectory) -> tuple[Message, ...]:
     """The messages of a trajectory before the policy first spoke."""
     messages: list[Message] = json.loads(row.messages)
@@ -106,7 +111,7 @@ def trajectory(
         role=role,
         revision_index=revision,
         sample_index=episode.sample_index,
-        group_id=f"{origin.iteration}/{task.task_id}/{role}/{revision}",
+        group_id=group_id(origin.iteration, task.task_id, role, revision),
         subgroup=outcome.subgroup,
         prompt_token_ids=dialogue.prompt_token_ids,
         response_token_ids=tuple(dialogue.response_token_ids),

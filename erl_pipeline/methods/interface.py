@@ -82,6 +82,10 @@ def _nothing_more(_planner: Planner, state: RunState) -> RunState:
     return state
 
 
+def _all_is_possible(_config: RunConfig) -> None:
+    return None
+
+
 @dataclass(frozen=True)
 class Method(Generic[SettingsT]):
     """A method, as an entry point of group `erl_pipeline.methods` names it."""
@@ -117,3 +121,5 @@ class Method(Generic[SettingsT]):
     impossible."""
     plan_beginning: Callable[[Planner, RunState], RunState] = _nothing_more
     """Plans what the method needs once, before the first iteration, such as a second model."""
+    require_possible: Callable[[RunConfig], None] = _all_is_possible
+    """Raises ValueError, naming them, for settings of a run that the method cannot have together."""

@@ -53,7 +53,7 @@ class Planner:
         self._shared = shared or {}
         # Requests to forget are committed when they are made, before any plan with them.
         self._known = {*external, *(request for each in self.requests.values() for request in each)}
-        self._equal: dict[Settings, Settings] = {}
+        self._equal: dict[tuple[type, str], Settings] = {}
         self._slices: dict[str, Settings] = {}
         self._dumped: dict[int, tuple[Settings, SharedJson]] = {}
         self._code: dict[tuple[CodeOwner, ...], SharedJson] = {}
@@ -71,7 +71,7 @@ class Planner:
 
     def shared(self, settings: SettingsT) -> SettingsT:
         """Settings that a method makes for each iteration anew, as one object for all that are equal."""
-        found = self._equal.setdefault(settings, settings)
+        found = self._equal.setdefault((type(settings), settings.model_dump_json()), settings)
         assert isinstance(found, type(settings))
         return found
 

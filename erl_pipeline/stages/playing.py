@@ -97,7 +97,7 @@ def play_episodes(
     call: StageCall[Any],
     settings: PlaySettings,
     tasks: Sequence[Task],
-    samples: range,
+    samples: range | Sequence[range],
     *,
     iteration: int,
     run_seed: int,
@@ -109,6 +109,7 @@ def play_episodes(
     """One episode for each task and sample index, with the checkpoint among the stage's inputs.
 
     Args:
+        samples: the sample indices of every task, or of each.
         temperature: of all roles, instead of the settings' own; 0 takes the most probable token each time.
         first_only: an episode is its first attempt.
         with_memory: the memory among the stage's inputs, where there is one, is retrieved from.

@@ -166,6 +166,12 @@ def draw_tasks(tasks: Sequence[Task], count: int, run_seed: int, iteration: int)
     next order begins, so that no task comes twice in one iteration. Raises `InputError` when there are
     fewer tasks than `count`.
     """
+    return task_order(tasks, count, run_seed, iteration)[:count]
+
+
+def task_order(tasks: Sequence[Task], count: int, run_seed: int, iteration: int) -> list[Task]:
+    """All tasks in an order that begins with the `count` of an iteration; then come those of later
+    iterations, and last those that were drawn before. Raises as `draw_tasks`."""
     if count > len(tasks):
         raise InputError(
             f"rollouts.tasks_per_iteration: {count} tasks are asked for, but there are {len(tasks)} training "
@@ -174,7 +180,7 @@ def draw_tasks(tasks: Sequence[Task], count: int, run_seed: int, iteration: int)
     epoch, place = divmod(iteration - 1, len(tasks) // count)
     order = list(tasks)
     random.Random(derive_seed(run_seed, "task order", epoch)).shuffle(order)
-    return order[place * count : (place + 1) * count]
+    return order[place * count :] + order[: place * count]
 
 
 def task_line(task: Task) -> str:

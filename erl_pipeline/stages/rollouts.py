@@ -13,6 +13,7 @@ from erl_pipeline.policies.checkpoints import CHECKPOINT
 from erl_pipeline.stages.playing import MEMORY, TASKS, PlaySettings, play_episodes, play_settings
 from erl_pipeline.stages.prepare_tasks import TRAINING, draw_tasks, read_tasks
 from erl_pipeline.stages.rollout_counts import count_rollouts, success_rates
+from erl_pipeline.stages.sample_counts import SAMPLES, planned_samples
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.store import ArtifactStore
 
@@ -41,16 +42,26 @@ _NOTHING = ListSettings()
 
 
 def plan_shards(
-    planner: Planner, state: RunState, iteration: int, *, memory: str | None, model: str = POLICY
+    planner: Planner,
+    state: RunState,
+    iteration: int,
+    *,
+    memory: str | None,
+    model: str = POLICY,
+    samples: str | None = None,
 ) -> str:
     """An iteration's episodes, in shards, and their list; the id of the list.
 
     Args:
         memory: the version that is retrieved from; None for none.
+        samples: the artifact that says which tasks are played and how often (`erl_pipeline.stages.
+            sample_counts`); None for `group_size` episodes of each task that is drawn.
     """
     inputs = {**state.model_inputs(model), TASKS: state.tasks}
     if memory is not None:
         inputs[MEMORY] = memory
+    if samples is not None:
+        inputs[SAMPLES] = samples
     shards = [
         planner.add(
             ROLLOUT_SHARD,
@@ -77,11 +88,21 @@ def _generate(call: StageCall[RolloutSettings]) -> StageResult:
     rollouts = call.settings.rollouts
     iteration, shard = call.index["iteration"], call.index["shard"]
     tasks = read_tasks(call.inputs[TASKS], TRAINING, call.resources)
-    drawn = draw_tasks(tasks, rollouts.tasks_per_iteration, call.seed, iteration)
-    mine = drawn[shard * rollouts.tasks_per_shard : (shard + 1) * rollouts.tasks_per_shard]
-    call.progress.begin(len(mine) * rollouts.group_size, "episodes")
+    if SAMPLES in call.inputs:
+        counts = planned_samples(call.inputs[SAMPLES], tasks)
+    else:
+        drawn = draw_tasks(tasks, rollouts.tasks_per_iteration, call.seed, iteration)
+        counts = [(task, rollouts.group_size) for task in drawn]
+    mine = counts[shard * rollouts.tasks_per_shard : (shard + 1) * rollouts.tasks_per_shard]
+    samples = [range(count) for _, count in mine]
+    call.progress.begin(sum(map(len, samples)), "episodes")
     played = play_episodes(
-        call, call.settings.play, mine, range(rollouts.group_size), iteration=iteration, run_seed=call.seed
+        call,
+        call.settings.play,
+        [task for task, _ in mine],
+        samples,
+        iteration=iteration,
+        run_seed=call.seed,
     )
     write_trajectories(call.folder / TRAJECTORIES, played.rows)
     memory = call.inputs.get(MEMORY)

@@ -3,7 +3,8 @@ checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -60,12 +61,17 @@ def plan_training(
     stage: Stage[TrainingT],
     inputs: Mapping[str, str],
     model: str,
+    settings: TrainingT | None = None,
 ) -> RunState:
-    """Train a model by a stage, from its latest checkpoint and `inputs`; the state after it."""
+    """Train a model by a stage, from its latest checkpoint and `inputs`; the state after it.
+
+    `settings`: those of the stage, where they are not what the configuration alone says.
+    """
     checkpoint = planner.add(
         stage,
         {**state.model_inputs(model), **inputs},
         iteration=iteration,
+        settings=settings,
         seed=derive_seed(planner.config.seed, iteration, stage.name),
     )
     return replace(state, models={**state.models, model: checkpoint})
@@ -87,6 +93,25 @@ def open_trainer(call: StageCall[TrainingT]) -> Trainer:
     )
     opened: Trainer = plugins("trainers")[trainer.type].value.open(trainer, start)
     return opened
+
+
+@contextmanager
+def borrowed_trainer(call: StageCall[TrainingT]) -> Iterator[Trainer]:
+    """The trainer of the checkpoint among the stage's inputs, to look at its policy and not to change it:
+    whoever trains next goes on with it."""
+    trainer = open_trainer(call)
+    yield trainer
+    policy = trainer.trained_policy()
+    if policy is not None:
+        loaded_policies(call).put(
+            checkpoint_parts(call.inputs).checkpoint_id, policy, _carried(call.settings, trainer)
+        )
+
+
+def _carried(settings: TrainingSettings, trainer: Trainer) -> tuple[Hashable, Trainer] | None:
+    """A trainer with the settings that it can go on with; None where moments are not carried."""
+    key = (settings.trainer, settings.optimizer, settings.weights)
+    return (key, trainer) if settings.optimizer.carry_state else None
 
 
 def loaded_policies(call: StageCall[Any]) -> LoadedPolicies:
@@ -128,10 +153,7 @@ def training_result(
     recorded = write_training_record(call.folder / TRAINING_RECORD_FILE, record)
     policy = trainer.trained_policy()
     if policy is not None:
-        settings = call.settings
-        key = (settings.trainer, settings.optimizer, settings.weights)
-        carried = (key, trainer) if settings.optimizer.carry_state else None
-        loaded_policies(call).put(call.artifact_id, policy, carried)
+        loaded_policies(call).put(call.artifact_id, policy, _carried(call.settings, trainer))
     return StageResult(
         counters={**metrics.counters(), **(counters or {})},
         metrics=metrics.metrics(),

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.episodes.roles import trainable
 from erl_pipeline.trainers.record import SequenceRecord
-from storage.tables.training_record import REINFORCEMENT, SUPERVISED
 
 if TYPE_CHECKING:
     from erl_pipeline.trainers.sequences import TrainingSequence
@@ -27,6 +26,8 @@ def reinforcement_rows(
 
     Raises ValueError where the trainer reported more or fewer than it was given.
     """
+    from storage.tables.training_record import REINFORCEMENT
+
     trained = {
         row.trajectory_id: (sequence.advantage, record)
         for row, sequence, record in zip(trainable(trajectories), sequences, records, strict=True)
@@ -56,6 +57,8 @@ def supervised_rows(
     rows: Sequence[SftRow], sequences: Sequence[TrainingSequence], records: Sequence[SequenceRecord]
 ) -> Iterator[Mapping[str, Any]]:
     """A row for each row of a dataset; all three are in the same order. Raises as `reinforcement_rows`."""
+    from storage.tables.training_record import SUPERVISED
+
     for row, sequence, record in zip(rows, sequences, records, strict=True):
         yield {
             **vars(record),

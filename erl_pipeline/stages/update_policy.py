@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.config.optimizer import UpdateConfig
+from erl_pipeline.config.replay import ReplayLoss
 from erl_pipeline.episodes.roles import trainable
 from erl_pipeline.objectives.advantages import count_groups, group_advantages
 from erl_pipeline.plan.plan import POLICY
@@ -17,6 +18,7 @@ from erl_pipeline.policies.checkpoints import (
     checkpoint_parts,
     load_checkpoint,
 )
+from erl_pipeline.stages.replayed_rows import REPLAY, read_replayed, weighed
 from erl_pipeline.stages.rollouts import trajectory_files
 from erl_pipeline.stages.training import (
     ROLLOUTS,
@@ -48,17 +50,32 @@ class UpdateSettings(TrainingSettings):
 
     objective: ObjectiveConfig
     update: UpdateConfig
+    replay: ReplayLoss | None = None
+    """The loss of replayed trajectories; None where there are none."""
 
 
 def plan_update(
-    planner: Planner, state: RunState, iteration: int, rollouts: str, model: str = POLICY
+    planner: Planner,
+    state: RunState,
+    iteration: int,
+    rollouts: str,
+    model: str = POLICY,
+    replay: tuple[str, ReplayLoss] | None = None,
 ) -> RunState:
     """Train a model on rollouts; the state after it. The KL term, where it is on, refers to the checkpoint
-    that the model began with."""
+    that the model began with.
+
+    Args:
+        replay: an artifact of kind `replay`, and the loss of its trajectories.
+    """
     inputs = {ROLLOUTS: rollouts}
+    settings = None
+    if replay is not None:
+        inputs[REPLAY], loss = replay
+        settings = planner.shared(planner.settings(UPDATE_POLICY).model_copy(update={"replay": loss}))
     if planner.config.objective.needs_reference:
         inputs[REFERENCE] = state.initial[model]
-    return plan_training(planner, state, iteration, UPDATE_POLICY, inputs, model)
+    return plan_training(planner, state, iteration, UPDATE_POLICY, inputs, model, settings)
 
 
 def _slice(config: RunConfig, _sources: Sources) -> UpdateSettings:
@@ -66,20 +83,23 @@ def _slice(config: RunConfig, _sources: Sources) -> UpdateSettings:
 
 
 def _compute(call: StageCall[UpdateSettings]) -> StageResult:
-    """Train on every trajectory of the rollouts, but for roles that are never trained; write the new
-    checkpoint."""
+    """Train on every trajectory of the rollouts but those of roles that are never trained, and on what is
+    replayed beside them; write the new checkpoint."""
     from storage.tables.trajectories import read_trajectories
 
     settings = call.settings
-    rows = read_trajectories(trajectory_files(call.inputs[ROLLOUTS], call.resources.store))
+    replayed = read_replayed(call.inputs.get(REPLAY))
+    files = trajectory_files(call.inputs[ROLLOUTS], call.resources.store)
+    rows = [*read_trajectories(files), *replayed.rows]
     trainer = open_trainer(call)
-    sequences = training_sequences(rows, settings.objective)
+    sequences = weighed(training_sequences(rows, settings.objective), replayed)
     work = Reinforcement(
         sequences=sequences,
         objective=settings.objective,
         update=settings.update,
         seed=call.seed,
         reference=_reference(call),
+        replay=settings.replay if replayed.begun else None,
     )
     metrics = trainer.reinforce(work, count_steps(call, settings.update.optimizer_steps))
     counters = groups_by_role(rows, settings.objective)
@@ -106,11 +126,15 @@ def training_sequences(
 
 def groups_by_role(trajectories: Sequence[Trajectory], objective: ObjectiveConfig) -> dict[str, int]:
     """Counters: groups of each role that is trained (`groups_ROLE`), and those of them that give no advantage
-    (`zero_advantage_groups_ROLE`)."""
-    counters: dict[str, int] = {}
+    (`zero_advantage_groups_ROLE`). A group's role is that of its first row, whatever is replayed beside
+    it."""
     trained = trainable(trajectories)
-    for role in dict.fromkeys(row.role for row in trained):
-        rows = [row for row in trained if row.role == role]
+    roles: dict[str, str] = {}
+    for row in trained:
+        roles.setdefault(row.group_id, row.role)
+    counters: dict[str, int] = {}
+    for role in dict.fromkeys(roles.values()):
+        rows = [row for row in trained if roles[row.group_id] == role]
         found = count_groups([row.reward for row in rows], [_group(row, objective) for row in rows])
         counters[f"{GROUPS}_{role}"] = found.groups
         counters[f"{ZERO_ADVANTAGE_GROUPS}_{role}"] = found.without_advantage

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
 from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
+from erl_pipeline.config.replay import ReplayLoss
 from erl_pipeline.trainers.metrics import FineTuneMetrics, UpdateMetrics
 from erl_pipeline.trainers.sequences import TrainingSequence
 
@@ -46,7 +47,8 @@ class Reinforcement:
     """A reinforcement-learning update.
 
     `seed` decides how prompts are dealt to minibatches. `reference` is the policy that the KL term refers
-    to: how to load it, or `own_base` for the trained policy without its adapter.
+    to: how to load it, or `own_base` for the trained policy without its adapter. `replay` says what
+    trajectories of an older policy get as a loss; None where there are none.
     """
 
     sequences: Sequence[TrainingSequence]
@@ -54,6 +56,7 @@ class Reinforcement:
     update: UpdateConfig
     seed: int
     reference: LoadPolicy | Literal["own_base"] | None = None
+    replay: ReplayLoss | None = None
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,11 @@ class Trainer(Protocol):
 
         Sequences without a trained token get an empty array. The policy is not changed.
         """
+        ...
+
+    def entropies(self, sequences: Sequence[TrainingSequence], microbatch_tokens: int) -> list[np.ndarray]:
+        """Entropies (nats, of the whole vocabulary, at the sequence's temperature, fp32) at the places of
+        each sequence's trained tokens; otherwise as `logprobs`."""
         ...
 
     def save(self, folder: Path) -> None:

@@ -28,6 +28,25 @@ class RoleMetrics:
 
 
 @dataclass(frozen=True)
+class ReplayMetrics(_Metrics):
+    """What replayed trajectories did in an update. The ratio w is that of the policy over the one that
+    sampled, the weight is what stands in the loss in its place; mean and quantiles are over replayed tokens,
+    losses the parts of a step's policy loss, as means over the steps."""
+
+    replayed_sequences: int
+    replay_loss: float
+    fresh_loss: float
+    replay_ratio_mean: float
+    replay_ratio_p10: float
+    replay_ratio_p50: float
+    replay_ratio_p90: float
+    replay_weight_mean: float
+    replay_weight_p10: float
+    replay_weight_p50: float
+    replay_weight_p90: float
+
+
+@dataclass(frozen=True)
 class UpdateMetrics(_Metrics):
     """What a reinforcement-learning update did. Floats are 0 where no optimizer step was made.
 
@@ -78,6 +97,12 @@ class UpdateMetrics(_Metrics):
     """The roles that were trained."""
     records: Sequence[SequenceRecord]
     """What was done with each sequence of the work, in its order."""
+    replay: ReplayMetrics | None = None
+    """None where nothing could be replayed."""
+
+    def counters(self) -> dict[str, int]:
+        """All whole numbers."""
+        return {**super().counters(), **({} if self.replay is None else self.replay.counters())}
 
     def metrics(self) -> dict[str, float]:
         """All numbers that are not whole; those of a role as `entropy_reflection`."""
@@ -86,7 +111,8 @@ class UpdateMetrics(_Metrics):
             for role, numbers in self.roles.items()
             for name, value in asdict(numbers).items()
         }
-        return {**super().metrics(), **by_role}
+        of_replay = {} if self.replay is None else self.replay.metrics()
+        return {**super().metrics(), **by_role, **of_replay}
 
 
 @dataclass(frozen=True)

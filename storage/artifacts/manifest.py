@@ -60,7 +60,7 @@ class FileEntry(_Record):
     rows: int | None = None
     """Rows of a Parquet file."""
     table: str | None = None
-    """Which schema a Parquet file follows: `trajectories`, `sft` or `memory`."""
+    """Which schema a Parquet file follows, such as `trajectories`, `sft`, `memory` or `training_record`."""
 
 
 class Manifest(_Record):

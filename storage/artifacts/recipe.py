@@ -42,14 +42,17 @@ ArtifactKind = Literal[
     "trajectories",
     "rollouts",
     "memory",
+    "experience",
+    "replay",
     "sft_dataset",
     "evaluation",
     "request",
     "table",
 ]
 """What an artifact is, whichever stage made it. `rollouts` lists artifacts of kind `trajectories`, which are
-its inputs; `checkpoint` holds a policy; `memory` is a memory version; `request` records what somebody asked
-for; `table` is everything that nothing else is made to follow."""
+its inputs; `checkpoint` holds a policy; `memory` is a memory version; `experience` is a version of what can
+be replayed, `replay` what an iteration does replay; `request` records what somebody asked for; `table` is
+everything that nothing else is made to follow."""
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,11 @@ from storage.artifacts.store import ArtifactStore
 from storage.errors import DamagedArtifact
 from storage.lineage.graph import Visit, walk_inputs
 from storage.lineage.rows import LineageRows, RowKind
+from storage.lineage.trained_on import record_file
 from storage.memory.index import EMPTY_MEMORY, MemoryIndex, index_folder
 from storage.runs.origin import read_origin
 from storage.runs.run import Run
+from storage.tables.training_record import scan_training_records
 
 _EXAMPLES = 5
 
@@ -59,6 +61,7 @@ def verify_run(store: ArtifactStore, run: Run) -> VerificationReport:
             if manifest.kind == "trajectories" and not manifest.inputs
         ]
         problems += _link_problems(store, rows, imported) + _memory_problems(store, run, manifests)
+        problems += _record_problems(store, rows, manifests)
     files = [entry for manifest in manifests for entry in manifest.files]
 
     def rows_of(table: str) -> int:
@@ -138,6 +141,20 @@ def _link_problems(store: ArtifactStore, rows: LineageRows, imported: list[str])
         *_dangling(own_dataset, "memory_entry_ids", known_entries),
         *_dangling(own_dataset, "policy_version", _committed(store, own_dataset["policy_version"])),
     ]
+
+
+def _record_problems(store: ArtifactStore, rows: LineageRows, manifests: list[Manifest]) -> Problems:
+    """Rows of training records that name no trajectory."""
+    files = {
+        store.open_file(manifest, name): manifest.artifact_id
+        for manifest in manifests
+        if (name := record_file(manifest)) is not None
+    }
+    holders = {str(path): f"of checkpoint {artifact_id}" for path, artifact_id in files.items()}
+    records = scan_training_records(list(files), path_column="training record")
+    named = records.select(pl.col("training record").replace(holders), "trajectory_id").collect()
+    known = rows.scan("trajectory", ["trajectory_id"]).select("trajectory_id").collect()
+    return _dangling(named, "trajectory_id", known["trajectory_id"])
 
 
 _LINKS: dict[RowKind, list[str]] = {

@@ -95,11 +95,12 @@ class PolicyForward:
         return PassCounts(len(microbatches), sum(microbatch.token_ids.numel() for microbatch in microbatches))
 
     @torch.no_grad()
-    def logprobs(
+    def scores(
         self, sequences: Sequence[TrainingSequence], temperatures: torch.Tensor, microbatch_tokens: int
-    ) -> torch.Tensor:
-        """Log-probabilities (nats) of all trained tokens, sequence by sequence. Both: `[trained]`."""
-        result = torch.empty_like(temperatures)
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probabilities and entropies (nats) of all trained tokens, sequence by sequence. All:
+        `[trained]`."""
+        logprobs, entropies = torch.empty_like(temperatures), torch.empty_like(temperatures)
         for microbatch in self.pack(sequences, microbatch_tokens):
             hidden = self.hidden(microbatch)
             for states, targets, tokens in zip(
@@ -108,18 +109,38 @@ class PolicyForward:
                 microbatch.tokens.split(HEAD_CHUNK_TOKENS),
                 strict=True,
             ):
-                result[tokens], _ = token_logprobs(self.head, states, targets, temperatures[tokens])
-        return result
+                logprobs[tokens], entropies[tokens] = token_logprobs(
+                    self.head, states, targets, temperatures[tokens]
+                )
+        return logprobs, entropies
+
+    def logprobs(
+        self, sequences: Sequence[TrainingSequence], temperatures: torch.Tensor, microbatch_tokens: int
+    ) -> torch.Tensor:
+        """The log-probabilities of `scores`."""
+        return self.scores(sequences, temperatures, microbatch_tokens)[0]
 
     def sequence_logprobs(
         self, sequences: Sequence[TrainingSequence], microbatch_tokens: int
     ) -> list[torch.Tensor]:
         """Log-probabilities (nats) of each sequence's trained tokens, at its temperature."""
+        return self._sequence_scores(sequences, microbatch_tokens)[0]
+
+    def sequence_entropies(
+        self, sequences: Sequence[TrainingSequence], microbatch_tokens: int
+    ) -> list[torch.Tensor]:
+        """Entropies (nats) at each sequence's trained tokens, at its temperature."""
+        return self._sequence_scores(sequences, microbatch_tokens)[1]
+
+    def _sequence_scores(
+        self, sequences: Sequence[TrainingSequence], microbatch_tokens: int
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         counts = [len(sequence.trained_offsets) for sequence in sequences]
         temperatures = torch.tensor([sequence.temperature for sequence in sequences], device=self.device)
         by_token = temperatures.repeat_interleave(torch.tensor(counts, dtype=torch.long, device=self.device))
         trained = [sequence for sequence in sequences if sequence.trained_offsets]
-        return list(self.logprobs(trained, by_token, microbatch_tokens).split(counts))
+        logprobs, entropies = self.scores(trained, by_token, microbatch_tokens)
+        return list(logprobs.split(counts)), list(entropies.split(counts))
 
 
 @contextmanager

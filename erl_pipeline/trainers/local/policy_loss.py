@@ -8,6 +8,7 @@ from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig
 from erl_pipeline.objectives.importance import ImportanceWeights, importance_weights
 from erl_pipeline.objectives.policy_gradient import clipped_surrogate, kl_estimate
 from erl_pipeline.trainers.local.packing import Microbatch
+from erl_pipeline.trainers.local.replay_loss import ReplayedPart
 from erl_pipeline.trainers.local.sequence_log import BatchLog
 from erl_pipeline.trainers.local.statistics import Statistics
 from erl_pipeline.trainers.local.token_columns import RoleColumns, TokenColumns
@@ -24,8 +25,9 @@ class PolicyLoss:
             and in an update of one step, where they are those of the pass itself.
         reference_logprobs: `[trained]`, for the KL term.
         statistics: observes ratio, clipping, weights and entropy, and the mismatch of trainer and
-            sampler where `measure_mismatch`.
-        log: takes in the same, and the loss, token by token.
+            sampler where `measure_mismatch`; all but the entropy of fresh tokens alone.
+        log: takes in the same of all tokens, and the loss, token by token.
+        replayed: tells replayed tokens from fresh ones; None where all are fresh.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class PolicyLoss:
         statistics: Statistics,
         measure_mismatch: bool,
         log: BatchLog | None = None,
+        replayed: ReplayedPart | None = None,
     ) -> None:
         self._objective = objective
         self._columns = columns
@@ -47,6 +50,7 @@ class PolicyLoss:
         self._statistics = statistics
         self._measure_mismatch = measure_mismatch
         self._log = BatchLog(len(columns.sequence), columns.sequence.device) if log is None else log
+        self._replayed = replayed
         self._parts: dict[str, torch.Tensor] = {}
         self._batch_weights: ImportanceWeights | None = None
         if old_logprobs is not None:
@@ -99,10 +103,13 @@ class PolicyLoss:
             highest_ratio=roles.highest_ratio[tokens],
             dual_clip=None if roles.dual_clip is None else roles.dual_clip[tokens],
         )
-        self._statistics.observe("ratio", surrogate.ratio)
+        self._observe_fresh("ratio", surrogate.ratio, tokens)
         self._log.add("ratio", surrogate.ratio, tokens)
         self._observe("clipped", surrogate.clipped, tokens)
-        return surrogate.loss if importance is None else surrogate.loss * importance
+        losses = surrogate.loss if importance is None else surrogate.loss * importance
+        if self._replayed is None:
+            return losses
+        return self._replayed.losses(logprobs, tokens, losses, self._statistics)
 
     def _importance(self, olds: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         if self._batch_weights is None:
@@ -114,8 +121,8 @@ class PolicyLoss:
             weights = ImportanceWeights(
                 self._batch_weights.weights[tokens], self._batch_weights.capped[tokens]
             )
-        self._statistics.observe("importance", weights.weights)
-        self._statistics.observe("importance_capped", weights.capped)
+        self._observe_fresh("importance", weights.weights, tokens)
+        self._observe_fresh("importance_capped", weights.capped, tokens)
         return weights.weights
 
     def _weigh(
@@ -133,14 +140,20 @@ class PolicyLoss:
         self._statistics.observe(name, values)
         self._statistics.observe_groups(name, values, self._roles.role[tokens], len(self._roles.roles))
 
+    def _observe_fresh(self, name: str, values: torch.Tensor, tokens: torch.Tensor) -> None:
+        """Without replayed tokens, which another policy has sampled."""
+        fresh = values if self._replayed is None else values[self._replayed.fresh(tokens)]
+        if len(fresh):
+            self._statistics.observe(name, fresh)
+
     def _observe_mismatch(
         self, logprobs: torch.Tensor, behaviour: torch.Tensor, tokens: torch.Tensor
     ) -> None:
         """Trainer against sampler before the first step: of this pass, where it is the first, or as they were
         computed before it."""
         if self._measure_mismatch:
-            self._statistics.observe("mismatch", (logprobs - behaviour).abs())
-            self._statistics.observe("mismatch_kl", kl_estimate(behaviour, logprobs, "k3"))
+            self._observe_fresh("mismatch", (logprobs - behaviour).abs(), tokens)
+            self._observe_fresh("mismatch_kl", kl_estimate(behaviour, logprobs, "k3"), tokens)
         if self._old_logprobs is not None:
             self._log.add("mismatch", (self._old_logprobs[tokens] - behaviour).abs(), tokens)
         elif self._measure_mismatch:

@@ -19,6 +19,7 @@ from erl_pipeline.trainers.interface import OnStep, Reinforcement
 from erl_pipeline.trainers.local.forward import PolicyForward, ready_for_training
 from erl_pipeline.trainers.local.optimizer_steps import Learner, OptimizerSteps, count_tokens, mean
 from erl_pipeline.trainers.local.policy_loss import PolicyLoss
+from erl_pipeline.trainers.local.replay_loss import ReplayedPart, replay_metrics, without_clip
 from erl_pipeline.trainers.local.sequence_log import BatchLog, SequenceLog
 from erl_pipeline.trainers.local.statistics import Statistics
 from erl_pipeline.trainers.local.token_columns import role_columns, token_columns
@@ -132,7 +133,7 @@ def _take_steps(
     log: SequenceLog,
 ) -> Statistics:
     """All optimizer steps of the update; what was observed in them."""
-    objective, update, kept = work.objective, work.update, selection.kept
+    objective, update, kept, replay = work.objective, work.update, selection.kept, work.replay
     statistics = Statistics()
     olds = None
     if _needs_old_logprobs(objective, update):
@@ -141,11 +142,14 @@ def _take_steps(
         batch = [kept[index] for index in members]
         policy_share = selection.live_share if objective.normalizer == "all_rows" else 1.0
         columns = token_columns(batch, objective.loss_normalization, forward.device, policy_share)
+        roles = role_columns(batch, objective, selection.roles, forward.device)
+        if replay is not None and not replay.clip:
+            roles = without_clip(roles)
         seen = BatchLog(len(columns.sequence), forward.device)
         loss = PolicyLoss(
             objective,
             columns,
-            role_columns(batch, objective, selection.roles, forward.device),
+            roles,
             old_logprobs=None if olds is None else torch.cat([olds[index] for index in members]),
             reference_logprobs=None
             if references is None
@@ -153,6 +157,7 @@ def _take_steps(
             statistics=statistics,
             measure_mismatch=not steps.losses,
             log=seen,
+            replayed=None if replay is None else ReplayedPart(replay, columns, roles),
         )
         steps.take(batch, columns.temperatures, loss)
         log.take(members, seen)
@@ -216,6 +221,9 @@ def _metrics(
             for number, role in enumerate(selection.roles)
         },
         records=records,
+        replay=None
+        if work.replay is None
+        else replay_metrics(statistics, sum(row.role == work.replay.role for row in kept), len(steps.losses)),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -14,6 +15,7 @@ class Statistics:
     _sums: dict[str, torch.Tensor] = field(default_factory=dict)
     _counts: dict[str, int] = field(default_factory=dict)
     _maxima: dict[str, torch.Tensor] = field(default_factory=dict)
+    _kept: dict[str, list[torch.Tensor]] = field(default_factory=dict)
     _group_sums: dict[str, torch.Tensor] = field(default_factory=dict)
     _group_counts: dict[str, torch.Tensor] = field(default_factory=dict)
 
@@ -26,6 +28,10 @@ class Statistics:
         self._sums[name], self._maxima[name] = total, largest
         self._counts[name] = self._counts.get(name, 0) + values.numel()
 
+    def keep(self, name: str, values: torch.Tensor) -> None:
+        """Keep values of any number, for their quantiles; for what few tokens have."""
+        self._kept.setdefault(name, []).append(values.detach().double())
+
     def observe_groups(self, name: str, values: torch.Tensor, groups: torch.Tensor, count: int) -> None:
         """Take in `values` by group. `values`, `groups` (int64, below `count`): `[tokens]`."""
         values = values.detach().double()
@@ -36,6 +42,23 @@ class Statistics:
 
     def mean(self, name: str) -> float:
         return float(self._sums[name]) / self._counts[name] if name in self._sums else 0.0
+
+    def total(self, name: str) -> float:
+        return float(self._sums[name]) if name in self._sums else 0.0
+
+    def quantiles(self, name: str, shares: Sequence[float]) -> list[float]:
+        """Of the values that were kept, with linear interpolation; 0 where there are none."""
+        values = torch.cat(self._kept[name]) if name in self._kept else torch.empty(0)
+        if not len(values):
+            return [0.0] * len(shares)
+        # `torch.quantile` takes no more than 2^24 values.
+        ordered = values.sort().values
+        places = torch.tensor(shares, dtype=torch.double) * (len(ordered) - 1)
+        below = ordered[places.floor().long()]
+        above = ordered[places.ceil().long()]
+        return [
+            float(value) for value in below + (above - below) * (places - places.floor()).to(below.device)
+        ]
 
     def maximum(self, name: str) -> float:
         return float(self._maxima[name]) if name in self._maxima else 0.0

@@ -61,6 +61,11 @@ class LocalTrainer:
             found = forward.sequence_logprobs(sequences, microbatch_tokens)
         return [values.cpu().numpy() for values in found]
 
+    def entropies(self, sequences: Sequence[TrainingSequence], microbatch_tokens: int) -> list[np.ndarray]:
+        with ready_for_training(self._policy.model, gradient_checkpointing=False) as forward:
+            found = forward.sequence_entropies(sequences, microbatch_tokens)
+        return [values.cpu().numpy() for values in found]
+
     def save(self, folder: Path) -> None:
         save_policy(self._policy, folder / MODEL)
         save_optimizer(self._optimizer, folder)

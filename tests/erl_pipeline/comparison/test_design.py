@@ -33,10 +33,10 @@ def test_arms_take_equal_steps_in_an_iteration(tmp_path: Path) -> None:
 
 def test_arms_of_the_file_win_over_settings_of_the_command(tmp_path: Path) -> None:
     write_base(tmp_path)
-    path = write_arms(tmp_path, wide={"rollouts.group_size": 4}, plain={})
-    design = make_design(path, [], 2, overrides=["rollouts.group_size=3"], threads=2)
+    path = write_arms(tmp_path, wide={"rollouts.group_size": 8}, plain={})
+    design = make_design(path, [], 2, overrides=["rollouts.group_size=6"], threads=2)
     wide, plain = (run.config for run in design.runs[:2])
-    assert (wide.rollouts.group_size, plain.rollouts.group_size) == (4, 3)
+    assert (wide.rollouts.group_size, plain.rollouts.group_size) == (8, 6)
     assert (wide.resources.threads, wide.runner.type) == (2, "in_process")
 
 

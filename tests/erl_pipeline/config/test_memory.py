@@ -11,7 +11,7 @@ def retrieval(**settings: object):  # type: ignore[no-untyped-def]
 
 
 def test_what_is_off_is_in_no_recipe() -> None:
-    off = {"credit_weight": 0.0, "support_weight": 0.0}
+    off = {"credit_weight": 0.0, "support_weight": 0.0, "retrieval_penalty": 0.0}
     assert retrieval(**off, candidates=9) == retrieval(**off)
     assert retrieval(candidates=9) != retrieval()
     assert (retrieval(**off).candidates, retrieval().fallback) == (None, None)

@@ -20,7 +20,13 @@ from storage.upkeep.verification import verify_run
 from tests.erl_pipeline.runs.adapted_runs import config, save_base
 from tests.erl_pipeline.runs.small_runs import go, hashes, ids
 
-MODEL_FILES = {f"model/{WEIGHTS}", f"model/{SETTINGS}", "optimizer.safetensors", "optimizer.json"}
+CHECKPOINT_FILES = {
+    f"model/{WEIGHTS}",
+    f"model/{SETTINGS}",
+    "optimizer.safetensors",
+    "optimizer.json",
+    "training_record.parquet",
+}
 
 
 @dataclass(frozen=True)
@@ -50,7 +56,7 @@ def test_checkpoints_hold_the_adapter_alone_and_name_their_base(finished: Finish
     assert len(adapted) == 4
     for artifact_id in adapted:
         checkpoint = store.open(artifact_id)
-        assert {entry.path for entry in checkpoint.files} == MODEL_FILES
+        assert {entry.path for entry in checkpoint.files} == CHECKPOINT_FILES
         assert checkpoint.manifest.inputs["base"] == base_id
     assert verify_run(store, RunStore(str(finished.store)).open("adapted")).problems == []
 

@@ -18,9 +18,15 @@ from storage.tables.sft import read_sft_rows
 from storage.upkeep.verification import verify_run
 from tests.erl_pipeline.runs.small_runs import go, hashes, ids, small
 
-# A policy that was hardly trained succeeds seldom: with this threshold what fails is distilled too.
+# The policy has learned to end its turns and little else; with this threshold what fails is distilled too.
 EVERYTHING = -1.0
 CHANGES: dict[str, Any] = {
+    "policy": {
+        "type": "tiny",
+        "layers": 1,
+        "cold_start": {"steps": 60, "demonstrations_per_step": 8, "gate": 0},
+    },
+    "rollouts": {"tasks_per_iteration": 2, "group_size": 4, "tasks_per_shard": 1},
     "method": {"type": "rlvr", "distillation": {"window": 2, "reward_above": EVERYTHING}},
     "optimizer": {"moments": "by_use"},
     "fine_tune": {"steps": 9, "batch_rows": 2, "epochs": 1.0, "learning_rate": 1e-3},

@@ -28,16 +28,16 @@ def advantages(trajectories: list[Trajectory], **objective: str) -> list[float]:
     return [sequence.advantage for sequence in sequences]
 
 
-def test_the_halves_of_a_group_are_compared_apart_where_the_objective_says_so() -> None:
+def test_by_default_the_halves_of_a_group_are_compared_apart() -> None:
     """Guided: mean .75, standard deviation .5. Free: mean .25, the same deviation."""
-    split = advantages([*GUIDED, *FREE], advantages_per="subgroup")
+    split = advantages([*GUIDED, *FREE])
     assert split == pytest.approx([0.5, 0.5, -1.5, 0.5, -0.5, -0.5, 1.5, -0.5], abs=1e-5)
-    centred = advantages([*GUIDED, *FREE], advantages_per="subgroup", advantage_normalization="mean")
+    centred = advantages([*GUIDED, *FREE], advantage_normalization="mean")
     assert centred == [0.25, 0.25, -0.75, 0.25, -0.25, -0.25, 0.75, -0.25]
 
 
-def test_by_default_a_group_is_compared_as_a_whole() -> None:
-    together = advantages([*GUIDED, *FREE], advantage_normalization="mean")
+def test_a_group_is_compared_as_a_whole_where_the_objective_says_so() -> None:
+    together = advantages([*GUIDED, *FREE], advantages_per="group", advantage_normalization="mean")
     assert together == [0.5, 0.5, -0.5, 0.5, -0.5, -0.5, 0.5, -0.5]
 
 
@@ -58,12 +58,12 @@ def test_groups_without_advantage_are_counted_by_role() -> None:
     ]
     given = [*rows("guided", 1.0, 1.0), *FREE, *reflections]
     of_reflections = {"groups_reflection": 3, "zero_advantage_groups_reflection": 2}
-    assert groups_by_role(given, ObjectiveConfig()) == {
+    assert groups_by_role(given, ObjectiveConfig(advantages_per="group")) == {
         "groups_first_attempt": 1,
         "zero_advantage_groups_first_attempt": 0,
         **of_reflections,
     }
-    assert groups_by_role(given, ObjectiveConfig(advantages_per="subgroup")) == {
+    assert groups_by_role(given, ObjectiveConfig()) == {
         "groups_first_attempt": 2,
         "zero_advantage_groups_first_attempt": 1,
         **of_reflections,

@@ -96,6 +96,24 @@ def test_what_one_machine_commits_another_reads(uri: str, on_machine: Callable[[
     assert other.verify(RECIPE.artifact_id) == []
 
 
+def test_one_file_is_read_without_downloading_the_others(
+    uri: str, on_machine: Callable[[str], None], tmp_path: Path
+) -> None:
+    store = ArtifactStore(uri)
+    with store.create(RECIPE, run="run", iteration=1) as staging:
+        (staging.path / "weights").write_text("large")
+        (staging.path / "record").write_text("small")
+        staging.commit()
+    on_machine("b")
+    other = ArtifactStore(uri)
+    manifest = other.find(RECIPE.artifact_id)
+    assert manifest is not None
+    for _ in range(2):
+        assert other.open_file(manifest, "record").read_text() == "small"
+    assert [path.name for path in (tmp_path / "b").rglob("weights")] == []
+    assert other.open(RECIPE.artifact_id).path("weights").read_text() == "large"
+
+
 def test_files_without_their_manifest_do_not_exist(uri: str, on_machine: Callable[[str], None]) -> None:
     store, root = ArtifactStore(uri), open_root(uri)
     commit(store)

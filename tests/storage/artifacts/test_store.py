@@ -126,6 +126,22 @@ def test_a_flipped_byte_is_found(store: ArtifactStore, recipe: Recipe) -> None:
     assert len(store.verify(artifact_id)) == 1
 
 
+def test_one_file_is_checked_without_the_others(store: ArtifactStore, recipe: Recipe) -> None:
+    with store.create(recipe, run="run", iteration=1) as staging:
+        (staging.path / "weights").write_bytes(b"weights")
+        (staging.path / "record").write_bytes(b"record")
+        path = staging.commit().path("weights")
+    path.write_bytes(b"changed")
+    fresh = ArtifactStore(store.uri)
+    manifest = fresh.find(recipe.artifact_id)
+    assert manifest is not None
+    assert fresh.open_file(manifest, "record").read_bytes() == b"record"
+    with pytest.raises(DamagedArtifact, match="weights has SHA-256"):
+        fresh.open_file(manifest, "weights")
+    with pytest.raises(InputError, match="has no notes; it has record, weights"):
+        fresh.open_file(manifest, "notes")
+
+
 def test_missing_and_strange_files_are_found(store: ArtifactStore, recipe: Recipe) -> None:
     artifact_id = commit(store, recipe)
     folder = store.open(artifact_id).path("model")

@@ -18,6 +18,7 @@ from storage.memory.reflection_memory import ReflectionMemory
 from storage.runs.origin import BranchOrigin, write_origin
 from storage.tables.trajectories import Trajectory, write_trajectories
 from storage.upkeep.verification import verify_run
+from tests.training_stores import record, write_training_store
 
 
 def add(tiny_run: Any, stage: str, write: Callable[[Path], object], **inputs: str) -> str:
@@ -115,3 +116,18 @@ def test_links_are_not_followed_through_damaged_files(tiny_run: Any) -> None:
     problems = verify_run(store, tiny_run.run).problems
     assert len(problems) == 1
     assert f"artifact {tiny_run.memory}" in problems[0]
+
+
+def test_a_training_record_names_trajectories_of_the_run(tmp_path: Path) -> None:
+    made = write_training_store(str(tmp_path / "store"))
+    assert verify_run(made.store, made.run("run")).problems == []
+    strange = made.commit(
+        "update-3",
+        "checkpoint",
+        3,
+        inputs={"checkpoint": "tuned", "rollouts": "rollouts-2"},
+        write=record({"trajectory_id": "stranger"}),
+    )
+    assert verify_run(made.store, made.run("run")).problems == [
+        f"training record of checkpoint {strange} names trajectory_id stranger, which does not exist"
+    ]

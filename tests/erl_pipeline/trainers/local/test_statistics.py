@@ -25,3 +25,14 @@ def test_groups_have_means_of_their_own() -> None:
     statistics.observe_groups("entropy", torch.tensor([1.0, 2.0, 6.0]), torch.tensor([0, 2, 0]), 3)
     statistics.observe_groups("entropy", torch.tensor([5.0]), torch.tensor([0]), 3)
     assert [statistics.group_mean("entropy", group) for group in range(3)] == [4.0, 0.0, 2.0]
+
+
+def test_quantiles_are_those_of_the_values_that_were_kept() -> None:
+    statistics = Statistics()
+    statistics.keep("weight", torch.tensor([4.0, 1.0]))
+    statistics.keep("weight", torch.tensor([]))
+    statistics.keep("weight", torch.tensor([2.0]))
+    assert statistics.quantiles("weight", (0.0, 0.25, 0.5, 1.0)) == [1.0, 1.5, 2.0, 4.0]
+    assert statistics.quantiles("ratio", (0.5,)) == [0.0]
+    statistics.observe("weight", torch.tensor([4.0, 1.0]))
+    assert (statistics.total("weight"), statistics.total("ratio")) == (5.0, 0.0)

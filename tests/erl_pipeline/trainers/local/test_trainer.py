@@ -123,6 +123,10 @@ def test_logprobs_are_those_of_the_trained_tokens_at_their_temperature(first: Pa
     assert [values.shape for values in found] == [(2,), (0,), (1,)]
     expected = [float(half[1, 5]), float(half[2, 2]), float(one[2, 2])]
     assert np.concatenate(found) == pytest.approx(expected, abs=1e-5)
+    entropies = trainer(first).entropies(rows, microbatch_tokens=100)
+    assert [values.shape for values in entropies] == [(2,), (0,), (1,)]
+    expected = [float(-(each.exp() * each).sum()) for each in (half[1], half[2], one[2])]
+    assert np.concatenate(entropies) == pytest.approx(expected, abs=1e-5)
 
 
 def test_the_reference_is_loaded_only_for_a_kl_term(first: Path) -> None:

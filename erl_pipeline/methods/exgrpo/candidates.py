@@ -1,0 +1,139 @@
+"""What could be replayed of the drawn tasks: stored attempts, read from the rollouts that hold them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from erl_pipeline.methods.exgrpo.settings import Entropy, Pick
+from erl_pipeline.stages.rollouts import trajectory_files
+from erl_pipeline.trainers.sequences import trajectory_sequence
+from storage.errors import InputError
+from storage.tables.trajectories import Trajectory, scan_trajectories
+
+if TYPE_CHECKING:
+    from erl_pipeline.environments.interface import Task
+    from erl_pipeline.trainers.interface import Trainer
+    from storage.artifacts.store import ArtifactStore
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A stored attempt, and the list of rollouts that it is from."""
+
+    row: Trajectory
+    rollouts_id: str
+
+
+def usable_members(
+    members: pl.DataFrame, iteration: int, max_age: int | None, max_per_task: int | None
+) -> pl.DataFrame:
+    """Members that are young enough, and of each task the newest; in the order in which they were stored.
+
+    `max_age` counts iterations, up to `iteration`.
+    """
+    if max_age is not None:
+        members = members.filter(pl.col("iteration") >= iteration - max_age)
+    if max_per_task is not None:
+        newer = pl.col("trajectory_id").cum_count(reverse=True).over("task_id")
+        members = members.filter(newer <= max_per_task)
+    return members
+
+
+def read_candidates(store: ArtifactStore, members: pl.DataFrame) -> list[Candidate]:
+    """The stored attempts of `members`, in their order. Raises InputError for one that is gone."""
+    rollouts = dict(members.select("trajectory_id", "rollouts_id").iter_rows())
+    files = [
+        path
+        for rollouts_id in dict.fromkeys(rollouts.values())
+        for path in trajectory_files(store.open(rollouts_id), store)
+    ]
+    wanted = pl.Series(list(rollouts), dtype=pl.String)
+    found = scan_trajectories(files).filter(pl.col("trajectory_id").is_in(wanted.implode())).collect()
+    rows = {row["trajectory_id"]: _trajectory(row) for row in found.iter_rows(named=True)}
+    for row_id, rollouts_id in rollouts.items():
+        if row_id not in rows:
+            raise InputError(f"trajectory {row_id} is to be replayed, but rollouts {rollouts_id} lack it")
+    return [Candidate(rows[row_id], rollouts_id) for row_id, rollouts_id in rollouts.items()]
+
+
+def _trajectory(row: Mapping[str, object]) -> Trajectory:
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
+    return Trajectory(**values)  # type: ignore[arg-type]
+
+
+def with_trainer_logprobs(
+    candidates: Sequence[Candidate], logprobs: Mapping[str, tuple[float, ...] | None]
+) -> list[Candidate]:
+    """The same with the trainer's log-probabilities in place of the sampler's.
+
+    Raises InputError for an attempt that has none.
+    """
+    found = []
+    for candidate in candidates:
+        own = logprobs.get(candidate.row.trajectory_id)
+        if own is None:
+            raise InputError(
+                f"trajectory {candidate.row.trajectory_id} of iteration {candidate.row.iteration} was stored "
+                "without log-probabilities of the trainer, and method.replay.importance: trainer needs them; "
+                "set it to behaviour, as it was when the attempt was stored"
+            )
+        found.append(replace(candidate, row=replace(candidate.row, behaviour_logprobs=own)))
+    return found
+
+
+def require_trainable(
+    candidates: Sequence[Candidate], training: Collection[str], held_out: Sequence[Task], payloads: set[str]
+) -> None:
+    """Raise InputError, naming it, for a stored attempt at a task that is held out or is no training task, or
+    one whose log-probabilities cannot be those of sampled tokens.
+
+    Args:
+        training: ids of the training tasks.
+        payloads: those of the held-out tasks, as trajectories hold them.
+    """
+    held_out_ids = {task.task_id for task in held_out}
+    for row in (candidate.row for candidate in candidates):
+        name = f"trajectory {row.trajectory_id} of iteration {row.iteration}"
+        if row.task_id in held_out_ids or row.task_payload in payloads:
+            raise InputError(
+                f"{name} is of task {row.task_id}, which is held out (evaluation.tasks); "
+                "it cannot be replayed"
+            )
+        if row.task_id not in training:
+            raise InputError(f"{name} is of task {row.task_id}, which is no training task of this run")
+        sampled = [
+            logprob for logprob, bit in zip(row.behaviour_logprobs, row.response_mask, strict=True) if bit
+        ]
+        if row.temperature <= 0 or not all(map(math.isfinite, sampled)):
+            raise InputError(
+                f"{name} has no log-probabilities of sampled tokens (temperature {row.temperature:g}), which "
+                "method.replay needs"
+            )
+
+
+def mean_entropies(
+    rows: Sequence[Trajectory], trainer: Trainer, kind: Entropy, microbatch_tokens: int
+) -> list[float]:
+    """Mean over the trained tokens of each row, in nats, under the trainer's policy; see
+    `ReplayConfig.entropy`. Padding and the environment's tokens have no part in it."""
+    sequences = [trajectory_sequence(row) for row in rows]
+    if kind == "vocabulary":
+        values = trainer.entropies(sequences, microbatch_tokens)
+    else:
+        logprobs = trainer.logprobs(sequences, microbatch_tokens)
+        values = [-each if kind == "nll" else -each * np.exp(each) for each in logprobs]
+    return [float(each.astype(np.float64).mean()) for each in values]
+
+
+def pick_one(entropies: Sequence[float], pick: Pick) -> int:
+    """The place of the lowest or highest; of equal ones the first."""
+    places = range(len(entropies))
+    if pick == "highest":
+        return max(places, key=lambda place: (entropies[place], -place))
+    return min(places, key=lambda place: (entropies[place], place))

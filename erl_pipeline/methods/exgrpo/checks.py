@@ -1,0 +1,34 @@
+"""Settings of a run that ExGRPO cannot have together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from erl_pipeline.methods.exgrpo.settings import ExgrpoConfig, most_replayed
+
+if TYPE_CHECKING:
+    from erl_pipeline.config.run import RunConfig
+
+
+def require_possible(config: RunConfig) -> None:
+    """Raise ValueError, naming both settings, for what would replay nothing, or without what it needs."""
+    method, rollouts = config.method, config.rollouts
+    assert isinstance(method, ExgrpoConfig)
+    if method.replay is None:
+        return
+    if rollouts.group_size < 2:
+        raise ValueError(
+            f"rollouts.group_size: {rollouts.group_size}; with method.replay a group is one stored attempt "
+            "and fresh ones, so that at least 2 are needed; or set method.replay: off"
+        )
+    if most_replayed(method.replay.share, rollouts.tasks_per_iteration) < 1:
+        raise ValueError(
+            f"method.replay.share: {method.replay.share:g} of rollouts.tasks_per_iteration: "
+            f"{rollouts.tasks_per_iteration} is less than one task; raise one of them, or "
+            "set method.replay: off"
+        )
+    if config.pipeline.lag and method.replay.importance == "off":
+        raise ValueError(
+            f"pipeline.lag: {config.pipeline.lag}; with method.replay.importance: off nothing corrects for "
+            "the older policy; set importance to behaviour or trainer, or lag to 0"
+        )

@@ -1,0 +1,132 @@
+"""What an iteration brings to the experience: which groups and attempts of it are stored."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from erl_pipeline.methods.exgrpo.experience import ACTIVE, RETIRED
+from erl_pipeline.methods.exgrpo.settings import FIRST_ATTEMPT, Sampler, TierSettings
+from erl_pipeline.methods.exgrpo.tiers import qualities, tiers_of
+from storage.tables.trajectories import Trajectory
+
+
+@dataclass(frozen=True)
+class TriedTask:
+    """One task of an iteration: its fresh attempts, and those that were replayed beside them."""
+
+    fresh: Sequence[Trajectory]
+    replayed: Sequence[Trajectory]
+
+    @property
+    def task_id(self) -> str:
+        return self.fresh[0].task_id
+
+    @property
+    def successes(self) -> int:
+        """What was replayed counts too (arXiv 2510.02245, algorithm 1)."""
+        return sum(row.success for row in (*self.fresh, *self.replayed))
+
+    @property
+    def size(self) -> int:
+        return len(self.fresh) + len(self.replayed)
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether all rewards are equal, so that the group teaches nothing."""
+        return len({row.reward for row in (*self.fresh, *self.replayed)}) == 1
+
+
+def tried_tasks(rows: Sequence[Trajectory], replayed: Sequence[Trajectory]) -> list[TriedTask]:
+    """The groups of first attempts, with what was replayed in each; in the order of the rows."""
+    fresh: defaultdict[str, list[Trajectory]] = defaultdict(list)
+    beside: defaultdict[str, list[Trajectory]] = defaultdict(list)
+    for row in rows:
+        if row.role == FIRST_ATTEMPT:
+            fresh[row.group_id].append(row)
+    for row in replayed:
+        beside[row.group_id].append(row)
+    return [TriedTask(members, beside[group]) for group, members in fresh.items()]
+
+
+def fresh_success(tried: Sequence[TriedTask]) -> float:
+    """Share of fresh attempts that succeeded."""
+    rows = [row for task in tried for row in task.fresh]
+    return sum(row.success for row in rows) / len(rows) if rows else 0.0
+
+
+def is_stored(task: TriedTask, sampler: Sampler) -> bool:
+    """Whether a group says something of its task. `tiers` stores all; else a group without a success, fresh
+    or replayed, stores nothing (arXiv 2510.02245, algorithm 1)."""
+    return sampler == "tiers" or task.successes > 0
+
+
+def group_row(task: TriedTask, sampler: Sampler, retired: Collection[str]) -> dict[str, Any]:
+    """The row of a group. A task whose attempts all succeed retires, and stays so; with `tiers` none does."""
+    done = task.successes == task.size or task.task_id in retired
+    return {
+        "task_id": task.task_id,
+        "iteration": task.fresh[0].iteration,
+        "policy_version": task.fresh[0].policy_version,
+        "group_size": task.size,
+        "fresh": len(task.fresh),
+        "replayed": len(task.replayed),
+        "successes": task.successes,
+        "status": RETIRED if done and sampler != "tiers" else ACTIVE,
+    }
+
+
+def member_rows(
+    task: TriedTask,
+    sampler: Sampler,
+    tiers: TierSettings | None,
+    rollouts_id: str,
+    known: Collection[int] | None,
+) -> Iterator[tuple[dict[str, Any], Trajectory]]:
+    """The rows of the attempts of a group that are stored, with the attempts: successes, or all with `tiers`.
+
+    Args:
+        known: digests of responses to the task that are stored already, which are not stored again; None
+            to store them again.
+    """
+    ranked: list[float | None] = [None] * len(task.fresh)
+    places: list[int | None] = [None] * len(task.fresh)
+    if tiers is not None:
+        found = qualities(
+            [row.success for row in task.fresh], [row.response_token_ids for row in task.fresh], tiers
+        )
+        ranked, places = [*found], [*tiers_of(found)]
+    seen = set(known or ())
+    for row, quality, tier in zip(task.fresh, ranked, places, strict=True):
+        digest = response_digest(row)
+        if not any(row.response_mask) or not (row.success or sampler == "tiers"):
+            continue
+        if known is not None and digest in seen:
+            continue
+        seen.add(digest)
+        yield (
+            {
+                "task_id": row.task_id,
+                "trajectory_id": row.trajectory_id,
+                "rollouts_id": rollouts_id,
+                "iteration": row.iteration,
+                "response_digest": digest,
+                "quality": quality,
+                "tier": tier,
+                "trainer_logprobs": None,
+                "logprob_policy_version": None,
+            },
+            row,
+        )
+
+
+def response_digest(row: Trajectory) -> int:
+    """Equal for equal prompts and responses; 63 bits of a SHA-256."""
+    tokens = [len(row.prompt_token_ids), *row.prompt_token_ids, *row.response_token_ids]
+    hashed = hashlib.sha256(np.array(tokens, dtype="<i4").tobytes()).digest()
+    return int.from_bytes(hashed[:8], "big") >> 1

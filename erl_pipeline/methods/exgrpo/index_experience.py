@@ -1,0 +1,178 @@
+"""The stage that stores what an iteration brought to be replayed later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from erl_pipeline.config.base import Settings
+from erl_pipeline.methods.exgrpo.settings import FIRST_ATTEMPT, REPLAYED, Sampler, TierSettings
+from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.policies.checkpoints import CHECKPOINT
+from erl_pipeline.stages.replayed_rows import BEGUN, REPLAY, read_replayed
+from erl_pipeline.stages.rollouts import trajectory_files
+from erl_pipeline.stages.training import ROLLOUTS, TrainingSettings, borrowed_trainer
+from erl_pipeline.trainers.sequences import trajectory_sequence
+
+if TYPE_CHECKING:
+    from erl_pipeline.methods.exgrpo.collect import TriedTask
+    from erl_pipeline.methods.exgrpo.experience import Experience
+    from storage.tables.trajectories import Trajectory
+
+Score = Callable[["Sequence[Trajectory]"], "list[list[float]]"]
+"""Log-probabilities of the trained tokens of rows, in the places of their responses."""
+
+
+class IndexSettings(Settings):
+    """What is stored, and when that begins."""
+
+    sampler: Sampler
+    start_success: float
+    keep_duplicates: bool
+    tiers: TierSettings | None
+
+
+class ScoredIndexSettings(IndexSettings, TrainingSettings):
+    """The same, with the trainer that computes log-probabilities of what is stored."""
+
+    microbatch_tokens: int
+
+
+def _compute(call: StageCall[IndexSettings]) -> StageResult:
+    """Store what an iteration brought."""
+    return _index(call, None)
+
+
+def _compute_scored(call: StageCall[ScoredIndexSettings]) -> StageResult:
+    """Store it with log-probabilities of the policy that is about to be trained."""
+
+    def score(rows: Sequence[Trajectory]) -> list[list[float]]:
+        sequences = [trajectory_sequence(row) for row in rows]
+        with borrowed_trainer(call) as trainer:
+            found = trainer.logprobs(sequences, call.settings.microbatch_tokens)
+        return [
+            _in_place(row.response_mask, logprobs.tolist()) for row, logprobs in zip(rows, found, strict=True)
+        ]
+
+    return _index(call, score)
+
+
+INDEX_EXPERIENCE = Stage(
+    name="index_experience",
+    version=1,
+    output="experience",
+    settings=IndexSettings,
+    compute=_compute,
+    code=("method",),
+)
+
+INDEX_SCORED_EXPERIENCE = Stage(
+    name=INDEX_EXPERIENCE.name,
+    version=1,
+    output="experience",
+    settings=ScoredIndexSettings,
+    compute=_compute_scored,
+    code=("method", "trainer"),
+    needs="device",
+)
+
+
+def _index(call: StageCall[Any], score: Score | None) -> StageResult:
+    from erl_pipeline.methods.exgrpo.collect import (
+        fresh_success,
+        group_row,
+        is_stored,
+        member_rows,
+        tried_tasks,
+    )
+    from erl_pipeline.methods.exgrpo.experience import PARENT, RETIRED, write_experience
+    from erl_pipeline.methods.exgrpo.keeping import kept_experience
+    from storage.tables.trajectories import read_trajectories
+
+    settings, rollouts = call.settings, call.inputs[ROLLOUTS]
+    rows = read_trajectories(trajectory_files(rollouts, call.resources.store))
+    tried = tried_tasks(rows, read_replayed(call.inputs.get(REPLAY)).rows)
+    before = kept_experience(call.resources, call.inputs.get(PARENT))
+    begun = before.begun or fresh_success(tried) > settings.start_success
+    retired = before.retired()
+    known = None if settings.keep_duplicates else _known_digests(before, [each.task_id for each in tried])
+    stored = [each for each in tried if is_stored(each, settings.sampler)] if begun else []
+    groups = [group_row(each, settings.sampler, retired) for each in stored]
+    done = retired | {row["task_id"] for row in groups if row["status"] == RETIRED}
+    found = [
+        member
+        for each in stored
+        if each.task_id not in done
+        for member in member_rows(
+            each,
+            settings.sampler,
+            settings.tiers,
+            rollouts.manifest.artifact_id,
+            None if known is None else known.get(each.task_id, set()),
+        )
+    ]
+    members = [member for member, _ in found]
+    if score is not None and found:
+        version = call.inputs[CHECKPOINT].manifest.artifact_id
+        for member, logprobs in zip(members, score([row for _, row in found]), strict=True):
+            member.update(trainer_logprobs=logprobs, logprob_policy_version=version)
+    written = write_experience(call.folder, groups, members)
+    return StageResult(
+        counters={BEGUN: int(begun), "members_added": len(members), **_counts(before, groups, members)},
+        metrics=_dead_shares(tried),
+        rows=written,
+        policy_version=rows[0].policy_version if rows else None,
+    )
+
+
+def _known_digests(experience: Experience, task_ids: Sequence[str]) -> dict[str, set[int]]:
+    """Task -> digests of its stored responses."""
+    import polars as pl
+
+    of_them = experience.members.filter(pl.col("task_id").is_in(task_ids))
+    known: dict[str, set[int]] = {}
+    for task_id, digest in of_them.select("task_id", "response_digest").iter_rows():
+        known.setdefault(task_id, set()).add(digest)
+    return known
+
+
+def _counts(
+    before: Experience, groups: Sequence[dict[str, Any]], members: Sequence[dict[str, Any]]
+) -> dict[str, int]:
+    """What can be replayed after this iteration: tasks, attempts, and tasks by bucket."""
+    import polars as pl
+
+    from erl_pipeline.methods.exgrpo.experience import GROUPS, MEMBERS
+
+    after = before.followed_by(
+        pl.DataFrame(groups, schema=pl.Schema(GROUPS.schema)),
+        pl.DataFrame(members, schema=pl.Schema(MEMBERS.schema)),
+        begun=True,
+    )
+    active, retired = after.latest_groups(), after.retired()
+    kept = after.members if not retired else after.members.filter(~pl.col("task_id").is_in(list(retired)))
+    buckets = active.group_by("successes").len().sort("successes")
+    return {
+        "tasks": len(active),
+        "trajectories": len(kept),
+        "retired": len(retired),
+        **{f"bucket_{successes}": count for successes, count in buckets.iter_rows()},
+    }
+
+
+def _dead_shares(tried: Sequence[TriedTask]) -> dict[str, float]:
+    """Share of groups whose rewards are all equal, of fresh attempts alone and of mixed ones."""
+    shares = {}
+    for name, groups in (
+        (FIRST_ATTEMPT, [each for each in tried if not each.replayed]),
+        (REPLAYED, [each for each in tried if each.replayed]),
+    ):
+        if groups:
+            shares[f"zero_variance_{name}"] = sum(each.is_dead for each in groups) / len(groups)
+    return shares
+
+
+def _in_place(mask: Sequence[int], trained: Sequence[float]) -> list[float]:
+    """Values of trained tokens among zeros for all others."""
+    values = iter(trained)
+    return [next(values) if bit else 0.0 for bit in mask]

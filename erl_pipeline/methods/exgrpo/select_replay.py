@@ -1,0 +1,225 @@
+"""The stage that selects what an iteration replays, and so how often each of its tasks is played."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from erl_pipeline.methods.exgrpo.settings import (
+    BucketSettings,
+    Entropy,
+    Importance,
+    Pick,
+    Sampler,
+    TierSettings,
+)
+from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.policies.checkpoints import CHECKPOINT, checkpoint_parts
+from erl_pipeline.stages.measure_staleness import require_readable
+from erl_pipeline.stages.playing import TASKS
+from erl_pipeline.stages.prepare_tasks import HELD_OUT, TRAINING, read_tasks, task_order
+from erl_pipeline.stages.replayed_rows import BEGUN, ON_POLICY_WEIGHT
+from erl_pipeline.stages.sample_counts import SAMPLES_FILE, write_samples
+from erl_pipeline.stages.training import TrainingSettings, borrowed_trainer, loaded_policies
+from storage.artifacts.recipe import derive_seed
+
+if TYPE_CHECKING:
+    from erl_pipeline.environments.interface import Task
+    from erl_pipeline.methods.exgrpo.candidates import Candidate
+    from erl_pipeline.methods.exgrpo.draw import Drawn
+    from erl_pipeline.methods.exgrpo.experience import Experience
+    from erl_pipeline.methods.exgrpo.replayed import Selected
+    from storage.tables.trajectories import Trajectory
+
+SPARE_TASKS = 20
+"""Tasks that must remain beside those of an iteration if retired ones are drawn no more (official code)."""
+
+
+class SelectSettings(TrainingSettings):
+    """What a selection follows from, beside the experience, the policy and the tasks."""
+
+    sampler: Sampler
+    share: float
+    tasks_per_iteration: int
+    group_size: int
+    buckets: BucketSettings
+    pick: Pick
+    entropy: Entropy
+    importance: Importance
+    draw_retired: bool
+    max_age: int | None
+    max_per_task: int | None
+    tiers: TierSettings
+    microbatch_tokens: int
+
+
+def _compute(call: StageCall[SelectSettings]) -> StageResult:
+    """Draw tasks, choose a stored attempt of each, and plan the fresh attempts of the iteration around it."""
+    import random
+
+    from erl_pipeline.methods.exgrpo.draw import DrawRules, draw_replay
+    from erl_pipeline.methods.exgrpo.experience import PARENT
+    from erl_pipeline.methods.exgrpo.keeping import kept_experience
+    from erl_pipeline.methods.exgrpo.replayed import replay_row, write_replay
+
+    settings, iteration = call.settings, call.index["iteration"]
+    experience = kept_experience(call.resources, call.inputs[PARENT])
+    chance = random.Random(derive_seed(call.seed, iteration, SELECT_REPLAY.name))
+    rules = DrawRules(
+        sampler=settings.sampler,
+        share=settings.share,
+        tasks_per_iteration=settings.tasks_per_iteration,
+        group_size=settings.group_size,
+        buckets=settings.buckets,
+        pick=settings.pick,
+        tiers=settings.tiers,
+        max_age=settings.max_age,
+        max_per_task=settings.max_per_task,
+    )
+    drawn = draw_replay(experience, rules, iteration, chance)
+    scored = bool(drawn) and settings.pick != "random"
+    selected, determinism = _choose(call, drawn, experience, scored)
+    version = call.inputs[CHECKPOINT].manifest.artifact_id
+    slot = settings.group_size - 1
+    rows = [replay_row(each.chosen.row, call.artifact_id, iteration, slot) for each in selected]
+    written = write_replay(call.folder, rows, selected, settings.entropy if scored else None, version)
+    tasks = read_tasks(call.inputs[TASKS], TRAINING, call.resources)
+    samples = _samples(tasks, [row.task_id for row in rows], experience, call)
+    written[SAMPLES_FILE] = write_samples(call.folder / SAMPLES_FILE, samples)
+    return StageResult(
+        counters={
+            BEGUN: int(experience.begun),
+            "replayed": len(rows),
+            "candidates": sum(each.candidates for each in selected),
+            "tokens_saved": sum(sum(row.response_mask) for row in rows),
+        },
+        metrics={
+            "share_replayed": len(rows) / settings.tasks_per_iteration,
+            **_numbers(selected, iteration),
+            **_weight(tasks, iteration, settings),
+        },
+        rows=written,
+        policy_version=version,
+        determinism=determinism,
+    )
+
+
+SELECT_REPLAY = Stage(
+    name="select_replay",
+    version=1,
+    output="replay",
+    settings=SelectSettings,
+    compute=_compute,
+    code=("method", "trainer"),
+    needs="device",
+)
+
+
+def _choose(
+    call: StageCall[SelectSettings], drawn: Sequence[Drawn], experience: Experience, scored: bool
+) -> tuple[list[Selected], Any]:
+    """Of each drawn task the attempt that is replayed, and what computing it again promises."""
+    from erl_pipeline.methods.exgrpo.candidates import mean_entropies, pick_one
+    from erl_pipeline.methods.exgrpo.replayed import Selected
+
+    settings = call.settings
+    if not drawn:
+        return [], "bytes"
+    candidates = _candidates(call, drawn, experience)
+    chosen = [[candidates[row_id] for row_id in each.members["trajectory_id"]] for each in drawn]
+    if not scored:
+        return [
+            Selected(of_task[0], each.candidates, each.bucket, each.probability)
+            for each, of_task in zip(drawn, chosen, strict=True)
+        ], "bytes"
+    with borrowed_trainer(call) as trainer:
+        values = iter(
+            mean_entropies(
+                [candidate.row for of_task in chosen for candidate in of_task],
+                trainer,
+                settings.entropy,
+                settings.microbatch_tokens,
+            )
+        )
+        determinism = trainer.determinism
+    selected = []
+    for each, of_task in zip(drawn, chosen, strict=True):
+        entropies = [next(values) for _ in of_task]
+        place = pick_one(entropies, settings.pick)
+        ordered = (entropies[place], *entropies[:place], *entropies[place + 1 :])
+        selected.append(
+            Selected(of_task[place], each.candidates, each.bucket, each.probability, tuple(ordered))
+        )
+    return selected, determinism
+
+
+def _candidates(
+    call: StageCall[SelectSettings], drawn: Sequence[Drawn], experience: Experience
+) -> Mapping[str, Candidate]:
+    """The stored attempts that may be replayed, each looked at: id -> attempt."""
+    import polars as pl
+
+    from erl_pipeline.methods.exgrpo.candidates import (
+        read_candidates,
+        require_trainable,
+        with_trainer_logprobs,
+    )
+
+    found = read_candidates(call.resources.store, pl.concat([each.members for each in drawn]))
+    held_out = read_tasks(call.inputs[TASKS], HELD_OUT, call.resources)
+    training = {task.task_id for task in read_tasks(call.inputs[TASKS], TRAINING, call.resources)}
+    require_trainable(found, training, held_out, {_payload(task) for task in held_out})
+    policies, parts = loaded_policies(call), checkpoint_parts(call.inputs)
+    require_readable([each.row for each in found], policies.get(parts, call.settings.weights))
+    if call.settings.importance == "trainer":
+        ids = [each.row.trajectory_id for each in found]
+        found = with_trainer_logprobs(found, experience.trainer_logprobs(ids))
+    return {each.row.trajectory_id: each for each in found}
+
+
+def _payload(task: Task) -> str:
+    """As trajectories hold it."""
+    return json.dumps(dict(task.payload), sort_keys=True, ensure_ascii=False)
+
+
+def _samples(
+    tasks: Sequence[Task], replayed: Sequence[str], experience: Experience, call: StageCall[SelectSettings]
+) -> list[tuple[Task, int]]:
+    """K - 1 fresh attempts at each task that is replayed, K at others that fill the iteration."""
+    settings = call.settings
+    order = task_order(tasks, settings.tasks_per_iteration, call.seed, call.index["iteration"])
+    by_id = {task.task_id: task for task in tasks}
+    retired = set() if settings.draw_retired else experience.retired()
+    if len(tasks) - len(retired) < settings.tasks_per_iteration + SPARE_TASKS:
+        retired = set()
+    fresh = [task for task in order if task.task_id not in {*replayed, *retired}]
+    wanted = settings.tasks_per_iteration - len(replayed)
+    beside = [(by_id[task_id], settings.group_size - 1) for task_id in replayed]
+    return beside + [(task, settings.group_size) for task in fresh[:wanted]]
+
+
+def _numbers(selected: Sequence[Selected], iteration: int) -> dict[str, float]:
+    if not selected:
+        return {}
+    ages = [iteration - _source(each).iteration for each in selected]
+    numbers = {"age_mean": fmean(ages), "age_max": float(max(ages))}
+    if any(each.entropies for each in selected):
+        numbers["entropy_picked"] = fmean(each.entropies[0] for each in selected)
+        numbers["entropy_candidates"] = fmean(value for each in selected for value in each.entropies)
+    return numbers
+
+
+def _source(selected: Selected) -> Trajectory:
+    return selected.chosen.row
+
+
+def _weight(tasks: Sequence[Task], iteration: int, settings: SelectSettings) -> dict[str, float]:
+    """The weight of fresh rows, which `tiers` lowers with each pass over the tasks."""
+    from erl_pipeline.methods.exgrpo.tiers import on_policy_weight
+
+    if settings.sampler != "tiers":
+        return {}
+    epoch = (iteration - 1) // (len(tasks) // settings.tasks_per_iteration)
+    return {ON_POLICY_WEIGHT: on_policy_weight(epoch, settings.tiers)}

@@ -1,0 +1,164 @@
+"""Settings of ExGRPO, and the roles of its trajectories.
+
+The paper is arXiv 2510.02245 (v2); "code" is the official one, folder `ExGRPO` of
+Simplified-Reasoning/LUFFY at commit 01f4ae0. Where the two differ, the setting says which value is whose.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from erl_pipeline.config.base import PluginSettings, Settings, switch
+
+FIRST_ATTEMPT = "first_attempt"
+REPLAYED = "replay"
+
+Sampler = Literal["exgrpo", "tiers", "uniform"]
+Importance = Literal["behaviour", "trainer", "off"]
+Entropy = Literal["vocabulary", "nll", "sampled"]
+Pick = Literal["lowest", "highest", "random"]
+
+
+def _off(value: Any) -> Any:
+    """YAML's `off` is false."""
+    return None if value is False else value
+
+
+def _word_off(value: Any) -> Any:
+    """The same where `off` is one of several words."""
+    return "off" if value is False else value
+
+
+class BucketSettings(Settings):
+    """How often tasks of each bucket are drawn. A task's bucket is its number of successes when it was last
+    tried, out of `group_size` K; weights are those of a normal distribution over the buckets that hold a
+    task (paper, section 4.1)."""
+
+    mean: float = Field(default=0.5, ge=0.0, le=1.0)
+    """The bucket that is drawn most, as a share of K."""
+    sigma: float = Field(default=1.0, gt=0.0)
+    """Standard deviation, in units of `sigma_unit`."""
+    sigma_unit: Literal["count", "rate"] = "count"
+    """`count`: successes (code: x = k, mean K / 2). `rate`: success rates (paper's text: x = k / K), which
+    with sigma 1 draws all buckets nearly alike."""
+
+
+class TierSettings(Settings):
+    """A simplified variant that guides for practitioners describe, and no paper. All attempts are stored, and
+    ranked within their group by quality into four tiers of equal size; tiers are drawn by fixed shares.
+
+    Three faults of the usual sketch are corrected: log-probabilities keep their gradient
+    (`torch.tensor(logprobs)` cuts it), the ratio is taken token by token against what was stored (the
+    sketch's uniform baseline is one token's, held against a whole sequence), and shares are made whole by
+    largest remainder (`int()` draws 30 of 32).
+    """
+
+    success_weight: float = Field(default=0.7, ge=0.0, le=1.0)
+    """Share of success in the quality; the rest is 1 minus the mean cosine similarity to the other attempts
+    of the group, whose vectors count the tokens of their responses."""
+    shares: tuple[float, float, float, float] = (0.5, 0.3, 0.15, 0.05)
+    """Shares of the draws, from the best tier to the worst."""
+    capacity: int = Field(default=100_000, ge=1)
+    """Newest stored attempts that can be drawn (first in, first out)."""
+    on_policy_start: float = Field(default=0.7, ge=0.0, le=1.0)
+    """Weight of fresh rows in the first pass over the training tasks; replayed ones have the rest up to 1."""
+    on_policy_decay: float = Field(default=0.1, ge=0.0)
+    """By how much it falls with each pass."""
+    on_policy_least: float = Field(default=0.3, ge=0.0, le=1.0)
+    """Where it stops falling."""
+
+    @field_validator("shares")
+    @classmethod
+    def _add_up(cls, shares: tuple[float, ...]) -> tuple[float, ...]:
+        if min(shares) < 0 or abs(sum(shares) - 1.0) > 1e-9:
+            raise ValueError(f"{list(shares)}: allowed are four shares of at least 0 that add up to 1")
+        return shares
+
+
+class ReplayConfig(Settings):
+    """What is stored, drawn and replayed, and with which loss."""
+
+    sampler: Sampler = "exgrpo"
+    """`exgrpo`: tasks by bucket, of each the stored success that `pick` says. `uniform`: any stored success
+    of any task, all tasks alike (a control). `tiers`: a simplified variant, see there."""
+    share: float = Field(default=0.5, gt=0.0, le=1.0)
+    """Share of an iteration's tasks that are replayed, rounded down: one stored attempt each beside K - 1
+    fresh ones (rho of the paper; 0.25 and 0.75 are its ablations). A task that is replayed is not drawn as a
+    fresh one too; in the code it may be both."""
+    start_success: float = Field(default=0.35, ge=0.0, le=1.0)
+    """Replay begins, for good, with the iteration after the first in which fresh attempts succeed more often
+    than this; what was sampled before is not stored (paper, section 5.1; code: experience_start_sratio)."""
+    buckets: BucketSettings = BucketSettings()
+    pick: Pick = "lowest"
+    """Which of a task's stored successes is replayed: that of lowest entropy under the policy at hand
+    (paper), of highest, or any (the paper's ablations). With `uniform` any."""
+    entropy: Entropy = "vocabulary"
+    """Mean over a response's tokens of: `vocabulary`, the entropy of the whole distribution (code); `nll`,
+    the negative log-probability of the sampled token (paper, algorithm 1); `sampled`, that times the token's
+    probability (paper, section 3.2). The code masks the wrong places, so that short responses win; here the
+    mask is that of the response."""
+    importance: Annotated[Importance, BeforeValidator(_word_off)] = "behaviour"
+    """What the ratio w of a replayed token is taken against: `behaviour`, the log-probabilities of the
+    sampler (paper's formula); `trainer`, those that the trainer computed before the update of that
+    iteration (code, whose sampler is another engine); `off`: w is 1 (an ablation)."""
+    shaping_beta: Annotated[float | None, BeforeValidator(_off)] = Field(default=0.1, gt=0.0)
+    """Replayed tokens get w / (w + beta) in place of w (paper, eq. 4 and appendix D). `off` leaves w (an
+    ablation)."""
+    weight_cap: float | None = Field(default=None, gt=0.0)
+    """Largest w, without shaping; `tiers` has 5."""
+    clip: bool = False
+    """`on`: fresh tokens keep their clip range once replay has begun. Both paper (appendix D) and code
+    (loss_remove_clip) take it away for all."""
+    retire: Literal["experience", "tasks"] = "experience"
+    """A task whose attempts all succeed retires for good: its stored attempts are dropped (paper).
+    `tasks`: it is also no longer drawn as a fresh one, as long as 20 more tasks remain than an iteration
+    draws (code, which does so at the next pass over the tasks)."""
+    keep_duplicates: bool = False
+    """`on`: store responses to a task that are token for token stored already; the code drops equal texts."""
+    max_age: int | None = Field(default=None, ge=1)
+    """Most iterations since an attempt was stored; `null`, as in paper and code, keeps all."""
+    max_per_task: int | None = Field(default=None, ge=1)
+    """Newest stored attempts of a task that can be replayed; `null`, as in paper and code: all."""
+    tiers: TierSettings = TierSettings()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _follow_the_sampler(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("sampler") == "uniform":
+            return {"pick": "random", **values}
+        if isinstance(values, dict) and values.get("sampler") == "tiers":
+            return {"pick": "random", "shaping_beta": False, "weight_cap": 5.0, **values}
+        return values
+
+    @model_validator(mode="after")
+    def _possible_together(self) -> ReplayConfig:
+        if self.sampler != "exgrpo" and self.pick != "random":
+            raise ValueError(f"pick: {self.pick}; allowed with sampler: {self.sampler} is random")
+        if self.shaping_beta is not None and self.weight_cap is not None:
+            raise ValueError(
+                f"weight_cap: {self.weight_cap:g}; a shaped weight is below 1 already: set shaping_beta: "
+                "off, or weight_cap: null"
+            )
+        return self
+
+
+def most_replayed(share: float, tasks: int) -> int:
+    """Tasks of an iteration that are replayed: the share, rounded down."""
+    return math.floor(share * tasks + 1e-9)
+
+
+class ExgrpoConfig(PluginSettings):
+    """ExGRPO (arXiv 2510.02245): first attempts, trained beside stored successes of earlier iterations."""
+
+    type: Literal["exgrpo"] = "exgrpo"
+    replay: Annotated[ReplayConfig | None, BeforeValidator(switch)] = ReplayConfig()
+    """`off`: first attempts alone, which is the method's base (GRPO, or Dr. GRPO by `objective`)."""
+
+
+class ExgrpoEpisodeSettings(PluginSettings):
+    """What an episode follows from: nothing that can be set."""
+
+    type: Literal["exgrpo"] = "exgrpo"
