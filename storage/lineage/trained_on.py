@@ -70,7 +70,7 @@ def training_data(find: FindManifest, checkpoints: Iterable[str]) -> list[str]:
 
     def links(artifact_id: str) -> list[Link]:
         manifest = find(artifact_id)
-        if manifest is None or manifest.kind == "trajectories":
+        if manifest is None or any(entry.table == TRAJECTORIES.name for entry in manifest.files):
             return []
         return [link for link in manifest.inputs.items() if _kind(find, link[1]) not in _NOT_DATA]
 
