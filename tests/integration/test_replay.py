@@ -27,7 +27,10 @@ from tests.integration.killing import train_to_the_end, train_until
 
 REPLAYING = {
     "method": {"type": "exgrpo", "replay": {"start_success": 0.0}},
-    "rollouts": {"tasks_per_iteration": 4, "group_size": 4, "tasks_per_shard": 2},
+    # The goal is one move away and a group has eight attempts, so that about a third of them succeed.
+    "environment": {**SMALL["environment"], "path_length": [1, 1], "max_steps": 4},
+    "policy": {**SMALL["policy"], "cold_start": {"steps": 20, "demonstrations_per_step": 8}},
+    "rollouts": {"tasks_per_iteration": 4, "group_size": 8, "tasks_per_shard": 2},
     "iterations": 4,
     "evaluation": {"tasks": 2, "every": 4},
 }
@@ -54,7 +57,7 @@ def test_what_was_replayed_was_trained_in_the_group_of_fresh_attempts(replayed: 
     assert update.inputs["replay"] == selection.manifest.artifact_id
     assert update.counters["replayed_sequences"] <= len(rows)
     generated = store.open(ids(replayed)[Place(4, "generate_rollouts", "")]).manifest
-    assert generated.counters["episodes"] == 4 * 4 - len(rows)
+    assert generated.counters["episodes"] == 4 * 8 - len(rows)
     entropies = pl.read_parquet(selection.path("replay/selection.parquet"))["entropy"]
     assert entropies.null_count() == 0
 
