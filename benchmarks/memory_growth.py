@@ -267,18 +267,19 @@ def add(folder: Path, entries: int) -> dict[str, float]:
         _, seconds = timed(view, texts, narrowed, exact=False)
         found[f"search_{name}_ms"] = statistics.median(seconds) * 1e3
     # By now a hundredth of the table is not in its indexes, and they are brought up to it.
-    found["maintenance_s"] = iterate(store, run, memory)["iteration_index_s"]
-    return found | iterate(store, run, memory)
+    found["maintenance_s"] = iterate(store, run, memory, entries // VERSION_ENTRIES)["iteration_index_s"]
+    return found | iterate(store, run, memory, entries // VERSION_ENTRIES)
 
 
-def iterate(store: ArtifactStore, run: Run, memory: ReflectionMemory) -> dict[str, float]:
-    """Change the memory as an iteration does, and retrieve from it as the next one does."""
+def iterate(store: ArtifactStore, run: Run, memory: ReflectionMemory, versions: int) -> dict[str, float]:
+    """Change the memory as an iteration does, and retrieve from it as the next one does. Entries of the first
+    `versions` versions were seen."""
     number, parent = len(memory_versions(run)), latest_version(run)
     recipe = Recipe(STAGE, 1, {"number": number}, {PARENT_INPUT: parent}, 0, kind="memory")
     version = recipe.artifact_id
     new, vectors = entries_of(number, NEW, version)
     again = [replace(each, entry_id=f"again-{each.entry_id}") for each in entries_of(7, NEW, version)[0]]
-    seen = [Evidence(f"m-{place % (number - 2):04d}-{place:05d}", 2, 0.5, 2) for place in range(SEEN)]
+    seen = [Evidence(f"m-{place % versions:04d}-{place:05d}", 2, 0.5, 2) for place in range(SEEN)]
     embedder = GeneratedEmbedder({each.key_text: vector for each, vector in zip(new, vectors, strict=True)})
     view = memory.at(parent)
     marks = [time.perf_counter()]
