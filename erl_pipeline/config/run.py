@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.generation import EngineConfig, SamplingConfig, TransformersEngineConfig
 from erl_pipeline.config.installed import plugins
+from erl_pipeline.config.memory import require_subgroups
 from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig, require_known_roles
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
 from erl_pipeline.config.pipeline import PipelineConfig, ResourcesConfig
@@ -87,6 +88,9 @@ class RunConfig(Settings):
         if self.evaluation.stream is not None:
             require_streams(self, self.evaluation.stream)
         require_known_roles(self.objective, method.roles(self.method))
+        retrieval = method.retrieval(self.method)
+        if retrieval is not None and self.objective.advantages_per == "subgroup":
+            require_subgroups(retrieval, self.rollouts.group_size)
         if self.pipeline.lag and not isinstance(self.objective.correction, DecoupledCorrection):
             raise ValueError(
                 f"pipeline.lag: {self.pipeline.lag}; allowed with objective.correction.type: bypass is 0, "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from erl_pipeline.episodes.roles import trainable
+from erl_pipeline.episodes.roles import NEVER_TRAINED, trainable
 from erl_pipeline.trainers.record import SequenceRecord
 
 if TYPE_CHECKING:
@@ -28,12 +28,13 @@ def reinforcement_rows(
     """
     from storage.tables.training_record import REINFORCEMENT
 
-    trained = {
-        row.trajectory_id: (sequence.advantage, record)
-        for row, sequence, record in zip(trainable(trajectories), sequences, records, strict=True)
-    }
+    # By place: a trajectory can be there twice, where it is replayed.
+    trained = iter(list(zip(trainable(trajectories), sequences, records, strict=True)))
     for row in trajectories:
-        advantage, record = trained.get(row.trajectory_id, (None, _NEVER_TRAINED))
+        advantage, record = None, _NEVER_TRAINED
+        if row.role not in NEVER_TRAINED:
+            _, sequence, record = next(trained)
+            advantage = sequence.advantage
         yield {
             **vars(record),
             "trajectory_id": row.trajectory_id,

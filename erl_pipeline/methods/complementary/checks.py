@@ -6,13 +6,8 @@ from typing import TYPE_CHECKING
 
 from erl_pipeline.config.generation import VllmEngineConfig
 from erl_pipeline.config.installed import plugins
-from erl_pipeline.config.memory import require_subgroups
 from erl_pipeline.config.policy import TinyPolicyConfig
-from erl_pipeline.methods.complementary.settings import (
-    ComplementaryConfig,
-    CrlExperienceConfig,
-    retrieval_settings,
-)
+from erl_pipeline.methods.complementary.settings import ComplementaryConfig, CrlExperienceConfig
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
@@ -22,9 +17,6 @@ def require_possible(config: RunConfig) -> None:
     """Raise ValueError, naming both, for settings that cannot be had together."""
     method = config.method
     assert isinstance(method, ComplementaryConfig)
-    retrieval = retrieval_settings(method)
-    if retrieval is not None and config.objective.advantages_per == "subgroup":
-        require_subgroups(retrieval, config.rollouts.group_size)
     if method.crl is not None:
         _require_extractor(config, method.crl)
 

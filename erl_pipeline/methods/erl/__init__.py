@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from erl_pipeline.config.feedback import JudgeFeedback
-from erl_pipeline.config.memory import require_subgroups
 from erl_pipeline.config.policy import TinyPolicyConfig
 from erl_pipeline.episodes.roles import JUDGE
 from erl_pipeline.methods.erl.columns import columns
@@ -80,11 +79,9 @@ def _judge(settings: ErlEpisodeSettings) -> JudgeFeedback | None:
 
 
 def _require_possible(config: RunConfig) -> None:
-    """Raise ConfigError for what this policy cannot do, and ValueError for groups that are too small."""
+    """Raise ConfigError for what this policy cannot do."""
     settings = config.method
     assert isinstance(settings, ErlConfig)
-    if settings.memory is not None and config.objective.advantages_per == "subgroup":
-        require_subgroups(settings.memory.retrieval, config.rollouts.group_size)
     if isinstance(settings.feedback, JudgeFeedback) and isinstance(config.policy, TinyPolicyConfig):
         raise ConfigError(
             "method.feedback.type: judge writes sentences, and policy.type: tiny reads only the words of its "

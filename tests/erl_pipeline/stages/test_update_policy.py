@@ -90,3 +90,10 @@ def test_what_a_judge_said_is_recorded_as_never_trained_and_is_in_no_group() -> 
     assert "groups_judge" not in groups_by_role(given, ObjectiveConfig())
     with pytest.raises(ValueError, match="zip"):
         list(reinforcement_rows(given, sequences, [trained] * 4))
+
+
+def test_a_trajectory_that_is_there_twice_has_the_record_of_each() -> None:
+    (row,) = rows(None, 1.0)
+    sequences = training_sequences([row, row], ObjectiveConfig())
+    records = [SequenceRecord(weight=1.0, steps=steps) for steps in (1, 2)]
+    assert [each["steps"] for each in reinforcement_rows([row, row], sequences, records)] == [1, 2]
