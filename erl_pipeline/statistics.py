@@ -44,15 +44,6 @@ class PairedDifference:
 
 
 @dataclass(frozen=True)
-class RateDifference:
-    """One success rate less another, and the ends of the 95 % interval."""
-
-    value: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
 class MeanEstimate:
     """A mean of numbers from several tasks with the ends of its 95 % interval. With one task nothing is known
     of how tasks differ: `low` and `high` are None."""
@@ -152,15 +143,6 @@ def paired_difference(before: Mapping[str, bool], after: Mapping[str, bool]) -> 
         lost=lost,
         p_value=min(1.0, 2 * tail / 2**changed),
     )
-
-
-def rate_difference(rate: Estimate, other: Estimate) -> RateDifference:
-    """`rate` less `other`, from different attempts, with the hybrid score interval of Newcombe 1998 (method
-    10)."""
-    value = rate.value - other.value
-    down = math.hypot(rate.value - rate.low, other.high - other.value)
-    up = math.hypot(rate.high - rate.value, other.value - other.low)
-    return RateDifference(value, max(-1.0, value - down), min(1.0, value + up))
 
 
 def mean_over_tasks(values: Mapping[str, Sequence[float]]) -> MeanEstimate:

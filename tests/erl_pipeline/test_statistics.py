@@ -7,7 +7,6 @@ from erl_pipeline.statistics import (
     mean_over_tasks,
     paired_difference,
     pass_at_k,
-    rate_difference,
     sampled_success_rate,
     student_quantile,
     success_rate,
@@ -85,20 +84,6 @@ def test_checkpoints_that_agree_everywhere_do_not_differ() -> None:
 def test_paired_difference_refuses_different_tasks() -> None:
     with pytest.raises(ValueError, match="same tasks"):
         paired_difference({"a": True}, {"b": True})
-
-
-def test_the_difference_of_two_rates_has_newcombes_interval() -> None:
-    # Newcombe 1998, Table II, case (a): 56/70 - 48/80 = 0.2, 95 % interval 0.0524 to 0.3339.
-    rates = []
-    for successes, attempts in ((56, 70), (48, 80)):
-        low, high = wilson_interval(successes / attempts, attempts)
-        rates.append(Estimate(successes / attempts, low, high, tasks=attempts, attempts=attempts))
-    difference = rate_difference(*rates)
-    assert difference.value == pytest.approx(0.2)
-    assert (difference.low, difference.high) == (
-        pytest.approx(0.0524, abs=1e-4),
-        pytest.approx(0.3339, abs=1e-4),
-    )
 
 
 def test_a_mean_over_tasks_takes_its_variance_between_tasks() -> None:
