@@ -23,8 +23,11 @@ FindManifest = Callable[[str], Manifest | None]
 
 DIRECTLY, INHERITED = "directly", "by inheritance"
 
-_NOT_DATA: tuple[ArtifactKind, ...] = ("checkpoint", "memory", "tasks", "evaluation")
+_NOT_DATA: tuple[ArtifactKind, ...] = ("checkpoint", "memory", "experience", "tasks", "evaluation")
 """What a policy was not trained on, though its training or its data may have read it."""
+
+_WHOLE: tuple[ArtifactKind, ...] = ("trajectories", "replay")
+"""What holds all rows of its own: what these were made of was not trained on with it."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ def training_data(find: FindManifest, checkpoints: Iterable[str]) -> list[str]:
 
     def links(artifact_id: str) -> list[Link]:
         manifest = find(artifact_id)
-        if manifest is None or manifest.kind == "trajectories":
+        if manifest is None or manifest.kind in _WHOLE:
             return []
         return [link for link in manifest.inputs.items() if _kind(find, link[1]) not in _NOT_DATA]
 
