@@ -118,7 +118,7 @@ class ProgressDisplay:
             self._at_work.pop(title, None)
             iteration = outcome.iteration or 0
             known = self._iterations.setdefault(iteration, _Iteration())
-            is_part = outcome.kind == "trajectories"
+            is_part = outcome.kind == "trajectories" and outcome.key != ""
             if self._console.is_terminal or is_part:
                 known.outcomes.append(outcome)
             if outcome.reused:

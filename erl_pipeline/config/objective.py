@@ -92,6 +92,10 @@ class ObjectiveConfig(Settings):
     splits its groups, as ERL does by `memory.withhold` (Complementary RL, arXiv 2603.17621), so that what is
     learned is to write well with what was seen; a row without a subgroup is compared with the others of its
     group that have none. `group`: those of the whole group."""
+    surrogate: Literal["ppo", "cispo"] = "ppo"
+    """What is done about ratios outside the clip range. `ppo`: the token gives no gradient (arXiv 1707.06347,
+    eq. 7). `cispo`: the clipped ratio is a weight without gradient of the token's log-probability, so that
+    every token gives one (MiniMax-M1, arXiv 2506.13585, eq. 4); `dual_clip` has no meaning there."""
     clip_low: float = Field(default=0.2, gt=0.0, lt=1.0)
     """The ratio counts down to `1 - clip_low` where the advantage is negative (PPO, arXiv 1707.06347,
     eq. 7)."""

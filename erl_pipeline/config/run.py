@@ -87,7 +87,6 @@ class RunConfig(Settings):
         if self.evaluation.stream is not None:
             require_streams(self, self.evaluation.stream)
         require_known_roles(self.objective, method.roles(self.method))
-        method.possible_with(self)
         if self.pipeline.lag and not isinstance(self.objective.correction, DecoupledCorrection):
             raise ValueError(
                 f"pipeline.lag: {self.pipeline.lag}; allowed with objective.correction.type: bypass is 0, "

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.environments.experience_format import ExperienceFormat
 from erl_pipeline.environments.messages import AssistantTurn, Message, ToolSchema
 from erl_pipeline.environments.prompt_format import PromptFormat
 from erl_pipeline.environments.task_streams import TaskStreams
@@ -118,6 +119,10 @@ def _no_tiny_parts(settings: Any) -> TinyParts | None:
     return None
 
 
+def _no_experience(settings: Any) -> ExperienceFormat | None:
+    return None
+
+
 @dataclass(frozen=True)
 class EnvironmentPlugin(Generic[SettingsT]):
     """What a package offers as an environment; an entry point of `erl_pipeline.environments` names it.
@@ -163,6 +168,12 @@ class EnvironmentPlugin(Generic[SettingsT]):
     """The settings with which `tiny` gives something, such as `format: compact`."""
     tiny_exclude: frozenset[str] = frozenset()
     """Settings that the cold start does not depend on; runs that differ in them share its checkpoint."""
+    experience: Callable[[SettingsT], ExperienceFormat | None] = _no_experience
+    """How a model that extracts experience from episodes is asked, in the environment's own words; None: the
+    method's templates, as chat."""
+    tiny_extractor: Callable[[SettingsT], TinyParts | None] = _no_tiny_parts
+    """What the cold start of a tiny model that extracts experience needs; its prompts are those of
+    `experience`. None where these settings give no such form."""
     streams: TaskStreams | None = None
     """Held-out realms for streamed evaluation; None where no settings give any."""
 

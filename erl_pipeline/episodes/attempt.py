@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import isawaitable
+from typing import TYPE_CHECKING
 
 from erl_pipeline.environments.messages import Message
 from erl_pipeline.environments.prompt_format import AttemptReport
@@ -15,10 +17,14 @@ from erl_pipeline.episodes.rows import Outcome, situation, trajectory
 from storage.errors import InputError
 from storage.tables.trajectories import Trajectory
 
+if TYPE_CHECKING:
+    from storage.memory.view import MemoryHit
+
 _NO_ROOM = "The conversation reached the end of the policy's context before the attempt was over."
 
-Opening = Callable[[str, str], Sequence[Message]]
-"""Makes the prompt of an attempt of the environment's instructions and first observation."""
+Opening = Callable[[str, str], Sequence[Message] | Awaitable[Sequence[Message]]]
+"""Makes the prompt of an attempt of the environment's instructions and first observation; one that asks
+memory first is awaited."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +52,17 @@ class Attempt:
         """What memory is searched by: the task as it was told, and the feedback."""
         return situation(self.dialogue.opening, feedback)
 
-    def row(self, context: EpisodeContext, place: Place, parent: str | None) -> Trajectory:
-        """Its trajectory; `parent` is the reflection (or attempt) that led to it."""
+    def row(
+        self,
+        context: EpisodeContext,
+        place: Place,
+        parent: str | None,
+        *,
+        hits: Sequence[MemoryHit] | None = None,
+        subgroup: str | None = None,
+    ) -> Trajectory:
+        """Its trajectory; `parent` is the reflection (or attempt) that led to it, `hits` are the entries of
+        memory that stood in its prompt."""
         return trajectory(
             context.identity,
             context.limits.by_role[place.role],
@@ -61,6 +76,8 @@ class Attempt:
                 finish_reason=self.finish_reason,
                 truncated=self.dialogue.truncated or self.finish_reason == "context",
                 feedback=self.report.feedback,
+                hits=hits,
+                subgroup=subgroup,
                 metrics=self.metrics,
             ),
         )
@@ -79,9 +96,10 @@ async def play_attempt(context: EpisodeContext, place: Place, opening: Opening) 
     try:
         observation = await environment.reset()
         instructions = environment.instructions()
+        told = opening(instructions, observation)
         dialogue = Dialogue(
             context.chat,
-            opening(instructions, observation),
+            await told if isawaitable(told) else told,
             context.limits.end_token_ids,
             environment.tools(),
         )

@@ -50,7 +50,7 @@ class StageRecord:
     @property
     def is_part(self) -> bool:
         """Whether another artifact sums it up, as rollouts do with their shards."""
-        return self.kind == "trajectories"
+        return self.kind == "trajectories" and self.key != ""
 
     @property
     def on_request(self) -> bool:

@@ -21,6 +21,8 @@ class StageNumbers(Protocol):
     @property
     def kind(self) -> ArtifactKind: ...
     @property
+    def key(self) -> str: ...
+    @property
     def seconds(self) -> float: ...
     @property
     def counters(self) -> Mapping[str, float]: ...
@@ -56,7 +58,7 @@ def iteration_row(iteration: int, stages: Iterable[StageNumbers], columns: Seque
     Rollouts also get a rate, `tokens_per_second`, from the time that their shards took.
     """
     given = list(stages)
-    part_seconds = sum(stage.seconds for stage in given if stage.kind == "trajectories")
+    part_seconds = sum(stage.seconds for stage in given if stage.kind == "trajectories" and stage.key)
     values: dict[str, float] = {}
     for stage in given:
         numbers = {**stage.counters, **stage.metrics}

@@ -32,6 +32,13 @@ class PlanLearning(Protocol):
     ) -> RunState: ...
 
 
+class PlanEvaluation(Protocol):
+    """Plans what a method measures beside the evaluation of first attempts, where it is due; `last` says that
+    the run ends with this iteration."""
+
+    def __call__(self, planner: Planner, state: RunState, iteration: int, *, last: bool) -> None: ...
+
+
 class OpenEpisode(Protocol):
     """The protocol of episodes with these settings.
 
@@ -74,15 +81,19 @@ def _shows_none(_settings: Any) -> bool:
     return False
 
 
-def _possible(_config: RunConfig) -> None:
-    return None
-
-
 def _nothing_more(_planner: Planner, state: RunState) -> RunState:
     return state
 
 
 def _all_is_possible(_config: RunConfig) -> None:
+    return None
+
+
+def _no_models(_settings: Any) -> Sequence[str]:
+    return ()
+
+
+def _no_evaluation(planner: Planner, state: RunState, iteration: int, *, last: bool) -> None:
     return None
 
 
@@ -116,10 +127,12 @@ class Method(Generic[SettingsT]):
     """The model of somebody else's server that its episodes ask, given their settings; None for none."""
     shows_failed_attempts: Callable[[SettingsT], bool] = _shows_none
     """Whether attempts are told how another one failed (`PromptFormat.retry`)."""
-    possible_with: Callable[[RunConfig], None] = _possible
-    """Raises ConfigError or ValueError, naming both, for settings of it that other settings of the run make
-    impossible."""
     plan_beginning: Callable[[Planner, RunState], RunState] = _nothing_more
     """Plans what the method needs once, before the first iteration, such as a second model."""
     require_possible: Callable[[RunConfig], None] = _all_is_possible
-    """Raises ValueError, naming them, for settings of a run that the method cannot have together."""
+    """Raises ConfigError or ValueError, naming them, for settings of a run that the method cannot have
+    together."""
+    pretrained_models: Callable[[SettingsT], Sequence[str]] = _no_models
+    """Folders or hub names of pretrained models that it needs beside the policy's."""
+    plan_evaluation: PlanEvaluation = _no_evaluation
+    """Plans evaluations of its own."""

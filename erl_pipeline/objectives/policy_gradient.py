@@ -17,7 +17,7 @@ LossNormalization = Literal["token_mean", "sequence_mean", "sequence_sum"]
 @dataclass(frozen=True)
 class Surrogate:
     """`loss`: `[tokens]`, to be minimised. `ratio`: `[tokens]`, without gradient. `clipped`: `[tokens]`,
-    true where a bound is active, so that the token gives no gradient."""
+    true where a bound is active: the token gives no gradient, or under CISPO that of the bound."""
 
     loss: torch.Tensor
     ratio: torch.Tensor
@@ -51,6 +51,26 @@ def clipped_surrogate(
         surrogate = torch.where(beyond, bound, surrogate)
         clipped = clipped | beyond
     return Surrogate(loss=-surrogate, ratio=ratio.detach(), clipped=clipped)
+
+
+def cispo_surrogate(
+    logprobs: torch.Tensor,
+    old_logprobs: torch.Tensor,
+    advantages: torch.Tensor,
+    *,
+    lowest_ratio: torch.Tensor,
+    highest_ratio: torch.Tensor,
+) -> Surrogate:
+    """`-sg(clip(r, lowest, highest)) A log p` with `r = exp(logprobs - old_logprobs)`.
+
+    CISPO (arXiv 2506.13585, eq. 4); Complementary RL trains its extractor so (arXiv 2603.17621, eq. 3).
+
+    The gradient of a token is `clip(r) A grad log p`, not zero where the ratio is clipped. All tensors:
+    `[tokens]`; gradients flow into `logprobs` alone.
+    """
+    ratio = bounded(logprobs.detach() - old_logprobs).exp()
+    weight = ratio.clamp(lowest_ratio, highest_ratio)
+    return Surrogate(loss=-weight * advantages * logprobs, ratio=ratio, clipped=weight != ratio)
 
 
 def kl_estimate(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -34,6 +34,8 @@ class Sources:
     weights: str | None = None
     model: str = ""
     """Where that policy lies."""
+    models: Mapping[str, str] = field(default_factory=dict)
+    """Further pretrained models of the method: folder or hub name -> digest of its files."""
     read: bool = True
     """False: nothing was looked at, so that the ids of a plan mean nothing, and only its shape does."""
 
@@ -47,7 +49,7 @@ class Sources:
         known = {sha256: path for path, sha256 in self.files.items()}
         if self.weights is not None:
             known[self.weights] = self.model
-        return known
+        return {**{digest: path for path, digest in self.models.items()}, **known}
 
 
 def read_sources(config: RunConfig) -> Sources:
@@ -70,6 +72,7 @@ def read_sources(config: RunConfig) -> Sources:
         files={str(path): _sha256(path) for path in paths},
         weights=None if model is None else weights_digest(model),
         model=model or "",
+        models={each: weights_digest(each) for each in _method_models(config)},
     )
 
 
@@ -81,8 +84,14 @@ def unread_sources(config: RunConfig) -> Sources:
         code={"environment": {}, "method": {}, "trainer": {}},
         files={str(path): "" for path in paths},
         weights="" if isinstance(config.policy, PretrainedPolicyConfig) else None,
+        models=dict.fromkeys(_method_models(config), ""),
         read=False,
     )
+
+
+def _method_models(config: RunConfig) -> Sequence[str]:
+    models: Sequence[str] = plugins("methods")[config.method.type].value.pretrained_models(config.method)
+    return models
 
 
 def _sha256(path: Path) -> str:

@@ -198,6 +198,8 @@ def _plan_evaluation(planner: Planner, state: RunState, iteration: int, *, last:
         EVALUATE_STREAM, iteration, last=last, every=None
     ):
         plan_stream(planner, state, iteration)
+    method = plugins("methods")[planner.config.method.type].value
+    method.plan_evaluation(planner, state, iteration, last=last)
 
 
 def _refuse_shared_changes(

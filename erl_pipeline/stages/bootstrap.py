@@ -63,13 +63,17 @@ def plan_cold_start(planner: Planner) -> str:
 
 
 def _cold_start(call: StageCall[ColdStartSettings]) -> StageResult:
+    plugin = plugins("environments")[call.settings.environment.type].value
+    return cold_start_with(call, plugin.tiny(call.settings.environment))
+
+
+def cold_start_with(call: StageCall[ColdStartSettings], parts: TinyParts) -> StageResult:
+    """Make a tiny model of an environment's parts; write its checkpoint."""
     from erl_pipeline.policies.hardware import training_device
     from erl_pipeline.policies.tiny.cold_start import cold_start
 
     settings = call.settings
     gate = settings.policy.cold_start.gate
-    plugin = plugins("environments")[settings.environment.type].value
-    parts: TinyParts = plugin.tiny(settings.environment)
     told = 0
 
     def on_step(step: int, steps: int, loss: float) -> None:
@@ -116,7 +120,7 @@ def _copy_pretrained(call: StageCall[PretrainedSettings]) -> StageResult:
 
 COLD_START = Stage(
     name="bootstrap",
-    version=2,
+    version=3,
     output="checkpoint",
     settings=ColdStartSettings,
     compute=_cold_start,
@@ -127,7 +131,7 @@ COLD_START = Stage(
 
 COPY_PRETRAINED = Stage(
     name="bootstrap",
-    version=2,
+    version=3,
     output="checkpoint",
     settings=PretrainedSettings,
     compute=_copy_pretrained,

@@ -55,7 +55,7 @@ def _compute(call: StageCall[DistillationSettings]) -> StageResult:
 
 BUILD_DISTILLATION = Stage(
     name="build_distillation",
-    version=2,
+    version=3,
     output="sft_dataset",
     settings=DistillationSettings,
     compute=_compute,

@@ -134,7 +134,7 @@ def _evaluate(call: StageCall[EvaluationSettings]) -> StageResult:
 
 EVALUATE = Stage(
     name="evaluate",
-    version=2,
+    version=3,
     output="evaluation",
     settings=EvaluationSettings,
     compute=_evaluate,

@@ -106,7 +106,7 @@ def _compute(call: StageCall[FineTuneSettings]) -> StageResult:
 
 FINE_TUNE = Stage(
     name="fine_tune",
-    version=2,
+    version=3,
     output="checkpoint",
     settings=FineTuneSettings,
     compute=_compute,

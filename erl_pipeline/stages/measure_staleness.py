@@ -103,7 +103,7 @@ def _compute(call: StageCall[StalenessSettings]) -> StageResult:
 
 MEASURE_STALENESS = Stage(
     name="measure_staleness",
-    version=2,
+    version=3,
     output="table",
     settings=StalenessSettings,
     compute=_compute,

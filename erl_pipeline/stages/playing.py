@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.generation import (
     EngineConfig,
     SamplingConfig,
+    TransformersEngineConfig,
     VllmEngineConfig,
     identity_of,
     with_operational,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from erl_pipeline.config.feedback import JudgeFeedback
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.engines.chat_server import ChatServer
+    from erl_pipeline.engines.interface import GenerationEngine
     from erl_pipeline.engines.vllm.engine import VllmEngine
     from erl_pipeline.episodes.context import EpisodeProtocol
     from erl_pipeline.episodes.limits import RoleLimits
@@ -175,13 +177,13 @@ def play_episodes(
         stop=call.resources.stop,
     )
     _warn_of_silent_judge(call, played)
-    engine = sampling_determinism(engine_of(call, settings), training_device())
+    engine = sampling_determinism(engine_of(call, settings.engine), training_device())
     return replace(played, determinism=engine if played.determinism == "bytes" else played.determinism)
 
 
-def engine_of(call: StageCall[Any], settings: PlaySettings) -> EngineConfig:
+def engine_of(call: StageCall[Any], engine: EngineConfig) -> EngineConfig:
     """The engine of the recipe, as this worker runs it."""
-    return with_operational(settings.engine, call.resources.settings.engine)
+    return with_operational(engine, call.resources.settings.engine)
 
 
 def release_engine(resources: Resources) -> None:
@@ -191,17 +193,17 @@ def release_engine(resources: Resources) -> None:
         serving.offload()
 
 
-class _ServedPolicy:
-    """A vLLM engine, and the checkpoint that it is proven to sample from."""
+class _ServedModels:
+    """A vLLM engine, and the checkpoint of each model that it is proven to sample from."""
 
     def __init__(self, engine: VllmEngine) -> None:
         self.engine = engine
-        self.checkpoint_id = ""
+        self.checkpoint_ids: dict[str, str] = {}
 
     def offload(self) -> None:
         """Give the memory of the servers back."""
         self.engine.offload()
-        self.checkpoint_id = ""
+        self.checkpoint_ids.clear()
 
 
 def _sampling(
@@ -214,27 +216,57 @@ def _sampling(
     """The engine of the settings, with the policy's weights."""
     from erl_pipeline.episodes import play
 
-    engine = engine_of(call, settings)
+    engine = engine_of(call, settings.engine)
     if isinstance(engine, VllmEngineConfig):
-        server = _served(call, engine, policy, parts)
-        if engine.max_in_flight == 1 and not engine.servers:
-            # Whether a prefix is found or computed may change the last bits; see `sampling_determinism`.
-            server.reset_prefix_cache()
+        server = _served(call, engine, policy, parts, POLICY)
         return play.Turns(server, engine.max_in_flight, progress.count_tokens)
+    return play.Batches(_embedded(call, engine, policy, parts, POLICY, progress.count_tokens))
+
+
+def model_engine(
+    call: StageCall[Any],
+    engine: EngineConfig,
+    policy: LoadedPolicy,
+    parts: CheckpointParts,
+    name: str,
+    on_tokens: Callable[[int], None],
+) -> GenerationEngine:
+    """The engine of a recipe, with the weights of a checkpoint under a model's name, for batches of requests.
+
+    Args:
+        policy: the checkpoint, as it is loaded in this process.
+        on_tokens: is told of tokens as they are drawn; vLLM tells nothing here.
+    """
+    running = engine_of(call, engine)
+    if isinstance(running, VllmEngineConfig):
+        return _served(call, running, policy, parts, name)
+    return _embedded(call, running, policy, parts, name, on_tokens)
+
+
+def _embedded(
+    call: StageCall[Any],
+    engine: TransformersEngineConfig,
+    policy: LoadedPolicy,
+    parts: CheckpointParts,
+    name: str,
+    on_tokens: Callable[[int], None],
+) -> GenerationEngine:
     from erl_pipeline.engines.embedded_models import EmbeddedEngine
 
-    embedded = EmbeddedEngine(
-        engine.max_batch_sequences, stop=call.resources.stop, on_tokens=progress.count_tokens
-    )
-    embedded.serve(POLICY, policy.model, parts.checkpoint_id, policy.eos_token_ids)
-    return play.Batches(embedded)
+    embedded = EmbeddedEngine(engine.max_batch_sequences, stop=call.resources.stop, on_tokens=on_tokens)
+    embedded.serve(name, policy.model, parts.checkpoint_id, policy.eos_token_ids)
+    return embedded
 
 
 def _served(
-    call: StageCall[Any], engine: VllmEngineConfig, policy: LoadedPolicy, parts: CheckpointParts
+    call: StageCall[Any],
+    engine: VllmEngineConfig,
+    policy: LoadedPolicy,
+    parts: CheckpointParts,
+    name: str,
 ) -> VllmEngine:
-    """The vLLM engine, proven to sample from this checkpoint. Its server starts at the first call and ends
-    with the worker's resources."""
+    """The vLLM engine, proven to sample from this checkpoint. The server of each model starts at the first
+    call for it and ends with the worker's resources."""
     from erl_pipeline.engines.serving import served_checkpoint
     from erl_pipeline.engines.vllm.engine import VllmEngine
     from erl_pipeline.policies.hardware import release_cached_memory
@@ -250,16 +282,19 @@ def _served(
             lambda seconds, line: call.progress.waiting(_VLLM_STARTS, seconds, line),
         ),
     )
-    serving = resources.keep("vllm", lambda: _ServedPolicy(started))
-    if serving.checkpoint_id != parts.checkpoint_id:
-        serving.checkpoint_id = ""
+    serving = resources.keep("vllm", lambda: _ServedModels(started))
+    if serving.checkpoint_ids.get(name) != parts.checkpoint_id:
+        serving.checkpoint_ids.pop(name, None)
         # What the trainer keeps or no longer needs, so that a server on the same GPU finds room.
         resources.keep("policies", LoadedPolicies).forget_trainer()
         release_cached_memory()
         started.serve(
-            POLICY, served_checkpoint(policy, parts.checkpoint_id, parts.base_folder, parts.adapter_folder)
+            name, served_checkpoint(policy, parts.checkpoint_id, parts.base_folder, parts.adapter_folder)
         )
-        serving.checkpoint_id = parts.checkpoint_id
+        serving.checkpoint_ids[name] = parts.checkpoint_id
+    if engine.max_in_flight == 1 and not engine.servers:
+        # Whether a prefix is found or computed may change the last bits; see `sampling_determinism`.
+        started.reset_prefix_cache(name)
     return started
 
 

@@ -71,7 +71,7 @@ def _compute(call: StageCall[TaskSettings]) -> StageResult:
 
 PREPARE_TASKS = Stage(
     name="prepare_tasks",
-    version=2,
+    version=3,
     output="tasks",
     settings=TaskSettings,
     compute=_compute,
@@ -118,7 +118,7 @@ def _requested(call: StageCall[RequestedTaskSettings]) -> StageResult:
 
 REQUESTED_TASKS = Stage(
     name="requested_tasks",
-    version=1,
+    version=2,
     output="tasks",
     settings=RequestedTaskSettings,
     compute=_requested,

@@ -63,11 +63,13 @@ def retry_gains(rollouts: pl.LazyFrame) -> dict[str, Gains]:
 
 def gain_metrics(rollouts: pl.LazyFrame) -> dict[str, float]:
     """`gain_ROLE`: the mean gain of a role's retries, with the ends of its 95 % interval as `gain_ROLE_low`
-    and `gain_ROLE_high`; after retries of a single task these are -1 and 1."""
+    and `gain_ROLE_high`; where a single task was retried, or all tasks agree, these are -1 and 1."""
     metrics = {}
     for role, by_task in sorted(retry_gains(rollouts).items()):
         mean = mean_over_tasks(by_task)
         metrics[f"gain_{role}"] = mean.value
-        metrics[f"gain_{role}_low"] = -1.0 if mean.low is None else max(-1.0, mean.low)
-        metrics[f"gain_{role}_high"] = 1.0 if mean.high is None else min(1.0, mean.high)
+        low, high = -1.0, 1.0
+        if mean.low is not None and mean.high is not None and mean.low < mean.high:
+            low, high = mean.low, mean.high
+        metrics |= {f"gain_{role}_low": max(-1.0, low), f"gain_{role}_high": min(1.0, high)}
     return metrics

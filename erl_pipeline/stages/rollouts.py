@@ -137,7 +137,7 @@ def _list(call: StageCall[ListSettings]) -> StageResult:
 
 GENERATE_ROLLOUTS = Stage(
     name="generate_rollouts",
-    version=2,
+    version=3,
     output="rollouts",
     settings=ListSettings,
     compute=_list,
@@ -145,7 +145,7 @@ GENERATE_ROLLOUTS = Stage(
 
 ROLLOUT_SHARD = Stage(
     name="rollout_shard",
-    version=2,
+    version=3,
     output="trajectories",
     settings=RolloutSettings,
     compute=_generate,

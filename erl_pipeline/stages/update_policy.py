@@ -98,7 +98,7 @@ def _compute(call: StageCall[UpdateSettings]) -> StageResult:
         objective=settings.objective,
         update=settings.update,
         seed=call.seed,
-        reference=_reference(call),
+        reference=reference_policy(call),
         replay=settings.replay if replayed.begun else None,
     )
     metrics = trainer.reinforce(work, count_steps(call, settings.update.optimizer_steps))
@@ -146,7 +146,7 @@ def _group(row: Trajectory, objective: ObjectiveConfig) -> tuple[str, str | None
     return row.group_id, row.subgroup if objective.advantages_per == "subgroup" else None
 
 
-def _reference(call: StageCall[UpdateSettings]) -> LoadPolicy | Literal["own_base"] | None:
+def reference_policy(call: StageCall[UpdateSettings]) -> LoadPolicy | Literal["own_base"] | None:
     """How the policy of the KL term is loaded; the base of an adapter is in memory already."""
     if REFERENCE not in call.inputs:
         return None
@@ -159,7 +159,7 @@ def _reference(call: StageCall[UpdateSettings]) -> LoadPolicy | Literal["own_bas
 
 UPDATE_POLICY = Stage(
     name="update_policy",
-    version=2,
+    version=3,
     output="checkpoint",
     settings=UpdateSettings,
     compute=_compute,

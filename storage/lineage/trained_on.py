@@ -26,9 +26,6 @@ DIRECTLY, INHERITED = "directly", "by inheritance"
 _NOT_DATA: tuple[ArtifactKind, ...] = ("checkpoint", "memory", "experience", "tasks", "evaluation")
 """What a policy was not trained on, though its training or its data may have read it."""
 
-_WHOLE: tuple[ArtifactKind, ...] = ("trajectories", "replay")
-"""What holds all rows of its own: what these were made of was not trained on with it."""
-
 
 @dataclass(frozen=True)
 class LinePolicy:
@@ -73,7 +70,7 @@ def training_data(find: FindManifest, checkpoints: Iterable[str]) -> list[str]:
 
     def links(artifact_id: str) -> list[Link]:
         manifest = find(artifact_id)
-        if manifest is None or manifest.kind in _WHOLE:
+        if manifest is None or any(entry.table == TRAJECTORIES.name for entry in manifest.files):
             return []
         return [link for link in manifest.inputs.items() if _kind(find, link[1]) not in _NOT_DATA]
 

@@ -5,9 +5,11 @@ Follows from the entries and the trajectories alone: searches are exact, equals 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import polars as pl
 
 from storage.memory.chain import ENTRIES_FILE, OPERATIONS_FILE
 from storage.memory.credit import Evidence
@@ -53,6 +55,7 @@ def plan_change(
     *,
     iteration: int,
     version: str,
+    replaced: Mapping[str, str] | None = None,
 ) -> MemoryChange:
     """What memory version `version` changes in the memory `view`.
 
@@ -63,6 +66,8 @@ def plan_change(
     Args:
         written: texts that helped, as entries that each stand for one writing, in order.
         evidence: what trajectories say of entries.
+        replaced: entries for which others stand from now on, and by what they were replaced; those whose
+            text is written again stay.
     """
     added, operations = _returned(view, written, iteration, version)
     if limits.merge_similarity is not None:
@@ -75,14 +80,16 @@ def plan_change(
         ]
         added = [entry for entry in added if entry.entry_id not in near]
     operations += _updates(view, evidence, iteration, version)
-    size = view.count() + len(added)
+    removed = _removed(view, operations, replaced or {}, iteration, version)
+    operations += removed
+    size = view.count() + len(added) - len(removed)
     if limits.max_entries is not None and size > limits.max_entries:
-        leaving = _leaving(view, added, operations, limits, size - limits.max_entries)
+        evicted_ids = _leaving(view, added, operations, limits, size - limits.max_entries)
         operations += [
             Operation("remove", entry_id, iteration, version, reason="evicted", detail=limits.evict)
-            for entry_id in leaving
+            for entry_id in evicted_ids
         ]
-        size -= len(leaving)
+        size -= len(evicted_ids)
     return MemoryChange(tuple(added), tuple(operations), size)
 
 
@@ -163,6 +170,22 @@ def _updates(view: MemoryView, evidence: Sequence[Evidence], iteration: int, ver
     ]
 
 
+def _removed(
+    view: MemoryView,
+    operations: Sequence[Operation],
+    replaced: Mapping[str, str],
+    iteration: int,
+    version: str,
+) -> list[Operation]:
+    """The removal of entries that were replaced, by id; not of those that are returned."""
+    returned = {each.entry_id for each in operations if each.operation == "return"}
+    held = view.get([entry_id for entry_id in replaced if entry_id not in returned])
+    return [
+        Operation("remove", entry_id, iteration, version, reason="replaced", detail=replaced[entry_id])
+        for entry_id in sorted(held)
+    ]
+
+
 def _leaving(
     view: MemoryView,
     added: Sequence[MemoryEntry],
@@ -171,13 +194,14 @@ def _leaving(
     excess: int,
 ) -> list[str]:
     """The entries that leave, as they are after the operations."""
-    done = by_entry(operations)
+    gone = {each.entry_id for each in operations if each.operation == "remove"}
+    done = by_entry(each for each in operations if each.entry_id not in gone)
     now = {**view.get(list(done)), **{entry.entry_id: entry for entry in added}}
     for entry_id, operations_on_it in done.items():
         for operation in operations_on_it:
             now[entry_id] = changed(now[entry_id], operation)
     return evicted(
-        view.facts(),
+        view.facts().filter(~pl.col("entry_id").is_in(list(gone))),
         [Held(each.entry_id, each.last_iteration, each.credit) for each in now.values()],
         limits.evict,
         excess,

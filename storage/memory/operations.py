@@ -70,10 +70,10 @@ class Operation:
     similarity: float | None = None
     """Of a text that is nearly the entry's: cosine similarity of the two. None for equal texts."""
     reason: Reason = ""
-    """Why it was removed. `evicted`: the memory was full. `forgotten`: asked for. `replaced`: an entry that
-    has it as parent stands for it."""
+    """Why it was removed. `evicted`: the memory was full. `forgotten`: asked for. `replaced`: others
+    stand for it, an entry that has it as parent or those that a merge has kept."""
     detail: str = ""
-    """The policy of the eviction, or the reason that was given for forgetting."""
+    """The policy of the eviction, the reason that was given for forgetting, or by what it was replaced."""
 
 
 def changed(entry: MemoryEntry, operation: Operation) -> MemoryEntry:

@@ -135,7 +135,7 @@ def test_an_arm_that_fails_is_told_of_and_the_others_are_compared(compared: Comp
         (["--seeds", "1"], "--seeds 1: allowed are 2 and more"),
         (["--methods", "erl,ppo"], "arm ppo: no such arm"),
         (["--set", "environment.test_boards=null"], "set environment.test_boards: 256"),
-        (["--set", "rollouts.group_size=3"], "run small.erl.seed0 exists with other settings"),
+        (["--set", "rollouts.group_size=6"], "run small.erl.seed0 exists with other settings"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_before_anything_is_trained(

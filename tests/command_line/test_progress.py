@@ -24,7 +24,8 @@ COLUMNS = (
 def outcome(
     stage: str, iteration: int | None, *, reused: bool = False, seconds: float = 1.0, **numbers: float
 ) -> StageOutcome:
-    return StageOutcome(stage, KINDS[stage], iteration, "", "a" * 32, reused, seconds, "run", numbers, {})
+    key = "0000" if KINDS[stage] == "trajectories" else ""
+    return StageOutcome(stage, KINDS[stage], iteration, key, "a" * 32, reused, seconds, "run", numbers, {})
 
 
 def title(given: StageOutcome) -> str:

@@ -76,7 +76,8 @@ def test_a_flipped_bit_is_found_before_the_next_stage_reads_it_and_is_made_again
         _flip(path, chance.randrange(8 * path.stat().st_size))
     train_to_the_end(finished.config, store, check=True)
     assert {path: path.read_bytes() for path in whole} == whole
-    assert len(list((store / "damaged").glob("*/*"))) == len(whole) > 5
+    # A memory version may have two files.
+    assert len(list((store / "damaged").glob("*/*"))) == len({path.parent for path in whole}) > 5
     assert verify_run(ArtifactStore(str(store)), RunStore(str(store)).open("small")).problems == []
 
 

@@ -106,10 +106,9 @@ class VllmEngine:
             for model in self._models.values():
                 self.run(model.offload())
 
-    def reset_prefix_cache(self) -> None:
-        """Make the servers forget earlier prompts; nothing may be in flight."""
-        for model in self._models.values():
-            self.run(model.pool().reset_prefix_caches())
+    def reset_prefix_cache(self, model: str = POLICY) -> None:
+        """Make the servers of a model forget earlier prompts; nothing may be in flight."""
+        self.run(self._serving(model).pool().reset_prefix_caches())
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run `work` in the event loop of this engine to its end.

@@ -7,6 +7,7 @@ from pathlib import Path
 from erl_pipeline.environments.frozen_lake import environment, tasks
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.frozen_lake.streams import STREAMS
+from erl_pipeline.environments.frozen_lake.tiny.extractor import experience_format, tiny_extractor
 from erl_pipeline.environments.frozen_lake.tiny.parts import tiny_parts
 from erl_pipeline.environments.frozen_lake.tiny.prompts import CompactPrompts
 from erl_pipeline.environments.interface import EnvironmentPlugin
@@ -36,5 +37,7 @@ ENVIRONMENT = EnvironmentPlugin(
     tiny_needs="format: compact",
     # Demonstrations draw a world of their own each time, and boards that are generated.
     tiny_exclude=frozenset({"world_seed", "task_file", "instructions"}),
+    experience=experience_format,
+    tiny_extractor=tiny_extractor,
     streams=STREAMS,
 )

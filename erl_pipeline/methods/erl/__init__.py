@@ -79,7 +79,7 @@ def _judge(settings: ErlEpisodeSettings) -> JudgeFeedback | None:
     return judge if isinstance(judge, JudgeFeedback) and judge.url is not None else None
 
 
-def _possible_with(config: RunConfig) -> None:
+def _require_possible(config: RunConfig) -> None:
     """Raise ConfigError for what this policy cannot do, and ValueError for groups that are too small."""
     settings = config.method
     assert isinstance(settings, ErlConfig)
@@ -123,5 +123,5 @@ METHOD = Method(
     columns=columns,
     chat_server=_judge,
     shows_failed_attempts=lambda settings: settings.shows_failed_attempt,
-    possible_with=_possible_with,
+    require_possible=_require_possible,
 )

@@ -6,7 +6,7 @@ import torch
 
 from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig
 from erl_pipeline.objectives.importance import ImportanceWeights, importance_weights
-from erl_pipeline.objectives.policy_gradient import clipped_surrogate, kl_estimate
+from erl_pipeline.objectives.policy_gradient import cispo_surrogate, clipped_surrogate, kl_estimate
 from erl_pipeline.trainers.local.packing import Microbatch
 from erl_pipeline.trainers.local.replay_loss import ReplayedPart
 from erl_pipeline.trainers.local.sequence_log import BatchLog
@@ -95,14 +95,21 @@ class PolicyLoss:
         if isinstance(self._objective.correction, DecoupledCorrection):
             olds = logprobs.detach() if self._old_logprobs is None else self._old_logprobs[tokens]
             importance = self._importance(olds, tokens)
-        surrogate = clipped_surrogate(
-            logprobs,
-            olds,
-            self._columns.advantages[tokens],
-            lowest_ratio=roles.lowest_ratio[tokens],
-            highest_ratio=roles.highest_ratio[tokens],
-            dual_clip=None if roles.dual_clip is None else roles.dual_clip[tokens],
-        )
+        advantages = self._columns.advantages[tokens]
+        lowest, highest = roles.lowest_ratio[tokens], roles.highest_ratio[tokens]
+        if self._objective.surrogate == "cispo":
+            surrogate = cispo_surrogate(
+                logprobs, olds, advantages, lowest_ratio=lowest, highest_ratio=highest
+            )
+        else:
+            surrogate = clipped_surrogate(
+                logprobs,
+                olds,
+                advantages,
+                lowest_ratio=lowest,
+                highest_ratio=highest,
+                dual_clip=None if roles.dual_clip is None else roles.dual_clip[tokens],
+            )
         self._observe_fresh("ratio", surrogate.ratio, tokens)
         self._log.add("ratio", surrogate.ratio, tokens)
         self._observe("clipped", surrogate.clipped, tokens)

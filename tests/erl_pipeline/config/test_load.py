@@ -80,8 +80,8 @@ def test_every_problem_is_named_with_key_value_and_what_is_allowed(small: Path) 
     small.write_text(SMALL + "  groupsize: 3\nsampling:\n  temperature: -1\nmethod: ppo\n")
     assert message(small, "environment.max_steps=many").splitlines() == [
         f"{small}: 4 problems",
-        "  line 13: method.type: 'ppo'; allowed: erl, exgrpo, rlvr (`erl-pipeline plugins` says what is "
-        "installed)",
+        "  line 13: method.type: 'ppo'; allowed: complementary, erl, exgrpo, rlvr (`erl-pipeline plugins` "
+        "says what is installed)",
         "  --set: environment.max_steps: 'many'; allowed: a whole number",
         "  line 12: sampling.temperature: -1; allowed: more than 0.0 (at 0 the most probable token is taken "
         "each time: all attempts of a group are alike, and the ratio to such a policy has no meaning)",

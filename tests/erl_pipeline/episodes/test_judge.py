@@ -16,7 +16,7 @@ from erl_pipeline.environments.prompt_format import AttemptReport
 from erl_pipeline.episodes.limits import RoleLimits
 from erl_pipeline.episodes.play import Batches, EpisodeSetup, Played, Turns, play_episodes
 from erl_pipeline.episodes.roles import JUDGE
-from erl_pipeline.stages.build_distillation import DistillationSettings, distilled_rows
+from erl_pipeline.stages.build_distillation import DistillationSettings, DistilledRoles, distilled_rows
 from erl_pipeline.stages.update_policy import training_sequences
 from storage.errors import ConfigError
 from storage.tables.trajectories import Trajectory
@@ -153,9 +153,8 @@ def test_what_a_judge_says_is_never_trained(server: JudgeServer) -> None:
     assert trained(rewarded) == trained([row for row in rewarded if row.role != JUDGE])
     # Rows without tokens give no sequence either.
     assert len(training_sequences(on_server(server).rows, ObjectiveConfig())) == 3
-    distilled = DistillationSettings(
-        role="second_attempt", prompt_role="first_attempt", via_role="reflection", max_rows_per_task=None
-    )
+    roles = DistilledRoles(role="second_attempt", prompt_role="first_attempt", via_role="reflection")
+    distilled = DistillationSettings(roles=roles, reward_above=None, max_rows_per_task=None)
     assert {row.trajectory_id for row in distilled_rows(rewarded, distilled)} == {
         row.trajectory_id for row in rewarded if row.role == "second_attempt"
     }

@@ -32,7 +32,7 @@ def history() -> list[StageRecord]:
     records = [stage_record(0, "bootstrap", {"optimizer_steps": 700}), evaluation(0, 0.2)]
     for iteration, tokens in ((1, 100), (2, 60)):
         records += [
-            stage_record(iteration, "rollout_shard", {"generated_tokens": tokens, "episodes": 8}),
+            stage_record(iteration, "rollout_shard", {"generated_tokens": tokens, "episodes": 8}, key="0"),
             stage_record(iteration, "generate_rollouts", {"generated_tokens": tokens, "episodes": 8}),
             stage_record(iteration, "update_policy", {"optimizer_steps": 1}),
             stage_record(iteration, "fine_tune", {"optimizer_steps": 3}),

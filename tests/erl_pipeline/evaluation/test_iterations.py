@@ -14,8 +14,8 @@ COLUMNS = (SUCCESS, RATE, ENTRIES, HELD_OUT, DRAWN)
 
 def test_a_row_takes_each_number_from_its_stage_and_rates_rollouts_by_the_time_of_their_shards() -> None:
     stages = [
-        stage_record(3, "rollout_shard", {"generated_tokens": 100, "success_try": 1.0}, seconds=2.0),
-        stage_record(3, "rollout_shard", {"generated_tokens": 400}, seconds=3.0),
+        stage_record(3, "rollout_shard", {"generated_tokens": 100, "success_try": 1.0}, key="0", seconds=2.0),
+        stage_record(3, "rollout_shard", {"generated_tokens": 400}, key="1", seconds=3.0),
         stage_record(3, "generate_rollouts", {"generated_tokens": 500, "success_try": 0.25}, seconds=0.5),
         stage_record(3, "index_memory", {"entries": 9}, seconds=0.25),
         stage_record(3, "update_policy", {"tokens_per_second": 9.0, "entropy": 1.5}, seconds=1.0),

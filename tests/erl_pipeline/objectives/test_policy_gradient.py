@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from erl_pipeline.objectives.policy_gradient import Surrogate, clipped_surrogate
+from erl_pipeline.objectives.policy_gradient import Surrogate, cispo_surrogate, clipped_surrogate
 
 
 def surrogate(ratio: float, advantage: float, dual_clip: float | None = None) -> tuple[Surrogate, float]:
@@ -65,3 +65,25 @@ def test_far_off_tokens_stay_finite() -> None:
         highest_ratio=torch.tensor([1.2]),
     )
     assert result.ratio.tolist() == pytest.approx([math.exp(20), math.exp(-20)])
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "coefficient", "clipped"),
+    [
+        (1.5, 2.0, 2.2, True),  # 1.1 x 2; PPO gives no gradient here
+        (0.5, -1.0, -0.9, True),  # 0.9 x -1
+        (1.05, 2.0, 2.1, False),
+    ],
+)
+def test_cispo_weighs_log_probabilities_by_the_clipped_ratio(
+    ratio: float, advantage: float, coefficient: float, clipped: bool
+) -> None:
+    """The gradient of the log-probability is `clip(ratio, 0.9, 1.1) x advantage`, however large it is."""
+    old = -0.5
+    logprobs = torch.tensor([old + math.log(ratio)], requires_grad=True)
+    bounds = {"lowest_ratio": torch.tensor([0.9]), "highest_ratio": torch.tensor([1.1])}
+    result = cispo_surrogate(logprobs, torch.tensor([old]), torch.tensor([advantage]), **bounds)
+    (gradient,) = torch.autograd.grad(result.loss.sum(), logprobs)
+    assert -float(gradient) == pytest.approx(coefficient)
+    assert float(result.ratio) == pytest.approx(ratio)
+    assert bool(result.clipped) is clipped

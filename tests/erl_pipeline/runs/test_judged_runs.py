@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from erl_pipeline.evaluation.samples import count_samples
 from erl_pipeline.plan.plan import Place
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
@@ -53,6 +54,10 @@ def test_the_policy_judges_itself_and_is_not_trained_on_that(base: Path, tmp_pat
     assert all(0 < tokens <= 3 for tokens in said["response_token_ids"].list.len())
     update = artifacts.open(places[Place(1, "update_policy", "")]).manifest
     assert update.counters["dropped_never_trained"] == said.height
+    samples = count_samples(artifacts, RunStore(str(tmp_path / "store")).open("adapted"))
+    assert samples.problems == []
+    of_judge = next(each for each in samples.counts if each.role == "judge")
+    assert (of_judge.trained, of_judge.dropped) == (0, {"never_trained": said.height})
     shard = artifacts.open(places[Place(1, "rollout_shard", "0000")]).manifest
     assert shard.determinism == "bytes"
 

@@ -141,6 +141,21 @@ def test_whole_episodes_are_evaluated_with_the_memory_of_their_iteration() -> No
     assert "memory" not in inputs(without, 2, "evaluate")
 
 
+def test_an_evaluation_with_memory_withholds_it_from_no_episode() -> None:
+    evaluated = at(plan("evaluation.whole_episodes=true", "method.memory.withhold=0.25"), 2, "evaluate")
+    assert evaluated.settings.play.retrieval.withhold == 0.0
+    played = at(plan("method.memory.withhold=0.25"), 2, "rollout_shard", "0000")
+    assert played.settings.play.retrieval.withhold == 0.25
+
+
+def test_groups_that_are_too_small_for_subgroups_are_refused() -> None:
+    refused = ("objective.advantages_per=subgroup", "rollouts.group_size=2")
+    with pytest.raises((ConfigError, ValidationError), match="group_size: 2; with the method's withhold"):
+        config(*refused)
+    assert config(*refused, "method.memory.withhold=0").rollouts.group_size == 2
+    assert config(*refused, "method.memory=off").rollouts.group_size == 2
+
+
 def test_the_kl_term_refers_to_the_first_checkpoint() -> None:
     made = plan("objective.kl_coefficient=0.1", "objective.kl_estimator=k3")
     assert inputs(made, 3, "update_policy")["reference"] == "bootstrap"

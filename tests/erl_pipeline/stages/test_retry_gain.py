@@ -64,6 +64,12 @@ def test_many_tasks_give_a_narrow_interval() -> None:
     assert metrics["gain_second_attempt_low"] == pytest.approx(22 / 42 - half_width, abs=1e-4)
 
 
+def test_where_all_tasks_agree_nothing_is_known_of_how_they_differ() -> None:
+    failures = [episode(task, number, False, retry=False) for task in "ab" for number in (0, 1)]
+    ends = {"gain_second_attempt_low": -1.0, "gain_second_attempt_high": 1.0}
+    assert gain_metrics(frame(*failures)) == {"gain_second_attempt": 0.0, **ends}
+
+
 def test_a_task_with_one_episode_tells_nothing() -> None:
     assert gain_metrics(frame(episode("a", 0, False, retry=True))) == {}
 

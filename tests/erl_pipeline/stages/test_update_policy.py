@@ -5,7 +5,9 @@ from dataclasses import replace
 import pytest
 
 from erl_pipeline.config.objective import ObjectiveConfig
+from erl_pipeline.stages.training_record import reinforcement_rows
 from erl_pipeline.stages.update_policy import groups_by_role, training_sequences
+from erl_pipeline.trainers.record import SequenceRecord
 from storage.tables.trajectories import Trajectory
 from tests.erl_pipeline.episodes.script import play
 
@@ -66,3 +68,25 @@ def test_groups_without_advantage_are_counted_by_role() -> None:
         "zero_advantage_groups_first_attempt": 1,
         **of_reflections,
     }
+
+
+def test_what_a_judge_said_is_recorded_as_never_trained_and_is_in_no_group() -> None:
+    first = [
+        replace(row, trajectory_id=f"t-{number}") for number, row in enumerate(rows(None, 1.0, 0.0, 0.0))
+    ]
+    judge = replace(rows(None, 0.0, role="judge")[0], trajectory_id="t-judge")
+    given = [first[0], judge, *first[1:]]
+    sequences = training_sequences(given, ObjectiveConfig(advantage_normalization="mean"))
+    trained = SequenceRecord(weight=1.0, steps=2, trained_tokens=8)
+    recorded = list(reinforcement_rows(given, sequences, [trained] * 3))
+    assert [
+        (row["trajectory_id"], row["advantage"], row["not_trained"], row["steps"]) for row in recorded
+    ] == [
+        ("t-0", pytest.approx(2 / 3), None, 2),
+        ("t-judge", None, "never_trained", 0),
+        ("t-1", pytest.approx(-1 / 3), None, 2),
+        ("t-2", pytest.approx(-1 / 3), None, 2),
+    ]
+    assert "groups_judge" not in groups_by_role(given, ObjectiveConfig())
+    with pytest.raises(ValueError, match="zip"):
+        list(reinforcement_rows(given, sequences, [trained] * 4))

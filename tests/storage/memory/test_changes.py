@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,6 +37,7 @@ class Memory:
         written: Sequence[MemoryEntry] = (),
         evidence: Sequence[Evidence] = (),
         limits: MemoryLimits | None = None,
+        replaced: Mapping[str, str] | None = None,
     ) -> MemoryChange:
         iteration, parent = len(self.versions), self.versions[-1]
         inputs = {"memory": parent} if parent != EMPTY_MEMORY else {}
@@ -54,6 +55,7 @@ class Memory:
             self._embedder,
             iteration=iteration,
             version=version,
+            replaced=replaced,
         )
         with self.store.create(recipe, run="run", iteration=iteration) as staging:
             write_change(staging.path, change, self._embedder)
@@ -235,3 +237,23 @@ def test_a_kill_between_taking_rows_out_and_putting_them_in_again_loses_none(
     memory.change([entry(3, text="reflection 1")])
     assert {name: each.support for name, each in memory.held().items()} == {"m-001": 2, "m-002": 1}
     assert memory.held(1) == before
+
+
+def test_an_entry_that_is_replaced_leaves_unless_its_text_is_written_again(
+    memory: Memory, entry: Entry
+) -> None:
+    memory.change([entry(1, text="go right"), entry(2, text="go left"), entry(3, text="wait")])
+    update = entry(4, text="go right at once", operation="update", parent_entry_ids=("m-001",))
+    again = entry(5, text="go left")
+    replaced = {"m-001": "by an update", "m-002": "by an update", "m-999": "by an update"}
+    change = memory.change([update, again], replaced=replaced)
+    removals = [each for each in change.operations if each.operation == "remove"]
+    assert [(each.entry_id, each.reason, each.detail) for each in removals] == [
+        ("m-001", "replaced", "by an update")
+    ]
+    assert sorted(memory.held()) == ["m-002", "m-003", "m-004"]
+    assert change.counters["entries"] == 3
+    # What is replaced makes room, and is not evicted once more.
+    full = memory.change([entry(6, text="run")], limits=MemoryLimits(max_entries=3), replaced={"m-003": "so"})
+    assert "entries_evicted" not in full.counters
+    assert sorted(memory.held()) == ["m-002", "m-004", "m-006"]

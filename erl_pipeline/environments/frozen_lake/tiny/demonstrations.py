@@ -61,7 +61,7 @@ def demonstrate(
     """One attempt at a random board in a random world and, where it failed, reflections on it; perhaps also
     an attempt that is told of the failed one."""
     board = stream.choice(boards)
-    world = _random_world(stream, environment)
+    world = random_world(stream, environment)
     prompts = CompactPrompts(environment.action_words)
     env = FrozenLake(
         board,
@@ -98,8 +98,8 @@ def seen_moves(steps: Sequence[Step]) -> dict[Direction, str]:
     return {d: step.action.word for step in steps if step.action for d in DIRECTIONS if step.outcome == d}
 
 
-def _random_world(stream: random.Random, environment: FrozenLakeConfig) -> World:
-    """Where there are realms, the name of any of them, which tells nothing of the world yet."""
+def random_world(stream: random.Random, environment: FrozenLakeConfig) -> World:
+    """Where there are realms, it has the name of any of them, which tells nothing of the world yet."""
     symbols = list(environment.symbols)
     if environment.permute_symbols:
         stream.shuffle(symbols)

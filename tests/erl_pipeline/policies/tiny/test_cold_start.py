@@ -17,6 +17,18 @@ SMALL = TinyPolicyConfig(
 )
 
 
+@pytest.mark.parametrize("retries", [None, 0.5])
+def test_where_retries_are_shown_the_context_holds_the_failed_attempt_too(
+    tmp_path: Path, retries: float | None
+) -> None:
+    shown = SMALL.cold_start.model_copy(update={"retries": retries})
+    cold_start(SMALL.model_copy(update={"cold_start": shown}), PARTS, 0, tmp_path)
+    # "trace", 6 steps of 4 words, and how the attempt ended.
+    positions = PARTS.context_length + (1 + 24 + 1 if retries else 0)
+    assert AutoModelForCausalLM.from_pretrained(tmp_path).config.n_positions == positions
+    assert AutoTokenizer.from_pretrained(tmp_path).model_max_length == positions
+
+
 def test_the_loss_falls_and_the_folder_is_a_plain_checkpoint(tmp_path: Path) -> None:
     losses: list[float] = []
     made = cold_start(SMALL, PARTS, 0, tmp_path, on_step=lambda step, steps, loss: losses.append(loss))

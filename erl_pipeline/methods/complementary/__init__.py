@@ -1,0 +1,83 @@
+"""Complementary RL (arXiv 2603.17621): a policy that learns with experience in its prompts, and an extractor,
+trained beside it, that writes this experience after each episode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from erl_pipeline.methods.complementary.checks import require_possible
+from erl_pipeline.methods.complementary.columns import columns
+from erl_pipeline.methods.complementary.plan import (
+    plan_beginning,
+    plan_evaluation,
+    plan_learning,
+    plan_rollouts,
+)
+from erl_pipeline.methods.complementary.settings import (
+    FIRST_ATTEMPT,
+    REPLAY,
+    ComplementaryConfig,
+    ComplementaryEpisodeSettings,
+    WeightsExperienceConfig,
+    episode_settings,
+    retrieval_settings,
+)
+from erl_pipeline.methods.interface import Method
+
+if TYPE_CHECKING:
+    from erl_pipeline.config.generation import SamplingConfig
+    from erl_pipeline.environments.prompt_format import PromptFormat
+    from erl_pipeline.episodes.context import EpisodeProtocol
+    from erl_pipeline.episodes.limits import RoleLimits
+
+
+def _open_episode(
+    settings: ComplementaryEpisodeSettings,
+    prompts: PromptFormat | None,
+    *,
+    first_only: bool,
+    retrieval: bool,
+) -> EpisodeProtocol:
+    from erl_pipeline.methods.complementary.episode import Rules, run_episode
+    from erl_pipeline.methods.complementary.prompts import ChatPrompts
+
+    rules = Rules(prompts or ChatPrompts(settings.prompts), retrieval, settings.top_k, settings.dropout)
+    return partial(run_episode, rules=rules)
+
+
+def _role_limits(
+    settings: ComplementaryEpisodeSettings, sampling: SamplingConfig
+) -> Mapping[str, RoleLimits]:
+    from erl_pipeline.episodes.limits import RoleLimits
+
+    return {FIRST_ATTEMPT: RoleLimits(sampling.temperature, sampling.max_new_tokens)}
+
+
+def _pretrained_models(settings: ComplementaryConfig) -> Sequence[str]:
+    crl = settings.crl
+    return () if crl is None or crl.extractor.model is None else (crl.extractor.model,)
+
+
+def _roles(settings: ComplementaryConfig) -> tuple[str, ...]:
+    """Those that `objective` is about; the extractor has an objective of its own."""
+    weights = isinstance(settings.experience, WeightsExperienceConfig)
+    return (FIRST_ATTEMPT, REPLAY) if weights else (FIRST_ATTEMPT,)
+
+
+METHOD = Method(
+    settings=ComplementaryConfig,
+    roles=_roles,
+    plan_rollouts=plan_rollouts,
+    plan_learning=plan_learning,
+    episode_settings=episode_settings,
+    open_episode=_open_episode,
+    role_limits=_role_limits,
+    columns=columns,
+    retrieval=retrieval_settings,
+    plan_beginning=plan_beginning,
+    require_possible=require_possible,
+    pretrained_models=_pretrained_models,
+    plan_evaluation=plan_evaluation,
+)

@@ -1,0 +1,139 @@
+"""Asking the extractor: what all stages have in common in which it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pydantic import SerializeAsAny
+
+from erl_pipeline.config.base import PluginSettings, Settings
+from erl_pipeline.config.generation import EngineConfig, identity_of
+from erl_pipeline.config.installed import plugins
+from erl_pipeline.environments.experience_format import ExperienceFormat
+from erl_pipeline.environments.messages import Message
+from erl_pipeline.methods.complementary.prompts import ChatPrompts, PromptTemplates
+from erl_pipeline.methods.complementary.settings import EXTRACTOR, ComplementaryConfig
+from erl_pipeline.plan.stage import StageCall
+from erl_pipeline.policies.checkpoints import (
+    LoadedPolicies,
+    WeightsSettings,
+    checkpoint_parts,
+    weights_settings,
+)
+from erl_pipeline.stages.determinism import sampling_determinism
+from erl_pipeline.stages.playing import engine_of, model_engine
+from erl_pipeline.stages.prepare_tasks import environment_identity
+from storage.artifacts.manifest import Determinism
+
+if TYPE_CHECKING:
+    from erl_pipeline.config.run import RunConfig
+    from erl_pipeline.engines.interface import Generation
+    from erl_pipeline.episodes.dialogue import Dialogue
+
+
+class AskingSettings(Settings):
+    """What an answer of the extractor follows from, beside its checkpoint and what it is shown."""
+
+    environment: SerializeAsAny[PluginSettings]
+    prompts: PromptTemplates
+    max_operations: int
+    max_tokens: int
+    temperature: float
+    engine: EngineConfig
+    weights: WeightsSettings
+    embedding_model: str
+    """Of the memory that holds what it is shown."""
+
+
+def asking_settings(config: RunConfig, max_tokens: int) -> AskingSettings:
+    """The settings of a run."""
+    method = config.method
+    assert isinstance(method, ComplementaryConfig)
+    assert method.crl is not None
+    extractor = method.crl.extractor
+    return AskingSettings(
+        environment=environment_identity(config),
+        prompts=method.prompts,
+        max_operations=extractor.max_operations,
+        max_tokens=max_tokens,
+        temperature=extractor.temperature,
+        engine=identity_of(config.engine),
+        weights=weights_settings(config),
+        embedding_model=method.crl.embedding_model,
+    )
+
+
+def experience_format(settings: AskingSettings) -> ExperienceFormat:
+    """The prompts: the environment's own, else the method's templates."""
+    environment = plugins("environments")[settings.environment.type].value
+    own: ExperienceFormat | None = environment.experience(settings.environment)
+    return own or ChatPrompts(settings.prompts, settings.max_operations)
+
+
+@dataclass(frozen=True)
+class Question:
+    """One request to the extractor. `request_id` is the id of the trajectory that it becomes."""
+
+    request_id: str
+    messages: Sequence[Message]
+    seed: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the extractor wrote: the dialogue has its tokens, with their log-probabilities."""
+
+    dialogue: Dialogue
+    generation: Generation
+    text: str
+
+
+class Extractor:
+    """The extractor among the inputs of a stage, ready to be asked."""
+
+    def __init__(self, call: StageCall[Any], settings: AskingSettings) -> None:
+        from erl_pipeline.episodes.dialogue import ChatTokenizer
+        from erl_pipeline.policies.hardware import training_device
+
+        self._settings = settings
+        parts = checkpoint_parts(call.inputs)
+        policy = call.resources.keep("policies", LoadedPolicies).get(parts, settings.weights)
+        self._policy = policy
+        self._chat = ChatTokenizer(policy.tokenizer)
+        self._engine = model_engine(call, settings.engine, policy, parts, EXTRACTOR, lambda count: None)
+        self.version = parts.checkpoint_id
+        self.tokenizer_digest = policy.tokenizer_digest
+        self.determinism: Determinism = sampling_determinism(
+            engine_of(call, settings.engine), training_device()
+        )
+
+    def ask(self, questions: Sequence[Question]) -> list[Answer | None]:
+        """The answers, in order; None where the prompt leaves no room in the context."""
+        from erl_pipeline.engines.interface import GenerationRequest
+        from erl_pipeline.episodes.dialogue import Dialogue
+
+        dialogues = [
+            Dialogue(self._chat, question.messages, self._policy.eos_token_ids) for question in questions
+        ]
+        rooms = [self._policy.context_length - dialogue.length for dialogue in dialogues]
+        asked = [place for place, room in enumerate(rooms) if room > 0]
+        generations = self._engine.generate(
+            [
+                GenerationRequest(
+                    prompt_token_ids=dialogues[place].token_ids,
+                    max_new_tokens=min(self._settings.max_tokens, rooms[place]),
+                    temperature=self._settings.temperature,
+                    seed=questions[place].seed,
+                    conversation=questions[place].request_id,
+                    model=EXTRACTOR,
+                )
+                for place in asked
+            ]
+        )
+        answers: dict[int, Answer] = {}
+        for place, generation in zip(asked, generations, strict=True):
+            text = dialogues[place].add_turn(generation).text
+            answers[place] = Answer(dialogues[place], generation, text)
+        return [answers.get(place) for place in range(len(questions))]

@@ -1,0 +1,42 @@
+"""The stages that make the extractor's first checkpoint, where it is not the policy's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from erl_pipeline.config.installed import plugins
+from erl_pipeline.config.policy import TinyPolicyConfig
+from erl_pipeline.methods.complementary.settings import ComplementaryConfig
+from erl_pipeline.plan.stage import StageCall, StageResult
+from erl_pipeline.stages.bootstrap import COLD_START, COPY_PRETRAINED, ColdStartSettings, cold_start_with
+
+if TYPE_CHECKING:
+    from erl_pipeline.config.run import RunConfig
+    from erl_pipeline.plan.sources import Sources
+
+_NAME = "bootstrap_extractor"
+
+
+def _slice(config: RunConfig, sources: Sources) -> ColdStartSettings:
+    """Those of the policy, with the extractor's own cold start."""
+    assert COLD_START.slice is not None
+    settings = COLD_START.slice(config, sources)
+    assert isinstance(settings.policy, TinyPolicyConfig)
+    assert isinstance(config.method, ComplementaryConfig)
+    own = None if config.method.crl is None else config.method.crl.extractor.cold_start
+    if own is None:
+        return settings
+    learning = own.model_copy(update={"seed": 0})  # it is the recipe's
+    return settings.model_copy(update={"policy": settings.policy.model_copy(update={"cold_start": learning})})
+
+
+def _cold_start(call: StageCall[ColdStartSettings]) -> StageResult:
+    plugin = plugins("environments")[call.settings.environment.type].value
+    return cold_start_with(call, plugin.tiny_extractor(call.settings.environment))
+
+
+COLD_START_EXTRACTOR = replace(COLD_START, name=_NAME, compute=_cold_start, slice=_slice)
+
+COPY_EXTRACTOR = replace(COPY_PRETRAINED, name=_NAME, slice=None)
+"""Its settings are given by whoever plans it."""

@@ -1,0 +1,131 @@
+"""What tables and reports show of a run of Complementary RL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from erl_pipeline.methods.complementary.credit import CREDIT_EXPERIENCE
+from erl_pipeline.methods.complementary.evaluate import EVALUATE_WITH_EXPERIENCE
+from erl_pipeline.methods.complementary.extract import EXTRACT_EXPERIENCE
+from erl_pipeline.methods.complementary.settings import FIRST_ATTEMPT, ComplementaryConfig
+from erl_pipeline.methods.complementary.update_extractor import UPDATE_EXTRACTOR
+from erl_pipeline.plan.column import ChartLine, Column
+from erl_pipeline.stages.columns import (
+    ENTRIES,
+    HELD_OUT,
+    HELD_OUT_SAMPLED,
+    LOSS,
+    TOKENS,
+    TOKENS_PER_SECOND,
+    UPDATE_CHARTS,
+    success_of,
+)
+
+_FIRST = success_of(
+    FIRST_ATTEMPT,
+    "1st",
+    "success rate of attempts in training",
+    ChartLine("Success in training", "first attempt", "success", "Share of sampled episodes"),
+)
+_HALVES = ChartLine("Guided and free attempts", "guided", "success", "Halves of the groups with experience")
+_GUIDED = Column(
+    CREDIT_EXPERIENCE.name,
+    "success_guided",
+    "guided",
+    "success rate of attempts that see experience",
+    share=True,
+    drawn=_HALVES,
+)
+_FREE = Column(
+    CREDIT_EXPERIENCE.name,
+    "success_free",
+    "free",
+    "success rate of attempts from which experience is withheld",
+    share=True,
+    drawn=ChartLine(_HALVES.chart, "free", "success"),
+)
+_GAP = Column(
+    CREDIT_EXPERIENCE.name,
+    "guided_minus_free",
+    "gap",
+    "success of guided attempts less that of free ones",
+    "+.3f",
+    compare=True,
+    drawn=ChartLine("What experience adds", "guided less free", "success"),
+)
+_WITH_EXPERIENCE = Column(
+    EVALUATE_WITH_EXPERIENCE.name,
+    "greedy_success",
+    "held-out with",
+    "success rate of greedy first attempts on held-out tasks that see experience",
+    compare=True,
+    title="held-out success with experience",
+    share=True,
+    interval=True,
+    drawn=ChartLine("Held-out success", "greedy first attempt with experience", "success"),
+)
+_TRAINED = Column(
+    UPDATE_EXTRACTOR.name,
+    "requests_trained",
+    "extractor",
+    "requests that the extractor was trained on",
+    ",d",
+)
+
+
+def _drawn(stage: str, metric: str, chart: str, line: str, unit: str, *, only_with: str = "") -> Column:
+    return Column(
+        stage, metric, metric, line, in_tables=False, only_with=only_with, drawn=ChartLine(chart, line, unit)
+    )
+
+
+_OPERATIONS = "What the extractor answers"
+_EXTRACTOR_CHARTS = (
+    *(
+        _drawn(EXTRACT_EXPERIENCE.name, f"share_{name}", _OPERATIONS, name, "share of operations")
+        for name in ("add", "update", "return")
+    ),
+    _drawn(EXTRACT_EXPERIENCE.name, "parse_failure_rate", _OPERATIONS, "ill-formed", "share of operations"),
+    _drawn(EXTRACT_EXPERIENCE.name, "copy_rate", _OPERATIONS, "copies of a lesson", "share of operations"),
+    _drawn(CREDIT_EXPERIENCE.name, "credit_mean", "Credit of experience", "mean", "-1 to 1"),
+    _drawn(
+        CREDIT_EXPERIENCE.name,
+        "retrieval_entropy",
+        "How evenly entries are shown",
+        "entropy",
+        "nats",
+        only_with="credits",
+    ),
+    _drawn(UPDATE_EXTRACTOR.name, "policy_loss", "Extractor", "loss", "loss", only_with="optimizer_steps"),
+    _drawn(
+        UPDATE_EXTRACTOR.name,
+        "clip_fraction",
+        "Extractor: clipped tokens",
+        "clipped",
+        "share",
+        only_with="optimizer_steps",
+    ),
+)
+
+
+def columns(settings: ComplementaryConfig) -> Sequence[Column]:
+    """The columns, from left to right."""
+    crl = settings.crl
+    if crl is None:
+        return (_FIRST, LOSS, HELD_OUT, HELD_OUT_SAMPLED, TOKENS, TOKENS_PER_SECOND, *UPDATE_CHARTS)
+    return (
+        _FIRST,
+        _GUIDED,
+        _FREE,
+        _GAP,
+        ENTRIES,
+        *((_TRAINED,) if crl.extractor.train else ()),
+        LOSS,
+        HELD_OUT,
+        *((_WITH_EXPERIENCE,) if crl.evaluate else ()),
+        HELD_OUT_SAMPLED,
+        TOKENS,
+        TOKENS_PER_SECOND,
+        *UPDATE_CHARTS,
+        *_EXTRACTOR_CHARTS,
+    )

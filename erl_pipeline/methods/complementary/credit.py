@@ -1,0 +1,155 @@
+"""The stage that says what entries were worth: the outcome of each attempt that they guided.
+
+The reward of an entry is that of arXiv 2603.17621, section 3.3: +1 for each attempt with it that succeeded,
+-1 for each that failed. Beside it stands the mean reward of the free attempts at the same task, for people;
+the paper found it to be worse as a baseline.
+
+Artifacts of this stage are a chain: each names the one before it, the answers of the extractor in its
+iteration, and those of a merge since the last one, so that a request is found again however long ago it was.
+Once enough requests have credit, an artifact also holds the batch of them that the extractor is trained on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from erl_pipeline.config.base import Settings
+from erl_pipeline.methods.complementary.artifacts import CREDIT, CREDITS_FILE
+from erl_pipeline.methods.complementary.pending import (
+    BATCHED,
+    NOTHING,
+    batch_rows,
+    earlier_credits,
+    gather,
+    requests_by_id,
+)
+from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.stages.playing import MEMORY
+from erl_pipeline.stages.rollouts import TRAJECTORIES, trajectory_files
+from erl_pipeline.stages.training import ROLLOUTS
+
+if TYPE_CHECKING:
+    from storage.tables.trajectories import Trajectory
+
+
+class CreditSettings(Settings):
+    """What credits follow from, beside the attempts and the memory that they saw."""
+
+    embedding_model: str
+    """Of that memory."""
+    batch: int | None
+    """Requests that an update of the extractor takes; None where it is never trained."""
+    credit_per: Literal["entry", "request"]
+
+
+def credit_rows(
+    trajectories: Sequence[Trajectory], requests: Mapping[str, str]
+) -> Iterator[Mapping[str, Any]]:
+    """A row for each entry in the prompt of an attempt, in the order of the attempts.
+
+    Args:
+        requests: entry id -> the request that wrote it. Entries without one get no credit.
+    """
+    from storage.tables.trajectories import FREE
+
+    free: defaultdict[str, list[float]] = defaultdict(list)
+    for row in trajectories:
+        if row.subgroup == FREE:
+            free[row.group_id].append(row.reward)
+    for row in trajectories:
+        others = free.get(row.group_id)
+        for entry_id in row.memory_entry_ids:
+            if entry_id in requests:
+                yield {
+                    "entry_id": entry_id,
+                    "request_id": requests[entry_id],
+                    "trajectory_id": row.trajectory_id,
+                    "iteration": row.iteration,
+                    "policy_version": row.policy_version,
+                    "reward": 1.0 if row.success else -1.0,
+                    "free_mean": math.fsum(others) / len(others) if others else None,
+                }
+
+
+def retrieval_entropy(entry_ids: Sequence[str]) -> float:
+    """Entropy, in nats, of the shares that entries have in what was shown."""
+    counts = Counter(entry_ids).values()
+    total = sum(counts)
+    return -math.fsum(n / total * math.log(n / total) for n in counts)
+
+
+def halves(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Success rates of guided and of free attempts, and their difference; nothing where a half is empty."""
+    from storage.tables.trajectories import FREE, GUIDED
+
+    rates = {}
+    for half in (GUIDED, FREE):
+        outcomes = [row.success for row in trajectories if row.subgroup == half]
+        if outcomes:
+            rates[f"success_{half}"] = sum(outcomes) / len(outcomes)
+    if len(rates) == 2:
+        rates["guided_minus_free"] = rates[f"success_{GUIDED}"] - rates[f"success_{FREE}"]
+    return rates
+
+
+def _compute(call: StageCall[CreditSettings]) -> StageResult:
+    """Write the credits of an iteration and, where enough requests wait, the batch that the extractor is
+    to be trained on."""
+    from erl_pipeline.methods.complementary.tables import CREDITS
+    from storage.tables.parquet import write_rows
+    from storage.tables.trajectories import read_trajectories, write_trajectories
+
+    settings, store = call.settings, call.resources.store
+    rows = read_trajectories(trajectory_files(call.inputs[ROLLOUTS], store))
+    found = list(credit_rows(rows, _requests(call, rows)))
+    write_rows(call.folder / CREDITS_FILE, found, CREDITS)
+    batch = NOTHING
+    if settings.batch is not None:
+        waiting = [*earlier_credits(store, call.inputs.get(CREDIT)), *found]
+        batch = gather(waiting, settings.batch, settings.credit_per)
+    wanted = {sample.request_id for sample in batch.samples}
+    batched = batch_rows(batch, requests_by_id(store, call.inputs, wanted), call.artifact_id)
+    write_trajectories(call.folder / TRAJECTORIES, batched)
+    metrics = halves(rows)
+    if found:
+        metrics["credit_mean"] = math.fsum(each["reward"] for each in found) / len(found)
+        metrics["retrieval_entropy"] = retrieval_entropy([each["entry_id"] for each in found])
+    return StageResult(
+        counters={
+            "credits": len(found),
+            "credited_entries": len({each["entry_id"] for each in found}),
+            "credited_requests": len({each["request_id"] for each in found}),
+            "requests_waiting": batch.waiting,
+            "requests_evicted": batch.evicted,
+            BATCHED: len(wanted),
+        },
+        metrics=metrics,
+        rows={CREDITS_FILE: len(found), TRAJECTORIES: len(batched)},
+    )
+
+
+def _requests(call: StageCall[CreditSettings], rows: Sequence[Trajectory]) -> dict[str, str]:
+    """The request that wrote each entry which the attempts saw."""
+    if MEMORY not in call.inputs:
+        return {}
+    memory = call.resources.memory(call.settings.embedding_model)
+    seen = sorted({entry_id for row in rows for entry_id in row.memory_entry_ids})
+    entries = memory.at(call.inputs[MEMORY].manifest.artifact_id).get(seen)
+    return {
+        entry_id: entry.source_trajectory_id
+        for entry_id, entry in entries.items()
+        if entry.source_trajectory_id is not None
+    }
+
+
+CREDIT_EXPERIENCE = Stage(
+    name="credit_experience",
+    version=1,
+    output="table",
+    settings=CreditSettings,
+    compute=_compute,
+    code=("method",),
+)

@@ -1,0 +1,82 @@
+"""One episode: an attempt, with experience in its notes where it is guided (arXiv 2603.17621)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from erl_pipeline.environments.messages import Message
+from erl_pipeline.environments.prompt_format import AttemptPrompts
+from erl_pipeline.episodes.attempt import play_attempt
+from erl_pipeline.episodes.context import EpisodeContext, Place
+from erl_pipeline.methods.complementary.settings import FIRST_ATTEMPT
+from storage.artifacts.recipe import derive_seed
+from storage.tables.trajectories import FREE, Trajectory
+
+if TYPE_CHECKING:
+    from storage.memory.view import MemoryHit
+
+_SEEDS = 2**63
+
+
+class Phase(IntEnum):
+    """The order in which requests are answered where episodes go in step."""
+
+    RETRIEVAL = 0
+    ATTEMPT = 1
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What all episodes of a shard have in common.
+
+    With `retrieval` attempts see `top_k` entries, but for those from whom they are withheld. The best entry
+    gives its place to the next with the chance `dropout`.
+    """
+
+    prompts: AttemptPrompts
+    retrieval: bool
+    top_k: int = 1
+    dropout: float = 0.0
+
+
+async def run_episode(context: EpisodeContext, rules: Rules) -> list[Trajectory]:
+    """Attempt the task once. Memory is searched by the task as it is told."""
+    place = Place(FIRST_ATTEMPT, Phase.ATTEMPT)
+    subgroup = context.subgroup if rules.retrieval else None
+    hits: Sequence[MemoryHit] | None = None
+
+    async def told(instructions: str, observation: str) -> Sequence[Message]:
+        nonlocal hits
+        opening = rules.prompts.attempt(instructions, observation, [])
+        if not rules.retrieval or subgroup == FREE:
+            return opening
+        found = await context.retrieve(Phase.RETRIEVAL, opening[-1]["content"])
+        hits = chosen(found, rules, _drawn(context))
+        # The best comes last, where prompts prefer the latest note.
+        notes = [hit.entry.text for hit in reversed(hits)]
+        return rules.prompts.attempt(instructions, observation, notes)
+
+    attempt = await play_attempt(context, place, told)
+    return [attempt.row(context, place, parent=None, hits=hits, subgroup=subgroup)]
+
+
+def chosen(found: Sequence[MemoryHit], rules: Rules, drawn: float) -> Sequence[MemoryHit]:
+    """The entries that are shown; `drawn` in [0, 1) says whether the best gives its place to the next."""
+    if len(found) > 1 and drawn < rules.dropout:
+        found = [*found[1:], found[0]]
+    return found[: rules.top_k]
+
+
+def _drawn(context: EpisodeContext) -> float:
+    """A number in [0, 1) that follows from (run seed, iteration, task, sample)."""
+    identity = context.identity
+    origin = identity.provenance
+    return (
+        derive_seed(
+            origin.run_seed, origin.iteration, identity.task.task_id, identity.sample_index, "dropout"
+        )
+        / _SEEDS
+    )

@@ -1,0 +1,264 @@
+"""The stage in which the extractor reads an iteration's episodes and writes experience."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from erl_pipeline.environments.experience_format import (
+    EpisodeRecord,
+    ExperienceFormat,
+    ExperienceOperation,
+)
+from erl_pipeline.methods.complementary.artifacts import CALLS_FILE
+from erl_pipeline.methods.complementary.asking import (
+    Answer,
+    AskingSettings,
+    Extractor,
+    Question,
+    asking_settings,
+    experience_format,
+)
+from erl_pipeline.methods.complementary.settings import EXTRACTION, FIRST_ATTEMPT, ComplementaryConfig
+from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.stages.playing import MEMORY
+from erl_pipeline.stages.rollouts import RETRY_SECONDS, TRAJECTORIES, trajectory_files
+from erl_pipeline.stages.training import ROLLOUTS
+from storage.artifacts.recipe import derive_seed
+
+if TYPE_CHECKING:
+    from erl_pipeline.config.run import RunConfig
+    from erl_pipeline.plan.sources import Sources
+    from storage.tables.trajectories import Trajectory
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the extractor is asked of one episode. `lessons` are ids of the entries that the episode had, in
+    the order in which they are shown."""
+
+    request_id: str
+    episode: Trajectory
+    record: EpisodeRecord
+    lessons: tuple[str, ...]
+
+
+def requests_of(
+    trajectories: Sequence[Trajectory], texts: Mapping[str, str], artifact_id: str
+) -> Iterator[Request]:
+    """A request for every attempt that was played, whether it succeeded or not.
+
+    Args:
+        texts: entry id -> text, of all entries that attempts saw.
+        artifact_id: of the artifact that will hold the requests.
+    """
+    from erl_pipeline.episodes.rows import opening_messages
+    from storage.tables.trajectories import trajectory_id
+
+    for row in trajectories:
+        opening = opening_messages(row)
+        if row.role != FIRST_ATTEMPT or not opening or row.finish_reason.startswith("environment_"):
+            continue
+        lessons = tuple(reversed(row.memory_entry_ids))
+        record = EpisodeRecord(
+            opening=opening,
+            turns=json.loads(row.messages)[len(opening) :],
+            lessons=[texts[entry_id] for entry_id in lessons],
+            feedback=row.feedback,
+            reward=row.reward,
+        )
+        request_id = trajectory_id(artifact_id, row.task_id, row.sample_index, EXTRACTION, 0)
+        yield Request(request_id, row, record, lessons)
+
+
+def read_answer(
+    text: str, request: Request, prompts: ExperienceFormat, max_operations: int
+) -> Sequence[ExperienceOperation] | None:
+    """The operations of an answer; None where it is ill-formed, or has too many."""
+    operations = prompts.read_extraction(text, len(request.lessons))
+    return None if operations is None or len(operations) > max_operations else operations
+
+
+def call_row(
+    request: Request,
+    operations: Sequence[ExperienceOperation] | None,
+    extractor_version: str,
+    prompts: ExperienceFormat,
+) -> Mapping[str, Any]:
+    """The row of a request in the table of calls."""
+    row, done = request.episode, operations or ()
+    return {
+        "request_id": request.request_id,
+        "extractor_version": extractor_version,
+        "source_trajectory_id": row.trajectory_id,
+        "task_type": row.task_type,
+        "environment": row.environment,
+        "situation": prompts.situation(request.record),
+        "feedback": row.feedback,
+        "seen_entry_ids": list(request.lessons),
+        "parse_ok": operations is not None,
+        "operations": [each.operation for each in done],
+        "texts": [each.text for each in done],
+        "replaced_entry_ids": [[request.lessons[place] for place in each.lessons] for each in done],
+        "produced_entry_ids": [
+            "" if each.operation == "return" else _entry_id(request.request_id, place)
+            for place, each in enumerate(done)
+        ],
+    }
+
+
+def _entry_id(request_id: str, place: int) -> str:
+    return f"m-{request_id}" if place == 0 else f"m-{request_id}-{place}"
+
+
+def _slice(config: RunConfig, _sources: Sources) -> AskingSettings:
+    assert isinstance(config.method, ComplementaryConfig)
+    assert config.method.crl is not None
+    return asking_settings(config, config.method.crl.extractor.max_tokens)
+
+
+def _compute(call: StageCall[AskingSettings]) -> StageResult:
+    """Ask of every episode; write the answers as trajectories, and what they say as a table."""
+    from erl_pipeline.methods.complementary.tables import EXTRACTOR_CALLS
+    from storage.tables.parquet import write_rows
+    from storage.tables.trajectories import read_trajectories, write_trajectories
+
+    settings = call.settings
+    attempts = read_trajectories(trajectory_files(call.inputs[ROLLOUTS], call.resources.store))
+    requests = list(requests_of(attempts, _texts(call, attempts), call.artifact_id))
+    prompts = experience_format(settings)
+    extractor = Extractor(call, settings)
+    call.progress.begin(len(requests), "requests")
+    answers = extractor.ask(
+        [
+            Question(request.request_id, prompts.extraction(request.record), _seed(call, request.episode))
+            for request in requests
+        ]
+    )
+    call.progress.advance(len(requests))
+    trajectories: list[Trajectory] = []
+    calls: list[Mapping[str, Any]] = []
+    for request, answer in zip(requests, answers, strict=True):
+        if answer is None:
+            continue
+        operations = read_answer(answer.text, request, prompts, settings.max_operations)
+        trajectories.append(_trajectory(call, extractor, request, answer, operations))
+        calls.append(call_row(request, operations, extractor.version, prompts))
+    write_trajectories(call.folder / TRAJECTORIES, trajectories)
+    write_rows(call.folder / CALLS_FILE, calls, EXTRACTOR_CALLS)
+    counts = _counts(requests, calls)
+    return StageResult(
+        counters={
+            **counts,
+            "requests_without_room": answers.count(None),
+            "episodes_left_out": sum(row.role == FIRST_ATTEMPT for row in attempts) - len(requests),
+            "generated_tokens": sum(sum(row.response_mask) for row in trajectories),
+        },
+        metrics=_shares(counts),
+        rows={TRAJECTORIES: len(trajectories), CALLS_FILE: len(calls)},
+        policy_version=extractor.version,
+        determinism=extractor.determinism,
+    )
+
+
+def _texts(call: StageCall[AskingSettings], attempts: Sequence[Trajectory]) -> dict[str, str]:
+    """Texts of the entries that attempts saw, by id."""
+    if MEMORY not in call.inputs:
+        return {}
+    memory = call.resources.memory(call.settings.embedding_model)
+    view = memory.at(call.inputs[MEMORY].manifest.artifact_id)
+    seen = sorted({entry_id for row in attempts for entry_id in row.memory_entry_ids})
+    return {entry_id: entry.text for entry_id, entry in view.get(seen).items()}
+
+
+def _seed(call: StageCall[AskingSettings], row: Trajectory) -> int:
+    return derive_seed(call.seed, row.iteration, row.task_id, row.sample_index, EXTRACTION)
+
+
+def _trajectory(
+    call: StageCall[AskingSettings],
+    extractor: Extractor,
+    request: Request,
+    answer: Answer,
+    operations: Sequence[ExperienceOperation] | None,
+) -> Trajectory:
+    """The answer as a sequence that can be trained. Its worth is known later, see `credit_experience`, so its
+    reward stays 0."""
+    from erl_pipeline.episodes.rows import group_id
+    from storage.tables.trajectories import Trajectory
+
+    row, dialogue = request.episode, answer.dialogue
+    written = [each.text for each in operations or () if each.text]
+    return Trajectory(
+        trajectory_id=request.request_id,
+        episode_id=row.episode_id,
+        parent_trajectory_id=row.trajectory_id,
+        iteration=row.iteration,
+        task_id=row.task_id,
+        task_type=row.task_type,
+        environment=row.environment,
+        role=EXTRACTION,
+        revision_index=0,
+        sample_index=row.sample_index,
+        group_id=group_id(row.iteration, row.task_id, EXTRACTION, 0),
+        subgroup=None,
+        prompt_token_ids=dialogue.prompt_token_ids,
+        response_token_ids=tuple(dialogue.response_token_ids),
+        response_mask=tuple(dialogue.response_mask),
+        behaviour_logprobs=tuple(dialogue.behaviour_logprobs),
+        temperature=call.settings.temperature,
+        policy_version=extractor.version,
+        tokenizer_digest=extractor.tokenizer_digest,
+        reward=0.0,
+        success=False,
+        finish_reason="ill_formed" if operations is None else answer.generation.finish_reason,
+        truncated=dialogue.truncated,
+        feedback=row.feedback,
+        messages=json.dumps(dialogue.messages, ensure_ascii=False),
+        # Which entries it was shown stands in the table of calls: the memory was not searched for it.
+        memory_version="",
+        memory_entry_ids=(),
+        seed=_seed(call, row),
+        task_payload=row.task_payload,
+        text="\n".join(written) if operations is not None else None,
+    )
+
+
+def _counts(requests: Sequence[Request], calls: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    done = Counter(name for row in calls for name in row["operations"])
+    lessons = {request.request_id: set(request.record.lessons) for request in requests}
+    return {
+        "requests": len(calls),
+        "parse_failures": sum(not row["parse_ok"] for row in calls),
+        **{f"operations_{name}": done[name] for name in ("add", "update", "return")},
+        "texts": sum(bool(text) for row in calls for text in row["texts"]),
+        "copies": sum(text in lessons[row["request_id"]] for row in calls for text in row["texts"] if text),
+    }
+
+
+def _shares(counts: Mapping[str, int]) -> dict[str, float]:
+    """Shares of the operations, of ill-formed answers, and of texts that are copies of a lesson."""
+    names = ("add", "update", "return")
+    done = sum(counts[f"operations_{name}"] for name in names)
+    shares = {f"share_{name}": counts[f"operations_{name}"] / done for name in names if done}
+    if counts["requests"]:
+        shares["parse_failure_rate"] = counts["parse_failures"] / counts["requests"]
+    if counts["texts"]:
+        shares["copy_rate"] = counts["copies"] / counts["texts"]
+    return shares
+
+
+EXTRACT_EXPERIENCE = Stage(
+    name="extract_experience",
+    version=1,
+    output="trajectories",
+    settings=AskingSettings,
+    compute=_compute,
+    slice=_slice,
+    code=("environment", "method"),
+    needs="device",
+    retry_seconds=RETRY_SECONDS,
+)

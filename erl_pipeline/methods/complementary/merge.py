@@ -1,0 +1,205 @@
+"""The stage in which the extractor merges what the memory holds; one version, one commit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from erl_pipeline.config.memory import KeepSettings
+from erl_pipeline.methods.complementary.asking import (
+    Answer,
+    AskingSettings,
+    Extractor,
+    Question,
+    asking_settings,
+    experience_format,
+)
+from erl_pipeline.methods.complementary.settings import MERGE, ComplementaryConfig, keep_settings
+from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.stages.playing import MEMORY
+from erl_pipeline.stages.rollouts import RETRY_SECONDS, TRAJECTORIES
+from storage.artifacts.recipe import derive_seed
+
+if TYPE_CHECKING:
+    from erl_pipeline.config.run import RunConfig
+    from erl_pipeline.methods.complementary.merging import Scope
+    from erl_pipeline.plan.sources import Sources
+    from storage.memory.view import MemoryView
+    from storage.tables.trajectories import Trajectory
+
+
+class MergeSettings(AskingSettings):
+    """What a merge follows from, beside the extractor and the memory."""
+
+    keep: KeepSettings
+    key: Literal["text", "situation"]
+    chunk: int
+
+
+def _slice(config: RunConfig, _sources: Sources) -> MergeSettings:
+    assert isinstance(config.method, ComplementaryConfig)
+    crl = config.method.crl
+    assert crl is not None
+    asking = asking_settings(config, crl.extractor.max_merge_tokens)
+    return MergeSettings(
+        **{name: getattr(asking, name) for name in AskingSettings.model_fields},
+        keep=keep_settings(crl),
+        key=crl.key,
+        chunk=crl.merge_chunk,
+    )
+
+
+def _compute(call: StageCall[MergeSettings]) -> StageResult:
+    """Merge the entries of each task type; task types go in step, so that their requests are answered at the
+    same time."""
+    from erl_pipeline.methods.complementary.merging import merged_entries, replaced_in
+    from storage.memory.changes import plan_change, write_change
+    from storage.memory.selection import MemoryLimits
+    from storage.tables.trajectories import write_trajectories
+
+    settings, iteration = call.settings, call.index["iteration"]
+    memory = call.resources.memory(settings.keep.embedding_model)
+    view = memory.at(call.inputs[MEMORY].manifest.artifact_id)
+    scopes = _scopes(view, settings.chunk)
+    extractor = Extractor(call, settings)
+    rows = _merge(call, extractor, scopes)
+    change = plan_change(
+        view,
+        [
+            entry
+            for scope in scopes.values()
+            for entry in merged_entries(scope, settings.key, iteration, call.artifact_id, extractor.version)
+        ],
+        (),
+        MemoryLimits(),
+        memory.embedder,
+        iteration=iteration,
+        version=call.artifact_id,
+        replaced={entry: how for scope in scopes.values() for entry, how in replaced_in(scope).items()},
+    )
+    files = write_change(call.folder, change, memory.embedder)
+    write_trajectories(call.folder / TRAJECTORIES, rows)
+    return StageResult(
+        counters={
+            **change.counters,
+            "requests": len(rows),
+            "parse_failures": sum(row.text is None for row in rows),
+            "generated_tokens": sum(sum(row.response_mask) for row in rows),
+        },
+        rows={**files, TRAJECTORIES: len(rows)},
+        policy_version=extractor.version,
+        memory_version=call.artifact_id,
+        determinism=extractor.determinism,
+    )
+
+
+def _scopes(view: MemoryView, chunk: int) -> dict[str, Scope]:
+    """Task type -> its entries, the oldest first; where there are two or more."""
+    from erl_pipeline.methods.complementary.merging import Scope
+
+    by_type: dict[str, list[str]] = {}
+    for entry_id, task_type in view.entries().select("entry_id", "task_type").iter_rows():
+        by_type.setdefault(task_type, []).append(entry_id)
+    scopes = {}
+    for task_type, entry_ids in sorted(by_type.items()):
+        if len(entry_ids) > 1:
+            entries = sorted(view.get(entry_ids).values(), key=lambda each: (each.iteration, each.entry_id))
+            scopes[task_type] = Scope(entries, chunk)
+    return scopes
+
+
+def _merge(
+    call: StageCall[MergeSettings], extractor: Extractor, scopes: dict[str, Scope]
+) -> list[Trajectory]:
+    """Ask until all scopes are through; the answers as sequences that can be trained."""
+    from storage.tables.trajectories import trajectory_id
+
+    prompts = experience_format(call.settings)
+    chunks = [-(-len(scope.entries) // scope.chunk) for scope in scopes.values()]
+    call.progress.begin(sum(chunks), "chunks")
+    rows: list[Trajectory] = []
+    for number in range(max(chunks, default=0)):
+        call.progress.raise_if_stopped()
+        asked = [(task_type, scope) for task_type, scope in scopes.items() if scope.shown]
+        questions = [
+            Question(
+                trajectory_id(call.artifact_id, task_type, number, MERGE, 0),
+                prompts.merging([item.text for item in scope.shown]),
+                derive_seed(call.seed, call.index["iteration"], task_type, number, MERGE),
+            )
+            for task_type, scope in asked
+        ]
+        for (task_type, scope), question, answer in zip(
+            asked, questions, extractor.ask(questions), strict=True
+        ):
+            texts = None if answer is None else prompts.read_merging(answer.text)
+            environment = scope.entries[0].environment or ""
+            scope.answer(texts, question.request_id)
+            if answer is not None:
+                rows.append(
+                    _trajectory(call, extractor, question, answer, texts, (task_type, environment, number))
+                )
+        call.progress.advance(len(asked))
+    return rows
+
+
+def _trajectory(
+    call: StageCall[MergeSettings],
+    extractor: Extractor,
+    question: Question,
+    answer: Answer,
+    texts: Sequence[str] | None,
+    place: tuple[str, str, int],
+) -> Trajectory:
+    """One answer. It belongs to no task; its task id names the task type."""
+    from erl_pipeline.episodes.rows import group_id
+    from storage.tables.trajectories import Trajectory
+
+    (task_type, environment, number), dialogue = place, answer.dialogue
+    iteration = call.index["iteration"]
+    return Trajectory(
+        trajectory_id=question.request_id,
+        episode_id=question.request_id,
+        parent_trajectory_id=None,
+        iteration=iteration,
+        task_id=f"{MERGE}/{task_type}",
+        task_type=task_type,
+        environment=environment,
+        role=MERGE,
+        revision_index=0,
+        sample_index=number,
+        group_id=group_id(iteration, f"{MERGE}/{task_type}", MERGE, 0),
+        subgroup=None,
+        prompt_token_ids=dialogue.prompt_token_ids,
+        response_token_ids=tuple(dialogue.response_token_ids),
+        response_mask=tuple(dialogue.response_mask),
+        behaviour_logprobs=tuple(dialogue.behaviour_logprobs),
+        temperature=call.settings.temperature,
+        policy_version=extractor.version,
+        tokenizer_digest=extractor.tokenizer_digest,
+        reward=0.0,
+        success=False,
+        finish_reason="ill_formed" if texts is None else answer.generation.finish_reason,
+        truncated=dialogue.truncated,
+        feedback="",
+        messages=json.dumps(dialogue.messages, ensure_ascii=False),
+        memory_version="",
+        memory_entry_ids=(),
+        seed=question.seed,
+        task_payload="{}",
+        text=None if texts is None else "\n".join(texts),
+    )
+
+
+MERGE_EXPERIENCE = Stage(
+    name="merge_experience",
+    version=1,
+    output="memory",
+    settings=MergeSettings,
+    compute=_compute,
+    slice=_slice,
+    code=("environment", "method"),
+    needs="device",
+    retry_seconds=RETRY_SECONDS,
+)

@@ -1,0 +1,186 @@
+"""The plan of an iteration of Complementary RL."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from erl_pipeline.config.objective import RoleObjective
+from erl_pipeline.config.policy import PretrainedPolicyConfig
+from erl_pipeline.methods.complementary.artifacts import CALLS, CREDIT, MERGED, SCORES
+from erl_pipeline.methods.complementary.bootstrap import COLD_START_EXTRACTOR, COPY_EXTRACTOR
+from erl_pipeline.methods.complementary.credit import CREDIT_EXPERIENCE, CreditSettings
+from erl_pipeline.methods.complementary.evaluate import EVALUATE_WITH_EXPERIENCE
+from erl_pipeline.methods.complementary.extract import EXTRACT_EXPERIENCE
+from erl_pipeline.methods.complementary.index import INDEX_EXPERIENCE, IndexExperienceSettings
+from erl_pipeline.methods.complementary.merge import MERGE_EXPERIENCE
+from erl_pipeline.methods.complementary.score import SCORE_EXPERIENCE
+from erl_pipeline.methods.complementary.settings import (
+    EXTRACTOR,
+    FIRST_ATTEMPT,
+    ComplementaryConfig,
+    CrlExperienceConfig,
+    WeightsExperienceConfig,
+    keep_settings,
+)
+from erl_pipeline.methods.complementary.update_extractor import UPDATE_EXTRACTOR
+from erl_pipeline.methods.complementary.weighted_update import WEIGHTED_UPDATE
+from erl_pipeline.plan.plan import POLICY, RunState
+from erl_pipeline.plan.planner import Planner
+from erl_pipeline.stages.bootstrap import PretrainedSettings
+from erl_pipeline.stages.forget_memory import plan_forgetting
+from erl_pipeline.stages.playing import MEMORY, TASKS
+from erl_pipeline.stages.rollouts import plan_shards
+from erl_pipeline.stages.training import ROLLOUTS, plan_training
+from erl_pipeline.stages.update_policy import REFERENCE, UPDATE_POLICY, plan_update
+from storage.artifacts.recipe import derive_seed
+
+
+def plan_beginning(planner: Planner, state: RunState) -> RunState:
+    """The extractor: a cold start of its own for the tiny policy, else a model of its own or the policy's."""
+    crl = _settings(planner).crl
+    if crl is None:
+        return state
+    policy = planner.config.policy
+    if not isinstance(policy, PretrainedPolicyConfig):
+        seed = (crl.extractor.cold_start or policy.cold_start).seed
+        chosen = planner.config.seed if seed == "run" else seed
+        first, base = planner.add(COLD_START_EXTRACTOR, {}, iteration=None, seed=chosen), None
+    elif crl.extractor.model is None:
+        first, base = state.models[POLICY], state.bases.get(POLICY)
+    else:
+        weights = planner.sources.models[crl.extractor.model]
+        settings = PretrainedSettings(weights=weights, dtype=policy.dtype)
+        first = planner.add(COPY_EXTRACTOR, {}, iteration=None, settings=settings)
+        base = None if policy.lora is None else first
+    return replace(
+        state,
+        models={**state.models, EXTRACTOR: first},
+        initial={**state.initial, EXTRACTOR: first},
+        bases=state.bases if base is None else {**state.bases, EXTRACTOR: base},
+    )
+
+
+def plan_rollouts(planner: Planner, state: RunState, iteration: int) -> str:
+    """Attempts at the tasks drawn for this iteration; guided ones see the memory that the state names."""
+    return plan_shards(planner, state, iteration, memory=state.memories.get(MEMORY))
+
+
+def plan_learning(
+    planner: Planner, state: RunState, iteration: int, rollouts: str, *, remember: bool
+) -> RunState:
+    """Extract, index, credit, update the extractor, merge; then update the policy. With the variant
+    `weights`: score, then update."""
+    settings = _settings(planner)
+    if isinstance(settings.experience, WeightsExperienceConfig):
+        return _plan_weighted(planner, state, iteration, rollouts, remember=remember)
+    crl = settings.crl
+    warming_up = False
+    if remember and crl is not None:
+        state = _plan_experience(planner, state, iteration, rollouts, crl)
+        warming_up = iteration <= crl.warmup_iterations
+    return _plan_policy(planner, state, iteration, rollouts, held=warming_up)
+
+
+def plan_evaluation(planner: Planner, state: RunState, iteration: int, *, last: bool) -> None:
+    """Held-out attempts that see the newest experience."""
+    crl = _settings(planner).crl
+    if crl is None or not crl.evaluate or MEMORY not in state.memories:
+        return
+    if planner.evaluation_due(
+        EVALUATE_WITH_EXPERIENCE, iteration, last=last, every=planner.config.evaluation.every
+    ):
+        inputs = {**state.model_inputs(POLICY), TASKS: state.tasks, MEMORY: state.memories[MEMORY]}
+        planner.add(
+            EVALUATE_WITH_EXPERIENCE,
+            inputs,
+            iteration=iteration,
+            seed=derive_seed(planner.config.seed, EVALUATE_WITH_EXPERIENCE.name),
+            index={"iteration": iteration},
+        )
+
+
+def _plan_experience(
+    planner: Planner, state: RunState, iteration: int, rollouts: str, crl: CrlExperienceConfig
+) -> RunState:
+    index = {"iteration": iteration}
+    seen = {MEMORY: state.memories[MEMORY]} if MEMORY in state.memories else {}
+    calls = planner.add(
+        EXTRACT_EXPERIENCE,
+        {**state.model_inputs(EXTRACTOR), ROLLOUTS: rollouts, **seen},
+        iteration=iteration,
+        seed=planner.config.seed,
+        index=index,
+    )
+    memory = planner.add(
+        INDEX_EXPERIENCE,
+        {ROLLOUTS: rollouts, CALLS: calls, **seen},
+        iteration=iteration,
+        settings=planner.shared(IndexExperienceSettings(keep=keep_settings(crl), key=crl.key)),
+        index=index,
+    )
+    memory = plan_forgetting(planner, memory, iteration)
+    before = {name: state.memories[name] for name in (CREDIT, MERGED) if name in state.memories}
+    credit = planner.add(
+        CREDIT_EXPERIENCE,
+        {ROLLOUTS: rollouts, CALLS: calls, **seen, **before},
+        iteration=iteration,
+        settings=planner.shared(
+            CreditSettings(
+                embedding_model=crl.embedding_model,
+                batch=crl.extractor.batch if crl.extractor.train else None,
+                credit_per=crl.extractor.credit_per,
+            )
+        ),
+    )
+    stores = {name: version for name, version in state.memories.items() if name != MERGED}
+    state = replace(state, memories={**stores, MEMORY: memory, CREDIT: credit})
+    if crl.extractor.train:
+        state = plan_training(planner, state, iteration, UPDATE_EXTRACTOR, {CREDIT: credit}, EXTRACTOR)
+    if crl.merge_every is not None and iteration % crl.merge_every == 0:
+        merged = planner.add(
+            MERGE_EXPERIENCE,
+            {**state.model_inputs(EXTRACTOR), MEMORY: memory},
+            iteration=iteration,
+            seed=planner.config.seed,
+            index=index,
+        )
+        state = replace(state, memories={**state.memories, MEMORY: merged, MERGED: merged})
+    return state
+
+
+def _plan_policy(planner: Planner, state: RunState, iteration: int, rollouts: str, *, held: bool) -> RunState:
+    """Update the policy; while it is `held`, its attempts have no weight, and it stays as it is."""
+    if not held:
+        return plan_update(planner, state, iteration, rollouts)
+    settings = planner.settings(UPDATE_POLICY)
+    objective = settings.objective.model_copy(
+        update={"roles": {FIRST_ATTEMPT: RoleObjective(weight=0.0)}, "kl_coefficient": 0.0}
+    )
+    without = planner.shared(settings.model_copy(update={"objective": objective}))
+    return plan_training(planner, state, iteration, UPDATE_POLICY, {ROLLOUTS: rollouts}, POLICY, without)
+
+
+def _plan_weighted(
+    planner: Planner, state: RunState, iteration: int, rollouts: str, *, remember: bool
+) -> RunState:
+    if not remember:
+        return plan_update(planner, state, iteration, rollouts)
+    before = {SCORES: state.memories[SCORES]} if SCORES in state.memories else {}
+    scores = planner.add(
+        SCORE_EXPERIENCE,
+        {**state.model_inputs(POLICY), ROLLOUTS: rollouts, **before},
+        iteration=iteration,
+        seed=planner.config.seed,
+        index={"iteration": iteration},
+    )
+    state = replace(state, memories={**state.memories, SCORES: scores})
+    inputs = {ROLLOUTS: rollouts, SCORES: scores}
+    if planner.config.objective.needs_reference:
+        inputs[REFERENCE] = state.initial[POLICY]
+    return plan_training(planner, state, iteration, WEIGHTED_UPDATE, inputs, POLICY)
+
+
+def _settings(planner: Planner) -> ComplementaryConfig:
+    settings = planner.config.method
+    assert isinstance(settings, ComplementaryConfig)
+    return settings

@@ -1,0 +1,66 @@
+"""The method's own tables: what the extractor was asked and did, what entries and trajectories were worth."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from storage.tables.parquet import TableFormat
+
+EXTRACTOR_CALLS = TableFormat(
+    name="extractor_calls",
+    version=1,
+    schema=pa.schema(
+        [
+            pa.field("request_id", pa.string(), nullable=False),  # also the trajectory with its tokens
+            pa.field("extractor_version", pa.string(), nullable=False),
+            pa.field("source_trajectory_id", pa.string(), nullable=False),  # the episode that was read
+            pa.field("task_type", pa.string(), nullable=False),
+            pa.field("environment", pa.string(), nullable=False),
+            pa.field("situation", pa.string(), nullable=False),  # the task as it was told, without lessons
+            pa.field("feedback", pa.string(), nullable=False),
+            pa.field("seen_entry_ids", pa.list_(pa.string()), nullable=False),
+            pa.field("parse_ok", pa.bool_(), nullable=False),
+            pa.field("operations", pa.list_(pa.string()), nullable=False),
+            pa.field("texts", pa.list_(pa.string()), nullable=False),  # as many; empty for `return`
+            pa.field("replaced_entry_ids", pa.list_(pa.list_(pa.string())), nullable=False),  # as many
+            pa.field("produced_entry_ids", pa.list_(pa.string()), nullable=False),  # as many; "" for `return`
+        ]
+    ),
+    dictionary=("extractor_version", "task_type", "environment", "situation", "feedback"),
+)
+"""One row for each request. An id in `produced_entry_ids` is that of an entry if the memory did not have the
+text; else the entry with that text stands for it."""
+
+CREDITS = TableFormat(
+    name="credits",
+    version=1,
+    schema=pa.schema(
+        [
+            pa.field("entry_id", pa.string(), nullable=False),
+            pa.field("request_id", pa.string(), nullable=False),  # the request that first wrote its text
+            pa.field("trajectory_id", pa.string(), nullable=False),  # the attempt that saw it
+            pa.field("iteration", pa.int32(), nullable=False),
+            pa.field("policy_version", pa.string(), nullable=False),  # that of the attempt
+            pa.field("reward", pa.float64(), nullable=False),  # 1 where the attempt succeeded, else -1
+            pa.field("free_mean", pa.float64()),  # mean reward of the free attempts at the task; null: none
+        ]
+    ),
+    dictionary=("entry_id", "request_id", "policy_version"),
+)
+"""One row for each entry in the prompt of a guided attempt."""
+
+EXPERIENCE_SCORES = TableFormat(
+    name="experience_scores",
+    version=1,
+    schema=pa.schema(
+        [
+            pa.field("trajectory_id", pa.string(), nullable=False),
+            pa.field("weight", pa.float64(), nullable=False),
+            pa.field("label", pa.float64()),  # null: not told yet
+            pa.field("mean_logprob_then", pa.float64(), nullable=False),  # nats a token, when it was sampled
+            pa.field("mean_logprob_now", pa.float64()),  # under the policy of the artifact
+            pa.field("advantage", pa.float64()),  # of those that are trained again
+        ]
+    ),
+)
+"""One row for each trajectory that an iteration has scored: its own, and stored ones."""

@@ -1,0 +1,90 @@
+"""The stage that trains the extractor on what its entries were worth (CISPO, arXiv 2603.17621, eq. 3)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from erl_pipeline.config.objective import ObjectiveConfig
+from erl_pipeline.config.optimizer import UpdateConfig
+from erl_pipeline.methods.complementary.artifacts import CREDIT
+from erl_pipeline.methods.complementary.settings import ComplementaryConfig
+from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.stages.rollouts import TRAJECTORIES
+from erl_pipeline.stages.training import (
+    TrainingSettings,
+    count_steps,
+    open_trainer,
+    training_result,
+    training_settings,
+)
+from erl_pipeline.stages.training_record import reinforcement_rows
+from erl_pipeline.trainers.interface import Reinforcement
+from erl_pipeline.trainers.sequences import trajectory_sequence
+
+if TYPE_CHECKING:
+    from erl_pipeline.config.run import RunConfig
+    from erl_pipeline.plan.sources import Sources
+
+
+class ExtractorUpdateSettings(TrainingSettings):
+    """What an update of the extractor reads of the configuration."""
+
+    objective: ObjectiveConfig
+    update: UpdateConfig
+
+
+def extractor_objective(clip: float) -> ObjectiveConfig:
+    """The mean over all tokens of the batch of -sg(clip(ratio)) A log p, the ratio taken against the
+    log-probabilities that were stored; no KL term, no entropy bonus."""
+    return ObjectiveConfig(surrogate="cispo", clip_low=clip, clip_high=clip, loss_normalization="token_mean")
+
+
+def batch_advantages(rewards: Sequence[float]) -> list[float]:
+    """Rewards less their mean over the batch; not divided by anything (arXiv 2603.17621, section 3.3)."""
+    mean = math.fsum(rewards) / len(rewards) if rewards else 0.0
+    return [reward - mean for reward in rewards]
+
+
+def _slice(config: RunConfig, _sources: Sources) -> ExtractorUpdateSettings:
+    assert isinstance(config.method, ComplementaryConfig)
+    assert config.method.crl is not None
+    extractor = config.method.crl.extractor
+    return ExtractorUpdateSettings(
+        objective=extractor_objective(extractor.clip),
+        # One step for each batch, as in the paper and the code.
+        update=config.update.model_copy(update={"epochs": 1, "minibatches": 1}),
+        **{**training_settings(config), "optimizer": extractor.optimizer or config.optimizer},
+    )
+
+
+def _compute(call: StageCall[ExtractorUpdateSettings]) -> StageResult:
+    """Train on the batch that comes with the credits; without one the checkpoint is carried over."""
+    from storage.tables.trajectories import read_trajectories
+
+    settings = call.settings
+    rows = read_trajectories([call.inputs[CREDIT].path(TRAJECTORIES)])
+    advantages = batch_advantages([row.reward for row in rows])
+    sequences = [trajectory_sequence(row, advantage) for row, advantage in zip(rows, advantages, strict=True)]
+    trainer = open_trainer(call)
+    work = Reinforcement(
+        sequences=sequences, objective=settings.objective, update=settings.update, seed=call.seed
+    )
+    metrics = trainer.reinforce(work, count_steps(call, settings.update.optimizer_steps))
+    record = reinforcement_rows(rows, sequences, metrics.records)
+    return training_result(
+        call, trainer, metrics, record, {"requests_trained": len({row.parent_trajectory_id for row in rows})}
+    )
+
+
+UPDATE_EXTRACTOR = Stage(
+    name="update_extractor",
+    version=1,
+    output="checkpoint",
+    settings=ExtractorUpdateSettings,
+    compute=_compute,
+    slice=_slice,
+    code=("trainer", "method"),
+    needs="device",
+)
