@@ -200,3 +200,36 @@ def write_training_store(uri: str) -> TrainingStore:
 
 
 NO_REWARD = {"reward": None, "success": None}
+
+
+def write_replay(made: TrainingStore) -> None:
+    """Iteration 3 of run `run`: an update on one fresh attempt, `third`, and on `copy`, the replayed second
+    attempt of iteration 1, which came out of a store of experience."""
+    third = {"trajectory_id": "third", "episode_id": "episode-3", "task_id": "t3", "iteration": 3}
+    copy = {"trajectory_id": "copy", "role": "replay", "reward": 1.0, "success": True}
+    made.commit(
+        "shard-3",
+        "trajectories",
+        3,
+        inputs={"checkpoint": "update-2"},
+        write=trajectories({**third, "says": "down"}),
+    )
+    counts = {"first_attempt_count": 1, "first_attempt_successes": 0}
+    made.commit("rollouts-3", "rollouts", 3, inputs={"shard-0000": "shard-3"}, **counts)
+    made.commit("experience", "experience", 2, inputs={"rollouts": "rollouts"})
+    made.commit(
+        "replay-3",
+        "replay",
+        3,
+        inputs={"checkpoint": "update-2", "experience": "experience"},
+        write=trajectories({**copy, "parent_trajectory_id": "second", "says": "right"}),
+    )
+    made.commit(
+        "update-3",
+        "checkpoint",
+        3,
+        inputs={"checkpoint": "update-2", "rollouts": "rollouts-3", "replay": "replay-3"},
+        write=record({**third, "advantage": -0.25}, {**copy, "advantage": 0.25}),
+        sequences=2,
+        trained_tokens=6,
+    )

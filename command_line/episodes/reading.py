@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -10,6 +10,7 @@ from typing import Any, Literal
 import polars as pl
 
 from storage.artifacts.manifest import Manifest
+from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
 from storage.lineage.trained_on import record_file
@@ -22,6 +23,8 @@ from storage.tables.trajectories import TRAJECTORIES, scan_trajectories
 Outcome = Literal["solved", "helped", "failed"]
 """`solved` at the first attempt, `helped`: at a later one, or `failed`."""
 
+_EPISODES: tuple[ArtifactKind, ...] = ("trajectories", "evaluation")
+_REPLAYED: tuple[ArtifactKind, ...] = ("replay",)
 _EXAMPLES = 5
 _FILE = "file"
 _SHOWN = (
@@ -63,11 +66,19 @@ class EpisodeFilter:
     text: str | None = None
 
 
-def trajectory_paths(store: ArtifactStore, manifests: Iterable[Manifest]) -> dict[Path, Manifest]:
-    """The Parquet files of trajectories of artifacts, verified, and the artifact of each."""
+def trajectory_paths(
+    store: ArtifactStore,
+    manifests: Iterable[Manifest],
+    kinds: Collection[ArtifactKind] = _EPISODES,
+) -> dict[Path, Manifest]:
+    """The Parquet files of trajectories of artifacts of these kinds, verified, and the artifact of each.
+
+    What is replayed is left out by default: it repeats trajectories of other artifacts.
+    """
     return {
         store.open_found(manifest).rows_path(entry.path): manifest
         for manifest in manifests
+        if manifest.kind in kinds
         for entry in manifest.files
         if entry.table == TRAJECTORIES.name
     }
@@ -135,17 +146,23 @@ def find_episode(paths: dict[Path, Manifest], identifier: str) -> tuple[list[dic
     if len(ids) > 1:
         some = ", ".join(ids.head(_EXAMPLES))
         raise InputError(f"{len(ids)} episodes begin with {identifier!r}: {some}. Give more of the id.")
-    # A copy in another artifact, such as a replayed one, says the same.
+    # Where two artifacts hold it, they say the same.
     path = Path(found.filter(pl.col("episode_id") == ids[0])[_FILE][0])
     rows = scan_trajectories([path]).filter(pl.col("episode_id") == ids[0]).select(_SHOWN).collect()
     return rows.to_dicts(), paths[path]
 
 
 def episode_training(
-    store: ArtifactStore, manifests: Iterable[Manifest], episode_id: str
+    store: ArtifactStore, manifests: Sequence[Manifest], episode_id: str
 ) -> dict[str, list[dict[str, Any]]]:
     """What updates did with the trajectories of an episode: trajectory id -> rows of training records, with
-    the `checkpoint`, `stage` and `run` that they belong to, the earliest first."""
+    the `checkpoint`, `stage` and `run` that they belong to, the earliest first.
+
+    What was done with a trajectory when it was replayed is among the rows of the trajectory itself.
+    """
+    replays = list(trajectory_paths(store, manifests, _REPLAYED))
+    copies = scan_trajectories(replays).filter(pl.col("episode_id") == episode_id)
+    originals = dict(copies.select("trajectory_id", "parent_trajectory_id").collect().iter_rows())
     files = {
         str(store.open_file(manifest, name)): manifest
         for manifest in manifests
@@ -161,7 +178,8 @@ def episode_training(
             "run": manifest.run,
             "trained_in": manifest.iteration,
         }
-        found.setdefault(row["trajectory_id"], []).append({**made, **row})
+        trajectory_id = originals.get(row["trajectory_id"], row["trajectory_id"])
+        found.setdefault(trajectory_id, []).append({**made, **row})
     for each in found.values():
         each.sort(key=lambda row: (row["trained_in"] or 0, row["run"], row["kind"]))
     return found

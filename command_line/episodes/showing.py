@@ -57,7 +57,7 @@ def print_episode(
         console.print(Rule(_heading(part, row), align="left", style="dim"))
         _print_part(console, part, row, prompts)
         for record in training.get(row["trajectory_id"], ()):
-            console.print(_training_line(record))
+            console.print(_training_line(record, row["role"]))
 
 
 def _heading(part: EpisodePart, row: Mapping[str, Any]) -> Text:
@@ -88,7 +88,7 @@ def _print_part(console: Console, part: EpisodePart, row: Mapping[str, Any], pro
         console.print(_labelled("feedback", part.feedback))
 
 
-def _training_line(record: Mapping[str, Any]) -> Text:
+def _training_line(record: Mapping[str, Any], role: str) -> Text:
     by = f"{record['stage']} {record['checkpoint'][:12]} of run {record['run']}"
     said = [] if record["advantage"] is None else [f"advantage {record['advantage']:.3g}"]
     if record["not_trained"] is not None:
@@ -97,7 +97,9 @@ def _training_line(record: Mapping[str, Any]) -> Text:
         said.append(f"weight {record['weight']:.3g}")
     said.append(f"{record['trained_tokens']} tokens")
     said += [f"{label} {record[name]:.3g}" for name, label in _MEASURED if record[name] is not None]
-    label = "distilled" if record["kind"] == SUPERVISED else "trained"
+    label = "fine-tuned" if record["kind"] == SUPERVISED else "trained"
+    if record["role"] != role:
+        label = f"{label} as {record['role'].replace('_', ' ')}"
     return _labelled(label, f"{', '.join(said)}; {by}", "green")
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.command_line.invoke import FinishedRun, Result, invoke
-from tests.training_stores import TrainingStore, write_training_store
+from tests.training_stores import TrainingStore, write_replay, write_training_store
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +58,7 @@ def test_an_episode_is_shown_with_what_was_trained_and_why_the_rest_was_not(made
     update, tuned = made.ids["update"][:12], made.ids["tuned"][:12]
     assert f"not trained: zero_advantage, advantage 0; update {update} of run run" in lines
     assert f"trained: advantage 0.5, 3 tokens, loss -0.25; update {update} of run run" in lines
-    assert f"distilled: 3 tokens; tuned {tuned} of run run" in lines
+    assert f"fine-tuned as distilled: 3 tokens; tuned {tuned} of run run" in lines
     order = [lines.index(line) for line in ("policy: left", "text: go right", "policy: right")]
     assert order == sorted(order)
     assert "prompt: right?" not in lines
@@ -77,6 +79,19 @@ def test_an_episode_is_given_whole_to_programs(made: TrainingStore) -> None:
     assert sorted(row["run"] for row in other) == ["offline", "run"]
     alone = episodes(made, "show", "episode-2", "--run", "offline", "--json").json["trajectories"][0]
     assert [row["run"] for row in alone["training"]] == ["offline"]
+
+
+def test_a_replayed_trajectory_is_no_episode_and_its_training_is_shown_with_the_trajectory(
+    tmp_path: Path,
+) -> None:
+    made = write_training_store(str(tmp_path / "store"))
+    write_replay(made)
+    assert len(episodes(made, "list", "run", "--json").json["shown"]) == 3
+    lines = [line.strip() for line in episodes(made, "show", "episode").output.splitlines()]
+    update = made.ids["update-3"][:12]
+    assert f"trained as replay: advantage 0.25, 3 tokens; update {update} of run run" in lines
+    found = episodes(made, "show", "episode", "--json").json["trajectories"]
+    assert [len(row["training"]) for row in found] == [1, 1, 3]
 
 
 def test_any_episode_of_a_trained_run_can_be_read(finished: FinishedRun) -> None:

@@ -5,7 +5,15 @@ from pathlib import Path
 import pytest
 
 from erl_pipeline.evaluation.samples import SampleCount, count_samples
-from tests.training_stores import FIRST, SECOND, TrainingStore, record, trajectories, write_training_store
+from tests.training_stores import (
+    FIRST,
+    SECOND,
+    TrainingStore,
+    record,
+    trajectories,
+    write_replay,
+    write_training_store,
+)
 
 
 @pytest.fixture
@@ -47,6 +55,16 @@ def test_an_offline_run_counts_stored_rollouts_in_its_own_iterations(made: Train
     report = count_samples(made.store, made.run("offline"))
     assert report.problems == []
     assert report.counts == [SampleCount(1, "first_attempt", 1, 1, 1, {})]
+
+
+def test_what_is_replayed_is_counted_beside_what_is_fresh(made: TrainingStore) -> None:
+    write_replay(made)
+    report = count_samples(made.store, made.run("run"), 3)
+    assert report.problems == []
+    assert report.counts == [
+        SampleCount(3, "first_attempt", 1, 1, 1, {}),
+        SampleCount(3, "replay", 1, 1, 1, {}),
+    ]
 
 
 def test_what_no_update_was_given_says_so(made: TrainingStore) -> None:

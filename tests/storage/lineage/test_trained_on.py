@@ -7,7 +7,7 @@ import pytest
 from storage.errors import DamagedArtifact, InputError
 from storage.lineage.trained_on import RowFilter, TrainedOn, training_data
 from tests.histories import History
-from tests.training_stores import TrainingStore, write_training_store
+from tests.training_stores import TrainingStore, write_replay, write_training_store
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +72,15 @@ def test_the_data_of_a_training_ends_at_trajectories(made: TrainingStore) -> Non
     names = {artifact_id: name for name, artifact_id in made.ids.items()}
     data = training_data(made.store.find, [made.ids["tuned"]])
     assert [names[each] for each in data] == ["dataset", "rollouts", "shard"]
+
+
+def test_what_is_replayed_is_data_and_the_experience_it_came_from_is_not(tmp_path: Path) -> None:
+    made = write_training_store(str(tmp_path / "store"))
+    write_replay(made)
+    names = {artifact_id: name for name, artifact_id in made.ids.items()}
+    data = training_data(made.store.find, [made.ids["update-3"]])
+    assert {names[each] for each in data} == {"rollouts-3", "shard-3", "replay-3"}
+    assert found(made, "update-3", text="right")[0] == ("directly", "update-3", "replay")
 
 
 def test_policies_that_left_no_record_are_named(history: History, made: TrainingStore) -> None:
