@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 
 from erl_pipeline.statistics import (
-    Estimate,
     mean_over_tasks,
     paired_difference,
     pass_at_k,
