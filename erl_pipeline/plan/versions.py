@@ -27,7 +27,7 @@ from erl_pipeline.plan.stage import Stage
 from storage.artifacts.recipe import ID_LENGTH
 
 FOLDER = Path(__file__).parents[2]
-STAGES = "erl_pipeline.stages"
+STAGES = ("erl_pipeline.stages", "erl_pipeline.methods")
 FILE = FOLDER / "erl_pipeline/stages/versions.toml"
 
 _COMMAND = "python -m erl_pipeline.plan.versions"
@@ -90,13 +90,14 @@ def in_tree() -> SourceTree:
     return SourceTree(FOLDER, ("storage", "erl_pipeline"), {"trainers": trainers})
 
 
-def find_stages(package: str = STAGES) -> list[Stage[Any]]:
-    """The stage objects of a package's modules, each once."""
+def find_stages(packages: Iterable[str] = STAGES) -> list[Stage[Any]]:
+    """The stage objects of the modules of packages and of the packages in them, each once."""
     found: dict[int, Stage[Any]] = {}
-    for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
-        for value in vars(importlib.import_module(module.name)).values():
-            if isinstance(value, Stage):
-                found[id(value)] = value
+    for package in packages:
+        for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
+            for value in vars(importlib.import_module(module.name)).values():
+                if isinstance(value, Stage):
+                    found[id(value)] = value
     return sorted(found.values(), key=lambda stage: (stage.name, stage.compute.__qualname__))
 
 
@@ -109,12 +110,20 @@ def stage_codes(tree: SourceTree, stages: Iterable[Stage[Any]]) -> list[StageCod
         compute = f"{module}.{stage.compute.__qualname__}"
         if compute in codes:
             continue
-        reached = sorted(tree.reach(module))
+        held = _held_by_recipes(stage)
+        reached = [name for name in sorted(tree.reach(module)) if not f"{name}.".startswith(held)]
         digests.update({name: tree.digest(name) for name in reached if name not in digests})
         codes[compute] = StageCode(
             stage.name, compute, stage.version, {name: digests[name] for name in reached}
         )
     return list(codes.values())
+
+
+def _held_by_recipes(stage: Stage[Any]) -> tuple[str, ...]:
+    """Beginnings of names of modules whose fingerprint a stage's recipes hold, where a method owns it."""
+    if "method" not in stage.code:
+        return ()
+    return tuple(f"{package}." for each in plugins("methods").found.values() for package in each.packages)
 
 
 def problem(code: StageCode, file: VersionFile) -> str | None:

@@ -36,7 +36,9 @@ def _cold_start(call: StageCall[ColdStartSettings]) -> StageResult:
     return cold_start_with(call, plugin.tiny_extractor(call.settings.environment))
 
 
-COLD_START_EXTRACTOR = replace(COLD_START, name=_NAME, compute=_cold_start, slice=_slice)
+COLD_START_EXTRACTOR = replace(
+    COLD_START, name=_NAME, compute=_cold_start, slice=_slice, code=(*COLD_START.code, "method")
+)
 
 COPY_EXTRACTOR = replace(COPY_PRETRAINED, name=_NAME, slice=None)
 """Its settings are given by whoever plans it."""
