@@ -155,6 +155,7 @@ def test_a_damaged_shard_of_a_begun_iteration_is_made_again(
 def test_a_stage_of_another_version_makes_all_that_follows_from_it_anew(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    before = BUILD_DISTILLATION.version
     object.__setattr__(BUILD_DISTILLATION, "version", 99)
     try:
         notes = go(small(), store, stop_after="rollout_shard 0001 of iteration 2")
@@ -164,7 +165,7 @@ def test_a_stage_of_another_version_makes_all_that_follows_from_it_anew(
         go(small(), tmp_path / "whole")
         assert hashes(store) == hashes(tmp_path / "whole")
     finally:
-        object.__setattr__(BUILD_DISTILLATION, "version", 2)
+        object.__setattr__(BUILD_DISTILLATION, "version", before)
 
 
 def test_a_run_is_busy_while_another_process_works_on_it(store: Path) -> None:
