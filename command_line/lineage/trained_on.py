@@ -142,8 +142,8 @@ def _print_gaps(found: TrainedOn) -> None:
     without = found.without_record
     if without:
         print_line(
-            f"{counted(len(without), 'policy', 'policies')} of its line were trained without a record, by an "
-            "earlier version of this program: what they learned from is not counted."
+            f"{counted(len(without), 'policy', 'policies')} of its line left no training record, such as "
+            "those of earlier versions of this program: what they learned from is not counted."
         )
 
 

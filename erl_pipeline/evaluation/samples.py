@@ -108,15 +108,17 @@ def _sources(store: ArtifactStore, run: Run, wanted: int | None) -> _Sources:
             given.setdefault(entry.iteration, {})[entry.artifact_id] = None
         if entry.kind != "checkpoint" or manifest is None:
             continue
+        name = record_file(manifest)
+        if name is None:
+            continue
+        path = store.open_file(manifest, name)
+        sources.records.setdefault(path, []).append(entry.iteration)
+        sources.updates.append((entry.iteration, path, manifest))
         data = training_data(find, [entry.artifact_id])
         # Of a dataset the rows are what is trained; the trajectories behind them are counted for themselves.
         datasets = [each for each in data if _holds(find(each), SFT.name)]
-        name = record_file(manifest)
-        if name is not None:
-            path = store.open_file(manifest, name)
-            sources.records.setdefault(path, []).append(entry.iteration)
-            sources.updates.append((entry.iteration, path, manifest))
-            for each in [each for each in datasets if each in manifest.inputs.values()]:
+        for each in datasets:
+            if each in manifest.inputs.values():
                 _add_dataset(store, sources, entry.iteration, find(each))
         if not datasets:
             given.setdefault(entry.iteration, {}).update(dict.fromkeys(data))
