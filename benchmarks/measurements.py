@@ -102,6 +102,32 @@ def alternate(
     return figures
 
 
+def compare_contenders(
+    name: str,
+    contenders: Sequence[str],
+    columns: Sequence[Column],
+    arguments: argparse.Namespace,
+    options: Sequence[str],
+    packages: Sequence[str],
+    measured: str = "",
+) -> None:
+    """Alternate the contenders, show the table, and with `--write` put it into benchmarks/README.md.
+
+    Args:
+        name: of the results, and of their place in the README.
+        contenders: the first is ours, with which the others are compared.
+        options: what each run is started with, beside the number of threads.
+        packages: those whose versions are told.
+        measured: what was measured, in front of the number of runs; empty for nothing.
+    """
+    machine = describe_machine(arguments.threads, packages)
+    runs = alternate(contenders, arguments.runs, [*options, "--threads", str(arguments.threads)])
+    shown = print_table(runs, columns, contenders[0])
+    if arguments.write:
+        note = f"{measured}{arguments.runs} runs, medians (least to most)."
+        publish(name, machine, runs, note, shown)
+
+
 def run_alone(contender: str, arguments: Sequence[str], script: str) -> Figures:
     """The figures of one run in a fresh process."""
     with tempfile.TemporaryDirectory() as folder:

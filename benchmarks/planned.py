@@ -21,7 +21,7 @@ from erl_pipeline.plan.runner import InProcessRunner
 from erl_pipeline.plan.sources import read_sources
 from erl_pipeline.runs.driver import OpenRun, open_run
 from erl_pipeline.runs.run_plans import plan_run
-from erl_pipeline.stages.rollouts import plan_shards
+from erl_pipeline.stages.rollouts.generate_rollouts import plan_shards
 
 
 @dataclass

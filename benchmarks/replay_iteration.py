@@ -45,16 +45,17 @@ def main() -> None:
     if arguments.contender:
         arguments.figures.write_text(json.dumps(measure(arguments)))
         return
-    machine = measurements.describe_machine(arguments.threads, ["torch", "transformers"])
     with tempfile.TemporaryDirectory() as begun:
         with planned_run(configuration(REPLAYING, arguments), begun) as run:
             run.begin()
-        options = ["--begun", begun, "--threads", str(arguments.threads)]
-        runs = measurements.alternate([REPLAYING, BASE], arguments.runs, options)
-    shown = measurements.print_table(runs, COLUMNS, REPLAYING)
-    if arguments.write:
-        note = f"{arguments.runs} runs, medians (least to most)."
-        measurements.publish("replay_iteration", machine, runs, note, shown)
+        measurements.compare_contenders(
+            "replay_iteration",
+            [REPLAYING, BASE],
+            COLUMNS,
+            arguments,
+            ["--begun", begun],
+            ["torch", "transformers"],
+        )
 
 
 def configuration(contender: str, arguments: argparse.Namespace) -> RunConfig:
@@ -97,7 +98,7 @@ def entropy_speed(run: PlannedRun) -> float:
     """Prompt and response tokens a second, of entropies of an iteration's first attempts."""
     from erl_pipeline.config.installed import plugins
     from erl_pipeline.policies.checkpoints import load_checkpoint, stored_parts, weights_settings
-    from erl_pipeline.stages.rollouts import trajectory_files
+    from erl_pipeline.stages.rollouts.generate_rollouts import trajectory_files
     from erl_pipeline.trainers.interface import TrainingStart
     from erl_pipeline.trainers.sequences import trajectory_sequence
     from storage.tables.trajectories import read_trajectories

@@ -45,16 +45,18 @@ def main() -> None:
     if arguments.contender:
         arguments.figures.write_text(json.dumps(measure(arguments)))
         return
-    machine = measurements.describe_machine(arguments.threads, ["polars", "pyarrow"])
     with tempfile.TemporaryDirectory() as folder:
         store = arguments.store or folder
         generate(store, arguments.trajectories)
-        options = ["--store", store, "--threads", str(arguments.threads)]
-        runs = measurements.alternate([FIRST, NEXT], arguments.runs, options)
-    shown = measurements.print_table(runs, COLUMNS, FIRST)
-    if arguments.write:
-        note = f"{arguments.trajectories:,} stored attempts, {arguments.runs} runs, medians (least to most)."
-        measurements.publish("replay_selection", machine, runs, note, shown)
+        measurements.compare_contenders(
+            "replay_selection",
+            [FIRST, NEXT],
+            COLUMNS,
+            arguments,
+            ["--store", store],
+            ["polars", "pyarrow"],
+            f"{arguments.trajectories:,} stored attempts, ",
+        )
 
 
 def generate(uri: str, trajectories: int) -> None:

@@ -26,7 +26,7 @@ def _group() -> None:
 @app.command()
 def trajectories(file: File, name: Name, store: Store = DEFAULT_STORE, json: Json = False) -> None:
     """Check trajectories against the schema and commit them, so that `replay --offline` can train on them."""
-    from erl_pipeline.stages.import_trajectories import import_trajectories
+    from erl_pipeline.stages.rollouts.import_trajectories import import_trajectories
 
     imported = import_trajectories(store, file, name)
     rows = sum(each.rows for each in imported)

@@ -25,7 +25,7 @@ def evaluate_streams(
     from erl_pipeline.plan.runner import InProcessConfig
     from erl_pipeline.runs.config import run_config
     from erl_pipeline.runs.on_request import evaluate_stream_on_request, with_streams
-    from erl_pipeline.stages.evaluate_stream import SCORES
+    from erl_pipeline.stages.evaluation.evaluate_stream import SCORES
     from storage.artifacts.store import ArtifactStore
     from storage.tables.stream_scores import read_stream_scores
 

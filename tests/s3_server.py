@@ -13,13 +13,14 @@ import os
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.waiting import wait_for
 
 BUCKET = "bucket"
 
@@ -67,7 +68,7 @@ def s3_server(log: Path, *, conditions: bool = True) -> Iterator[S3Server]:
             stderr=output,
         )
     try:
-        _wait_for(port, process, log)
+        wait_for("the S3 server", lambda: _listens(port, process, log))
         urllib.request.urlopen(urllib.request.Request(f"{address}/{BUCKET}", method="PUT")).close()
         yield S3Server(process, environment, faults)
     finally:
@@ -75,14 +76,10 @@ def s3_server(log: Path, *, conditions: bool = True) -> Iterator[S3Server]:
         process.wait()
 
 
-def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and process.poll() is None:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.1)
-    raise RuntimeError(f"the S3 server did not start:\n{log.read_text()}")
+def _listens(port: int, process: subprocess.Popen[bytes], log: Path) -> bool:
+    assert process.poll() is None, f"the S3 server did not start:\n{log.read_text()}"
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def main(port: int, faults: Path, careless: bool) -> None:

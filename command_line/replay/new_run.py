@@ -23,7 +23,7 @@ from erl_pipeline.runs.driver import OpenRun
 from erl_pipeline.runs.report import write_run_report
 from erl_pipeline.runs.state import latest_checkpoint
 from erl_pipeline.runs.train import train
-from erl_pipeline.stages.measure_staleness import MEASURE_STALENESS
+from erl_pipeline.stages.training.measure_staleness import MEASURE_STALENESS
 from erl_pipeline.views.iteration_table import legend, row_cells, shown_columns
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError

@@ -17,7 +17,7 @@ from erl_pipeline.plan.plan import POLICY, Place
 from erl_pipeline.plan.sources import Sources, read_sources
 from erl_pipeline.runs.on_test import plan_on_test
 from erl_pipeline.runs.run_plans import plan_run
-from erl_pipeline.stages.evaluate_on_test import TEST_TASKS, no_test_split
+from erl_pipeline.stages.evaluation.evaluate_on_test import TEST_TASKS, no_test_split
 from storage.errors import ConfigError, InputError
 
 LEAST_SEEDS = 2

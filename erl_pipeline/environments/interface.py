@@ -12,7 +12,6 @@ from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.environments.experience_format import ExperienceFormat
 from erl_pipeline.environments.messages import AssistantTurn, Message, ToolSchema
 from erl_pipeline.environments.prompt_format import PromptFormat
-from erl_pipeline.environments.task_streams import TaskStreams
 from erl_pipeline.environments.tiny_parts import TinyParts
 
 SettingsT = TypeVar("SettingsT", bound=PluginSettings)
@@ -121,6 +120,23 @@ def _no_tiny_parts(settings: Any) -> TinyParts | None:
 
 def _no_experience(settings: Any) -> ExperienceFormat | None:
     return None
+
+
+@dataclass(frozen=True)
+class TaskStreams:
+    """Held-out realms: kinds of tasks that no training task has, each with one lesson for all its tasks.
+
+    The first argument of each function is the environment's settings.
+    """
+
+    realms: Callable[[Any], Sequence[str]]
+    """The names of the held-out realms, each the `task_type` of its tasks; none with settings that have
+    none."""
+    tasks: Callable[[Any, int, int, int], Mapping[str, Sequence[Task]]]
+    """Arguments: the run's seed, how many realms, how many tasks of each. The first realms, in order, with
+    tasks that are all different, and that no training task equals."""
+    lesson: Callable[[Any, Task], str]
+    """All that is hidden in a task's realm, as a perfect reflection would say it."""
 
 
 @dataclass(frozen=True)

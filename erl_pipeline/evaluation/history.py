@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from erl_pipeline.plan.column import Column
-from erl_pipeline.stages.evaluate import EVALUATE, EVALUATE_ON_REQUEST, EVALUATION
-from erl_pipeline.stages.evaluate_on_test import EVALUATE_ON_TEST, TEST_TASKS
-from erl_pipeline.stages.evaluate_stream import EVALUATE_STREAM_ON_REQUEST
-from erl_pipeline.stages.prepare_tasks import REQUESTED_TASKS
-from erl_pipeline.stages.scores import SCORED_COLUMNS, greedy_outcomes
+from erl_pipeline.stages.evaluation.evaluate import EVALUATE, EVALUATE_ON_REQUEST, EVALUATION
+from erl_pipeline.stages.evaluation.evaluate_on_test import EVALUATE_ON_TEST, TEST_TASKS
+from erl_pipeline.stages.evaluation.evaluate_stream import EVALUATE_STREAM_ON_REQUEST
+from erl_pipeline.stages.evaluation.scores import SCORED_COLUMNS, greedy_outcomes
+from erl_pipeline.stages.tasks.prepare_tasks import REQUESTED_TASKS
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import polars as pl
 
-from erl_pipeline.stages.rollout_counts import trajectories_by_role
+from erl_pipeline.stages.rollouts.counts import trajectories_by_role
 from erl_pipeline.trainers.sequences import DISTILLED
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore

@@ -67,3 +67,10 @@ class Column:
     def text(self, value: float) -> str:
         """A value as tables show it."""
         return format(round(value) if self.format.endswith("d") else value, self.format)
+
+
+def only_drawn(
+    stage: str, metric: str, line: ChartLine, *, format: str = ".3f", only_with: str = ""
+) -> Column:
+    """A number that reports draw and no table shows."""
+    return Column(stage, metric, metric, line.chart, format, in_tables=False, only_with=only_with, drawn=line)

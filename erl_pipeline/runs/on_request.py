@@ -12,10 +12,10 @@ from erl_pipeline.plan.plan import POLICY, Plan, RunState
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.sources import Sources, read_sources
 from erl_pipeline.runs.driver import OpenRun, carry_out
-from erl_pipeline.stages.evaluate import EVALUATE_ON_REQUEST
-from erl_pipeline.stages.evaluate_stream import plan_stream
-from erl_pipeline.stages.playing import TASKS
-from erl_pipeline.stages.prepare_tasks import plan_requested_tasks
+from erl_pipeline.stages.evaluation.evaluate import EVALUATE_ON_REQUEST
+from erl_pipeline.stages.evaluation.evaluate_stream import plan_stream
+from erl_pipeline.stages.rollouts.playing import TASKS
+from erl_pipeline.stages.tasks.prepare_tasks import plan_requested_tasks
 from storage.artifacts.recipe import derive_seed
 from storage.errors import ConfigError, InputError
 

@@ -7,8 +7,8 @@ from erl_pipeline.plan.plan import POLICY, Place, Plan
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.sources import Sources, read_sources
 from erl_pipeline.runs.driver import OpenRun, carry_out
-from erl_pipeline.stages.evaluate import EVALUATE
-from erl_pipeline.stages.evaluate_on_test import plan_test_evaluation, plan_test_tasks
+from erl_pipeline.stages.evaluation.evaluate import EVALUATE
+from erl_pipeline.stages.evaluation.evaluate_on_test import plan_test_evaluation, plan_test_tasks
 
 
 def plan_on_test(config: RunConfig, sources: Sources, trained: Plan) -> Plan:

@@ -13,12 +13,12 @@ from erl_pipeline.plan.differences import recipe_differences
 from erl_pipeline.plan.plan import POLICY, Place, Plan, PlannedStage, RunState, stage_names
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.sources import Sources
-from erl_pipeline.stages.bootstrap import COPY_PRETRAINED, plan_cold_start
-from erl_pipeline.stages.evaluate import EVALUATE, plan_evaluation
-from erl_pipeline.stages.evaluate_stream import EVALUATE_STREAM, plan_stream
-from erl_pipeline.stages.forget_memory import FORGET_MEMORY
-from erl_pipeline.stages.measure_staleness import MEASURE_STALENESS
-from erl_pipeline.stages.prepare_tasks import PREPARE_TASKS
+from erl_pipeline.stages.evaluation.evaluate import EVALUATE, plan_evaluation
+from erl_pipeline.stages.evaluation.evaluate_stream import EVALUATE_STREAM, plan_stream
+from erl_pipeline.stages.memory.forget_memory import FORGET_MEMORY
+from erl_pipeline.stages.tasks.prepare_tasks import PREPARE_TASKS
+from erl_pipeline.stages.training.bootstrap import COPY_PRETRAINED, plan_cold_start
+from erl_pipeline.stages.training.measure_staleness import MEASURE_STALENESS
 from storage.artifacts.recipe import Recipe
 from storage.errors import ConfigError, InputError
 from storage.runs.origin import BranchOrigin, OfflineOrigin

@@ -11,7 +11,7 @@ from erl_pipeline.sizing.model_size import ModelSize, read_model_size
 from erl_pipeline.sizing.parts import Part
 from erl_pipeline.sizing.sampling import sampling_memory
 from erl_pipeline.sizing.training import BYTES, training_memory
-from erl_pipeline.stages.fine_tune import FineTuneSettings
+from erl_pipeline.stages.training.fine_tune import FineTuneSettings
 from storage.errors import InputError
 
 ASSUMED_TOKENS = 1024

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from erl_pipeline.plan.column import ChartLine, Column, Headline
-from erl_pipeline.stages.build_distillation import BUILD_DISTILLATION
-from erl_pipeline.stages.evaluate import EVALUATE
-from erl_pipeline.stages.evaluate_stream import EVALUATE_STREAM
-from erl_pipeline.stages.fine_tune import FINE_TUNE
-from erl_pipeline.stages.index_memory import INDEX_MEMORY
-from erl_pipeline.stages.rollouts import GENERATE_ROLLOUTS
-from erl_pipeline.stages.update_policy import GROUPS, UPDATE_POLICY, ZERO_ADVANTAGE_GROUPS
+from erl_pipeline.plan.column import ChartLine, Column, Headline, only_drawn
+from erl_pipeline.stages.evaluation.evaluate import EVALUATE
+from erl_pipeline.stages.evaluation.evaluate_stream import EVALUATE_STREAM
+from erl_pipeline.stages.memory.index_memory import INDEX_MEMORY
+from erl_pipeline.stages.rollouts.generate_rollouts import GENERATE_ROLLOUTS
+from erl_pipeline.stages.training.build_distillation import BUILD_DISTILLATION
+from erl_pipeline.stages.training.fine_tune import FINE_TUNE
+from erl_pipeline.stages.training.update_policy import GROUPS, UPDATE_POLICY, ZERO_ADVANTAGE_GROUPS
 
 _STEPS = "optimizer_steps"
 
@@ -141,6 +141,12 @@ def success_of(role: str, label: str, meaning: str, drawn: ChartLine, *, headlin
     )
 
 
+def success_of_first_attempts(role: str, meaning: str) -> Column:
+    """The success rate of the attempts that every episode begins with."""
+    drawn = ChartLine("Success in training", "first attempt", "success", "Share of sampled episodes")
+    return success_of(role, "1st", meaning, drawn)
+
+
 def success_of_episodes(drawn: ChartLine) -> Column:
     """The share of training episodes that ended in success; for charts."""
     return Column(
@@ -197,7 +203,7 @@ def count_of(role: str, label: str, meaning: str) -> Column:
 def groups_without_advantage(roles: Sequence[str]) -> tuple[Column, ...]:
     """How many groups of each role told an update nothing: groups of one, or of equal rewards; for charts."""
     return tuple(
-        _drawn(
+        only_drawn(
             UPDATE_POLICY.name,
             f"{ZERO_ADVANTAGE_GROUPS}_{role}",
             ChartLine(
@@ -212,36 +218,33 @@ def groups_without_advantage(roles: Sequence[str]) -> tuple[Column, ...]:
     )
 
 
-def _drawn(stage: str, metric: str, line: ChartLine, *, only_with: str = _STEPS) -> Column:
-    """A number for charts alone."""
-    return Column(stage, metric, metric, line.chart, in_tables=False, only_with=only_with, drawn=line)
-
-
 _MISMATCH = "Difference of log-probabilities before the first step"
 UPDATE_CHARTS = (
-    _drawn(
+    only_drawn(
         UPDATE_POLICY.name,
         "kl_loss",
         ChartLine("KL to the reference", "KL", "nats a token"),
         only_with="kl_loss",
     ),
-    _drawn(UPDATE_POLICY.name, "entropy", ChartLine("Entropy", "entropy", "nats a token")),
-    _drawn(
-        UPDATE_POLICY.name,
-        "grad_norm",
-        ChartLine("Gradient norm", "reinforcement", "norm", "Before clipping"),
+    *(
+        only_drawn(UPDATE_POLICY.name, metric, line, only_with=_STEPS)
+        for metric, line in (
+            ("entropy", ChartLine("Entropy", "entropy", "nats a token")),
+            ("grad_norm", ChartLine("Gradient norm", "reinforcement", "norm", "Before clipping")),
+            ("clip_fraction", ChartLine("Clipped tokens", "clipped", "share")),
+            ("mismatch_mean", ChartLine("Trainer against sampler", "mean", "nats", _MISMATCH)),
+            ("mismatch_max", ChartLine("Trainer against sampler", "largest", "nats")),
+        )
     ),
-    _drawn(UPDATE_POLICY.name, "clip_fraction", ChartLine("Clipped tokens", "clipped", "share")),
-    _drawn(
-        UPDATE_POLICY.name, "mismatch_mean", ChartLine("Trainer against sampler", "mean", "nats", _MISMATCH)
-    ),
-    _drawn(UPDATE_POLICY.name, "mismatch_max", ChartLine("Trainer against sampler", "largest", "nats")),
 )
 """How steadily an update learned."""
 
-FINE_TUNE_CHARTS = (
-    _drawn(FINE_TUNE.name, "first_loss", ChartLine("Supervised loss", "first step", "nats a token")),
-    _drawn(FINE_TUNE.name, "last_loss", ChartLine("Supervised loss", "last step", "nats a token")),
-    _drawn(FINE_TUNE.name, "grad_norm", ChartLine("Gradient norm", "supervised", "norm")),
+FINE_TUNE_CHARTS = tuple(
+    only_drawn(FINE_TUNE.name, metric, line, only_with=_STEPS)
+    for metric, line in (
+        ("first_loss", ChartLine("Supervised loss", "first step", "nats a token")),
+        ("last_loss", ChartLine("Supervised loss", "last step", "nats a token")),
+        ("grad_norm", ChartLine("Gradient norm", "supervised", "norm")),
+    )
 )
 """The same of supervised training."""

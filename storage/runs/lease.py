@@ -161,7 +161,7 @@ def _store_time(root: StoreRoot, folder: str) -> float:
     to overwrite when it is asked to, without which two machines would both have a lease."""
     path = f"{folder}/clock-{secrets.token_hex(8)}"
     try:
-        if not write_new(root, path, b"first\n") or write_new(root, path, b"second\n"):
+        if not write_new(root, path, b"first\n", unique=True) or write_new(root, path, b"second\n"):
             raise StoreError(
                 f"the object store of {root.uri} overwrites objects that were to be created (it ignores "
                 "If-None-Match), so two machines could work on one run. Use a store with conditional writes."

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 from tests.command_line.invoke import Result, invoke
 from tests.erl_pipeline.comparison.designs import write_arms, write_base
 from tests.erl_pipeline.runs.small_runs import hashes
+from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 RUNS = [f"small.{arm}.seed{seed}" for seed in (0, 1) for arm in ("erl", "rlvr")]
@@ -151,13 +151,13 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_trained(
 def test_a_comparison_that_was_stopped_and_killed_ends_with_the_same_figures(compared: Compared) -> None:
     store = compared.folder / "killed"
     stopped = begin(compared.folder)
-    wait_for(stopped, store, "rollout_shard")
+    wait_for_artifact(stopped, store, "rollout_shard")
     os.killpg(stopped.pid, signal.SIGINT)
     _, errors = stopped.communicate(timeout=120)
     assert (stopped.returncode, "continue with:" in errors) == (130, True)
 
     killed = begin(compared.folder)
-    wait_for(killed, store, "update_policy")
+    wait_for_artifact(killed, store, "update_policy")
     killed.kill()  # Its workers see that it is gone, and end.
     killed.communicate(timeout=120)
     wait_until_gone(killed.pid)
@@ -180,19 +180,24 @@ def begin(folder: Path) -> subprocess.Popen[str]:
     )
 
 
-def wait_for(process: subprocess.Popen[str], store: Path, stage: str) -> None:
+def wait_for_artifact(process: subprocess.Popen[str], store: Path, stage: str) -> None:
     """Wait until an artifact of a stage is committed."""
-    while not list((store / "artifacts" / stage).glob("*/manifest.json")):
+
+    def committed() -> bool:
         assert process.poll() is None, "it ended before"
-        time.sleep(0.01)
+        return any((store / "artifacts" / stage).glob("*/manifest.json"))
+
+    wait_for(f"an artifact of {stage}", committed, interval=0.01)
 
 
 def wait_until_gone(group: int) -> None:
     """Wait until no process of a group is left."""
-    for _ in range(600):
+
+    def gone() -> bool:
         try:
             os.killpg(group, 0)
         except ProcessLookupError:
-            return
-        time.sleep(0.1)
-    raise AssertionError("a worker outlived its driver")
+            return True
+        return False
+
+    wait_for("the end of the driver's workers", gone)

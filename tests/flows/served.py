@@ -8,8 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,20 +16,9 @@ import httpx
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.waiting import wait_for
+
 ROOT = Path(__file__).parents[2]
-PATIENCE = 120.0
-"""Seconds after which something that was waited for is taken not to come."""
-
-
-def wait_for(what: str, holds: Callable[[], Any]) -> Any:
-    """The first true value of `holds`."""
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        value = holds()
-        if value:
-            return value
-        assert time.monotonic() < deadline, f"{what} did not come"
-        time.sleep(0.5)
 
 
 @dataclass

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -19,8 +18,7 @@ from erl_pipeline.plan.runner import Runner, RunnerCall, RunnerPlugin
 from erl_pipeline.plan.stage import Needs, Stage, StageCall, StageResult
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
-
-_PATIENCE = 60.0
+from tests.waiting import wait_for
 
 
 class SmallSettings(Settings):
@@ -32,10 +30,7 @@ class SmallSettings(Settings):
 
 def wait_for_file(path: Path) -> None:
     """Wait until another process has left this sign."""
-    deadline = time.monotonic() + _PATIENCE
-    while not path.exists():
-        assert time.monotonic() < deadline, f"{path} did not come"
-        time.sleep(0.01)
+    wait_for(str(path), path.exists, interval=0.01)
 
 
 def _result(call: StageCall[SmallSettings]) -> StageResult:
@@ -71,11 +66,8 @@ def _die_once(call: StageCall[SmallSettings]) -> StageResult:
 
 def _wait_to_stop(call: StageCall[SmallSettings]) -> StageResult:
     (Path(call.settings.folder) / str(os.getpid())).touch()
-    deadline = time.monotonic() + _PATIENCE
-    while time.monotonic() < deadline:
-        call.progress.raise_if_stopped()
-        time.sleep(0.01)
-    raise AssertionError("nobody asked to stop")
+    wait_for("the wish to stop", call.progress.raise_if_stopped, interval=0.01)  # which raises Interrupted
+    return _result(call)
 
 
 def _say_where(call: StageCall[SmallSettings]) -> StageResult:

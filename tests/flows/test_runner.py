@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from flows.local_server import OrchestratorError, answers
 from flows.runner import PREFECT, PrefectConfig
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
-from tests.flows.served import wait_for
 from tests.flows.small_plans import (
     DIE_ONCE,
     FAIL,
@@ -38,6 +36,7 @@ from tests.flows.small_plans import (
     planned,
     walk,
 )
+from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 
@@ -155,11 +154,15 @@ def test_workers_that_compute_stop_when_they_are_asked_to(api: str, store: Path,
     stages = [planned(WAIT_TO_STOP, name, folder=tmp_path) for name in ("one", "two")]
     workers: list[int] = []
 
+    def both_compute() -> bool:
+        workers[:] = [int(each.name) for each in tmp_path.iterdir() if each.name.isdigit()]
+        return len(workers) == 2
+
     def stop_when_both_compute() -> None:
-        while len(workers) < 2:
-            time.sleep(0.01)
-            workers[:] = [int(each.name) for each in tmp_path.iterdir() if each.name.isdigit()]
-        stop.set()
+        try:
+            wait_for("both workers", both_compute, interval=0.01)
+        finally:
+            stop.set()
 
     stopping = threading.Thread(target=stop_when_both_compute)
     stopping.start()
@@ -231,7 +234,6 @@ DRIVER = """
 import sys
 from pathlib import Path
 from flows.runner import PREFECT, PrefectConfig
-from tests.flows.served import wait_for
 from tests.flows.small_plans import WAIT_TO_STOP, planned, walk
 store = Path(sys.argv[1])
 stages = [planned(WAIT_TO_STOP, "one", folder=store)]
@@ -243,12 +245,12 @@ def test_workers_end_when_their_driver_is_killed(api: str, store: Path) -> None:
     driver = subprocess.Popen(
         [sys.executable, "-c", DRIVER, str(store)], cwd=ROOT, env={**os.environ, "PREFECT_API_URL": api}
     )
-    workers: list[int] = []
-    while not workers:
+
+    def workers() -> list[int]:
         assert driver.poll() is None
-        workers = [int(each.name) for each in store.iterdir() if each.name.isdigit()]
-        time.sleep(0.01)
-    worker = psutil.Process(workers[0])
+        return [int(each.name) for each in store.iterdir() if each.name.isdigit()]
+
+    worker = psutil.Process(wait_for("a worker", workers, interval=0.01)[0])
     driver.kill()
     driver.wait()
     psutil.wait_procs([worker], timeout=60.0)

@@ -13,8 +13,9 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from storage.runs.run import RunStore
 from tests.command_line.invoke import Result, invoke
-from tests.flows.served import Served, alive, ended, serve, wait_for
+from tests.flows.served import Served, alive, ended, serve
 from tests.integration.runs import small_config
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 

@@ -33,19 +33,19 @@ OUTCOME = StageOutcome(
 )
 
 FLOW_RUN = """
-import sys, time
+import signal, sys
 from flows.worker_link import FlowStarted, link_to_worker
 with link_to_worker(sys.argv[1]) as link:
     link.send(FlowStarted("train", "lake"))
-    time.sleep(600)
+    signal.pause()
 """
 
 WORKER = f"""
-import subprocess, sys, time
+import signal, subprocess, sys
 from flows.worker_link import listen_to_flow_runs
 with listen_to_flow_runs(lambda message: print(flow_run.pid, flush=True)) as lines:
     flow_run = subprocess.Popen([sys.executable, "-c", {FLOW_RUN!r}, lines.address])
-    time.sleep(600)
+    signal.pause()
 """
 
 

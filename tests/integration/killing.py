@@ -15,6 +15,7 @@ from pathlib import Path
 from storage.artifacts.store import ArtifactStore
 from storage.filesystem import list_names, open_root
 from storage.runs.run import RunStore
+from tests.waiting import wait_for
 
 MODULES = [
     "erl_pipeline.runs.train",
@@ -76,8 +77,12 @@ def seconds_of(store: Path, run: str = "small") -> float:
 def train_until(config: Path, store: Path, moment: Watch) -> bool:
     """Train, and kill the process as soon as `moment` says so. False when it ended before."""
     process = start_training(config, store)
-    while process.exitcode is None and not moment():
-        time.sleep(0.001)
+    wait_for(
+        "the moment, or the end",
+        lambda: process.exitcode is not None or moment(),
+        patience=600.0,
+        interval=0.001,
+    )
     process.kill()
     process.join()
     assert process.exitcode in (0, -signal.SIGKILL)

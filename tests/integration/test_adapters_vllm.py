@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +42,7 @@ from tests.erl_pipeline.engines.vllm.small_policies import ENGINE, logprobs_of
 from tests.erl_pipeline.runs.adapted_runs import config, save_base
 from tests.integration.killing import start_training, train_to_the_end
 from tests.integration.runs import artifact_hashes, trajectory_ids
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
@@ -167,11 +167,13 @@ def test_a_run_killed_in_a_shard_ends_its_server_and_goes_on_to_the_same_bytes(
     adapted: Adapted, tmp_path: Path
 ) -> None:
     """Killed while the second shard of an iteration is sampled; the first is kept."""
-    store, deadline = tmp_path / "store", time.monotonic() + 250
+    store = tmp_path / "store"
     process = start_training(adapted.config, store)
-    while process.exitcode is None and not list((store / "artifacts").glob("rollout_shard/*")):
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+
+    def sampled() -> bool:
+        return process.exitcode is not None or any((store / "artifacts").glob("rollout_shard/*"))
+
+    wait_for("the first shard", sampled, patience=250.0, interval=0.001)
     assert process.pid is not None
     servers = psutil.Process(process.pid).children(recursive=True)
     os.kill(process.pid, signal.SIGKILL)

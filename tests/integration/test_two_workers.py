@@ -2,14 +2,21 @@ from __future__ import annotations
 
 import shutil
 import signal
-import time
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from storage.runs.run import RunStore
+from storage.runs.run import Run, RunStore
 from tests.command_line.invoke import FinishedRun, invoke
 from tests.integration.runs import start
+from tests.waiting import wait_for
+
+
+def advanced(worker: subprocess.Popen[str], run: Run, before: int) -> bool:
+    """Whether the ledger has more than so many stages. The worker must not have ended."""
+    assert worker.poll() is None, worker.communicate()
+    return len(run.stages()) > before
 
 
 @pytest.mark.slow
@@ -22,10 +29,7 @@ def test_of_two_workers_on_one_run_one_works_and_the_other_is_told(
     words = ["train", finished.config, "--store", store, "--no-prefect", "--iterations", "500"]
     first = start(*words)
     try:
-        deadline = time.monotonic() + 120
-        while len(run.stages()) == before and time.monotonic() < deadline:
-            assert first.poll() is None, first.communicate()
-            time.sleep(0.05)
+        wait_for("a stage of the first worker", lambda: advanced(first, run, before))
         second = invoke(*words)
         assert second.status == 2
         assert f"error: run small is being worked on by process {first.pid} on " in second.errors

@@ -9,8 +9,7 @@ from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.frozen_lake.task_file import BoardTask
 from erl_pipeline.environments.frozen_lake.tasks import board_task, held_out_boards
 from erl_pipeline.environments.frozen_lake.tiny.hearsay import slots_text
-from erl_pipeline.environments.interface import Task
-from erl_pipeline.environments.task_streams import TaskStreams
+from erl_pipeline.environments.interface import Task, TaskStreams
 
 
 def _realms(config: FrozenLakeConfig) -> Sequence[str]:

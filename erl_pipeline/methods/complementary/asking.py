@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -23,14 +24,15 @@ from erl_pipeline.policies.checkpoints import (
     weights_settings,
 )
 from erl_pipeline.stages.determinism import sampling_determinism
-from erl_pipeline.stages.playing import engine_of, model_engine
-from erl_pipeline.stages.prepare_tasks import environment_identity
+from erl_pipeline.stages.rollouts.playing import engine_of, model_engine
+from erl_pipeline.stages.tasks.prepare_tasks import environment_identity
 from storage.artifacts.manifest import Determinism
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.engines.interface import Generation
     from erl_pipeline.episodes.dialogue import Dialogue
+    from storage.tables.trajectories import Trajectory
 
 
 class AskingSettings(Settings):
@@ -90,6 +92,22 @@ class Answer:
     text: str
 
 
+@dataclass(frozen=True)
+class Origin:
+    """What a request was about; its answer becomes a trajectory with these fields."""
+
+    episode_id: str
+    parent_trajectory_id: str | None
+    iteration: int
+    task_id: str
+    task_type: str
+    environment: str
+    role: str
+    sample_index: int
+    feedback: str = ""
+    task_payload: str = "{}"
+
+
 class Extractor:
     """The extractor among the inputs of a stage, ready to be asked."""
 
@@ -101,10 +119,10 @@ class Extractor:
         parts = checkpoint_parts(call.inputs)
         policy = call.resources.keep("policies", LoadedPolicies).get(parts, settings.weights)
         self._policy = policy
+        self._tokenizer_digest = policy.tokenizer_digest
         self._chat = ChatTokenizer(policy.tokenizer)
         self._engine = model_engine(call, settings.engine, policy, parts, EXTRACTOR, lambda count: None)
         self.version = parts.checkpoint_id
-        self.tokenizer_digest = policy.tokenizer_digest
         self.determinism: Determinism = sampling_determinism(
             engine_of(call, settings.engine), training_device()
         )
@@ -137,3 +155,49 @@ class Extractor:
             text = dialogues[place].add_turn(generation).text
             answers[place] = Answer(dialogues[place], generation, text)
         return [answers.get(place) for place in range(len(questions))]
+
+    def trajectory(
+        self, origin: Origin, question: Question, answer: Answer, texts: Sequence[str] | None
+    ) -> Trajectory:
+        """An answer as a sequence that can be trained. What it is worth is known later, so its reward is 0.
+
+        Args:
+            texts: what it says; None where it is ill-formed.
+        """
+        from erl_pipeline.episodes.rows import group_id
+        from storage.tables.trajectories import Trajectory
+
+        dialogue = answer.dialogue
+        return Trajectory(
+            trajectory_id=question.request_id,
+            episode_id=origin.episode_id,
+            parent_trajectory_id=origin.parent_trajectory_id,
+            iteration=origin.iteration,
+            task_id=origin.task_id,
+            task_type=origin.task_type,
+            environment=origin.environment,
+            role=origin.role,
+            revision_index=0,
+            sample_index=origin.sample_index,
+            group_id=group_id(origin.iteration, origin.task_id, origin.role, 0),
+            subgroup=None,
+            prompt_token_ids=dialogue.prompt_token_ids,
+            response_token_ids=tuple(dialogue.response_token_ids),
+            response_mask=tuple(dialogue.response_mask),
+            behaviour_logprobs=tuple(dialogue.behaviour_logprobs),
+            temperature=self._settings.temperature,
+            policy_version=self.version,
+            tokenizer_digest=self._tokenizer_digest,
+            reward=0.0,
+            success=False,
+            finish_reason="ill_formed" if texts is None else answer.generation.finish_reason,
+            truncated=dialogue.truncated,
+            feedback=origin.feedback,
+            messages=json.dumps(dialogue.messages, ensure_ascii=False),
+            # Which entries it was shown stands in the table of calls: the memory was not searched for it.
+            memory_version="",
+            memory_entry_ids=(),
+            seed=question.seed,
+            task_payload=origin.task_payload,
+            text=None if texts is None else "\n".join(texts),
+        )

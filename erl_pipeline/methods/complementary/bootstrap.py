@@ -9,7 +9,12 @@ from erl_pipeline.config.installed import plugins
 from erl_pipeline.config.policy import TinyPolicyConfig
 from erl_pipeline.methods.complementary.settings import ComplementaryConfig
 from erl_pipeline.plan.stage import StageCall, StageResult
-from erl_pipeline.stages.bootstrap import COLD_START, COPY_PRETRAINED, ColdStartSettings, cold_start_with
+from erl_pipeline.stages.training.bootstrap import (
+    COLD_START,
+    COPY_PRETRAINED,
+    ColdStartSettings,
+    cold_start_with,
+)
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig

@@ -9,7 +9,7 @@ from erl_pipeline.methods.complementary.evaluate import EVALUATE_WITH_EXPERIENCE
 from erl_pipeline.methods.complementary.extract import EXTRACT_EXPERIENCE
 from erl_pipeline.methods.complementary.settings import FIRST_ATTEMPT, ComplementaryConfig
 from erl_pipeline.methods.complementary.update_extractor import UPDATE_EXTRACTOR
-from erl_pipeline.plan.column import ChartLine, Column
+from erl_pipeline.plan.column import ChartLine, Column, only_drawn
 from erl_pipeline.stages.columns import (
     ENTRIES,
     HELD_OUT,
@@ -18,15 +18,10 @@ from erl_pipeline.stages.columns import (
     TOKENS,
     TOKENS_PER_SECOND,
     UPDATE_CHARTS,
-    success_of,
+    success_of_first_attempts,
 )
 
-_FIRST = success_of(
-    FIRST_ATTEMPT,
-    "1st",
-    "success rate of attempts in training",
-    ChartLine("Success in training", "first attempt", "success", "Share of sampled episodes"),
-)
+_FIRST = success_of_first_attempts(FIRST_ATTEMPT, "success rate of attempts in training")
 _HALVES = ChartLine("Guided and free attempts", "guided", "success", "Halves of the groups with experience")
 _GUIDED = Column(
     CREDIT_EXPERIENCE.name,
@@ -73,37 +68,31 @@ _TRAINED = Column(
 )
 
 
-def _drawn(stage: str, metric: str, chart: str, line: str, unit: str, *, only_with: str = "") -> Column:
-    return Column(
-        stage, metric, metric, line, in_tables=False, only_with=only_with, drawn=ChartLine(chart, line, unit)
-    )
-
-
-_OPERATIONS = "What the extractor answers"
+_ANSWERS, _SHARE = "What the extractor answers", "share of operations"
 _EXTRACTOR_CHARTS = (
     *(
-        _drawn(EXTRACT_EXPERIENCE.name, f"share_{name}", _OPERATIONS, name, "share of operations")
-        for name in ("add", "update", "return")
+        only_drawn(EXTRACT_EXPERIENCE.name, metric, ChartLine(_ANSWERS, line, _SHARE))
+        for metric, line in (
+            ("share_add", "add"),
+            ("share_update", "update"),
+            ("share_return", "return"),
+            ("parse_failure_rate", "ill-formed"),
+            ("copy_rate", "copies of a lesson"),
+        )
     ),
-    _drawn(EXTRACT_EXPERIENCE.name, "parse_failure_rate", _OPERATIONS, "ill-formed", "share of operations"),
-    _drawn(EXTRACT_EXPERIENCE.name, "copy_rate", _OPERATIONS, "copies of a lesson", "share of operations"),
-    _drawn(CREDIT_EXPERIENCE.name, "credit_mean", "Credit of experience", "mean", "-1 to 1"),
-    _drawn(
+    only_drawn(CREDIT_EXPERIENCE.name, "credit_mean", ChartLine("Credit of experience", "mean", "-1 to 1")),
+    only_drawn(
         CREDIT_EXPERIENCE.name,
         "retrieval_entropy",
-        "How evenly entries are shown",
-        "entropy",
-        "nats",
+        ChartLine("How evenly entries are shown", "entropy", "nats"),
         only_with="credits",
     ),
-    _drawn(UPDATE_EXTRACTOR.name, "policy_loss", "Extractor", "loss", "loss", only_with="optimizer_steps"),
-    _drawn(
-        UPDATE_EXTRACTOR.name,
-        "clip_fraction",
-        "Extractor: clipped tokens",
-        "clipped",
-        "share",
-        only_with="optimizer_steps",
+    *(
+        only_drawn(UPDATE_EXTRACTOR.name, metric, line, only_with="optimizer_steps")
+        for metric, line in (
+            ("policy_loss", ChartLine("Extractor", "loss", "loss")),
+            ("clip_fraction", ChartLine("Extractor: clipped tokens", "clipped", "share")),
+        )
     ),
 )
 

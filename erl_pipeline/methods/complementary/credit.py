@@ -27,9 +27,9 @@ from erl_pipeline.methods.complementary.pending import (
     requests_by_id,
 )
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.stages.playing import MEMORY
-from erl_pipeline.stages.rollouts import TRAJECTORIES, trajectory_files
-from erl_pipeline.stages.training import ROLLOUTS
+from erl_pipeline.stages.rollouts.generate_rollouts import TRAJECTORIES, trajectory_files
+from erl_pipeline.stages.rollouts.playing import MEMORY
+from erl_pipeline.stages.training.training_stage import ROLLOUTS
 
 if TYPE_CHECKING:
     from storage.tables.trajectories import Trajectory

@@ -8,10 +8,10 @@ from erl_pipeline.config.base import Settings
 from erl_pipeline.methods.complementary.settings import ComplementaryConfig, ComplementaryEpisodeSettings
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT
-from erl_pipeline.stages.evaluate import EVALUATION
-from erl_pipeline.stages.playing import MEMORY, TASKS, PlaySettings, play_episodes, play_settings
-from erl_pipeline.stages.prepare_tasks import HELD_OUT, read_tasks
-from erl_pipeline.stages.rollout_counts import count_rollouts
+from erl_pipeline.stages.evaluation.evaluate import EVALUATION
+from erl_pipeline.stages.rollouts.counts import count_rollouts
+from erl_pipeline.stages.rollouts.playing import MEMORY, TASKS, PlaySettings, play_episodes, play_settings
+from erl_pipeline.stages.tasks.prepare_tasks import HELD_OUT, read_tasks
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
@@ -37,7 +37,7 @@ def _slice(config: RunConfig, _sources: Sources) -> EvaluationSettings:
 
 def _evaluate(call: StageCall[EvaluationSettings]) -> StageResult:
     """A greedy attempt at every task, with experience in its prompt; write rows and scores."""
-    from erl_pipeline.stages.scores import score_evaluation
+    from erl_pipeline.stages.evaluation.scores import score_evaluation
     from storage.tables.trajectories import scan_trajectories, write_trajectories
 
     tasks = read_tasks(call.inputs[TASKS], HELD_OUT, call.resources)

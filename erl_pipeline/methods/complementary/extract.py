@@ -15,18 +15,18 @@ from erl_pipeline.environments.experience_format import (
 )
 from erl_pipeline.methods.complementary.artifacts import CALLS_FILE
 from erl_pipeline.methods.complementary.asking import (
-    Answer,
     AskingSettings,
     Extractor,
+    Origin,
     Question,
     asking_settings,
     experience_format,
 )
 from erl_pipeline.methods.complementary.settings import EXTRACTION, FIRST_ATTEMPT, ComplementaryConfig
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.stages.playing import MEMORY
-from erl_pipeline.stages.rollouts import RETRY_SECONDS, TRAJECTORIES, trajectory_files
-from erl_pipeline.stages.training import ROLLOUTS
+from erl_pipeline.stages.rollouts.generate_rollouts import RETRY_SECONDS, TRAJECTORIES, trajectory_files
+from erl_pipeline.stages.rollouts.playing import MEMORY
+from erl_pipeline.stages.training.training_stage import ROLLOUTS
 from storage.artifacts.recipe import derive_seed
 
 if TYPE_CHECKING:
@@ -132,20 +132,24 @@ def _compute(call: StageCall[AskingSettings]) -> StageResult:
     prompts = experience_format(settings)
     extractor = Extractor(call, settings)
     call.progress.begin(len(requests), "requests")
-    answers = extractor.ask(
-        [
-            Question(request.request_id, prompts.extraction(request.record), _seed(call, request.episode))
-            for request in requests
-        ]
-    )
+    questions = [
+        Question(
+            request.request_id,
+            prompts.extraction(request.record),
+            _seed(call, request.episode),
+        )
+        for request in requests
+    ]
+    answers = extractor.ask(questions)
     call.progress.advance(len(requests))
     trajectories: list[Trajectory] = []
     calls: list[Mapping[str, Any]] = []
-    for request, answer in zip(requests, answers, strict=True):
+    for request, question, answer in zip(requests, questions, answers, strict=True):
         if answer is None:
             continue
         operations = read_answer(answer.text, request, prompts, settings.max_operations)
-        trajectories.append(_trajectory(call, extractor, request, answer, operations))
+        texts = None if operations is None else [each.text for each in operations if each.text]
+        trajectories.append(extractor.trajectory(_origin(request.episode), question, answer, texts))
         calls.append(call_row(request, operations, extractor.version, prompts))
     write_trajectories(call.folder / TRAJECTORIES, trajectories)
     write_rows(call.folder / CALLS_FILE, calls, EXTRACTOR_CALLS)
@@ -178,22 +182,8 @@ def _seed(call: StageCall[AskingSettings], row: Trajectory) -> int:
     return derive_seed(call.seed, row.iteration, row.task_id, row.sample_index, EXTRACTION)
 
 
-def _trajectory(
-    call: StageCall[AskingSettings],
-    extractor: Extractor,
-    request: Request,
-    answer: Answer,
-    operations: Sequence[ExperienceOperation] | None,
-) -> Trajectory:
-    """The answer as a sequence that can be trained. Its worth is known later, see `credit_experience`, so its
-    reward stays 0."""
-    from erl_pipeline.episodes.rows import group_id
-    from storage.tables.trajectories import Trajectory
-
-    row, dialogue = request.episode, answer.dialogue
-    written = [each.text for each in operations or () if each.text]
-    return Trajectory(
-        trajectory_id=request.request_id,
+def _origin(row: Trajectory) -> Origin:
+    return Origin(
         episode_id=row.episode_id,
         parent_trajectory_id=row.trajectory_id,
         iteration=row.iteration,
@@ -201,29 +191,9 @@ def _trajectory(
         task_type=row.task_type,
         environment=row.environment,
         role=EXTRACTION,
-        revision_index=0,
         sample_index=row.sample_index,
-        group_id=group_id(row.iteration, row.task_id, EXTRACTION, 0),
-        subgroup=None,
-        prompt_token_ids=dialogue.prompt_token_ids,
-        response_token_ids=tuple(dialogue.response_token_ids),
-        response_mask=tuple(dialogue.response_mask),
-        behaviour_logprobs=tuple(dialogue.behaviour_logprobs),
-        temperature=call.settings.temperature,
-        policy_version=extractor.version,
-        tokenizer_digest=extractor.tokenizer_digest,
-        reward=0.0,
-        success=False,
-        finish_reason="ill_formed" if operations is None else answer.generation.finish_reason,
-        truncated=dialogue.truncated,
         feedback=row.feedback,
-        messages=json.dumps(dialogue.messages, ensure_ascii=False),
-        # Which entries it was shown stands in the table of calls: the memory was not searched for it.
-        memory_version="",
-        memory_entry_ids=(),
-        seed=_seed(call, row),
         task_payload=row.task_payload,
-        text="\n".join(written) if operations is not None else None,
     )
 
 

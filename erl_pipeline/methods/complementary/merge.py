@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from erl_pipeline.config.memory import KeepSettings
 from erl_pipeline.methods.complementary.asking import (
-    Answer,
     AskingSettings,
     Extractor,
+    Origin,
     Question,
     asking_settings,
     experience_format,
 )
 from erl_pipeline.methods.complementary.settings import MERGE, ComplementaryConfig, keep_settings
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.stages.playing import MEMORY
-from erl_pipeline.stages.rollouts import RETRY_SECONDS, TRAJECTORIES
+from erl_pipeline.stages.rollouts.generate_rollouts import RETRY_SECONDS, TRAJECTORIES
+from erl_pipeline.stages.rollouts.playing import MEMORY
 from storage.artifacts.recipe import derive_seed
 
 if TYPE_CHECKING:
@@ -134,61 +132,25 @@ def _merge(
             asked, questions, extractor.ask(questions), strict=True
         ):
             texts = None if answer is None else prompts.read_merging(answer.text)
-            environment = scope.entries[0].environment or ""
             scope.answer(texts, question.request_id)
             if answer is not None:
-                rows.append(
-                    _trajectory(call, extractor, question, answer, texts, (task_type, environment, number))
-                )
+                origin = _origin(scope, task_type, call.index["iteration"], number, question)
+                rows.append(extractor.trajectory(origin, question, answer, texts))
         call.progress.advance(len(asked))
     return rows
 
 
-def _trajectory(
-    call: StageCall[MergeSettings],
-    extractor: Extractor,
-    question: Question,
-    answer: Answer,
-    texts: Sequence[str] | None,
-    place: tuple[str, str, int],
-) -> Trajectory:
-    """One answer. It belongs to no task; its task id names the task type."""
-    from erl_pipeline.episodes.rows import group_id
-    from storage.tables.trajectories import Trajectory
-
-    (task_type, environment, number), dialogue = place, answer.dialogue
-    iteration = call.index["iteration"]
-    return Trajectory(
-        trajectory_id=question.request_id,
+def _origin(scope: Scope, task_type: str, iteration: int, number: int, question: Question) -> Origin:
+    """An answer belongs to no task; its task id names the task type."""
+    return Origin(
         episode_id=question.request_id,
         parent_trajectory_id=None,
         iteration=iteration,
         task_id=f"{MERGE}/{task_type}",
         task_type=task_type,
-        environment=environment,
+        environment=scope.entries[0].environment or "",
         role=MERGE,
-        revision_index=0,
         sample_index=number,
-        group_id=group_id(iteration, f"{MERGE}/{task_type}", MERGE, 0),
-        subgroup=None,
-        prompt_token_ids=dialogue.prompt_token_ids,
-        response_token_ids=tuple(dialogue.response_token_ids),
-        response_mask=tuple(dialogue.response_mask),
-        behaviour_logprobs=tuple(dialogue.behaviour_logprobs),
-        temperature=call.settings.temperature,
-        policy_version=extractor.version,
-        tokenizer_digest=extractor.tokenizer_digest,
-        reward=0.0,
-        success=False,
-        finish_reason="ill_formed" if texts is None else answer.generation.finish_reason,
-        truncated=dialogue.truncated,
-        feedback="",
-        messages=json.dumps(dialogue.messages, ensure_ascii=False),
-        memory_version="",
-        memory_entry_ids=(),
-        seed=question.seed,
-        task_payload="{}",
-        text=None if texts is None else "\n".join(texts),
     )
 
 

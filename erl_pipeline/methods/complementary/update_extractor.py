@@ -11,15 +11,15 @@ from erl_pipeline.config.optimizer import UpdateConfig
 from erl_pipeline.methods.complementary.artifacts import CREDIT
 from erl_pipeline.methods.complementary.settings import ComplementaryConfig
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.stages.rollouts import TRAJECTORIES
-from erl_pipeline.stages.training import (
+from erl_pipeline.stages.rollouts.generate_rollouts import TRAJECTORIES
+from erl_pipeline.stages.training.training_record import reinforcement_rows
+from erl_pipeline.stages.training.training_stage import (
     TrainingSettings,
     count_steps,
     open_trainer,
     training_result,
     training_settings,
 )
-from erl_pipeline.stages.training_record import reinforcement_rows
 from erl_pipeline.trainers.interface import Reinforcement
 from erl_pipeline.trainers.sequences import trajectory_sequence
 

@@ -23,16 +23,11 @@ from erl_pipeline.stages.columns import (
     held_out_episodes,
     success_of,
     success_of_episodes,
+    success_of_first_attempts,
 )
 
-_SUCCESS = "Success in training"
-_FIRST = success_of(
-    FIRST_ATTEMPT,
-    "1st",
-    "success rate of first attempts in training",
-    ChartLine(_SUCCESS, "first attempt", "success", "Share of sampled episodes"),
-)
-_EPISODE = success_of_episodes(ChartLine(_SUCCESS, "first or second attempt", "success"))
+_FIRST = success_of_first_attempts(FIRST_ATTEMPT, "success rate of first attempts in training")
+_EPISODE = success_of_episodes(ChartLine("Success in training", "first or second attempt", "success"))
 _SECOND = success_of(
     SECOND_ATTEMPT,
     "2nd",

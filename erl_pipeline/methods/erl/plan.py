@@ -8,13 +8,13 @@ from erl_pipeline.config.memory import KeepSettings
 from erl_pipeline.methods.erl.settings import FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT, ErlConfig
 from erl_pipeline.plan.plan import RunState
 from erl_pipeline.plan.planner import Planner
-from erl_pipeline.stages.build_distillation import DistilledRoles
-from erl_pipeline.stages.fine_tune import plan_distillation
-from erl_pipeline.stages.forget_memory import plan_forgetting
-from erl_pipeline.stages.index_memory import INDEX_MEMORY, IndexSettings
-from erl_pipeline.stages.playing import MEMORY
-from erl_pipeline.stages.rollouts import plan_shards
-from erl_pipeline.stages.update_policy import plan_update
+from erl_pipeline.stages.memory.forget_memory import plan_forgetting
+from erl_pipeline.stages.memory.index_memory import INDEX_MEMORY, IndexSettings
+from erl_pipeline.stages.rollouts.generate_rollouts import plan_shards
+from erl_pipeline.stages.rollouts.playing import MEMORY
+from erl_pipeline.stages.training.build_distillation import DistilledRoles
+from erl_pipeline.stages.training.fine_tune import plan_distillation
+from erl_pipeline.stages.training.update_policy import plan_update
 
 
 def plan_rollouts(planner: Planner, state: RunState, iteration: int) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from erl_pipeline.methods.exgrpo.index_experience import INDEX_EXPERIENCE
 from erl_pipeline.methods.exgrpo.select_replay import SELECT_REPLAY
 from erl_pipeline.methods.exgrpo.settings import FIRST_ATTEMPT, ExgrpoConfig
-from erl_pipeline.plan.column import ChartLine, Column, Headline
+from erl_pipeline.plan.column import ChartLine, Column, Headline, only_drawn
 from erl_pipeline.stages.columns import (
     HELD_OUT,
     HELD_OUT_SAMPLED,
@@ -15,16 +15,11 @@ from erl_pipeline.stages.columns import (
     TOKENS,
     TOKENS_PER_SECOND,
     UPDATE_CHARTS,
-    success_of,
+    success_of_first_attempts,
 )
-from erl_pipeline.stages.update_policy import UPDATE_POLICY
+from erl_pipeline.stages.training.update_policy import UPDATE_POLICY
 
-_FIRST = success_of(
-    FIRST_ATTEMPT,
-    "1st",
-    "success rate of fresh attempts in training",
-    ChartLine("Success in training", "first attempt", "success", "Share of sampled episodes"),
-)
+_FIRST = success_of_first_attempts(FIRST_ATTEMPT, "success rate of fresh attempts in training")
 _REPLAYED = Column(
     SELECT_REPLAY.name,
     "replayed",
@@ -54,23 +49,26 @@ _STORED = Column(
 )
 
 
-def _drawn(stage: str, metric: str, line: ChartLine, format: str = ".3f", only_with: str = "") -> Column:
-    """A number for charts alone."""
-    return Column(stage, metric, metric, line.chart, format, in_tables=False, only_with=only_with, drawn=line)
-
-
 _ENTROPY = "Entropy of stored attempts under the policy at hand"
 _WEIGHT = "Replayed tokens: ratio to the stored policy, and weight in the loss"
 _TASKS = "Tasks in the experience"
 _OF_REPLAY = "replayed_sequences"
 _CHARTS = (
-    _drawn(INDEX_EXPERIENCE.name, "tasks", ChartLine(_TASKS, "can be replayed", "tasks"), ",d"),
-    _drawn(INDEX_EXPERIENCE.name, "retired", ChartLine(_TASKS, "retired", "tasks"), ",d"),
-    _drawn(SELECT_REPLAY.name, "share_replayed", ChartLine("Share of tasks replayed", "replayed", "share")),
-    _drawn(SELECT_REPLAY.name, "entropy_picked", ChartLine(_ENTROPY, "replayed", "nats a token")),
-    _drawn(SELECT_REPLAY.name, "entropy_candidates", ChartLine(_ENTROPY, "all candidates", "nats a token")),
+    only_drawn(INDEX_EXPERIENCE.name, "tasks", ChartLine(_TASKS, "can be replayed", "tasks"), format=",d"),
+    only_drawn(INDEX_EXPERIENCE.name, "retired", ChartLine(_TASKS, "retired", "tasks"), format=",d"),
+    only_drawn(
+        SELECT_REPLAY.name, "share_replayed", ChartLine("Share of tasks replayed", "replayed", "share")
+    ),
     *(
-        _drawn(UPDATE_POLICY.name, metric, line, only_with=_OF_REPLAY)
+        only_drawn(SELECT_REPLAY.name, metric, line)
+        for metric, line in (
+            ("share_replayed", ChartLine("Share of tasks replayed", "replayed", "share")),
+            ("entropy_picked", ChartLine(_ENTROPY, "replayed", "nats a token")),
+            ("entropy_candidates", ChartLine(_ENTROPY, "all candidates", "nats a token")),
+        )
+    ),
+    *(
+        only_drawn(UPDATE_POLICY.name, metric, line, only_with=_OF_REPLAY)
         for metric, line in (
             ("replay_ratio_mean", ChartLine(_WEIGHT, "ratio w", "mean")),
             ("replay_weight_mean", ChartLine(_WEIGHT, "weight", "mean")),

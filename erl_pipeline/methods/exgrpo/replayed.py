@@ -11,7 +11,7 @@ import pyarrow as pa
 from erl_pipeline.episodes.rows import group_id
 from erl_pipeline.methods.exgrpo.candidates import Candidate
 from erl_pipeline.methods.exgrpo.settings import FIRST_ATTEMPT, REPLAYED, Entropy
-from erl_pipeline.stages.replayed_rows import REPLAYED_FILE
+from erl_pipeline.stages.training.replayed_rows import REPLAYED_FILE
 from storage.tables.parquet import TableFormat, write_rows
 from storage.tables.trajectories import Trajectory, trajectory_id, write_trajectories
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from erl_pipeline.methods.rlvr.settings import FIRST_ATTEMPT, RlvrConfig
-from erl_pipeline.plan.column import ChartLine, Column
+from erl_pipeline.plan.column import Column
 from erl_pipeline.stages.columns import (
     DISTILLED,
     FINE_TUNE_CHARTS,
@@ -16,15 +16,10 @@ from erl_pipeline.stages.columns import (
     TOKENS_PER_SECOND,
     UPDATE_CHARTS,
     groups_without_advantage,
-    success_of,
+    success_of_first_attempts,
 )
 
-_FIRST = success_of(
-    FIRST_ATTEMPT,
-    "1st",
-    "success rate of attempts in training",
-    ChartLine("Success in training", "first attempt", "success", "Share of sampled episodes"),
-)
+_FIRST = success_of_first_attempts(FIRST_ATTEMPT, "success rate of attempts in training")
 
 
 def columns(settings: RlvrConfig) -> Sequence[Column]:

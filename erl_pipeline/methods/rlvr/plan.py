@@ -5,10 +5,10 @@ from __future__ import annotations
 from erl_pipeline.methods.rlvr.settings import FIRST_ATTEMPT, RlvrConfig
 from erl_pipeline.plan.plan import RunState
 from erl_pipeline.plan.planner import Planner
-from erl_pipeline.stages.build_distillation import DistilledRoles
-from erl_pipeline.stages.fine_tune import plan_distillation
-from erl_pipeline.stages.rollouts import plan_shards
-from erl_pipeline.stages.update_policy import plan_update
+from erl_pipeline.stages.rollouts.generate_rollouts import plan_shards
+from erl_pipeline.stages.training.build_distillation import DistilledRoles
+from erl_pipeline.stages.training.fine_tune import plan_distillation
+from erl_pipeline.stages.training.update_policy import plan_update
 
 
 def plan_rollouts(planner: Planner, state: RunState, iteration: int) -> str:

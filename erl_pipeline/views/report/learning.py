@@ -8,7 +8,7 @@ import polars as pl
 
 from erl_pipeline.evaluation.history import StageRecord
 from erl_pipeline.plan.column import Column
-from erl_pipeline.stages.evaluate import EVALUATE
+from erl_pipeline.stages.evaluation.evaluate import EVALUATE
 from erl_pipeline.views.report.charts import Chart, Series
 
 _REWARDS_AFTER = 1

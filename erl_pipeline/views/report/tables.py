@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from erl_pipeline.evaluation.history import StageRecord, held_out_evaluations, of_stage
 from erl_pipeline.evaluation.iterations import history_rows
 from erl_pipeline.plan.column import Column
-from erl_pipeline.stages.evaluate import EVALUATE, EVALUATE_ON_REQUEST
+from erl_pipeline.stages.evaluation.evaluate import EVALUATE, EVALUATE_ON_REQUEST
 from erl_pipeline.views.report.charts import short_number
 from erl_pipeline.views.report.headline import duration, percent, written
 

@@ -16,8 +16,12 @@ from erl_pipeline.environments.prompt_format import AttemptReport
 from erl_pipeline.episodes.limits import RoleLimits
 from erl_pipeline.episodes.play import Batches, EpisodeSetup, Played, Turns, play_episodes
 from erl_pipeline.episodes.roles import JUDGE
-from erl_pipeline.stages.build_distillation import DistillationSettings, DistilledRoles, distilled_rows
-from erl_pipeline.stages.update_policy import training_sequences
+from erl_pipeline.stages.training.build_distillation import (
+    DistillationSettings,
+    DistilledRoles,
+    distilled_rows,
+)
+from erl_pipeline.stages.training.update_policy import training_sequences
 from storage.errors import ConfigError
 from storage.tables.trajectories import Trajectory
 from tests.erl_pipeline.episodes.engines import DownwardBatches, DownwardTurns

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from erl_pipeline.plan.plan import Place
 from erl_pipeline.runs.driver import open_run
 from erl_pipeline.runs.on_request import evaluate_stream_on_request, with_streams
-from erl_pipeline.stages.evaluate_stream import SCORES, TRAJECTORIES
+from erl_pipeline.stages.evaluation.evaluate_stream import SCORES, TRAJECTORIES
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError
 from storage.tables.stream_scores import read_stream_scores

@@ -13,16 +13,11 @@ import pytest
 from erl_pipeline.config.installed import plugins
 from erl_pipeline.config.memory import MemoryConfig
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
-from erl_pipeline.stages import prepare_tasks
-from erl_pipeline.stages.build_distillation import (
-    BUILD_DISTILLATION,
-    DATASET,
-    DistillationSettings,
-    DistilledRoles,
-)
-from erl_pipeline.stages.forget_memory import FORGET_MEMORY, ForgetSettings
-from erl_pipeline.stages.index_memory import INDEX_MEMORY, IndexSettings
-from erl_pipeline.stages.prepare_tasks import (
+from erl_pipeline.stages.memory.forget_memory import FORGET_MEMORY, ForgetSettings
+from erl_pipeline.stages.memory.index_memory import INDEX_MEMORY, IndexSettings
+from erl_pipeline.stages.rollouts.generate_rollouts import GENERATE_ROLLOUTS, TRAJECTORIES, ListSettings
+from erl_pipeline.stages.tasks import prepare_tasks
+from erl_pipeline.stages.tasks.prepare_tasks import (
     HELD_OUT,
     PREPARE_TASKS,
     REQUESTED_TASKS,
@@ -31,7 +26,12 @@ from erl_pipeline.stages.prepare_tasks import (
     TaskSettings,
     read_tasks,
 )
-from erl_pipeline.stages.rollouts import GENERATE_ROLLOUTS, TRAJECTORIES, ListSettings
+from erl_pipeline.stages.training.build_distillation import (
+    BUILD_DISTILLATION,
+    DATASET,
+    DistillationSettings,
+    DistilledRoles,
+)
 from storage.artifacts.artifact import Artifact
 from storage.errors import InputError
 from storage.tables.sft import read_sft_rows

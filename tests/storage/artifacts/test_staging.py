@@ -8,13 +8,13 @@ from pathlib import Path
 from storage.artifacts.staging import StagingFolder, remove_abandoned
 
 WRITER = """
-import sys, time
+import signal, sys
 from pathlib import Path
 from storage.artifacts.staging import StagingFolder
 folder = StagingFolder(Path(sys.argv[1]))
 (folder.path / "half").write_text("half")
 print(folder.path, flush=True)
-time.sleep(60)
+signal.pause()
 """
 
 

@@ -12,11 +12,11 @@ from storage.errors import InputError, RunBusy, StoreError
 from storage.runs.run import RunStore, config_differences
 
 HOLDER = """
-import sys, time
+import signal, sys
 from storage.runs.run import RunStore
 with RunStore(sys.argv[1]).open("run").lock():
     print("locked", flush=True)
-    time.sleep(60)
+    signal.pause()
 """
 
 

@@ -21,8 +21,8 @@ from erl_pipeline.methods.complementary.pending import (
 )
 from erl_pipeline.methods.complementary.tables import CREDITS
 from erl_pipeline.methods.complementary.update_extractor import batch_advantages
-from erl_pipeline.stages.rollouts import TRAJECTORIES
-from erl_pipeline.stages.update_policy import training_sequences
+from erl_pipeline.stages.rollouts.generate_rollouts import TRAJECTORIES
+from erl_pipeline.stages.training.update_policy import training_sequences
 from storage.tables.parquet import write_rows
 from storage.tables.trajectories import write_trajectories
 from tests.erl_pipeline.methods.complementary.rows import attempt, played

@@ -14,7 +14,7 @@ from erl_pipeline.methods.exgrpo.collect import (
     tried_tasks,
 )
 from erl_pipeline.methods.exgrpo.settings import TierSettings
-from erl_pipeline.stages.update_policy import training_sequences
+from erl_pipeline.stages.training.update_policy import training_sequences
 from tests.erl_pipeline.methods.exgrpo.attempts import attempt, tried
 
 

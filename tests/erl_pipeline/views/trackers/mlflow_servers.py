@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,8 @@ from pathlib import Path
 import httpx
 from mlflow import MlflowClient
 from mlflow.entities import Run
+
+from tests.waiting import wait_for
 
 
 @contextmanager
@@ -40,16 +41,15 @@ def tracking_server(folder: Path) -> Iterator[str]:
         )
     address = f"http://127.0.0.1:{port}"
     try:
-        while not _answers(address):
-            assert server.poll() is None, (folder / "log").read_text()
-            time.sleep(0.2)
+        wait_for("the MLflow server", lambda: _answers(address, server, folder / "log"), interval=0.2)
         yield address
     finally:
         os.killpg(server.pid, signal.SIGKILL)
         server.wait()
 
 
-def _answers(address: str) -> bool:
+def _answers(address: str, server: subprocess.Popen[bytes], log: Path) -> bool:
+    assert server.poll() is None, log.read_text()
     try:
         return httpx.get(f"{address}/health", trust_env=False).is_success
     except httpx.TransportError:

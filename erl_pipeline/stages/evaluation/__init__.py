@@ -1,0 +1,1 @@
+"""The stages that play episodes for a score."""

@@ -1,0 +1,147 @@
+"""The stage that evaluates a checkpoint on held-out tasks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from erl_pipeline.config.base import Settings
+from erl_pipeline.plan.plan import POLICY
+from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.policies.checkpoints import CHECKPOINT
+from erl_pipeline.stages.rollouts.counts import count_rollouts
+from erl_pipeline.stages.rollouts.playing import MEMORY, TASKS, PlaySettings, play_episodes, play_settings
+from erl_pipeline.stages.tasks.prepare_tasks import HELD_OUT, read_tasks
+from storage.artifacts.recipe import derive_seed
+
+if TYPE_CHECKING:
+    from erl_pipeline.config.run import RunConfig
+    from erl_pipeline.plan.plan import RunState
+    from erl_pipeline.plan.planner import Planner
+    from erl_pipeline.plan.sources import Sources
+
+EVALUATION = "evaluation.parquet"
+WITH_MEMORY = "with_memory.parquet"
+"""The greedy episodes of tasks whose first attempt failed once more, now with the memory."""
+
+
+class EvaluationSettings(Settings):
+    """What an evaluation follows from, beside the checkpoint and the tasks."""
+
+    play: PlaySettings
+    samples_per_task: int
+    whole_episodes: bool
+
+
+def plan_evaluation(planner: Planner, state: RunState, iteration: int, model: str = POLICY) -> str:
+    """First attempts of a checkpoint on the run's held-out tasks, without memory; where whole episodes are
+    asked for, also these, without memory and with the one that the state has."""
+    inputs = evaluation_inputs(planner, state, state.tasks, model)
+    seed = derive_seed(planner.config.seed, EVALUATE.name)
+    index = {"iteration": iteration}
+    return planner.add(EVALUATE, inputs, iteration=iteration, seed=seed, index=index)
+
+
+def evaluation_inputs(planner: Planner, state: RunState, tasks: str, model: str = POLICY) -> dict[str, str]:
+    """What an evaluation on these tasks is given; the memory only where whole episodes are played."""
+    inputs = {**state.model_inputs(model), TASKS: tasks}
+    if planner.config.evaluation.whole_episodes and MEMORY in state.memories:
+        inputs[MEMORY] = state.memories[MEMORY]
+    return inputs
+
+
+def _slice(config: RunConfig, _sources: Sources) -> EvaluationSettings:
+    play, whole_episodes = play_settings(config), config.evaluation.whole_episodes
+    retrieval = None
+    # Where no memory is retrieved from, how it is searched changes nothing.
+    if whole_episodes and play.retrieval is not None:
+        # Every task is played with memory and without, so it is withheld from no episode with memory.
+        retrieval = play.retrieval.model_copy(update={"withhold": 0.0})
+    play = play.model_copy(update={"retrieval": retrieval})
+    return EvaluationSettings(
+        play=play,
+        samples_per_task=config.evaluation.samples_per_task,
+        whole_episodes=whole_episodes,
+    )
+
+
+def _evaluate(call: StageCall[EvaluationSettings]) -> StageResult:
+    """Greedy attempts at every task, and sampled ones where the settings ask; write rows and scores.
+
+    A first attempt never sees memory, so that an episode with memory differs only where it failed: these
+    are played again, and have a file of their own.
+    """
+    from erl_pipeline.stages.evaluation.scores import SCORED_COLUMNS, greedy_outcomes, score_evaluation
+    from storage.tables.trajectories import scan_trajectories, write_trajectories
+
+    settings = call.settings
+    tasks = read_tasks(call.inputs[TASKS], HELD_OUT, call.resources)
+    samples, iteration = settings.samples_per_task, call.index["iteration"]
+    call.progress.begin(len(tasks) * (1 + samples), "episodes")
+    played = play_episodes(
+        call,
+        settings.play,
+        tasks,
+        range(1),
+        iteration=iteration,
+        run_seed=call.seed,
+        temperature=0.0,
+        first_only=not settings.whole_episodes,
+        with_memory=False,
+    )
+    rows = played.rows
+    if samples:
+        rows += play_episodes(
+            call,
+            settings.play,
+            tasks,
+            range(1, 1 + samples),
+            iteration=iteration,
+            run_seed=call.seed,
+            first_only=True,
+            with_memory=False,
+        ).rows
+    written = {EVALUATION: write_trajectories(call.folder / EVALUATION, rows)}
+    first = scan_trajectories([call.folder / EVALUATION])
+    remembering = None
+    if MEMORY in call.inputs:
+        solved = greedy_outcomes(first.select(SCORED_COLUMNS).collect())
+        failed = [task for task in tasks if not solved[task.task_id]]
+        call.progress.begin(len(failed), "episodes with memory")
+        again = play_episodes(
+            call,
+            settings.play,
+            failed,
+            # An index of its own, since ids follow from it.
+            range(1 + samples, 2 + samples),
+            iteration=iteration,
+            run_seed=call.seed,
+            temperature=0.0,
+        ).rows
+        written[WITH_MEMORY] = write_trajectories(call.folder / WITH_MEMORY, again)
+        remembering = scan_trajectories([call.folder / WITH_MEMORY])
+        rows = [*rows, *again]
+    memory = call.inputs.get(MEMORY)
+    return StageResult(
+        counters=count_rollouts(rows),
+        metrics=score_evaluation(first, remembering).metrics(),
+        rows=written,
+        policy_version=call.inputs[CHECKPOINT].manifest.artifact_id,
+        memory_version=None if memory is None else memory.manifest.artifact_id,
+        determinism=played.determinism,
+    )
+
+
+EVALUATE = Stage(
+    name="evaluate",
+    version=3,
+    output="evaluation",
+    settings=EvaluationSettings,
+    compute=_evaluate,
+    slice=_slice,
+    code=("environment", "method"),
+    needs="device",
+)
+
+EVALUATE_ON_REQUEST = replace(EVALUATE, name="evaluate_on_request")
+"""An evaluation that somebody asked for, outside the training."""

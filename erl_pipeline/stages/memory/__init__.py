@@ -1,0 +1,1 @@
+"""The stages that write the reflection memory."""

@@ -1,0 +1,105 @@
+"""The stage that adds an iteration's successful reflections to the memory, and credits what was seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from erl_pipeline.config.base import Settings
+from erl_pipeline.config.memory import KeepSettings
+from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.stages.rollouts.generate_rollouts import trajectory_files
+
+if TYPE_CHECKING:
+    from storage.memory.entries import MemoryEntry
+    from storage.tables.trajectories import Trajectory
+
+
+class IndexSettings(Settings):
+    """What a memory keeps, and which texts it is made of."""
+
+    keep: KeepSettings
+    text_role: str
+    """Role of the trajectories whose texts are remembered, such as a reflection."""
+    opening_role: str
+    """Role of the attempt whose opening is the situation of an entry."""
+
+
+def _compute(call: StageCall[IndexSettings]) -> StageResult:
+    """Write what changes: texts whose next attempt succeeded are added, or return the entry that says the
+    same; entries that were seen are updated by what those gained who saw them; a full memory evicts.
+
+    The artifact holds what changed; the LanceDB table of the run follows from these artifacts, and can always
+    be made again from them.
+    """
+    from storage.memory.chain import EMPTY_MEMORY, PARENT_INPUT
+    from storage.memory.changes import plan_change, write_change
+    from storage.memory.credit import evidence, observations
+    from storage.memory.selection import MemoryLimits
+    from storage.memory.use import memory_searches
+    from storage.tables.trajectories import read_trajectories
+
+    settings, version = call.settings, call.artifact_id
+    keep = settings.keep
+    memory = call.resources.memory(keep.embedding_model)
+    parent = call.inputs.get(PARENT_INPUT)
+    before = memory.at(EMPTY_MEMORY if parent is None else parent.manifest.artifact_id)
+    files = trajectory_files(call.inputs["rollouts"], call.resources.store)
+    trajectories = read_trajectories(files)
+    searches = memory_searches(files)
+    change = plan_change(
+        before,
+        list(new_entries(trajectories, version, settings)),
+        evidence(searches),
+        MemoryLimits(keep.merge_similarity, keep.max_entries, keep.evict or "oldest"),
+        memory.embedder,
+        iteration=max((row.iteration for row in trajectories), default=0),
+        version=version,
+    )
+    rows = write_change(call.folder, change, memory.embedder)
+    differences = [each.difference for each in observations(searches)]
+    effect = {"memory_effect": math.fsum(differences) / len(differences)} if differences else {}
+    return StageResult(counters=change.counters, metrics=effect, rows=rows, memory_version=version)
+
+
+INDEX_MEMORY = Stage(
+    name="index_memory",
+    version=4,
+    output="memory",
+    settings=IndexSettings,
+    compute=_compute,
+)
+
+
+def new_entries(
+    trajectories: Sequence[Trajectory], memory_version: str, settings: IndexSettings
+) -> Iterator[MemoryEntry]:
+    """Memory entries of one iteration's trajectories, in their order; one for each trajectory whose text led
+    to success."""
+    from erl_pipeline.episodes.rows import opening_messages, situation
+    from storage.memory.entries import MemoryEntry
+
+    openings = {
+        row.episode_id: opening_messages(row) for row in trajectories if row.role == settings.opening_role
+    }
+    for row in trajectories:
+        if row.role != settings.text_role or not row.success or row.text is None:
+            continue
+        opening = openings[row.episode_id]
+        yield MemoryEntry(
+            entry_id=f"m-{row.trajectory_id}",
+            kind="reflection",
+            text=row.text,
+            task_type=row.task_type,
+            task_text=opening[-1]["content"],
+            feedback=row.feedback,
+            key_text=situation(opening, row.feedback),
+            source_trajectory_id=row.trajectory_id,
+            iteration=row.iteration,
+            last_iteration=row.iteration,
+            policy_version=row.policy_version,
+            parent_entry_ids=row.memory_entry_ids,
+            memory_version=memory_version,
+            environment=row.environment,
+        )

@@ -1,0 +1,1 @@
+"""The stages that play episodes for training, or bring them in from elsewhere."""

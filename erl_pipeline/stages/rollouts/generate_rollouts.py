@@ -1,0 +1,163 @@
+"""The stages that generate rollouts: shard by shard, and the list of an iteration's shards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from erl_pipeline.config.base import Settings
+from erl_pipeline.config.rollouts import RolloutConfig
+from erl_pipeline.plan.plan import POLICY
+from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.policies.checkpoints import CHECKPOINT
+from erl_pipeline.stages.rollouts.counts import count_rollouts, success_rates
+from erl_pipeline.stages.rollouts.playing import MEMORY, TASKS, PlaySettings, play_episodes, play_settings
+from erl_pipeline.stages.rollouts.sample_counts import SAMPLES, planned_samples
+from erl_pipeline.stages.tasks.prepare_tasks import TRAINING, draw_tasks, read_tasks
+from storage.artifacts.artifact import Artifact
+from storage.artifacts.store import ArtifactStore
+
+if TYPE_CHECKING:
+    from erl_pipeline.config.run import RunConfig
+    from erl_pipeline.plan.plan import RunState
+    from erl_pipeline.plan.planner import Planner
+    from erl_pipeline.plan.sources import Sources
+
+TRAJECTORIES = "trajectories.parquet"
+RETRY_SECONDS = (1.0, 5.0)
+
+
+class RolloutSettings(Settings):
+    """What a shard's episodes follow from, beside the checkpoint, the tasks and the memory."""
+
+    play: PlaySettings
+    rollouts: RolloutConfig
+
+
+class ListSettings(Settings):
+    """Nothing: the shards are inputs."""
+
+
+_NOTHING = ListSettings()
+
+
+def plan_shards(
+    planner: Planner,
+    state: RunState,
+    iteration: int,
+    *,
+    memory: str | None,
+    model: str = POLICY,
+    samples: str | None = None,
+) -> str:
+    """An iteration's episodes, in shards, and their list; the id of the list.
+
+    Args:
+        memory: the version that is retrieved from; None for none.
+        samples: the artifact that says which tasks are played and how often (`erl_pipeline.stages.
+            sample_counts`); None for `group_size` episodes of each task that is drawn.
+    """
+    inputs = {**state.model_inputs(model), TASKS: state.tasks}
+    if memory is not None:
+        inputs[MEMORY] = memory
+    if samples is not None:
+        inputs[SAMPLES] = samples
+    shards = [
+        planner.add(
+            ROLLOUT_SHARD,
+            inputs,
+            iteration=iteration,
+            seed=planner.config.seed,
+            index={"iteration": iteration, "shard": shard},
+            key=f"{shard:04d}",
+        )
+        for shard in range(planner.config.rollouts.shards)
+    ]
+    listed = {f"shard-{number:04d}": shard for number, shard in enumerate(shards)}
+    return planner.add(GENERATE_ROLLOUTS, listed, iteration=iteration, settings=_NOTHING)
+
+
+def _slice(config: RunConfig, _sources: Sources) -> RolloutSettings:
+    return RolloutSettings(play=play_settings(config), rollouts=config.rollouts)
+
+
+def _generate(call: StageCall[RolloutSettings]) -> StageResult:
+    """Generate one shard's episodes and write their trajectories."""
+    from storage.tables.trajectories import write_trajectories
+
+    rollouts = call.settings.rollouts
+    iteration, shard = call.index["iteration"], call.index["shard"]
+    tasks = read_tasks(call.inputs[TASKS], TRAINING, call.resources)
+    if SAMPLES in call.inputs:
+        counts = planned_samples(call.inputs[SAMPLES], tasks)
+    else:
+        drawn = draw_tasks(tasks, rollouts.tasks_per_iteration, call.seed, iteration)
+        counts = [(task, rollouts.group_size) for task in drawn]
+    mine = counts[shard * rollouts.tasks_per_shard : (shard + 1) * rollouts.tasks_per_shard]
+    samples = [range(count) for _, count in mine]
+    call.progress.begin(sum(map(len, samples)), "episodes")
+    played = play_episodes(
+        call,
+        call.settings.play,
+        [task for task, _ in mine],
+        samples,
+        iteration=iteration,
+        run_seed=call.seed,
+    )
+    write_trajectories(call.folder / TRAJECTORIES, played.rows)
+    memory = call.inputs.get(MEMORY)
+    return StageResult(
+        counters={**count_rollouts(played.rows), **played.counters},
+        rows={TRAJECTORIES: len(played.rows)},
+        policy_version=call.inputs[CHECKPOINT].manifest.artifact_id,
+        memory_version=None if memory is None else memory.manifest.artifact_id,
+        determinism=played.determinism,
+    )
+
+
+def _list(call: StageCall[ListSettings]) -> StageResult:
+    """Add up the counts of the shards, and compare retries with first attempts over all of them; the
+    trajectories stay in the shards."""
+    from erl_pipeline.stages.rollouts.retry_gain import gain_metrics
+    from storage.tables.trajectories import scan_trajectories
+
+    files = [call.inputs[name].path(TRAJECTORIES) for name in sorted(call.inputs)]
+    counters: dict[str, int] = {}
+    manifests = [shard.manifest for shard in call.inputs.values()]
+    for manifest in manifests:
+        for name, value in manifest.counters.items():
+            counters[name] = counters.get(name, 0) + int(value)
+    return StageResult(
+        counters=counters,
+        metrics={**success_rates(counters), **gain_metrics(scan_trajectories(files))},
+        policy_version=manifests[0].policy_version,
+        memory_version=manifests[0].memory_version,
+    )
+
+
+GENERATE_ROLLOUTS = Stage(
+    name="generate_rollouts",
+    version=3,
+    output="rollouts",
+    settings=ListSettings,
+    compute=_list,
+)
+
+ROLLOUT_SHARD = Stage(
+    name="rollout_shard",
+    version=3,
+    output="trajectories",
+    settings=RolloutSettings,
+    compute=_generate,
+    slice=_slice,
+    code=("environment", "method"),
+    needs="device",
+    retry_seconds=RETRY_SECONDS,
+    part_of=GENERATE_ROLLOUTS.name,
+)
+
+
+def trajectory_files(rollouts: Artifact, store: ArtifactStore) -> list[Path]:
+    """The Parquet files of an iteration's rollouts, in the order of their shards; each verified."""
+    inputs = rollouts.manifest.inputs
+    return [store.open(inputs[name]).path(TRAJECTORIES) for name in sorted(inputs)]

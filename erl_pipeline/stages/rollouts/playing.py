@@ -1,0 +1,370 @@
+"""Playing episodes with a checkpoint: what rollouts and evaluation have in common."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pydantic import SerializeAsAny
+
+from erl_pipeline.config.base import PluginSettings, Settings
+from erl_pipeline.config.generation import (
+    EngineConfig,
+    SamplingConfig,
+    TransformersEngineConfig,
+    VllmEngineConfig,
+    identity_of,
+    with_operational,
+)
+from erl_pipeline.config.installed import plugins
+from erl_pipeline.config.memory import RetrievalSettings
+from erl_pipeline.environments.interface import Task
+from erl_pipeline.episodes.roles import JUDGE
+from erl_pipeline.plan.plan import POLICY
+from erl_pipeline.plan.resources import Resources
+from erl_pipeline.plan.stage import StageCall
+from erl_pipeline.policies.checkpoints import (
+    CheckpointParts,
+    LoadedPolicies,
+    WeightsSettings,
+    checkpoint_parts,
+    weights_settings,
+)
+from erl_pipeline.stages.rollouts.counts import count_rollouts, success_rates
+from erl_pipeline.stages.tasks.prepare_tasks import environment_identity
+
+if TYPE_CHECKING:
+    from erl_pipeline.config.feedback import JudgeFeedback
+    from erl_pipeline.config.run import RunConfig
+    from erl_pipeline.engines.chat_server import ChatServer
+    from erl_pipeline.engines.interface import GenerationEngine
+    from erl_pipeline.engines.vllm.engine import VllmEngine
+    from erl_pipeline.episodes.context import EpisodeProtocol
+    from erl_pipeline.episodes.limits import RoleLimits
+    from erl_pipeline.episodes.play import Batches, Played, Turns
+    from erl_pipeline.episodes.requests import Retrieve
+    from erl_pipeline.policies.pretrained import LoadedPolicy
+    from storage.artifacts.artifact import Artifact
+    from storage.tables.trajectories import Trajectory
+
+TASKS, MEMORY = "tasks", "memory"
+"""Names of the inputs of a stage that plays; also that of the memory in a run's state."""
+
+_VLLM_STARTS = "the vLLM server to start"
+
+
+class PlaySettings(Settings):
+    """What episodes follow from, beside the checkpoint, the tasks and the memory."""
+
+    episode: SerializeAsAny[PluginSettings]
+    """The method's, with its type."""
+    retrieval: RetrievalSettings | None
+    """How a memory is searched; what it keeps is in the version that is an input."""
+    environment: SerializeAsAny[PluginSettings]
+    sampling: SamplingConfig
+    success_threshold: float
+    step_seconds: float
+    engine: EngineConfig
+    weights: WeightsSettings
+
+
+def play_settings(config: RunConfig) -> PlaySettings:
+    """What the episodes of a run follow from."""
+    method = plugins("methods")[config.method.type].value
+    return PlaySettings(
+        episode=method.episode_settings(config.method),
+        retrieval=method.retrieval(config.method),
+        environment=environment_identity(config),
+        sampling=config.sampling,
+        success_threshold=config.rollouts.success_threshold,
+        step_seconds=config.rollouts.step_seconds,
+        engine=identity_of(config.engine),
+        weights=weights_settings(config),
+    )
+
+
+@dataclass(frozen=True)
+class OwnEpisodes:
+    """Episodes that go as a stage has it, instead of as the method's do."""
+
+    protocol: EpisodeProtocol
+    by_role: Mapping[str, RoleLimits]
+
+
+def play_episodes(
+    call: StageCall[Any],
+    settings: PlaySettings,
+    tasks: Sequence[Task],
+    samples: range | Sequence[range],
+    *,
+    iteration: int,
+    run_seed: int,
+    temperature: float | None = None,
+    first_only: bool = False,
+    with_memory: bool = True,
+    own: OwnEpisodes | None = None,
+) -> Played:
+    """One episode for each task and sample index, with the checkpoint among the stage's inputs.
+
+    Args:
+        samples: the sample indices of every task, or of each.
+        temperature: of all roles, instead of the settings' own; 0 takes the most probable token each time.
+        first_only: an episode is its first attempt.
+        with_memory: the memory among the stage's inputs, where there is one, is retrieved from.
+        own: how episodes go, where not as the method has it; `temperature` and `first_only` have no say then.
+
+    Raises what `erl_pipeline.episodes.play.play_episodes` raises.
+    """
+    from erl_pipeline.episodes import play
+    from erl_pipeline.episodes.dialogue import ChatTokenizer
+    from erl_pipeline.episodes.limits import EpisodeLimits
+    from erl_pipeline.episodes.rows import Provenance
+    from erl_pipeline.policies.hardware import training_device
+    from erl_pipeline.stages.determinism import sampling_determinism
+
+    parts = checkpoint_parts(call.inputs)
+    policy = call.resources.keep("policies", LoadedPolicies).get(parts, settings.weights)
+    environment = plugins("environments")[settings.environment.type].value
+    method = plugins("methods")[settings.episode.type].value
+    by_role = method.role_limits(settings.episode, settings.sampling) if own is None else own.by_role
+    if temperature is not None and own is None:
+        by_role = {role: replace(each, temperature=temperature) for role, each in by_role.items()}
+    memory = call.inputs.get(MEMORY) if with_memory else None
+    setup = play.EpisodeSetup(
+        plugin=environment,
+        settings=settings.environment,
+        protocol=own.protocol
+        if own is not None
+        else method.open_episode(
+            settings.episode,
+            environment.prompts(settings.environment),
+            first_only=first_only,
+            retrieval=memory is not None,
+        ),
+        chat=ChatTokenizer(policy.tokenizer),
+        limits=EpisodeLimits(
+            context_length=policy.context_length,
+            end_token_ids=policy.eos_token_ids,
+            success_threshold=settings.success_threshold,
+            step_seconds=settings.step_seconds,
+            by_role=by_role,
+        ),
+        provenance=Provenance(
+            recipe_id=call.artifact_id,
+            iteration=iteration,
+            policy_versions={POLICY: parts.checkpoint_id},
+            tokenizer_digest=policy.tokenizer_digest,
+            memory_version="" if memory is None else memory.manifest.artifact_id,
+            run_seed=run_seed,
+        ),
+        withhold=settings.retrieval.withhold if settings.retrieval is not None else 0.0,
+        chat_server=(
+            None if first_only or own is not None else _chat_server(method.chat_server(settings.episode))
+        ),
+    )
+    progress = _EpisodeProgress(call)
+    played = play.play_episodes(
+        setup,
+        tasks,
+        samples,
+        _sampling(call, settings, policy, parts, progress),
+        _retrieve(call, settings, memory),
+        on_episode=progress.count_episode,
+        stop=call.resources.stop,
+    )
+    _warn_of_silent_judge(call, played)
+    engine = sampling_determinism(engine_of(call, settings.engine), training_device())
+    return replace(played, determinism=engine if played.determinism == "bytes" else played.determinism)
+
+
+def engine_of(call: StageCall[Any], engine: EngineConfig) -> EngineConfig:
+    """The engine of the recipe, as this worker runs it."""
+    return with_operational(engine, call.resources.settings.engine)
+
+
+def release_engine(resources: Resources) -> None:
+    """Let a server give its memory back before something trains on the same device."""
+    serving = resources.kept("vllm")
+    if serving is not None:
+        serving.offload()
+
+
+class _ServedModels:
+    """A vLLM engine, and the checkpoint of each model that it is proven to sample from."""
+
+    def __init__(self, engine: VllmEngine) -> None:
+        self.engine = engine
+        self.checkpoint_ids: dict[str, str] = {}
+
+    def offload(self) -> None:
+        """Give the memory of the servers back."""
+        self.engine.offload()
+        self.checkpoint_ids.clear()
+
+
+def _sampling(
+    call: StageCall[Any],
+    settings: PlaySettings,
+    policy: LoadedPolicy,
+    parts: CheckpointParts,
+    progress: _EpisodeProgress,
+) -> Batches | Turns:
+    """The engine of the settings, with the policy's weights."""
+    from erl_pipeline.episodes import play
+
+    engine = engine_of(call, settings.engine)
+    if isinstance(engine, VllmEngineConfig):
+        server = _served(call, engine, policy, parts, POLICY)
+        return play.Turns(server, engine.max_in_flight, progress.count_tokens)
+    return play.Batches(_embedded(call, engine, policy, parts, POLICY, progress.count_tokens))
+
+
+def model_engine(
+    call: StageCall[Any],
+    engine: EngineConfig,
+    policy: LoadedPolicy,
+    parts: CheckpointParts,
+    name: str,
+    on_tokens: Callable[[int], None],
+) -> GenerationEngine:
+    """The engine of a recipe, with the weights of a checkpoint under a model's name, for batches of requests.
+
+    Args:
+        policy: the checkpoint, as it is loaded in this process.
+        on_tokens: is told of tokens as they are drawn; vLLM tells nothing here.
+    """
+    running = engine_of(call, engine)
+    if isinstance(running, VllmEngineConfig):
+        return _served(call, running, policy, parts, name)
+    return _embedded(call, running, policy, parts, name, on_tokens)
+
+
+def _embedded(
+    call: StageCall[Any],
+    engine: TransformersEngineConfig,
+    policy: LoadedPolicy,
+    parts: CheckpointParts,
+    name: str,
+    on_tokens: Callable[[int], None],
+) -> GenerationEngine:
+    from erl_pipeline.engines.embedded_models import EmbeddedEngine
+
+    embedded = EmbeddedEngine(engine.max_batch_sequences, stop=call.resources.stop, on_tokens=on_tokens)
+    embedded.serve(name, policy.model, parts.checkpoint_id, policy.eos_token_ids)
+    return embedded
+
+
+def _served(
+    call: StageCall[Any],
+    engine: VllmEngineConfig,
+    policy: LoadedPolicy,
+    parts: CheckpointParts,
+    name: str,
+) -> VllmEngine:
+    """The vLLM engine, proven to sample from this checkpoint. The server of each model starts at the first
+    call for it and ends with the worker's resources."""
+    from erl_pipeline.engines.serving import served_checkpoint
+    from erl_pipeline.engines.vllm.engine import VllmEngine
+    from erl_pipeline.policies.hardware import release_cached_memory
+
+    resources = call.resources
+    started = resources.keep(
+        "vllm engine",
+        lambda: VllmEngine(
+            engine,
+            resources.scratch / "vllm",
+            os.environ,
+            resources.stop,
+            lambda seconds, line: call.progress.waiting(_VLLM_STARTS, seconds, line),
+        ),
+    )
+    serving = resources.keep("vllm", lambda: _ServedModels(started))
+    if serving.checkpoint_ids.get(name) != parts.checkpoint_id:
+        serving.checkpoint_ids.pop(name, None)
+        # What the trainer keeps or no longer needs, so that a server on the same GPU finds room.
+        resources.keep("policies", LoadedPolicies).forget_trainer()
+        release_cached_memory()
+        started.serve(
+            name, served_checkpoint(policy, parts.checkpoint_id, parts.base_folder, parts.adapter_folder)
+        )
+        serving.checkpoint_ids[name] = parts.checkpoint_id
+    if engine.max_in_flight == 1 and not engine.servers:
+        # Whether a prefix is found or computed may change the last bits; see `sampling_determinism`.
+        started.reset_prefix_cache(name)
+    return started
+
+
+def _chat_server(judge: JudgeFeedback | None) -> ChatServer | None:
+    """The server of the settings. Its key comes from the environment and goes nowhere else."""
+    if judge is None:
+        return None
+    from erl_pipeline.engines.chat_server import ChatServer, key_of
+
+    assert judge.url is not None
+    key = key_of(os.environ, judge.api_key_variable, "feedback.api_key_variable")
+    return ChatServer(judge.url, judge.model, key, judge.request_seconds, judge.max_in_flight)
+
+
+def _warn_of_silent_judge(call: StageCall[Any], played: Played) -> None:
+    """Failures of a judge are data; where all fail, somebody should look at it."""
+    said = [row for row in played.rows if row.role == JUDGE]
+    if said and all(row.finish_reason in ("judge_error", "judge_timeout") for row in said):
+        call.progress.warn(
+            f"the judge answered none of {len(said)} questions, and the feedback of rules was used; the "
+            f"first time: {said[0].feedback}"
+        )
+
+
+def _retrieve(call: StageCall[Any], settings: PlaySettings, memory: Artifact | None) -> Retrieve:
+    """Answers retrievals from a memory version."""
+    from erl_pipeline.episodes.requests import RetrievalRequest, nothing_remembered
+    from storage.memory.scoring import Scoring
+    from storage.memory.view import MemoryHit
+
+    how = settings.retrieval
+    if memory is None or how is None:
+        return nothing_remembered
+    view = call.resources.memory(how.embedding_model).at(memory.manifest.artifact_id)
+    scoring = Scoring(
+        credit_weight=how.credit_weight,
+        support_weight=how.support_weight,
+        retrieval_penalty=how.retrieval_penalty,
+        candidates=how.candidates or how.top_k,
+        min_similarity=how.min_similarity,
+        fallback=how.fallback or "none",
+    )
+
+    def retrieve(requests: Sequence[RetrievalRequest]) -> list[list[MemoryHit]]:
+        answers: dict[int, list[MemoryHit]] = {}
+        task_types = {request.task_type if how.same_task_type else None for request in requests}
+        for task_type in sorted(task_types, key=str):
+            indices = [i for i, each in enumerate(requests) if task_type in (None, each.task_type)]
+            hits = view.retrieve([requests[i].situation for i in indices], how.top_k, scoring, task_type)
+            answers.update(zip(indices, hits, strict=True))
+        return [answers[i] for i in range(len(requests))]
+
+    return retrieve
+
+
+class _EpisodeProgress:
+    """Running success rates and tokens a second."""
+
+    def __init__(self, call: StageCall[Any]) -> None:
+        self._progress = call.progress
+        self._started = time.perf_counter()
+        self._counters: Counter[str] = Counter()
+        self._tokens = 0
+
+    def count_tokens(self, count: int) -> None:
+        """The engine has drawn tokens."""
+        self._tokens += count
+
+    def count_episode(self, rows: list[Trajectory]) -> None:
+        """An episode is over."""
+        self._counters.update(count_rollouts(rows))
+        rate = self._tokens / max(time.perf_counter() - self._started, 1e-9)
+        self._progress.advance(1, tokens_per_second=rate, **success_rates(self._counters))

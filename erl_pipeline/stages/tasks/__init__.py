@@ -1,0 +1,1 @@
+"""The stage that fixes a run's tasks."""

@@ -1,0 +1,196 @@
+"""The stage that fixes a run's tasks, and how each iteration draws from them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import SerializeAsAny
+
+from erl_pipeline.config.base import PluginSettings, Settings
+from erl_pipeline.config.installed import plugins
+from erl_pipeline.environments.interface import Task
+from erl_pipeline.plan.resources import Resources
+from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.stages.tasks.held_out import refuse_held_out
+from storage.artifacts.artifact import Artifact
+from storage.artifacts.recipe import derive_seed
+from storage.errors import InputError
+
+if TYPE_CHECKING:
+    from erl_pipeline.config.run import RunConfig
+    from erl_pipeline.plan.planner import Planner
+    from erl_pipeline.plan.sources import Sources
+
+TRAINING, HELD_OUT = "training.jsonl", "held_out.jsonl"
+
+
+class TaskSettings(Settings):
+    """What the tasks follow from."""
+
+    environment: SerializeAsAny[PluginSettings]
+    """Without the settings that name files; `files` has the digests of these."""
+    files: dict[str, str]
+    """Setting that names a file -> SHA-256 of the file."""
+    held_out: int
+    seed: int
+    """The run's seed, which chooses what is hidden from the policy."""
+
+
+def environment_identity(config: RunConfig) -> PluginSettings:
+    """The environment's settings as recipes hold them: the files they name are known by their content."""
+    plugin = plugins("environments")[config.environment.type].value
+    return config.environment.model_copy(update=dict.fromkeys(plugin.files(config.environment)))
+
+
+def _slice(config: RunConfig, sources: Sources) -> TaskSettings:
+    plugin = plugins("environments")[config.environment.type].value
+    return TaskSettings(
+        environment=environment_identity(config),
+        files={name: sources.files[str(path)] for name, path in plugin.files(config.environment).items()},
+        held_out=config.evaluation.tasks,
+        seed=config.seed,
+    )
+
+
+def _compute(call: StageCall[TaskSettings]) -> StageResult:
+    settings = call.settings
+    environment = located(settings.environment, settings.files, call.locations)
+    plugin = plugins("environments")[environment.type].value
+    training = plugin.training_tasks(environment, settings.seed)
+    held_out = plugin.held_out_tasks(environment, settings.seed, settings.held_out)
+    refuse_held_out(training, held_out, plugin)
+    _write(call.folder, TRAINING, training)
+    _write(call.folder, HELD_OUT, held_out)
+    return StageResult(counters={"training_tasks": len(training), "held_out_tasks": len(held_out)})
+
+
+PREPARE_TASKS = Stage(
+    name="prepare_tasks",
+    version=3,
+    output="tasks",
+    settings=TaskSettings,
+    compute=_compute,
+    slice=_slice,
+    code=("environment",),
+)
+
+
+class RequestedTaskSettings(TaskSettings):
+    """Tasks that somebody wants a checkpoint evaluated on."""
+
+    task_file: str | None
+    """SHA-256 of a file that holds them; None for generated held-out tasks."""
+
+
+def plan_requested_tasks(planner: Planner, task_file: str | None) -> str:
+    """Tasks for an evaluation on request: of a file, by its SHA-256, or as many held-out ones as
+    configured."""
+    base = planner.settings(PREPARE_TASKS)
+    settings = RequestedTaskSettings(
+        environment=base.environment,
+        files=base.files,
+        held_out=base.held_out,
+        seed=base.seed,
+        task_file=task_file,
+    )
+    return planner.add(REQUESTED_TASKS, {}, iteration=None, settings=settings, key=task_file or "generated")
+
+
+def _requested(call: StageCall[RequestedTaskSettings]) -> StageResult:
+    settings = call.settings
+    environment = located(settings.environment, settings.files, call.locations)
+    plugin = plugins("environments")[environment.type].value
+    if settings.task_file is None:
+        tasks = plugin.held_out_tasks(environment, settings.seed, settings.held_out)
+    elif plugin.tasks_from_file is None:
+        raise InputError(f"environment {environment.type} reads no task files; leave --tasks at generated")
+    else:
+        path = _unchanged(call.locations[settings.task_file], settings.task_file, "the task file")
+        tasks = plugin.tasks_from_file(environment, settings.seed, path)
+    _write(call.folder, HELD_OUT, tasks)
+    return StageResult(counters={"held_out_tasks": len(tasks)})
+
+
+REQUESTED_TASKS = Stage(
+    name="requested_tasks",
+    version=2,
+    output="tasks",
+    settings=RequestedTaskSettings,
+    compute=_requested,
+    code=("environment",),
+)
+
+
+def _write(folder: Path, name: str, tasks: Sequence[Task]) -> None:
+    (folder / name).write_text("".join(task_line(task) + "\n" for task in tasks), encoding="utf-8")
+
+
+def located(
+    environment: PluginSettings, files: Mapping[str, str], locations: Mapping[str, str]
+) -> PluginSettings:
+    """The environment's settings with the paths of its files on this machine.
+
+    Raises InputError when a file no longer has the content that the plan was made with.
+    """
+    paths: dict[str, str] = {}
+    for name, sha256 in files.items():
+        paths[name] = str(_unchanged(locations[sha256], sha256, f"environment.{name}"))
+    return environment.model_copy(update=paths)
+
+
+def _unchanged(path: str, sha256: str, name: str) -> Path:
+    if hashlib.sha256(Path(path).read_bytes()).hexdigest() != sha256:
+        raise InputError(f"{name}: {path} has changed since the run was planned; start it again")
+    return Path(path)
+
+
+def read_tasks(tasks: Artifact, name: str, resources: Resources) -> Sequence[Task]:
+    """The training or held-out tasks of a committed task set; read once by each worker."""
+
+    def read() -> Sequence[Task]:
+        lines = tasks.path(name).read_text(encoding="utf-8").splitlines()
+        return tuple(Task(**json.loads(line)) for line in lines)
+
+    return resources.keep(f"tasks {tasks.manifest.artifact_id} {name}", read)
+
+
+def draw_tasks(tasks: Sequence[Task], count: int, run_seed: int, iteration: int) -> list[Task]:
+    """The `count` different tasks of an iteration (from 1).
+
+    A seeded order of all tasks is cut into iterations; when less than a whole iteration is left, the
+    next order begins, so that no task comes twice in one iteration. Raises `InputError` when there are
+    fewer tasks than `count`.
+    """
+    return task_order(tasks, count, run_seed, iteration)[:count]
+
+
+def task_order(tasks: Sequence[Task], count: int, run_seed: int, iteration: int) -> list[Task]:
+    """All tasks in an order that begins with the `count` of an iteration; then come those of later
+    iterations, and last those that were drawn before. Raises as `draw_tasks`."""
+    if count > len(tasks):
+        raise InputError(
+            f"rollouts.tasks_per_iteration: {count} tasks are asked for, but there are {len(tasks)} training "
+            "tasks; ask for fewer, or give more"
+        )
+    epoch, place = divmod(iteration - 1, len(tasks) // count)
+    order = list(tasks)
+    random.Random(derive_seed(run_seed, "task order", epoch)).shuffle(order)
+    return order[place * count :] + order[: place * count]
+
+
+def task_line(task: Task) -> str:
+    """A task as a line of JSON; equal for equal tasks."""
+    return json.dumps(
+        {
+            "task_id": task.task_id,
+            "task_type": task.task_type,
+            "environment": task.environment,
+            "payload": dict(task.payload),
+        },
+        sort_keys=True,
+    )

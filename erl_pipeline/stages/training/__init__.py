@@ -1,0 +1,1 @@
+"""The stages that make, look at and train checkpoints."""

@@ -1,0 +1,150 @@
+"""The stage that builds the distillation dataset."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from erl_pipeline.config.base import Settings
+from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.stages.rollouts.generate_rollouts import trajectory_files
+from erl_pipeline.trainers.sequences import DISTILLED
+
+if TYPE_CHECKING:
+    from storage.tables.sft import SftRow
+    from storage.tables.trajectories import Trajectory
+
+DATASET = "sft.parquet"
+
+
+class DistilledRoles(Settings):
+    """Which of a method's trajectories become supervised rows."""
+
+    role: str
+    """Role of the attempts that are distilled."""
+    prompt_role: str
+    """Role of the attempt, in the same episode, whose prompt they are to be given on."""
+    via_role: str | None = None
+    """Role of a text between the two that a row names, such as a reflection; None where there is none."""
+    chain: bool = False
+    """Whether the attempts that are distilled, and the texts that led to them, also become rows on the
+    prompts that they were sampled on."""
+
+
+class DistillationSettings(Settings):
+    """What a dataset follows from, beside the rollouts."""
+
+    roles: DistilledRoles
+    reward_above: float | None
+    max_rows_per_task: int | None
+
+
+def _compute(call: StageCall[DistillationSettings]) -> StageResult:
+    """Write the dataset: attempts that went well, on the prompt of the first attempt of their episode."""
+    from storage.tables.sft import write_sft_rows
+    from storage.tables.trajectories import read_trajectories
+
+    files = trajectory_files(call.inputs["rollouts"], call.resources.store)
+    rows = list(distilled_rows(read_trajectories(files), call.settings))
+    write_sft_rows(call.folder / DATASET, rows)
+    return StageResult(counters=count_rows(rows), rows={DATASET: len(rows)})
+
+
+BUILD_DISTILLATION = Stage(
+    name="build_distillation",
+    version=3,
+    output="sft_dataset",
+    settings=DistillationSettings,
+    compute=_compute,
+)
+
+
+def distilled_rows(trajectories: Sequence[Trajectory], settings: DistillationSettings) -> Iterator[SftRow]:
+    """Supervised rows of the attempts of a role that went well.
+
+    The prompt is token for token that of the episode's attempt of `prompt_role`, which is the prompt that
+    evaluation uses; the response is token for token what was sampled. With `chain` the text that led to the
+    attempt, where it is whole and well-formed, and the attempt itself follow, each on its own prompt, where
+    that is another. Where a task has more such attempts than `max_rows_per_task`, the first in the order of
+    the trajectories are kept.
+    """
+    roles, most = settings.roles, settings.max_rows_per_task
+    by_id = {row.trajectory_id: row for row in trajectories}
+    firsts = {row.episode_id: row for row in trajectories if row.role == roles.prompt_role}
+    attempts_at: Counter[str] = Counter()
+    for row in trajectories:
+        if row.role != roles.role or row.truncated or not _went_well(row, settings.reward_above):
+            continue
+        if most is not None and attempts_at[row.task_id] >= most:
+            continue
+        attempts_at[row.task_id] += 1
+        first = firsts[row.episode_id]
+        parent = by_id.get(row.parent_trajectory_id or "")
+        via = parent if parent is not None and parent.role == roles.via_role else None
+        yield distilled_row(row, first, via)
+        if roles.chain:
+            if via is not None and via.text is not None and not via.truncated:
+                yield _chain_row(via, first, via)
+            if row.prompt_token_ids != first.prompt_token_ids:
+                yield _chain_row(row, first, via)
+
+
+def _went_well(row: Trajectory, reward_above: float | None) -> bool:
+    """Whether a trajectory succeeded or, with a threshold, has a reward above it.
+
+    A reflection has the reward and the success of the attempt that it led to.
+    """
+    return row.success if reward_above is None else row.reward > reward_above
+
+
+def distilled_row(row: Trajectory, asked: Trajectory | None = None, via: Trajectory | None = None) -> SftRow:
+    """The supervised row of an attempt: its response, token for token as it was sampled.
+
+    Args:
+        asked: the attempt whose prompt the response is to be given on; None: its own.
+        via: the text between the two that led to it, such as a reflection.
+    """
+    first = asked or row
+    return _sft_row(f"s-{row.trajectory_id}", DISTILLED, row, asked=first, first=first, via=via)
+
+
+def count_rows(rows: Sequence[SftRow]) -> dict[str, int]:
+    """The counters of a dataset: rows on the prompt that evaluation uses, those of the chain apart, and the
+    trained tokens of both."""
+    distilled = sum(row.role == DISTILLED for row in rows)
+    chain = {"sft_chain_rows": len(rows) - distilled} if len(rows) > distilled else {}
+    return {"sft_rows": distilled, "sft_tokens": sum(sum(row.loss_mask) for row in rows), **chain}
+
+
+def _chain_row(row: Trajectory, first: Trajectory, via: Trajectory | None) -> SftRow:
+    """The row of a trajectory on the prompt that it was sampled on."""
+    return _sft_row(f"s-own-{row.trajectory_id}", row.role, row, asked=row, first=first, via=via)
+
+
+def _sft_row(
+    row_id: str, role: str, row: Trajectory, *, asked: Trajectory, first: Trajectory, via: Trajectory | None
+) -> SftRow:
+    """The response of `row` on the prompt of `asked`, in the episode that `first` began."""
+    from erl_pipeline.episodes.rows import opening_messages
+    from storage.tables.sft import SftRow
+
+    return SftRow(
+        sft_row_id=row_id,
+        prompt=tuple({"role": said["role"], "content": said["content"]} for said in opening_messages(asked)),
+        completion=tuple(json.loads(row.messages)[len(opening_messages(row)) :]),
+        input_token_ids=asked.prompt_token_ids + row.response_token_ids,
+        loss_mask=(0,) * len(asked.prompt_token_ids) + row.response_mask,
+        trajectory_id=row.trajectory_id,
+        role=role,
+        reflection_trajectory_id=via.trajectory_id if via else None,
+        first_trajectory_id=first.trajectory_id,
+        memory_entry_ids=via.memory_entry_ids if via else (),
+        task_id=row.task_id,
+        task_type=row.task_type,
+        episode_id=row.episode_id,
+        iteration=row.iteration,
+        policy_version=row.policy_version,
+        weight=1.0,
+    )

@@ -1,0 +1,163 @@
+"""What the stages that train have in common: the trainer of a checkpoint, its progress, its new
+checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import SerializeAsAny
+
+from erl_pipeline.config.base import PluginSettings, Settings
+from erl_pipeline.config.installed import plugins
+from erl_pipeline.config.optimizer import OptimizerConfig
+from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.policies.checkpoints import (
+    CHECKPOINT,
+    LoadedPolicies,
+    WeightsSettings,
+    checkpoint_parts,
+    weights_settings,
+)
+from erl_pipeline.stages.rollouts.playing import release_engine
+from erl_pipeline.trainers.interface import Trainer, TrainingStart
+from storage.artifacts.recipe import derive_seed
+
+if TYPE_CHECKING:
+    from erl_pipeline.config.run import RunConfig
+    from erl_pipeline.plan.plan import RunState
+    from erl_pipeline.plan.planner import Planner
+    from erl_pipeline.trainers.metrics import FineTuneMetrics, UpdateMetrics
+
+ROLLOUTS = "rollouts"
+
+
+class TrainingSettings(Settings):
+    """What every stage that trains reads of the configuration."""
+
+    optimizer: OptimizerConfig
+    trainer: SerializeAsAny[PluginSettings]
+    weights: WeightsSettings
+
+
+TrainingT = TypeVar("TrainingT", bound=TrainingSettings)
+
+
+def training_settings(config: RunConfig) -> dict[str, Any]:
+    """The fields of `TrainingSettings`, as a configuration has them."""
+    return {
+        "optimizer": config.optimizer,
+        "trainer": config.trainer,
+        "weights": weights_settings(config),
+    }
+
+
+def plan_training(
+    planner: Planner,
+    state: RunState,
+    iteration: int,
+    stage: Stage[TrainingT],
+    inputs: Mapping[str, str],
+    model: str,
+    settings: TrainingT | None = None,
+) -> RunState:
+    """Train a model by a stage, from its latest checkpoint and `inputs`; the state after it.
+
+    `settings`: those of the stage, where they are not what the configuration alone says.
+    """
+    checkpoint = planner.add(
+        stage,
+        {**state.model_inputs(model), **inputs},
+        iteration=iteration,
+        settings=settings,
+        seed=derive_seed(planner.config.seed, iteration, stage.name),
+    )
+    return replace(state, models={**state.models, model: checkpoint})
+
+
+def open_trainer(call: StageCall[TrainingT]) -> Trainer:
+    """The trainer of the checkpoint among the stage's inputs. An engine gives its device back first."""
+    trainer, optimizer, weights = call.settings.trainer, call.settings.optimizer, call.settings.weights
+    release_engine(call.resources)
+    policies = loaded_policies(call)
+    parts = checkpoint_parts(call.inputs)
+    kept: Trainer | None = policies.take_trainer(parts.checkpoint_id, (trainer, optimizer, weights))
+    if kept is not None:
+        return kept
+    start = TrainingStart(
+        checkpoint=call.inputs[CHECKPOINT].folder,
+        load=lambda: policies.take(parts, weights),
+        optimizer=optimizer,
+    )
+    opened: Trainer = plugins("trainers")[trainer.type].value.open(trainer, start)
+    return opened
+
+
+@contextmanager
+def borrowed_trainer(call: StageCall[TrainingT]) -> Iterator[Trainer]:
+    """The trainer of the checkpoint among the stage's inputs, to look at its policy and not to change it:
+    whoever trains next goes on with it."""
+    trainer = open_trainer(call)
+    yield trainer
+    policy = trainer.trained_policy()
+    if policy is not None:
+        loaded_policies(call).put(
+            checkpoint_parts(call.inputs).checkpoint_id, policy, _carried(call.settings, trainer)
+        )
+
+
+def _carried(settings: TrainingSettings, trainer: Trainer) -> tuple[Hashable, Trainer] | None:
+    """A trainer with the settings that it can go on with; None where moments are not carried."""
+    key = (settings.trainer, settings.optimizer, settings.weights)
+    return (key, trainer) if settings.optimizer.carry_state else None
+
+
+def loaded_policies(call: StageCall[Any]) -> LoadedPolicies:
+    """The policies that this worker keeps."""
+    return call.resources.keep("policies", LoadedPolicies)
+
+
+def count_steps(call: StageCall[Any], total: int) -> Callable[[int, float], None]:
+    """To be called after every optimizer step: shows its loss, and ends a run that was stopped."""
+    call.progress.begin(total, "steps")
+
+    def on_step(_step: int, loss: float) -> None:
+        call.progress.raise_if_stopped()
+        call.progress.advance(1, loss=loss)
+
+    return on_step
+
+
+def training_result(
+    call: StageCall[TrainingT],
+    trainer: Trainer,
+    metrics: UpdateMetrics | FineTuneMetrics,
+    record: Iterable[Mapping[str, Any]],
+    counters: Mapping[str, int] | None = None,
+) -> StageResult:
+    """Write the new checkpoint and the training record, and keep its policy and the trainer for whoever works
+    with it next.
+
+    A trainer that goes on has the state that it would read from the checkpoint, unless the configuration says
+    that moments are not carried from stage to stage.
+
+    Args:
+        record: the rows of the training record.
+        counters: what the stage itself has counted.
+    """
+    from storage.tables.training_record import TRAINING_RECORD_FILE, write_training_record
+
+    trainer.save(call.folder)
+    recorded = write_training_record(call.folder / TRAINING_RECORD_FILE, record)
+    policy = trainer.trained_policy()
+    if policy is not None:
+        loaded_policies(call).put(call.artifact_id, policy, _carried(call.settings, trainer))
+    return StageResult(
+        counters={**metrics.counters(), **(counters or {})},
+        metrics=metrics.metrics(),
+        rows={TRAINING_RECORD_FILE: recorded},
+        policy_version=call.artifact_id,
+        determinism=trainer.determinism,
+    )

@@ -1,0 +1,169 @@
+"""The stage that updates the policy by reinforcement learning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from erl_pipeline.config.objective import ObjectiveConfig
+from erl_pipeline.config.optimizer import UpdateConfig
+from erl_pipeline.config.replay import ReplayLoss
+from erl_pipeline.episodes.roles import trainable
+from erl_pipeline.objectives.advantages import count_groups, group_advantages
+from erl_pipeline.plan.plan import POLICY
+from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.policies.checkpoints import (
+    BASE,
+    CHECKPOINT,
+    checkpoint_parts,
+    load_checkpoint,
+)
+from erl_pipeline.stages.rollouts.generate_rollouts import trajectory_files
+from erl_pipeline.stages.training.replayed_rows import REPLAY, read_replayed, weighed
+from erl_pipeline.stages.training.training_record import reinforcement_rows
+from erl_pipeline.stages.training.training_stage import (
+    ROLLOUTS,
+    TrainingSettings,
+    count_steps,
+    open_trainer,
+    plan_training,
+    training_result,
+    training_settings,
+)
+from erl_pipeline.trainers.interface import LoadPolicy, Reinforcement
+from erl_pipeline.trainers.sequences import TrainingSequence, trajectory_sequence
+
+if TYPE_CHECKING:
+    from erl_pipeline.config.run import RunConfig
+    from erl_pipeline.plan.plan import RunState
+    from erl_pipeline.plan.planner import Planner
+    from erl_pipeline.plan.sources import Sources
+    from storage.tables.trajectories import Trajectory
+
+REFERENCE = "reference"
+GROUPS, ZERO_ADVANTAGE_GROUPS = "groups", "zero_advantage_groups"
+"""Counters, each followed by `_` and a role."""
+
+
+class UpdateSettings(TrainingSettings):
+    """What an update reads of the configuration."""
+
+    objective: ObjectiveConfig
+    update: UpdateConfig
+    replay: ReplayLoss | None = None
+    """The loss of replayed trajectories; None where there are none."""
+
+
+def plan_update(
+    planner: Planner,
+    state: RunState,
+    iteration: int,
+    rollouts: str,
+    model: str = POLICY,
+    replay: tuple[str, ReplayLoss] | None = None,
+) -> RunState:
+    """Train a model on rollouts; the state after it. The KL term, where it is on, refers to the checkpoint
+    that the model began with.
+
+    Args:
+        replay: an artifact of kind `replay`, and the loss of its trajectories.
+    """
+    inputs = {ROLLOUTS: rollouts}
+    settings = None
+    if replay is not None:
+        inputs[REPLAY], loss = replay
+        settings = planner.shared(planner.settings(UPDATE_POLICY).model_copy(update={"replay": loss}))
+    if planner.config.objective.needs_reference:
+        inputs[REFERENCE] = state.initial[model]
+    return plan_training(planner, state, iteration, UPDATE_POLICY, inputs, model, settings)
+
+
+def _slice(config: RunConfig, _sources: Sources) -> UpdateSettings:
+    return UpdateSettings(objective=config.objective, update=config.update, **training_settings(config))
+
+
+def _compute(call: StageCall[UpdateSettings]) -> StageResult:
+    """Train on every trajectory of the rollouts but those of roles that are never trained, and on what is
+    replayed beside them; write the new checkpoint."""
+    from storage.tables.trajectories import read_trajectories
+
+    settings = call.settings
+    replayed = read_replayed(call.inputs.get(REPLAY))
+    files = trajectory_files(call.inputs[ROLLOUTS], call.resources.store)
+    rows = [*read_trajectories(files), *replayed.rows]
+    trainer = open_trainer(call)
+    sequences = weighed(training_sequences(rows, settings.objective), replayed)
+    work = Reinforcement(
+        sequences=sequences,
+        objective=settings.objective,
+        update=settings.update,
+        seed=call.seed,
+        reference=reference_policy(call),
+        replay=settings.replay if replayed.begun else None,
+    )
+    metrics = trainer.reinforce(work, count_steps(call, settings.update.optimizer_steps))
+    counters = groups_by_role(rows, settings.objective)
+    never_trained = len(rows) - len(sequences)
+    if never_trained:
+        counters["dropped_never_trained"] = never_trained
+    record = reinforcement_rows(rows, sequences, metrics.records)
+    return training_result(call, trainer, metrics, record, counters)
+
+
+def training_sequences(
+    trajectories: Sequence[Trajectory], objective: ObjectiveConfig
+) -> list[TrainingSequence]:
+    """Trajectories with their advantages; groups are those of the rows, one for each task and role, or their
+    subgroups where there are some. Roles that are never trained are in no group and give no sequence."""
+    trained = trainable(trajectories)
+    advantages = group_advantages(
+        [row.reward for row in trained],
+        [_group(row, objective) for row in trained],
+        objective.advantage_normalization,
+    )
+    return [trajectory_sequence(row, advantage) for row, advantage in zip(trained, advantages, strict=True)]
+
+
+def groups_by_role(trajectories: Sequence[Trajectory], objective: ObjectiveConfig) -> dict[str, int]:
+    """Counters: groups of each role that is trained (`groups_ROLE`), and those of them that give no advantage
+    (`zero_advantage_groups_ROLE`). A group's role is that of its first row, whatever is replayed beside
+    it."""
+    trained = trainable(trajectories)
+    roles: dict[str, str] = {}
+    for row in trained:
+        roles.setdefault(row.group_id, row.role)
+    counters: dict[str, int] = {}
+    for role in dict.fromkeys(roles.values()):
+        rows = [row for row in trained if roles[row.group_id] == role]
+        found = count_groups([row.reward for row in rows], [_group(row, objective) for row in rows])
+        counters[f"{GROUPS}_{role}"] = found.groups
+        counters[f"{ZERO_ADVANTAGE_GROUPS}_{role}"] = found.without_advantage
+    return counters
+
+
+def _group(row: Trajectory, objective: ObjectiveConfig) -> tuple[str, str | None]:
+    """The rows that an advantage compares share it."""
+    return row.group_id, row.subgroup if objective.advantages_per == "subgroup" else None
+
+
+def reference_policy(call: StageCall[UpdateSettings]) -> LoadPolicy | Literal["own_base"] | None:
+    """How the policy of the KL term is loaded; the base of an adapter is in memory already."""
+    if REFERENCE not in call.inputs:
+        return None
+    reference = call.inputs[REFERENCE]
+    if BASE in call.inputs and call.inputs[BASE].manifest.artifact_id == reference.manifest.artifact_id:
+        return "own_base"
+    parts = checkpoint_parts({CHECKPOINT: reference})
+    return lambda: load_checkpoint(parts, call.settings.weights)
+
+
+UPDATE_POLICY = Stage(
+    name="update_policy",
+    version=3,
+    output="checkpoint",
+    settings=UpdateSettings,
+    compute=_compute,
+    slice=_slice,
+    code=("trainer",),
+    needs="device",
+)

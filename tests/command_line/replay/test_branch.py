@@ -1,0 +1,211 @@
+"""Branches, each on a copy of one small run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from erl_pipeline.policies.embedding import SentenceEmbedder
+from storage.artifacts.store import ArtifactStore
+from storage.memory.history import latest_version
+from storage.memory.reflection_memory import ReflectionMemory
+from storage.runs.run import RunStore
+from tests.command_line.invoke import FinishedRun, invoke
+from tests.command_line.replay.stores import entries, file_hashes, replay
+from tests.integration.runs import artifact_hashes, start
+
+
+def test_a_branch_shares_what_is_before_its_stage_and_computes_the_rest(store: Path) -> None:
+    before = file_hashes(store)
+    words = ["small", "--iteration", "2", "--from", "update_policy", "--set", "optimizer.learning_rate=0.001"]
+    result = replay(store, *words, "--as", "fast")
+    assert result.status == 0, result.errors
+    ours, theirs = entries(store, "small"), entries(store, "fast")
+    assert ours.keys() == theirs.keys()
+    changed = {place for place in ours if ours[place] != theirs[place]}
+    # The dataset follows from the rollouts alone: its recipe is the same.
+    assert changed == {(2, "update_policy", ""), (2, "fine_tune", ""), (2, "evaluate", "")}
+    assert result.json["computed"] == 3
+    assert result.json["shared"] == len(ours) - 3
+    assert result.json["origin"] == {
+        "type": "branch",
+        "run": "small",
+        "iteration": 2,
+        "stage": "update_policy",
+    }
+    after = file_hashes(store)
+    assert {path: after[path] for path in before} == before
+    reused = {(e.iteration or 0, e.stage): e.reused for e in RunStore(str(store)).open("fast").stages()}
+    assert [reused[1, "fine_tune"], reused[2, "generate_rollouts"], reused[2, "update_policy"]] == [
+        True,
+        True,
+        False,
+    ]
+
+    again = replay(store, *words, "--as", "fast")
+    assert again.status == 0
+    assert entries(store, "fast") == theirs
+    assert file_hashes(store).keys() == after.keys()
+
+
+def test_a_branch_goes_on_beyond_the_run_and_train_continues_it(store: Path, finished: FinishedRun) -> None:
+    words = ["small", "--iteration", "2", "--from", "generate_rollouts", "--set", "sampling.temperature=0.9"]
+    result = replay(store, *words, "--iterations", "3", "--as", "cool")
+    assert result.status == 0, result.errors
+    assert [row["iteration"] for row in result.json["rows"]] == [0, 1, 2, 3]
+    three = entries(store, "cool")
+    assert three[1, "generate_rollouts", ""] == entries(store, "small")[1, "generate_rollouts", ""]
+    assert three[2, "generate_rollouts", ""] != entries(store, "small")[2, "generate_rollouts", ""]
+
+    settings = ["--set", "sampling.temperature=0.9", "--name", "cool", "--iterations", "4"]
+    trained = invoke("train", finished.config, *settings, "--store", store, "--no-prefect", "--json")
+    assert trained.status == 0, trained.errors
+    four = entries(store, "cool")
+    assert {place: four[place] for place in three} == three
+    assert (4, "fine_tune", "") in four
+
+
+def test_what_was_forgotten_stays_forgotten_in_a_branch(remembering: FinishedRun, tmp_path: Path) -> None:
+    """Also in the memory that a branch from the end of an iteration shares: it is that of the run."""
+    store = tmp_path / "store"
+    shutil.copytree(remembering.store, store)
+    held = memory_ids(store, "small", 1)
+    assert held
+    assert invoke("memory", "forget", "small", held[0], "--reason", "test", "--store", store).status == 0
+    for stage in ("generate_rollouts", "fine_tune"):
+        words = ["--iteration", "2", "--from", stage, "--set", "fine_tune.steps=2", "--as", stage]
+        result = replay(store, "small", *words, "--iterations", "3")
+        assert result.status == 0, result.errors
+        assert memory_ids(store, stage, 1) == held
+        later = set(memory_ids(store, stage, 3))
+        assert held[0] not in later
+        assert set(held[1:]) <= later
+        assert replay(store, stage, "--iteration", "3", "--from", "generate_rollouts").status == 0
+        assert invoke("lineage", "verify", stage, "--store", store).status == 0
+
+
+def memory_ids(store: Path, run: str, iteration: int) -> list[str]:
+    """Entries that the memory held after an iteration."""
+    artifacts, opened = ArtifactStore(str(store)), RunStore(str(store)).open(run)
+    memory = ReflectionMemory(str(store), run, artifacts, SentenceEmbedder("all-MiniLM-L6-v2"))
+    return list(memory.at(latest_version(opened, iteration)).entries()["entry_id"])
+
+
+@pytest.mark.parametrize(
+    ("stage", "setting", "said"),
+    [
+        ("fine_tune", "optimizer.learning_rate=0.001", "change update_policy, which comes before fine_tune"),
+        (
+            "update_policy",
+            "method.max_revisions=2",
+            "change rollout_shard, which comes before update_policy",
+        ),
+        (
+            "update_policy",
+            "environment.max_steps=3",
+            "change prepare_tasks, which comes before update_policy",
+        ),
+        ("update_policy", "seed=5", "(seed: 0 -> 5); it is made once for all iterations"),
+        ("generate_rollouts", "policy.layers=3", "change bootstrap, which comes before generate_rollouts"),
+        (
+            "fine_tune",
+            "method.distillation=off",
+            "(method.distillation: on -> off); begin the branch there with --from build_d",
+        ),
+        ("evaluate", "optimizer.learning_rate=0.001", "change update_policy, which comes before evaluate"),
+        ("update_policy", "update.epochs=1", "run small has these settings already"),
+        ("update_policy", "name=other", "--set name=other: use --as"),
+        ("update_policy", "iterations=9", "--set iterations=9: use --iterations"),
+        ("update_policy", "update.epoch=2", "--set: update.epoch: unknown key; did you mean epochs?"),
+        (
+            "rollout_shard",
+            "update.epochs=2",
+            "--from rollout_shard: the stages of iteration 2 are generate_rollouts, index_m",
+        ),
+    ],
+)
+def test_settings_of_what_is_shared_are_refused(
+    stage: str, setting: str, said: str, finished: FinishedRun
+) -> None:
+    words = ["small", "--iteration", "2", "--from", stage, "--set", setting, "--as", "refused"]
+    result = replay(finished.store, *words)
+    assert result.status == 2
+    assert said in result.errors
+    assert RunStore(str(finished.store)).list() == ["small"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--iteration", "2"], "say where to begin"),
+        (["--iteration", "3", "--from", "evaluate"], "run small has iterations 1 to 2"),
+        (
+            ["--iteration", "0", "--from", "update_policy"],
+            "the stages of iteration 0 are prepare_tasks, boots",
+        ),
+        (["--iteration", "2", "--from", "evaluate", "--set", "update.epochs=2"], "name it with --as NAME"),
+        (
+            ["--iteration", "9", "--from", "evaluate", "--set", "update.epochs=2", "--as", "x"],
+            "run small has no rollout_shard 0000 of iteration 3, which comes before the branch",
+        ),
+        (["--iteration", "1", "--from", "evaluate", "--iterations", "1..2"], "allowed is a whole number"),
+        (["--offline", "--iterations", "2..1", "--as", "x"], "--iterations 2..1: allowed is A..B"),
+        (["--offline", "--iterations", "2..3", "--as", "x"], "no rollouts of iteration 3; it has 1 to 2"),
+        (["--offline", "--as", "x"], "--offline needs --iterations A..B"),
+        (["--offline", "--iterations", "1..2", "--as", "small"], "--as small: stored artifacts are never"),
+        (["--offline", "--iterations", "1..2", "--as", "x", "--iteration", "1"], "no meaning with --offline"),
+        (["--iteration", "1", "--from", "evaluate", "--no-evaluation"], "a meaning only with --offline"),
+    ],
+)
+def test_mistakes_are_told(words: list[str], said: str, finished: FinishedRun) -> None:
+    result = replay(finished.store, "small", *words)
+    assert result.status == 2
+    assert said in result.errors
+
+
+@pytest.mark.slow
+def test_a_branch_that_was_interrupted_continues_to_the_same_bytes(store: Path, tmp_path: Path) -> None:
+    undisturbed = tmp_path / "undisturbed"
+    shutil.copytree(store, undisturbed)
+    words = [
+        "small",
+        "--iteration",
+        "1",
+        "--from",
+        "update_policy",
+        "--set",
+        "update.epochs=2",
+        "--as",
+        "twice",
+    ]
+    process = start("replay", *words, "--store", store)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("iteration 1/2"):
+            os.killpg(process.pid, signal.SIGINT)
+            break
+    errors = process.stderr.read()
+    assert process.wait() == 130
+    assert "Stopped. What was committed is kept; continue with: " in errors
+    assert (2, "evaluate", "") not in entries(store, "twice")
+
+    assert replay(store, *words).status == 0
+    assert replay(undisturbed, *words).status == 0
+    assert artifact_hashes(store, "twice") == artifact_hashes(undisturbed, "twice")
+
+
+def test_a_name_stands_for_one_branch(store: Path) -> None:
+    branch = ["small", "--from", "evaluate", "--set", "evaluation.samples_per_task=1", "--as", "sampled"]
+    assert replay(store, *branch, "--iteration", "2").status == 0
+    moved = replay(store, *branch, "--iteration", "1")
+    assert moved.status == 2
+    assert "was begun from evaluate in iteration 2 of small, not from evaluate in iteration 1" in moved.errors
+    other = replay(store, *branch, "--iteration", "2", "--set", "evaluation.samples_per_task=2")
+    assert other.status == 2
+    assert "evaluation.samples_per_task: 1 -> 2" in other.errors
+    taken = replay(store, "sampled", *branch[1:-1], "small", "--iteration", "2")
+    assert taken.status == 2

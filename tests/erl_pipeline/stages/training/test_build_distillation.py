@@ -1,0 +1,116 @@
+from dataclasses import replace
+
+import pytest
+
+from erl_pipeline.stages.training.build_distillation import (
+    DistillationSettings,
+    DistilledRoles,
+    count_rows,
+    distilled_rows,
+)
+from tests.erl_pipeline.episodes.script import play
+
+SECOND_ATTEMPTS = DistillationSettings(
+    roles=DistilledRoles(role="second_attempt", prompt_role="first_attempt", via_role="reflection"),
+    reward_above=None,
+    max_rows_per_task=None,
+)
+FIRST_ATTEMPTS = DistillationSettings(
+    roles=DistilledRoles(role="first_attempt", prompt_role="first_attempt"),
+    reward_above=None,
+    max_rows_per_task=None,
+)
+CHAIN = SECOND_ATTEMPTS.model_copy(update={"roles": SECOND_ATTEMPTS.roles.model_copy(update={"chain": True})})
+
+
+def test_a_successful_second_attempt_becomes_a_row_on_the_prompt_of_the_first() -> None:
+    first, reflection, second = play(["down b", "? a b ?", "right a", "right a"])[0]
+    [row] = distilled_rows([first, reflection, second], SECOND_ATTEMPTS)
+
+    assert row.input_token_ids == first.prompt_token_ids + second.response_token_ids
+    assert row.loss_mask == (0,) * 24 + (1, 1, 1, 0, 0, 0, 0, 1, 1, 1)
+    assert [message["content"] for message in row.prompt] == ["@ # & # $ # # # # # # # # # # # notes ? ? ? ?"]
+    assert [message["content"] for message in row.completion] == ["right a", "right c1", "right a"]
+    assert (row.trajectory_id, row.reflection_trajectory_id, row.first_trajectory_id) == (
+        second.trajectory_id,
+        reflection.trajectory_id,
+        first.trajectory_id,
+    )
+
+
+def test_failures_and_other_roles_are_left_out() -> None:
+    failed = play(["down b", "? a b ?", "down b"])[0]
+    solved = play(["right a", "right a"])[0]
+
+    assert list(distilled_rows([*failed, *solved], SECOND_ATTEMPTS)) == []
+    [row] = distilled_rows([*failed, *solved], FIRST_ATTEMPTS)
+    assert (row.trajectory_id, row.reflection_trajectory_id) == (solved[0].trajectory_id, None)
+
+
+def test_a_task_gives_no_more_rows_than_allowed() -> None:
+    solved = play(["right a", "right a"])[0]
+
+    settings = FIRST_ATTEMPTS.model_copy(update={"max_rows_per_task": 2})
+    assert len(list(distilled_rows(solved * 3, settings))) == 2
+
+
+@pytest.mark.parametrize(
+    ("reward_above", "kept"),
+    [(None, [1.0]), (0.0, [0.25, 0.6, 1.0]), (0.25, [0.6, 1.0]), (0.6, [1.0]), (-1.0, [0.0, 0.25, 0.6, 1.0])],
+)
+def test_graded_rewards_are_kept_above_a_threshold(reward_above: float | None, kept: list[float]) -> None:
+    attempt = play(["right a", "right a"])[0][0]
+    graded = [
+        replace(attempt, trajectory_id=str(reward), reward=reward, success=reward == 1.0)
+        for reward in (0.0, 0.25, 0.6, 1.0)
+    ]
+    cut_off = replace(attempt, trajectory_id="cut off", reward=1.0, truncated=True)
+
+    settings = FIRST_ATTEMPTS.model_copy(update={"reward_above": reward_above})
+    rows = distilled_rows([cut_off, *graded], settings)
+    assert [float(row.trajectory_id) for row in rows] == kept
+
+
+def test_the_chain_adds_the_reflection_and_the_second_attempt_on_their_own_prompts() -> None:
+    first, reflection, second = play(["down b", "? a b ?", "right a", "right a"])[0]
+    taught, written, used = distilled_rows([first, reflection, second], CHAIN)
+
+    assert [taught] == list(distilled_rows([first, reflection, second], SECOND_ATTEMPTS))
+    assert [row.role for row in (taught, written, used)] == ["distilled", "reflection", "second_attempt"]
+    assert written.input_token_ids == reflection.prompt_token_ids + reflection.response_token_ids
+    # The reflection is four words and its end.
+    assert written.loss_mask == (0,) * len(reflection.prompt_token_ids) + (1, 1, 1, 1, 1)
+    assert used.input_token_ids == second.prompt_token_ids + second.response_token_ids
+    assert used.loss_mask == (0,) * len(second.prompt_token_ids) + (1, 1, 1, 0, 0, 0, 0, 1, 1, 1)
+    assert used.prompt[-1]["content"].endswith("notes ? a b ?")
+    assert [message["content"] for message in written.completion] == ["? a b ?"]
+    assert {row.first_trajectory_id for row in (taught, written, used)} == {first.trajectory_id}
+    assert {row.reflection_trajectory_id for row in (taught, written, used)} == {reflection.trajectory_id}
+    assert len({row.sft_row_id for row in (taught, written, used)}) == 3
+    assert count_rows([taught, written, used]) == {
+        "sft_rows": 1,
+        "sft_tokens": 6 + 5 + 6,
+        "sft_chain_rows": 2,
+    }
+
+
+def test_the_chain_has_only_what_led_to_the_attempt_that_went_well() -> None:
+    rows = play(["down b", "? a b ?", "down b", "? a b ?", "right a", "right a"], max_revisions=2)[0]
+    _, _, _, latest, solved = rows
+    assert [row.trajectory_id for row in distilled_rows(rows, CHAIN)] == [
+        solved.trajectory_id,
+        latest.trajectory_id,
+        solved.trajectory_id,
+    ]
+
+
+def test_the_chain_leaves_out_texts_that_are_cut_off_and_prompts_that_are_the_first_ones() -> None:
+    first, reflection, second = play(["down b", "? a b ?", "right a", "right a"])[0]
+    cut_off = replace(reflection, truncated=True)
+    assert [row.role for row in distilled_rows([first, cut_off, second], CHAIN)] == [
+        "distilled",
+        "second_attempt",
+    ]
+    ill_formed = replace(reflection, text=None)
+    resampled = replace(second, prompt_token_ids=first.prompt_token_ids)
+    assert [row.role for row in distilled_rows([first, ill_formed, resampled], CHAIN)] == ["distilled"]
