@@ -19,6 +19,7 @@ from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.errors import DamagedArtifact, RunBusy, StoreError
 from storage.filesystem import open_root, write_new
+from storage.runs.lease import lease_state
 from storage.runs.run import RunStore
 from tests.s3_server import s3_server
 
@@ -190,6 +191,21 @@ def test_a_run_is_refused_to_a_second_machine_while_the_first_renews_its_lease(
         # Its lease goes on to its end, which the next test waits for.
         with pytest.raises(RunBusy, match=named), run.lock(3.0):
             pass
+
+
+def test_a_lost_answer_is_not_taken_for_a_store_that_overwrites(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = open_root(uri)
+    write, lost = root.fs.pipe_file, iter([True])
+
+    def write_again_without_an_answer(path: str, content: bytes, mode: str) -> None:
+        write(path, content, mode=mode)
+        if next(lost, False):
+            write(path, content, mode=mode)
+
+    monkeypatch.setattr(root.fs, "pipe_file", write_again_without_an_answer)
+    assert not lease_state(root, root.join("lease")).held
 
 
 def test_a_machine_that_slept_through_its_lease_is_told_and_overwrites_nothing(
