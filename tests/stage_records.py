@@ -21,6 +21,7 @@ KINDS: dict[str, ArtifactKind] = {
     "fine_tune": "checkpoint",
     "evaluate": "evaluation",
     "evaluate_on_request": "evaluation",
+    "evaluate_stream": "evaluation",
     "measure_staleness": "table",
 }
 

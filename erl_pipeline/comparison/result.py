@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from erl_pipeline.comparison.budgets import Budgets
 from erl_pipeline.comparison.design import ComparedRun, Design
 from erl_pipeline.comparison.differences import ArmDifference, arm_differences
 from erl_pipeline.comparison.measures import RunMeasures, measure
+from erl_pipeline.comparison.streams import StreamSummary, summarize
 from erl_pipeline.comparison.training import Thirds, TrainingFigures, thirds
 from erl_pipeline.config.installed import plugins
 from erl_pipeline.evaluation.history import CurvePoint
@@ -29,11 +30,13 @@ class TrainingNumber:
 
 @dataclass(frozen=True)
 class ArmResult:
-    """What an arm gave: curves, figures and numbers of training, by seed. Failed runs are not in it."""
+    """What an arm gave: curves, figures and numbers of training, by seed, and its streamed evaluations.
+    Failed runs are not in it."""
 
     curves: Mapping[int, list[CurvePoint]]
     measures: Mapping[int, RunMeasures]
     training: Mapping[str, TrainingNumber]
+    streams: Sequence[StreamSummary]
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,7 @@ def make_result(
             by_seed,
             {seed: measure(curve, budgets) for seed, curve in by_seed.items()},
             _training(of_arm[arm], training[arm], design.iterations),
+            summarize(figures.streams for figures in training[arm].values()),
         )
         for arm, by_seed in curves.items()
     }

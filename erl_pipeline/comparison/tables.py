@@ -8,6 +8,7 @@ from statistics import fmean
 
 from erl_pipeline.comparison.measures import MEASURES, RunMeasures
 from erl_pipeline.comparison.result import Result
+from erl_pipeline.comparison.streams import ATTEMPTS, DIFFERENCES, NOTES
 from erl_pipeline.evaluation.seeds import SeedSummary, across_seeds
 
 _COSTS: tuple[tuple[str, str], ...] = (
@@ -32,7 +33,14 @@ class ShownTable:
 
 def tables(result: Result) -> list[ShownTable]:
     """All tables; those without rows are left out."""
-    shown = [_success(result), *_differences(result), _training(result), _costs(result), _failures(result)]
+    shown = [
+        _success(result),
+        *_differences(result),
+        _streams(result),
+        _training(result),
+        _costs(result),
+        _failures(result),
+    ]
     return [table for table in shown if table.rows]
 
 
@@ -124,13 +132,28 @@ def _differences(result: Result) -> list[ShownTable]:
     return shown
 
 
+def _streams(result: Result) -> ShownTable:
+    rows = [
+        {"arm": arm, "training": "after" if each.trained else "before", "attempt": ATTEMPTS[each.attempt]}
+        | {title: _with_interval(each.success.get(note)) for note, title in NOTES.items()}
+        | {title: _with_interval(each.less_none.get(note)) for note, title in DIFFERENCES.items()}
+        for arm, of_arm in result.arms.items()
+        for each in of_arm.streams
+    ]
+    note = (
+        "Streams of tasks in realms that training never shows; success late in a stream, by the note in the "
+        "prompt. Retries follow a failure without a note."
+    )
+    return ShownTable("In held-out realms", rows, note)
+
+
 def _training(result: Result) -> ShownTable:
     rows = [
         {
             "arm": arm,
             "number": number.label,
-            "first third": "" if number.summary.first is None else _with_interval(number.summary.first),
-            "last third": "" if number.summary.last is None else _with_interval(number.summary.last),
+            "first third": _with_interval(number.summary.first),
+            "last third": _with_interval(number.summary.last),
         }
         for arm, each in result.arms.items()
         for number in each.training.values()
@@ -167,7 +190,9 @@ def _over_seeds(measures: Sequence[RunMeasures], name: str) -> SeedSummary:
     return across_seeds([getattr(figures, name) for figures in measures])
 
 
-def _with_interval(summary: SeedSummary) -> str:
+def _with_interval(summary: SeedSummary | None) -> str:
+    if summary is None:
+        return ""
     ends = "" if summary.low is None else f" ({_ends(summary)})"
     return f"{summary.mean:.3f}{ends}"
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from erl_pipeline.comparison.streams import RunStreams, run_streams
 from erl_pipeline.evaluation.history import StageRecord, of_kind
 from erl_pipeline.evaluation.seeds import SeedSummary, across_seeds
 from erl_pipeline.plan.column import Column
@@ -22,10 +23,12 @@ _ROWS = "trajectories"
 
 @dataclass(frozen=True)
 class TrainingFigures:
-    """Numbers of one run by iteration: `rewards` by role, `numbers` by the name of a column."""
+    """Numbers of one run by iteration: `rewards` by role, `numbers` by the name of a column; and what its
+    streamed evaluations gave."""
 
     rewards: Mapping[str, ByIteration]
     numbers: Mapping[str, ByIteration]
+    streams: RunStreams
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ def training_figures(
         }
         for column in shown_columns(columns, history)
     }
-    return TrainingFigures(_rewards(store, rollouts), numbers)
+    return TrainingFigures(_rewards(store, rollouts), numbers, run_streams(history))
 
 
 def thirds(seeds: Sequence[ByIteration], iterations: int) -> Thirds:
