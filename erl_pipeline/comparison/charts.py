@@ -35,8 +35,8 @@ def charts(result: Result) -> dict[str, Chart]:
             if name.startswith(f"{REWARD}/")
         }
         if rewards:
-            lines = [_line(label, number) for label, number in rewards.items()]
-            found[f"rewards_{arm}"] = Chart(f"Reward by role, {arm}", "iteration", _OVER_SEEDS, lines)
+            by_role = [_line(label, number) for label, number in rewards.items()]
+            found[f"rewards_{arm}"] = Chart(f"Reward by role, {arm}", "iteration", _OVER_SEEDS, by_role)
     return found
 
 
@@ -70,11 +70,7 @@ def _numbers(result: Result, arms: Sequence[str]) -> dict[str, Chart]:
             f"In training: {next(iter(lines.values())).label}",
             "iteration",
             _OVER_SEEDS,
-            [
-                _line(arm, number, place)
-                for place, arm in enumerate(arms, start=1)
-                if (number := lines.get(arm))
-            ],
+            [_line(arm, lines[arm], place) for place, arm in enumerate(arms, start=1) if arm in lines],
         )
         for name, lines in by_name.items()
     }
