@@ -25,6 +25,8 @@ class SokobanConfig(PluginSettings):
     task_file: str | None = None
     """Training boards: JSON lines `{"task_id", "board": [rows], "max_steps"}`, or levels in the format of
     Boxoban where the name ends in `.txt`; `null`: generated."""
+    held_out_file: str | None = None
+    """Held-out boards, in a file of the same forms; `null`: generated."""
     board_seed: int = Field(default=0, ge=0)
     """Generated boards derive from it alone, so that runs with different seeds share their boards."""
     training_boards: int = Field(default=4096, ge=1)

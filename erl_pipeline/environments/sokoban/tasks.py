@@ -25,8 +25,15 @@ def training_tasks(config: SokobanConfig, seed: int) -> list[Task]:
 
 
 def held_out_tasks(config: SokobanConfig, seed: int, count: int) -> list[Task]:
-    """Generated boards that no training board of this configuration equals."""
-    return _generated(config, seed, "held_out", _apart(config, "held_out", count))
+    """The first boards of `held_out_file`, or generated ones that no training board of this configuration
+    equals. Raises `InputError` where the file has too few."""
+    if config.held_out_file is None:
+        return _generated(config, seed, "held_out", _apart(config, "held_out", count))
+    path = Path(config.held_out_file)
+    tasks = tasks_from_file(config, seed, path)
+    if len(tasks) < count:
+        raise InputError(f"held-out file {path} holds {len(tasks)} tasks, and {count} are asked for")
+    return tasks[:count]
 
 
 def test_tasks(config: SokobanConfig, seed: int) -> list[Task]:

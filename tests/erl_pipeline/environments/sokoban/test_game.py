@@ -3,6 +3,8 @@ from __future__ import annotations
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.erl_pipeline.environments.sokoban.games import ROWS, TRAP, opened
 
@@ -179,3 +181,13 @@ def test_texts_say_nothing_of_cells_or_of_a_solution() -> None:
         game.step("[p]")
         texts.add(game.feedback())
     assert len(texts) == 1
+
+
+@given(text=st.one_of(st.text(), st.from_regex(r"[\[\]`pqrs ,]{0,20}"), st.from_regex(r"(up [pqx] ?){0,3}")))
+@pytest.mark.parametrize("form", ["prose", "compact"])
+@pytest.mark.parametrize("mode", ["step", "plan"])
+def test_any_text_is_a_turn(form: str, mode: str, text: str) -> None:
+    result = opened(format=form, action_mode=mode).step(text)
+    assert result.valid == (result.steps[0].outcome != "bad")
+    assert 1 <= len(result.steps) <= 4
+    assert result.done or mode == "step"

@@ -59,6 +59,15 @@ def test_held_out_boards_avoid_the_boards_of_a_task_file(tmp_path: Path) -> None
     assert ENVIRONMENT.files(config) == {"task_file": path}
 
 
+def test_held_out_boards_come_from_a_file_in_its_order(tmp_path: Path) -> None:
+    path = write_tasks(tmp_path / "held_out.jsonl", (ROW, 8), (["#####", "#.$@#", "#####"], 8))
+    config = SokobanConfig(held_out_file=str(path))
+    assert [task.task_id for task in held_out_tasks(config, 0, 1)] == ["task-0"]
+    with pytest.raises(InputError, match=r"held_out.jsonl holds 2 tasks, and 3 are asked for"):
+        held_out_tasks(config, 0, 3)
+    assert ENVIRONMENT.files(config) == {"held_out_file": path}
+
+
 def test_there_are_test_tasks_where_they_are_asked_for() -> None:
     assert ENVIRONMENT.test_tasks(SokobanConfig(), 0) == []
     tasks = ENVIRONMENT.test_tasks(SokobanConfig(test_boards=2), 0)

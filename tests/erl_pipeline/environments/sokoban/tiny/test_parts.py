@@ -63,5 +63,7 @@ def test_prose_has_no_parts() -> None:
 
 
 def test_what_is_hidden_is_no_part_of_the_cold_start() -> None:
-    settings = SMALL.model_copy(update={"world_seed": 3, "task_file": "boards.jsonl"})
+    settings = SMALL.model_copy(
+        update={"world_seed": 3, "task_file": "boards.jsonl", "held_out_file": "others.jsonl"}
+    )
     assert ENVIRONMENT.shown_to_tiny(settings) == SMALL
