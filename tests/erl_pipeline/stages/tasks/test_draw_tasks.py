@@ -1,7 +1,7 @@
 import pytest
 
 from erl_pipeline.environments.interface import Task
-from erl_pipeline.stages.tasks.prepare_tasks import draw_tasks
+from erl_pipeline.stages.tasks.draw_tasks import draw_tasks
 from storage.errors import InputError
 
 
