@@ -66,7 +66,7 @@ class MixtureConfig(PluginSettings):
 
     @field_validator("parts")
     @classmethod
-    def _two_parts_with_names(cls, parts: dict[str, PartConfig]) -> dict[str, PartConfig]:
+    def _several_with_names(cls, parts: dict[str, PartConfig]) -> dict[str, PartConfig]:
         if len(parts) < 2:
             raise ValueError("parts: allowed are two parts or more; a single environment needs no mixture")
         for name in parts:
@@ -75,4 +75,5 @@ class MixtureConfig(PluginSettings):
                     f"parts: {name!r}: allowed are names of letters, digits, `_` and `-` that begin with a "
                     "letter or a digit"
                 )
-        return parts
+        # Recipes know no order of names, so there is one.
+        return dict(sorted(parts.items()))

@@ -154,8 +154,7 @@ def _compute(call: StageCall[SelectSettings]) -> StageResult:
         counters={
             "tasks": len(row),
             **{f"drawn_{reason}": number for reason, number in sorted(reasons.items())},
-            "tried_tasks": len(known),
-            _SEEN: seen,
+            **({} if how is None else {"tried_tasks": len(known), _SEEN: seen}),
         },
         metrics=_means([task.task_id for task in row], measures),
         rows=written,

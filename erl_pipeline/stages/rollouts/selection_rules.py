@@ -13,8 +13,8 @@ from erl_pipeline.environments.interface import Task
 from erl_pipeline.stages.rollouts.task_results import Results
 
 Reason = Literal["new", "expected_success", "window"]
-"""`new`: never tried, and drawn uniformly among those; `expected_success`: drawn by weight among those that were
-tried; `window`: in the window from easy to hard."""
+"""`new`: never tried, and drawn uniformly among those; `expected_success`: drawn by weight among those that
+were tried; `window`: in the window from easy to hard."""
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ def expected_success(tasks: Sequence[Task], results: Results, settings: ResultSe
     """Task -> success that is expected of a first attempt at it.
 
     With s successes in n tries, of all tasks of a type (S, N) together and of one (s, n), the type is
-    expected to have m = (S + prior * p) / (N + p) and the task (s + m * p) / (n + p), where p is `prior_tries`.
+    expected to have m = (S + prior * p) / (N + p) and the task (s + m * p) / (n + p); p is `prior_tries`.
     """
     weight = settings.prior_tries
     totals: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
