@@ -44,6 +44,7 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
         "streams",
         "difficulty",
         "parts",
+        "tiny_view",
     ),
     "methods": (
         "settings",
