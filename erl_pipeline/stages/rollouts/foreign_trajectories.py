@@ -19,7 +19,6 @@ from erl_pipeline.config.run import RunConfig
 from erl_pipeline.environments.messages import Message
 from erl_pipeline.episodes.dialogue import ChatTokenizer
 from erl_pipeline.episodes.rows import group_id
-from erl_pipeline.policies.pretrained import LoadedPolicy, load_policy, load_tokenizer, tokenizer_digest
 from erl_pipeline.stages.rollouts.foreign_rows import ForeignRow, Format, Text, read_foreign
 from erl_pipeline.trainers.interface import TrainingStart
 from erl_pipeline.trainers.sequences import trajectory_sequence
@@ -29,6 +28,8 @@ from storage.tables.trajectories import Trajectory, trajectory_id
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+    from erl_pipeline.policies.pretrained import LoadedPolicy
 
 ENVIRONMENT = "imported"
 """What the column `environment` says of rows whose environment is not known."""
@@ -69,6 +70,8 @@ def foreign_trajectories(file: ForeignFile) -> list[Trajectory]:
     Raises InputError for a file that is wrong, a tokenizer that is not the checkpoint's, and a row that does
     not fit into the checkpoint's context.
     """
+    from erl_pipeline.policies.pretrained import load_policy, load_tokenizer, tokenizer_digest
+
     rows = read_foreign(file.path, file.format, file.rewards)
     named = tokenizer_digest(load_tokenizer(file.tokenizer))
     policy = load_policy(file.checkpoint)
