@@ -64,7 +64,7 @@ def read_sources(config: RunConfig) -> Sources:
     model = config.policy.model if isinstance(config.policy, PretrainedPolicyConfig) else None
     return Sources(
         code={
-            "environment": {each: package_fingerprint(each) for each in environment.packages},
+            "environment": {each: package_fingerprint(each) for each in environment_packages(config)},
             "method": {each: package_fingerprint(each) for each in method.packages},
             # The project's own trainer is guarded by the versions of the stages that train.
             "trainer": {each: package_fingerprint(each) for each in trainer.packages if not trainer.is_own},
@@ -87,6 +87,15 @@ def unread_sources(config: RunConfig) -> Sources:
         models=dict.fromkeys(_method_models(config), ""),
         read=False,
     )
+
+
+def environment_packages(config: RunConfig) -> Sequence[str]:
+    """The packages whose code a configuration's environment is: those of a mixture and of its parts."""
+    installed = plugins("environments")
+    environment = installed[config.environment.type]
+    parts = environment.value.parts(config.environment).values()
+    of_parts = [package for part in parts for package in installed[part.settings.type].packages]
+    return tuple(dict.fromkeys([*environment.packages, *of_parts]))
 
 
 def _method_models(config: RunConfig) -> Sequence[str]:
