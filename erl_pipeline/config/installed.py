@@ -42,6 +42,8 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
         "experience",
         "tiny_extractor",
         "streams",
+        "gold_answer",
+        "extra",
     ),
     "methods": (
         "settings",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from erl_pipeline.environments.frozen_lake import environment, tasks
+from erl_pipeline.environments.frozen_lake.gold import gold_answer
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.frozen_lake.streams import STREAMS
 from erl_pipeline.environments.frozen_lake.tiny.extractor import experience_format, tiny_extractor
@@ -40,4 +41,5 @@ ENVIRONMENT = EnvironmentPlugin(
     experience=experience_format,
     tiny_extractor=tiny_extractor,
     streams=STREAMS,
+    gold_answer=gold_answer,
 )
