@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.environments.interface import Task
     from erl_pipeline.environments.messages import Message, ToolSchema
+    from erl_pipeline.episodes.by_hand import HandPlayed
 
 Split = Annotated[
     Literal["training", "held_out", "test"],
@@ -52,9 +53,7 @@ def play(
     from erl_pipeline.episodes.by_hand import HandPlayed
     from erl_pipeline.episodes.guarded_environment import EnvironmentFailure
 
-    resolved = load_config(
-        config, settings or [], {} if seed is None else {"--seed": ("seed", seed)}
-    )
+    resolved = load_config(config, settings or [], {} if seed is None else {"--seed": ("seed", seed)})
     chosen = _chosen(resolved, split, task)
     print_line(f"Task {chosen.task_id} ({chosen.task_type})")
     plugin = plugins("environments")[resolved.environment.type].value

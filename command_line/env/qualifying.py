@@ -74,7 +74,9 @@ def _print(qualified: Qualified) -> None:
     known = "found committed" if outcome.reused else f"{outcome.seconds:.1f} s"
     slowest = outcome.metrics["slowest_call_seconds"]
     print_line(f"Environment {found.environment} is {verdict}.")
-    print_line(f"Artifact {outcome.artifact_id[:12]} ({known}); the slowest call took {slowest * 1000:.1f} ms.")
+    print_line(
+        f"Artifact {outcome.artifact_id[:12]} ({known}); the slowest call took {slowest * 1000:.1f} ms."
+    )
 
 
 def _as_json(qualified: Qualified) -> dict[str, Any]:

@@ -94,7 +94,9 @@ def _abilities(plugin: Plugin, config: RunConfig | None) -> dict[str, Any]:
         "tiny_needs": value.tiny_needs,
     }
     try:
-        settings = plugin.settings() if config is None else config.environment
+        settings = (
+            plugin.settings.model_validate({"type": plugin.type}) if config is None else config.environment
+        )
     except ValidationError:
         return found
     found["tiny"] = value.tiny(settings) is not None

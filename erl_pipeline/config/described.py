@@ -29,10 +29,8 @@ def describe_settings(model: type[Settings], prefix: str = "") -> Iterator[Descr
     """Every setting of a model, in its order; those of a group follow it under dotted keys."""
     for name, field in model.model_fields.items():
         key = f"{prefix}{name}"
-        required = field.is_required()
-        yield DescribedSetting(
-            key, _type(field.annotation), _default(field), required, " ".join((field.description or "").split())
-        )
+        text = " ".join((field.description or "").split())
+        yield DescribedSetting(key, _type(field.annotation), _default(field), field.is_required(), text)
         group = _group(field.annotation)
         if group is not None:
             yield from describe_settings(group, f"{key}.")

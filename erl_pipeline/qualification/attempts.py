@@ -100,7 +100,9 @@ class Attempts:
             try:
                 stepped = self._examinee.step(text)
             except Gone as gone:
-                raise Gone(f"task {self._names(place)}: answer {shown(text)}: {gone}", hung=gone.hung) from gone
+                raise Gone(
+                    f"task {self._names(place)}: answer {shown(text)}: {gone}", hung=gone.hung
+                ) from gone
             if isinstance(stepped, Failure):
                 return Played(0.0, False, number, self._failed(place, text, stepped))
             self._seen.called(stepped.seconds)
@@ -140,4 +142,4 @@ class Attempts:
 
 def shown(text: str) -> str:
     """A text as a counter-example shows it: escaped, and cut where it is long."""
-    return ascii(text) if len(text) <= _SHOWN else f"{ascii(text[:_SHOWN])}... ({len(text):,} characters)"
+    return ascii(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!a}... ({len(text):,} characters)"

@@ -16,7 +16,7 @@ from erl_pipeline.qualification.check import (
     passed_or_failed,
 )
 from erl_pipeline.qualification.examinee import Examinee, Gone, Raised
-from erl_pipeline.qualification.hostile_answers import HostileAnswer, hostile_answers
+from erl_pipeline.qualification.hostile_answers import hostile_answers
 from erl_pipeline.qualification.leaks import Told, find_leak
 from erl_pipeline.qualification.served_environment import Opening, Place, Prepared, Solution, Split, Subject
 from erl_pipeline.qualification.task_lists import find_overlap, first_difference
@@ -64,9 +64,7 @@ def examine(
 class _Examination:
     """The state of one examination. A process that hung or died is replaced for the next check."""
 
-    def __init__(
-        self, subject: Subject, advance: Callable[[int], None], stopped: Callable[[], None]
-    ) -> None:
+    def __init__(self, subject: Subject, advance: Callable[[int], None], stopped: Callable[[], None]) -> None:
         self._subject = subject
         self._advance = advance
         self._stopped = stopped
@@ -171,7 +169,7 @@ class _Examination:
     def _wrong_answers(self) -> CheckResult:
         counted, problem = 0, None
         try:
-            for place, other in zip(self._places, cycle(WRONG_ANSWERS)):  # noqa: B905 (it never ends)
+            for place, other in zip(self._places, cycle(WRONG_ANSWERS)):
                 solution = self._solutions.get(place)
                 for answer in ("", other):
                     if solution is not None and any(answer == each.text for each in solution.secrets):

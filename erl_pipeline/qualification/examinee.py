@@ -66,7 +66,7 @@ class Examinee:
         self._stopped = stopped
         self._warm = False
         ours, theirs = socket.socketpair()
-        self._printed = tempfile.TemporaryFile()
+        self._printed = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `end`)
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), json.dumps(sys.path)],

@@ -41,7 +41,13 @@ _FIXED: Mapping[str, Sequence[str]] = {
         "<answer>" * (_MEGABYTE // 8),
         "\\boxed{" * (_MEGABYTE // 7),
     ),
-    "control characters": ("\x00", "".join(map(chr, range(32))), "\x1b[2J\x1b[H", "\r\r\n", "\u2028\u2029\x85"),
+    "control characters": (
+        "\x00",
+        "".join(map(chr, range(32))),
+        "\x1b[2J\x1b[H",
+        "\r\r\n",
+        "\u2028\u2029\x85",
+    ),
     "lone surrogates": ("\ud800", "a\udfffb", "[\udc80]", "\\boxed{\ud83d}"),
     "JSON fragments": (
         '{"',
@@ -121,7 +127,19 @@ def _calls(tools: Sequence[ToolSchema]) -> Iterator[HostileAnswer]:
     for tool in tools:
         function = tool["function"]
         names = list(function.get("parameters", {}).get("properties", {})) or ["argument"]
-        values: Sequence[Any] = (None, "", 0, -1, True, [], {}, "x" * 10_000, "\ud800", "' OR 1=1; --", "*\"(~")
+        values: Sequence[Any] = (
+            None,
+            "",
+            0,
+            -1,
+            True,
+            [],
+            {},
+            "x" * 10_000,
+            "\ud800",
+            "' OR 1=1; --",
+            '*"(~',
+        )
         arguments: list[Any] = [{}, {"no_such_argument": 1}, [], "text"]
         arguments += [dict.fromkeys(names, value) for value in values]
         for given in arguments:

@@ -67,7 +67,9 @@ def _compute(call: StageCall[QualificationSettings]) -> StageResult:
             "checks_failed": sum(check.verdict == "failed" for check in checks),
         },
         metrics={"mean_call_seconds": found.mean_seconds, "slowest_call_seconds": found.slowest_seconds},
-        determinism="bytes" if plugins("environments")[environment.type].value.timing == "instant" else "approximate",
+        determinism="bytes"
+        if plugins("environments")[environment.type].value.timing == "instant"
+        else "approximate",
     )
 
 
