@@ -66,6 +66,9 @@ def play(
             print_line(f"\nThe environment failed: {failure}{where}")
             print_line("A policy's episode would end here, with attempt reward 0.")
             raise typer.Exit(1) from None
+        except KeyboardInterrupt:
+            print_line("\nThe attempt was left; it has no feedback.")
+            raise typer.Exit(130) from None
         finally:
             runner.run(attempt.close())
 

@@ -16,7 +16,7 @@ from erl_pipeline.plan.plan import Plan, PlannedStage
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.resources import WorkerSettings
 from erl_pipeline.plan.runner import InProcessConfig, Runner, RunnerCall, run_in_process
-from erl_pipeline.plan.sources import read_sources
+from erl_pipeline.plan.sources import environment_sources
 from erl_pipeline.qualification.check import Qualification, parse_qualification
 from erl_pipeline.stages.tasks.qualify_environment import (
     QUALIFICATION,
@@ -54,7 +54,7 @@ def qualify_environment(
 
     Raises InputError for files that cannot be read, `Interrupted` once `stop` is set.
     """
-    planner = Planner(config, read_sources(config))
+    planner = Planner(config, environment_sources(config))
     plan_qualification(planner, tasks, answers)
     store = ArtifactStore(store_uri, threads=config.resources.threads)
     worker = WorkerSettings(store_uri, config.name, config.resources.threads)

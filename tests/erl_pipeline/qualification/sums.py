@@ -9,7 +9,7 @@ from typing import Literal
 
 from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.environments.interface import EnvironmentPlugin, Task, Transition
-from erl_pipeline.environments.messages import AssistantTurn, ToolSchema, user_message
+from erl_pipeline.environments.messages import AssistantTurn, ToolSchema, tool_message, user_message
 
 
 class SumsConfig(PluginSettings):
@@ -17,13 +17,25 @@ class SumsConfig(PluginSettings):
 
     type: Literal["sums"] = "sums"
     fault: str = ""
+    by_tool: bool = False
+    """The sum is given by calling a tool, and a turn that does not call it well is answered in words."""
+
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "give",
+        "description": "Give the sum.",
+        "parameters": {"type": "object", "properties": {"total": {"type": "integer"}}},
+    },
+}
 
 
 class Sums:
     instructions = "Add the numbers. Answer with the sum in square brackets."
-    tools: Sequence[ToolSchema] = ()
 
     def __init__(self, settings: SumsConfig, task: Task) -> None:
+        self.tools: Sequence[ToolSchema] = (TOOL,) if settings.by_tool else ()
         self._fault = settings.fault
         self._one, self._other = task.payload["numbers"]
         self._task = task
@@ -39,6 +51,8 @@ class Sums:
         return f"What is {self._one} + {self._other}?{told.get(self._fault, '')}"
 
     async def step(self, turn: AssistantTurn) -> Transition:
+        if self.tools:
+            return self._step_by_tool(turn)
         text = turn.text.strip()
         inside = text[1:-1] if text.startswith("[") and text.endswith("]") else ""
         if self._fault == "raises on strange digits" and inside.isdigit():
@@ -54,11 +68,20 @@ class Sums:
         reward = 1.0 if self._right else 0.0
         if self._fault == "never rewards":
             reward = 0.0
-        elif self._fault == "rewards anything" and text:
+        elif self._fault == "rewards anything" and text and not self._right:
             reward = 0.1
         elif self._fault == "rewards with nan" and text == "xyz":
             reward = math.nan
         return Transition([user_message("Thank you.")], reward, done=True)
+
+    def _step_by_tool(self, turn: AssistantTurn) -> Transition:
+        if not turn.tool_calls:
+            return Transition([user_message("Call the tool.")], 0.0, done=False)
+        call = turn.tool_calls[0]
+        if call.problem or call.name != "give" or not isinstance(call.arguments.get("total"), int):
+            return Transition([tool_message(call, call.problem or "It takes a total.")], 0.0, done=False)
+        self._right = call.arguments["total"] == self._sum
+        return Transition([tool_message(call, "Thank you.")], float(self._right), done=True)
 
     async def feedback(self) -> str:
         if self._fault == "says nothing":
@@ -100,7 +123,10 @@ def held_out_tasks(settings: SumsConfig, seed: int, count: int) -> list[Task]:
 
 
 def gold_answer(settings: SumsConfig, task: Task) -> str:
-    return f"[{sum(task.payload['numbers'])}]"
+    total = sum(task.payload["numbers"])
+    if settings.by_tool:
+        return f'<tool_call>{{"name": "give", "arguments": {{"total": {total}}}}}</tool_call>'
+    return f"[{total}]"
 
 
 ENVIRONMENT = EnvironmentPlugin(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -86,6 +89,14 @@ def test_a_step_that_never_returns_is_ended_and_named() -> None:
 
 
 @pytest.mark.usefixtures("_sums")
+def test_an_environment_with_a_tool_is_called_well_and_badly() -> None:
+    found = examine(Subject("sums", {"type": "sums", "by_tool": True}, 0, 10, 20.0), tasks=12, answers=200)
+    assert failed(found) == []
+    gold = next(check for check in found.qualification.checks if check.name == "gold_answers")
+    assert gold.counted == 12
+
+
+@pytest.mark.usefixtures("_sums")
 def test_who_stops_it_leaves_no_process() -> None:
     class Stopped(Exception):
         pass
@@ -97,6 +108,28 @@ def test_who_stops_it_leaves_no_process() -> None:
     with pytest.raises(Stopped):
         examine(Subject("sums", {"type": "sums"}, 0, 10, 20.0), 12, 60, stopped=stop)
     assert threading.active_count() == threads
+
+
+@pytest.mark.usefixtures("_sums")
+def test_a_person_plays_it_by_its_tool(tmp_path: Path) -> None:
+    config = tmp_path / "sums.yaml"
+    config.write_text(
+        "name: sums\niterations: 1\nenvironment: {type: sums, by_tool: true}\n"
+        "policy: {type: pretrained, model: somewhere}\nevaluation: {tasks: 10}\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "command_line.main", "env", "play", str(config), "--task", "sum-held-20"],
+        input='17\n/call give {"total": "x"}\n/call give {"total": 47}\n',
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    # 20 + (20 * 7 % 41 + 10) is 20 + 27.
+    assert "What is 20 + 27?" in done.stdout
+    assert "[tool give] Give the sum." in done.stdout
+    assert "[user]\nCall the tool.\n\n[tool give]\nIt takes a total.\n\n[tool give]\nThank" in done.stdout
+    assert "[feedback]\nThe sum is right.\n\nReward 1: success, after 3 turns." in done.stdout
 
 
 def test_settings_that_are_no_environments_are_the_users_mistake() -> None:

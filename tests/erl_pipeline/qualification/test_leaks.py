@@ -22,7 +22,7 @@ def test_a_tool_call_is_no_answer() -> None:
 
 def test_a_short_answer_after_the_same_words_in_most_prompts_is_told() -> None:
     tasks = [told(number, str(30 + number), f"Sum {number}? (hint: {30 + number})") for number in range(6)]
-    assert "t0 and 5 others: the prompt holds the answer '30' after '(hint: '" in (find_leak(tasks) or "")
+    assert "t0 and 5 others: the prompt holds the answer '30' after ' (hint: '" in (find_leak(tasks) or "")
 
 
 def test_one_of_several_choices_is_not() -> None:
