@@ -108,7 +108,7 @@ def _raw_payload(task: Told) -> str | None:
 
 def _long_secret(task: Told) -> str | None:
     for secret in task.secrets:
-        if len(secret.text.strip()) < _LONG[secret.kind]:
+        if len(secret.text.strip()) < _LONG[secret.kind] or _is_a_word(secret):
             continue
         # A question may name its answer among others; nothing asks for its own id or seed.
         in_prompt = _stands_in(secret.text, task.prompt)
@@ -123,6 +123,11 @@ def _long_secret(task: Told) -> str | None:
                     f"{_around(secret.text, each.text)}"
                 )
     return None
+
+
+def _is_a_word(secret: Secret) -> bool:
+    """An id such as `paris`, which a question may well hold."""
+    return secret.kind == "task id" and secret.text.isalpha()
 
 
 def _same_words(told: Sequence[Told], kind: SecretKind, *, in_prompt: bool) -> str | None:

@@ -56,3 +56,10 @@ def test_a_long_answer_needs_to_be_told_but_once() -> None:
 def test_what_the_policy_said_itself_is_no_leak() -> None:
     answer = "Johannes Gutenberg of Mainz"
     assert find_leak([told(0, answer, "Who?", f"You said {answer} twice.", said=answer)]) is None
+
+
+def test_an_id_that_is_a_word_may_stand_in_its_question() -> None:
+    secrets = (Secret("task id", "paris"),)
+    assert find_leak([Told("paris", secrets, (), "How old is paris?", ())]) is None
+    numbered = (Secret("task id", "paris-7"),)
+    assert find_leak([Told("paris-7", numbered, (), "How old is paris-7?", ())]) is not None
