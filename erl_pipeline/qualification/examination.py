@@ -160,7 +160,8 @@ class _Examination:
                 played = self._attempts().play(place, solution.turns, secret=True)
                 problem = problem or _problem_of_gold(self._name(place), solution.turns, played)
         except (Raised, Gone) as error:
-            problem = problem or self._ended_by(error)
+            ended_by = self._ended_by(error)
+            problem = problem or ended_by
         if not counted and not problem:
             why = "the environment gives no gold answers (EnvironmentPlugin.gold_answer)"
             return _not_applicable("gold_answers", "attempts", why)
@@ -183,7 +184,8 @@ class _Examination:
                         )
                 self._advance(1)
         except Gone as gone:
-            problem = problem or self._ended_by(gone)
+            ended_by = self._ended_by(gone)
+            problem = problem or ended_by
         return passed_or_failed("wrong_answers", counted, "attempts", problem)
 
     def _hostile_answers(self, count: int) -> tuple[CheckResult, int]:
@@ -202,8 +204,8 @@ class _Examination:
                     failed += 1
                     problem = problem or played.problem
         except Gone as gone:
-            self.end()
-            problem = problem or str(gone)
+            ended_by = self._ended_by(gone)
+            problem = problem or ended_by
         if failed > 1:
             problem = f"{failed} attempts failed; the first: {problem}"
         return passed_or_failed("hostile_answers", given, "answers", problem), given
@@ -233,7 +235,7 @@ class _Examination:
         return passed_or_failed("steps_in_time", self._seen.calls, "calls", self._seen.late_problem)
 
     def _ended_by(self, error: Raised | Gone) -> str:
-        """The words for what ended a check."""
+        """The words for what ended a check; a process that is no longer of use is left behind."""
         if isinstance(error, Gone):
             self.end()
             if error.hung and self._seen.late_problem is None:
