@@ -45,6 +45,8 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
         "difficulty",
         "parts",
         "tiny_view",
+        "gold_answer",
+        "extra",
     ),
     "methods": (
         "settings",
