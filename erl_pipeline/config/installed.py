@@ -42,6 +42,7 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
         "experience",
         "tiny_extractor",
         "streams",
+        "built_files",
     ),
     "methods": (
         "settings",

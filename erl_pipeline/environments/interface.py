@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.environments.built_files import BuiltFiles
 from erl_pipeline.environments.experience_format import ExperienceFormat
 from erl_pipeline.environments.messages import AssistantTurn, Message, ToolSchema
 from erl_pipeline.environments.prompt_format import PromptFormat
@@ -192,6 +193,9 @@ class EnvironmentPlugin(Generic[SettingsT]):
     `experience`. None where these settings give no such form."""
     streams: TaskStreams | None = None
     """Held-out realms for streamed evaluation; None where no settings give any."""
+    built_files: BuiltFiles | None = None
+    """Files that are built once and that episodes are opened with, by `built_files.open` instead of `open`;
+    None where there are none."""
 
     def shown_to_tiny(self, settings: SettingsT) -> SettingsT:
         """The settings that the cold start depends on; all others at their defaults."""
