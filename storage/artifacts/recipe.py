@@ -51,9 +51,10 @@ ArtifactKind = Literal[
     "table",
 ]
 """What an artifact is, whichever stage made it. `rollouts` lists artifacts of kind `trajectories`, which are
-its inputs; `tasks` has as an input the `environment_files` that its tasks are opened with, if any; `checkpoint` holds a policy; `memory` is a memory version; `experience` is a version of what can
-be replayed, `replay` what an iteration does replay; `request` records what somebody asked for; `table` is
-everything that nothing else is made to follow."""
+its inputs; `tasks` has as an input the `environment_files` that its tasks are opened with, if any;
+`checkpoint` holds a policy; `memory` is a memory version; `experience` is a version of what can be replayed,
+`replay` what an iteration does replay; `request` records what somebody asked for; `table` is everything that
+nothing else is made to follow."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from erl_pipeline.environments.hotpotqa.question_file import Passage
 from erl_pipeline.environments.hotpotqa.record import Event, Record, SearchRecord, Verdict, feedback, trace
@@ -12,7 +11,6 @@ from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
 from erl_pipeline.environments.hotpotqa.tool import (
     SEARCH_TOOL,
     Action,
-    Answer,
     BadCall,
     Search,
     read_plain_lines,
@@ -146,5 +144,4 @@ def _beginning(text: str, characters: int) -> str:
 
 
 def _with_line(message: Message, line: str) -> Message:
-    told: Any = {**message, "content": f"{message['content']}\n{line}"}
-    return told  # type: ignore[no-any-return]
+    return {**message, "content": f"{message['content']}\n{line}"}

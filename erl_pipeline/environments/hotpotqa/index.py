@@ -1,4 +1,4 @@
-"""The search index over all pages: a LanceDB table with an index of words and, where asked for, of vectors."""
+"""The search index over all pages: a LanceDB table with an index of words and, where asked for, vectors."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from erl_pipeline.environments.hotpotqa.question_file import Passage, different_passages, read_passages
-from erl_pipeline.environments.hotpotqa.question_file import read_questions
+from erl_pipeline.environments.hotpotqa.question_file import (
+    Passage,
+    different_passages,
+    read_passages,
+    read_questions,
+)
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig, SearchMode
 from erl_pipeline.environments.hotpotqa.tasks import question_path
 from storage.errors import InputError
@@ -118,7 +122,9 @@ class SearchIndex:
         from lancedb.query import MatchQuery
 
         search = self._table.search(MatchQuery(query, "page"), query_type="fts")
-        found: list[dict[str, Any]] = search.select(["number", "title", "page", "_score"]).limit(count).to_list()
+        found: list[dict[str, Any]] = (
+            search.select(["number", "title", "page", "_score"]).limit(count).to_list()
+        )
         return found
 
     def _by_vector(self, query: str, count: int) -> list[dict[str, Any]]:

@@ -77,9 +77,7 @@ def read_passages(path: Path) -> list[Passage]:
     return passages
 
 
-def different_passages(
-    questions: Iterable[Question], further: Iterable[Passage] = ()
-) -> list[Passage]:
+def different_passages(questions: Iterable[Question], further: Iterable[Passage] = ()) -> list[Passage]:
     """The pages of all contexts and the further ones, each once, in the order in which they come."""
     of_contexts = (passage for question in questions for passage in question.context)
     return list(dict.fromkeys([*of_contexts, *further]))

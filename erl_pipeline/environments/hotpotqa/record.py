@@ -53,7 +53,11 @@ class Record:
     @property
     def verdict(self) -> Verdict | None:
         """How the answer was scored; None before there is one."""
-        return next((event for event in self.turns[-1] if isinstance(event, Verdict)), None) if self.turns else None
+        return (
+            next((event for event in self.turns[-1] if isinstance(event, Verdict)), None)
+            if self.turns
+            else None
+        )
 
     @property
     def supporting_found(self) -> int:
@@ -70,7 +74,9 @@ def feedback(record: Record) -> str:
 def trace(record: Record) -> str:
     """The turns, each with what it asked for and the titles that it was shown."""
     return "\n".join(
-        f"Turn {number}: {_event(event)}" for number, turn in enumerate(record.turns, start=1) for event in turn
+        f"Turn {number}: {_event(event)}"
+        for number, turn in enumerate(record.turns, start=1)
+        for event in turn
     )
 
 

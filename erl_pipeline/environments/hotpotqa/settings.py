@@ -48,7 +48,8 @@ class HotpotQAConfig(PluginSettings):
     """With so many calls that could not be done an attempt ends, without reward."""
     reward: Literal["f1", "exact_match"] = "f1"
     """What the answer earns. An attempt succeeds from `rollouts.success_threshold` on: with `exact_match`
-    that is an exact match, with `f1` also a part of the words where the threshold is below 1."""
+    that is an exact match; with `f1` and a threshold of 1 it is the right words in any order, with a lower
+    threshold a part of them."""
 
     @model_validator(mode="after")
     def _training_questions_are_left(self) -> HotpotQAConfig:

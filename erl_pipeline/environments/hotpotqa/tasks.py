@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,8 +25,8 @@ def held_out_tasks(config: HotpotQAConfig, seed: int, count: int) -> list[Task]:
     tasks = _tasks(config, "held_out")
     if count > len(tasks):
         raise InputError(
-            f"evaluation.tasks: {count} held-out tasks are asked for, but {config.task_file} has {len(tasks)} "
-            f"with environment.held_out_share: {config.held_out_share:g}; ask for fewer, or hold out more"
+            f"evaluation.tasks: {count} held-out tasks are asked for, but {config.task_file} has "
+            f"{len(tasks)} with environment.held_out_share: {config.held_out_share:g}; ask for fewer, or hold out more"
         )
     return tasks[:count]
 
@@ -65,9 +65,10 @@ def _splits(config: HotpotQAConfig, keys: set[str]) -> dict[str, Split]:
     ordered = sorted(keys, key=lambda key: _place(config, key))
     test = round(config.test_share * len(ordered))
     held_out = round(config.held_out_share * len(ordered))
-    names: Sequence[Split] = ["test"] * test + ["held_out"] * held_out
-    names = [*names, *(["training"] * (len(ordered) - len(names)))]
-    return dict(zip(ordered, names, strict=True))
+    return {
+        key: "test" if place < test else "held_out" if place < test + held_out else "training"
+        for place, key in enumerate(ordered)
+    }
 
 
 def _place(config: HotpotQAConfig, key: str) -> str:

@@ -1,7 +1,7 @@
-"""The search tool, and what the policy asks for in a turn: by the chat template's tool calls, or in plain lines.
+"""The search tool, and what the policy asks for in a turn: by the chat template's calls, or in plain lines.
 
-The plain protocol: a turn has a line `Search: what to look for` or a line `Answer: the answer`. The first such
-line counts, since what a policy writes after a search is not what the search returned.
+The plain protocol: a turn has a line `Search: what to look for` or a line `Answer: the answer`. The first of
+them counts, since what a policy writes after a search is not what the search returned.
 """
 
 from __future__ import annotations

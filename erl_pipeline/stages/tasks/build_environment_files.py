@@ -61,9 +61,7 @@ def with_built_files(
     return opened_with(plugin, built.path(_FOLDER), lambda model: _query_embedder(resources, model))
 
 
-def opened_with(
-    plugin: EnvironmentPlugin[Any], folder: Path, embedders: Embedders
-) -> EnvironmentPlugin[Any]:
+def opened_with(plugin: EnvironmentPlugin[Any], folder: Path, embedders: Embedders) -> EnvironmentPlugin[Any]:
     """The environment, with `open` opening it with the files in a folder."""
     built = plugin.built_files
     assert built is not None
