@@ -4,8 +4,8 @@
 
 The pages are generated: a title and 90 words, drawn from those of Python's own help texts as often as the
 words of a language are (Zipf). They are embedded by the default model, as a run does it, and built into an
-index in FOLDER, which must be empty. Then each way of searching is timed with queries that were not asked before, as
-one episode asks them. A query of `vector` and of `hybrid` has to be embedded first; that time is counted and
+index in FOLDER, which must be empty. Then each way of searching is timed with queries that were not asked
+before, one at a time. A query of `vector` and of `hybrid` has to be embedded first; that time is counted and
 also given apart. `recall_at_10` compares searches by vector with exact ones. What is printed is JSON.
 """
 
@@ -22,6 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -31,7 +32,7 @@ import numpy as np
 
 from erl_pipeline.environments.hotpotqa.index import SearchIndex, build_index
 from erl_pipeline.environments.hotpotqa.question_file import Passage
-from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
+from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig, SearchMode
 from erl_pipeline.policies.embedding import SentenceEmbedder
 
 TITLE_WORDS, WORDS, QUERY_WORDS, COMMON = 3, 90, 8, 100
@@ -100,9 +101,10 @@ def measure(folder: Path, count: int, asked: int) -> dict[str, Any]:
     queries = queries_of(passages, 4 * asked + 5)
     for query in queries[-5:]:  # the first searches read the index from disk
         index.search(query, settings.passages, "hybrid")
-    for place, mode in enumerate(("full_text", "vector", "hybrid")):
+    modes: tuple[SearchMode, ...] = ("full_text", "vector", "hybrid")
+    for place, mode in enumerate(modes):
         own = queries[place * asked : (place + 1) * asked]
-        found[mode] = times_ms(lambda query, mode=mode: index.search(query, settings.passages, mode), own)  # type: ignore[misc]
+        found[mode] = times_ms(partial(index.search, count=settings.passages, mode=mode), own)
     own = queries[3 * asked : 4 * asked]
     found["embedding a query"] = times_ms(lambda query: alone.embed([query]), own)
     vectors = embedder.embed(

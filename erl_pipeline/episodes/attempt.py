@@ -126,8 +126,8 @@ def _require_shown(context: EpisodeContext, tools: Sequence[ToolSchema]) -> None
     if tools and not context.chat.shows(tools):
         raise InputError(
             f"the environment {context.identity.task.environment} offers tools, but the policy's chat "
-            "template does not show them; use a policy whose template does, or the environment's plain protocol, such "
-            "as environment.tool_format: plain of hotpotqa"
+            "template does not show them; use a policy whose template does, or the environment's plain "
+            "protocol, such as environment.tool_format: plain of hotpotqa"
         )
 
 

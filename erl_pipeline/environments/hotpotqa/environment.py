@@ -29,10 +29,13 @@ _INSTRUCTIONS = {
         "You have {turns} turns."
     ),
     "plain": (
-        "Answer the question. Pages of an encyclopedia help. In each turn write one line. To search, write\n"
+        "Answer the question. Find what you do not know in an encyclopedia. Write one line in each turn, and "
+        "nothing else: either\n"
         "Search: what to look for\n"
-        "When you know the answer, write it in as few words as possible:\n"
+        "or, when you know the answer, in as few words as possible\n"
         "Answer: the answer\n"
+        "For example, asked for the mayor of a town, write first\n"
+        "Search: mayor of the town\n"
         "You have {turns} turns."
     ),
 }

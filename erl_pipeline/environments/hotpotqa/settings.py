@@ -55,7 +55,7 @@ class HotpotQAConfig(PluginSettings):
     def _training_questions_are_left(self) -> HotpotQAConfig:
         if self.held_out_share + self.test_share >= 1.0:
             raise ValueError(
-                f"held_out_share: {self.held_out_share:g} and test_share: {self.test_share:g}: allowed is less "
-                "than 1 together, since training tasks are made of the rest"
+                f"held_out_share: {self.held_out_share:g} and test_share: {self.test_share:g}: allowed is "
+                "less than 1 together, since training tasks are made of the rest"
             )
         return self

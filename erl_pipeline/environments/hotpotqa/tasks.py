@@ -26,7 +26,8 @@ def held_out_tasks(config: HotpotQAConfig, seed: int, count: int) -> list[Task]:
     if count > len(tasks):
         raise InputError(
             f"evaluation.tasks: {count} held-out tasks are asked for, but {config.task_file} has "
-            f"{len(tasks)} with environment.held_out_share: {config.held_out_share:g}; ask for fewer, or hold out more"
+            f"{len(tasks)} with environment.held_out_share: {config.held_out_share:g}; ask for fewer, or "
+            "hold out more"
         )
     return tasks[:count]
 

@@ -31,8 +31,9 @@ SEARCH_TOOL: ToolSchema = {
 }
 
 _SHOWN = 60
-_ANSWER = re.compile(r"^[ \t*#>-]*answer[ \t]*:(.*)$", re.IGNORECASE | re.MULTILINE)
-_LINE = re.compile(r"^[ \t*#>-]*(search|answer)[ \t]*:(.*)$", re.IGNORECASE | re.MULTILINE)
+_SAID = r"(?:the )?(?:final )?answer(?: is)?"
+_ANSWER = re.compile(rf"^[ \t*#>-]*{_SAID}[ \t]*:(.*)$", re.IGNORECASE | re.MULTILINE)
+_LINE = re.compile(rf"^[ \t*#>-]*(search|{_SAID})[ \t]*:(.*)$", re.IGNORECASE | re.MULTILINE)
 _AROUND = " \t\r*"  # what stands around words in Markdown
 
 
@@ -85,7 +86,7 @@ def read_plain_lines(turn: AssistantTurn) -> Sequence[Action]:
     line = _LINE.search(turn.text)
     if line is None:
         return [BadCall("the turn has no line that begins with Search: or Answer:")]
-    if line.group(1).lower() == "answer":
+    if line.group(1).lower() != SEARCH:
         return [_answer(line.group(2))]
     query = line.group(2).strip(_AROUND)
     return [BadCall(problem) if (problem := _query_problem(query)) else Search(query)]

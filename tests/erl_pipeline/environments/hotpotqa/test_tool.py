@@ -71,6 +71,7 @@ def test_a_turn_has_no_more_than_four_calls() -> None:
         ("Search: River Ode", Search("River Ode")),
         ("I need the town.\n- **search:** River Ode\nResults: Oslo\nAnswer: Oslo", Search("River Ode")),
         ("answer: Anna Holm\nSearch: more", Answer("Anna Holm")),
+        ("The answer is: Anna Holm", Answer("Anna Holm")),
         ("Search:", BadCall("the query is empty")),
         ("Answer:", BadCall("the line that begins with Answer: is empty")),
         ("Oslo", BadCall("the turn has no line that begins with Search: or Answer:")),
