@@ -47,6 +47,7 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
         "tiny_view",
         "gold_answer",
         "extra",
+        "built_files",
     ),
     "methods": (
         "settings",

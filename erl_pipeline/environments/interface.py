@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.environments.built_files import BuiltFiles
 from erl_pipeline.environments.experience_format import ExperienceFormat
 from erl_pipeline.environments.messages import AssistantTurn, Message, ToolSchema
 from erl_pipeline.environments.prompt_format import PromptFormat
@@ -225,6 +226,9 @@ class EnvironmentPlugin(Generic[SettingsT]):
     """The extra of its distribution that the environment cannot do without, such as `reasoning-gym` for
     `pip install 'erl-pipeline[reasoning-gym]'`, so that `env list` can say that it is missing; empty for
     none."""
+    built_files: BuiltFiles | None = None
+    """Files that are built once and that episodes are opened with, by `built_files.open` instead of `open`;
+    None where there are none."""
 
     @property
     def is_mixture(self) -> bool:
