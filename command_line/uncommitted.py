@@ -19,15 +19,13 @@ def uncommitted_code(config: RunConfig) -> list[str]:
     found = []
     if code_version().endswith("-dirty"):
         found.append("the code of erl-pipeline has changes that are not committed")
-    for plugin in (
-        plugins("environments")[config.environment.type],
-        plugins("methods")[config.method.type],
-        plugins("trainers")[config.trainer.type],
-    ):
-        if plugin.distribution != "erl-pipeline":
-            changed = [package for package in plugin.packages if _has_changes(package)]
-            found += [f"package {package} has changes that are not committed" for package in changed]
-    return found
+    environment = plugins("environments")[config.environment.type]
+    method = plugins("methods")[config.method.type]
+    trainer = plugins("trainers")[config.trainer.type]
+    packages = (*environment.packages_for(config.environment), *method.packages, *trainer.packages)
+    foreign = [each for each in packages if not each.startswith("erl_pipeline.")]
+    changed = [each for each in foreign if _has_changes(each)]
+    return found + [f"package {package} has changes that are not committed" for package in changed]
 
 
 def _has_changes(package: str) -> bool:

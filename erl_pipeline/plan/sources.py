@@ -64,7 +64,9 @@ def read_sources(config: RunConfig) -> Sources:
     model = config.policy.model if isinstance(config.policy, PretrainedPolicyConfig) else None
     return Sources(
         code={
-            "environment": {each: package_fingerprint(each) for each in environment.packages},
+            "environment": {
+                each: package_fingerprint(each) for each in environment.packages_for(config.environment)
+            },
             "method": {each: package_fingerprint(each) for each in method.packages},
             # The project's own trainer is guarded by the versions of the stages that train.
             "trainer": {each: package_fingerprint(each) for each in trainer.packages if not trainer.is_own},

@@ -117,8 +117,9 @@ def _generate(call: StageCall[RolloutSettings]) -> StageResult:
 
 def _list(call: StageCall[ListSettings]) -> StageResult:
     """Add up the counts of the shards, and compare retries with first attempts over all of them; the
-    trajectories stay in the shards."""
+    trajectories stay in the shards. Raises `EnvironmentFailed` where too many could not be scored."""
     from erl_pipeline.stages.rollouts.retry_gain import gain_metrics
+    from erl_pipeline.stages.rollouts.scorer_errors import require_scored
     from storage.tables.trajectories import scan_trajectories
 
     files = [call.inputs[name].path(TRAJECTORIES) for name in sorted(call.inputs)]
@@ -127,6 +128,7 @@ def _list(call: StageCall[ListSettings]) -> StageResult:
     for manifest in manifests:
         for name, value in manifest.counters.items():
             counters[name] = counters.get(name, 0) + int(value)
+    require_scored(counters, scan_trajectories(files))
     return StageResult(
         counters=counters,
         metrics={**success_rates(counters), **gain_metrics(scan_trajectories(files))},
