@@ -23,6 +23,7 @@ from command_line import (
 )
 from command_line.compare.command import compare
 from command_line.doctor.command import doctor
+from command_line.env.command import app as env
 from command_line.episodes.command import app as episodes
 from command_line.lineage.command import app as lineage
 from command_line.memory.command import app as memory
@@ -56,6 +57,7 @@ app.add_typer(schedule.app, name="schedule")
 app.add_typer(memory, name="memory")
 app.add_typer(lineage, name="lineage")
 app.add_typer(episodes, name="episodes")
+app.add_typer(env, name="env")
 
 
 def main() -> None:

@@ -87,9 +87,9 @@ async def run_episode(context: EpisodeContext, rules: ErlRules) -> list[Trajecto
 
 def _rewarded(reflection: Trajectory, attempt: Attempt) -> Trajectory:
     """A reflection with the reward of the attempt that it led to; where that could not be scored, nothing
-    says how good the reflection is either."""
+    says how good the reflection is either, unless it was ill-formed."""
     if attempt.finish_reason == SCORER_ERROR:
-        return replace(reflection, finish_reason=SCORER_ERROR)
+        return reflection if reflection.text is None else replace(reflection, finish_reason=SCORER_ERROR)
     return replace(reflection, reward=attempt.report.reward, success=attempt.success)
 
 
