@@ -95,8 +95,8 @@ class Plugin:
         return (own, *getattr(self.value, "packages", ()))
 
     def packages_for(self, settings: PluginSettings) -> tuple[str, ...]:
-        """The same of an environment, and those that these settings of it bring in, such as the package of the
-        scorer that they name."""
+        """The same of an environment, and those that these settings bring in, such as that of the scorer that
+        they name."""
         return tuple(dict.fromkeys((*self.packages, *self.value.used_packages(settings))))
 
     @property

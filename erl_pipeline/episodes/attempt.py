@@ -32,8 +32,8 @@ class Attempt:
     """One try at the task.
 
     `finish_reason` is `done`, `context` (no room was left for another turn), `environment_error`,
-    `environment_timeout` or `scorer_error`. After the latter three the reward is 0, and `report.feedback` says
-    what happened, for people only.
+    `environment_timeout` or `scorer_error`. After the latter three the reward is 0, and `report.feedback`
+    says what happened, for people only.
     """
 
     dialogue: Dialogue

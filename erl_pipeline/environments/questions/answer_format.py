@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from erl_pipeline.environments.questions.settings import AnswerFormat
 
 _BRACES = re.compile(r"(?P<box>\\boxed\s{0,8}\{)|\\[{}\\]|(?P<open>\{)|(?P<close>\})")
-_LABEL = re.compile(
-    r"[\s*]*(?:####|(?:the\s+)?(?:final\s+)?answer(?:\s+is\b|[\s*]*:))[\s:*]*", re.IGNORECASE
-)
+_LABEL = re.compile(r"[\s*]*(?:####|(?:the\s+)?(?:final\s+)?answer(?:\s+is\b|[\s*]*:))[\s:*]*", re.IGNORECASE)
 _OPEN, _CLOSE = "<answer>", "</answer>"
 
 
@@ -25,7 +23,7 @@ class Format:
 
 
 def in_box(text: str) -> str | None:
-    """What stands in the last `\\boxed{...}` that is closed; of boxes within one another, in the innermost."""
+    """What stands in the last `\\boxed{...}` that is closed; of nested boxes, in the innermost."""
     opened: list[int | None] = []  # where the content of a box begins; None for any other brace
     found: tuple[int, int] | None = None
     for match in _BRACES.finditer(text):
@@ -74,7 +72,5 @@ FORMATS: Mapping[AnswerFormat, Format] = {
         on_last_line,
         "No answer was found: the last line counts, and there was none with anything on it.",
     ),
-    "whole": Format(
-        "Reply with the answer alone.", _some, "No answer was found: the reply was empty."
-    ),
+    "whole": Format("Reply with the answer alone.", _some, "No answer was found: the reply was empty."),
 }

@@ -111,7 +111,7 @@ def _parse_line(number: int, line: str, source: Literal["lines", "gsm8k"]) -> Qu
 
 
 def _after_mark(solution: str) -> str:
-    before, mark, answer = solution.rpartition(_MARK)
+    _, mark, answer = solution.rpartition(_MARK)
     if not mark or not answer.strip():
         raise ValueError(f"answer: its last line has to be `{_MARK} ` and the final answer")
     return answer.strip()

@@ -27,16 +27,16 @@ class QuestionsConfig(PluginSettings):
     held_out_share: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Share of the questions of `training_file` that are held out where there is no `held_out_file`."""
     test_share: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Share of the questions of `held_out_file`, or of `training_file` where there is none, that are set aside
-    for `compare`."""
+    """Share of the questions of `held_out_file`, or of `training_file` where there is none, that are set
+    aside for `compare`."""
     split_seed: int = Field(default=0, ge=0)
     """Chooses which questions are held out and set aside."""
     task_type: str = Field(default="questions", min_length=1)
     """The kind of all lines that name none; memory is filtered by it."""
     answer_format: AnswerFormat = "boxed"
-    """Where the answer stands in what the policy says. `boxed`: in the last `\\boxed{...}`. `tag`: in the last
-    `<answer>...</answer>`. `last_line`: the last line, without a label such as `Answer:`. `whole`: all of
-    it."""
+    """Where the answer stands in what the policy says. `boxed`: in the last `\\boxed{...}`. `tag`: in the
+    last `<answer>...</answer>`. `last_line`: the last line, without a label such as `Answer:`. `whole`: all
+    of it."""
     scorer: str = "exact"
     """Name of the scorer: `exact`, `numeric`, `math`, `contains`, `f1`, or one of an installed package;
     `erl-pipeline plugins` lists them."""

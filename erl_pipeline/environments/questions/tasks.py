@@ -46,8 +46,8 @@ def held_out_tasks(config: QuestionsConfig, seed: int, count: int) -> list[Task]
     if count > len(found):
         more = "held_out_file" if config.held_out_file is not None else "held_out_share"
         raise InputError(
-            f"evaluation.tasks: {count} held-out questions are asked for, but there are {len(found)}; ask for "
-            f"fewer, or give more by environment.{more}"
+            f"evaluation.tasks: {count} held-out questions are asked for, but there are {len(found)}; ask "
+            f"for fewer, or give more by environment.{more}"
         )
     return _as_tasks(config, found[:count])
 
@@ -105,8 +105,8 @@ def _refuse_shared(
         if each.key in lines:
             raise InputError(
                 f"question file {paths['held_out_file']}, line {each.line}: its question is on line "
-                f"{lines[each.key]} of {paths['training_file']} too; a policy would be evaluated on what it was "
-                "trained on"
+                f"{lines[each.key]} of {paths['training_file']} too; a policy would be evaluated on what it "
+                "was trained on"
             )
 
 

@@ -1,4 +1,4 @@
-"""Scorers: how good an answer to a question is. They are found by name, in the group `erl_pipeline.scorers`."""
+"""Scorers say how good an answer is. They are found by name, in the group `erl_pipeline.scorers`."""
 
 from erl_pipeline.environments.scorers.interface import (
     Scored,

@@ -63,7 +63,9 @@ class _Process:
         )
         if self._running.stdout is not None and self._running.stdout.readline() != "ready\n":
             self._end()
-            raise RuntimeError(f"the process that compares expressions did not start; run {worker} to see why")
+            raise RuntimeError(
+                f"the process that compares expressions did not start; run {worker} to see why"
+            )
         return self._running
 
     def _end(self) -> None:

@@ -45,7 +45,7 @@ def _right(payload: Mapping[str, Any]) -> str:
 
 
 def _words(text: str) -> list[str]:
-    """The words that count: without articles, in lower case (as SQuAD's script compares, arXiv 1606.05250)."""
+    """The words that count: without articles, in lower case (as for SQuAD, arXiv 1606.05250)."""
     found: list[str] = _WORDS.findall(unicodedata.normalize("NFKC", text).casefold())
     return [word for word in found if word not in _ARTICLES]
 

@@ -103,6 +103,7 @@ def _generate(call: StageCall[RolloutSettings]) -> StageResult:
         samples,
         iteration=iteration,
         run_seed=call.seed,
+        must_fit=tasks if (iteration, shard) == (1, 0) else (),
     )
     write_trajectories(call.folder / TRAJECTORIES, played.rows)
     memory = call.inputs.get(MEMORY)

@@ -33,7 +33,8 @@ Gains = Mapping[str, Sequence[float]]
 
 def retry_gains(rollouts: pl.LazyFrame) -> dict[str, Gains]:
     """For each role of later attempts the gain of each: its success, 0 or 1, less the mean success of the
-    first attempts at the task in other episodes. What could not be scored is left out. Tasks with a single episode have nothing to compare with.
+    first attempts at the task in other episodes. What could not be scored is left out. Tasks
+    with a single episode have nothing to compare with.
 
     Args:
         rollouts: trajectories of one iteration, whose first attempts are of one policy.

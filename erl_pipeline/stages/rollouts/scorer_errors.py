@@ -1,4 +1,4 @@
-"""Episodes that could not be scored: few of them are data, more than a hundredth of an iteration stop the run."""
+"""Episodes that could not be scored: a few are data, more than a hundredth of them stop the run."""
 
 from __future__ import annotations
 

@@ -83,8 +83,8 @@ def _slice(config: RunConfig, _sources: Sources) -> UpdateSettings:
 
 
 def _compute(call: StageCall[UpdateSettings]) -> StageResult:
-    """Train on every trajectory of the rollouts but those of roles that are never trained and those that could
-    not be scored, and on what is replayed beside them; write the new checkpoint."""
+    """Train on every trajectory of the rollouts but those of roles that are never trained and those that
+    could not be scored, and on what is replayed beside them; write the new checkpoint."""
     from storage.tables.trajectories import read_trajectories
 
     settings = call.settings

@@ -73,7 +73,9 @@ def test_a_bad_line_is_told_with_file_line_and_reason(tmp_path: Path, line: str,
 
 def test_a_solution_without_mark_is_told(tmp_path: Path) -> None:
     path = write(tmp_path, '{"question": "Why?", "answer": "72"}')
-    with pytest.raises(InputError, match=r"line 1: answer: its last line has to be `#### ` and the final answer"):
+    with pytest.raises(
+        InputError, match=r"line 1: answer: its last line has to be `#### ` and the final answer"
+    ):
         read_questions(path, "gsm8k")
 
 

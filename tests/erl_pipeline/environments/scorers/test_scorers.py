@@ -131,7 +131,21 @@ def hostile() -> list[str]:
     texts = ["".join(made.choices(letters, k=made.randrange(60))) for _ in range(40)]
     return [
         *texts,
-        *("", " ", "\x00", "nan", "inf", "-inf", "1e999", "9" * 5000, "1/0", "None", "[]", "}" * 50, "\\frac"),
+        *(
+            "",
+            " ",
+            "\x00",
+            "nan",
+            "inf",
+            "-inf",
+            "1e999",
+            "9" * 5000,
+            "1/0",
+            "None",
+            "[]",
+            "}" * 50,
+            "\\frac",
+        ),
         *("(" * 300, "^" * 300, r"\boxed{" * 50, "$" * 399, "1," * 5000, "__import__('os')", "lambda: 0"),
     ]
 

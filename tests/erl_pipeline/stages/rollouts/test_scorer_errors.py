@@ -24,6 +24,8 @@ def test_a_hundredth_of_the_episodes_may_fail() -> None:
 
 
 def test_more_stop_the_run_and_name_the_first_task() -> None:
-    told = "2 of 199 episodes could not be scored, more than 1%; they are of 2 tasks, the first is b: step: it gave nan"
+    told = (
+        "2 of 199 episodes could not be scored, more than 1%; they are of 2 tasks, the first is b: step: it"
+    )
     with pytest.raises(EnvironmentFailed, match=told):
         require_scored({"episodes": 199, "scorer_errors": 2}, ROLLOUTS)

@@ -98,7 +98,9 @@ def test_what_a_judge_said_is_recorded_as_never_trained_and_is_in_no_group() -> 
 
 def test_an_attempt_that_could_not_be_scored_is_recorded_so_and_is_in_no_group() -> None:
     """Without it the others are compared with their own mean, 1/2."""
-    first = [replace(row, trajectory_id=f"t-{number}") for number, row in enumerate(rows(None, 1.0, 0.0, 0.0))]
+    first = [
+        replace(row, trajectory_id=f"t-{number}") for number, row in enumerate(rows(None, 1.0, 0.0, 0.0))
+    ]
     given = [first[0], replace(first[1], finish_reason="scorer_error"), first[2]]
     sequences = training_sequences(given, ObjectiveConfig(advantage_normalization="mean"))
     recorded = reinforcement_rows(given, sequences, [SequenceRecord(weight=1.0, steps=1)] * 2)
