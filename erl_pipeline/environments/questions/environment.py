@@ -66,8 +66,8 @@ class QuestionEnvironment:
         return f"Your answer was: {answer}\nIts score is {score:.3g}, where 1 is right.{remark}"
 
     def trace(self) -> str:
-        """The reply as it was."""
-        return self._said
+        """Question and reply as they were; a reflection prompt shows nothing else of the question."""
+        return f"The question was: {self._payload['question']}\n\nThe reply was: {self._said}"
 
     async def close(self) -> None:
         """Nothing is held."""

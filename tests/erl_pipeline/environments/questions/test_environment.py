@@ -21,7 +21,7 @@ def play(config: QuestionsConfig, said: str, task: Task = TASK) -> tuple[str, fl
         told = f"{environment.instructions}\n{await environment.reset()}"
         transition = await environment.step(AssistantTurn(said))
         assert transition.done
-        assert environment.trace() == said
+        assert environment.trace() == f"The question was: {task.payload['question']}\n\nThe reply was: {said}"
         feedback = await environment.feedback()
         await environment.close()
         return told, transition.reward, dict(transition.metrics), feedback
@@ -74,7 +74,7 @@ def test_another_attempt_begins_anew() -> None:
             await environment.feedback()
         return environment.trace()
 
-    assert asyncio.run(attempts()) == ""
+    assert asyncio.run(attempts()) == "The question was: How many clips?\n\nThe reply was: "
 
 
 def test_a_task_that_the_scorer_cannot_score_fails() -> None:
