@@ -15,11 +15,17 @@ _OPEN, _CLOSE = "<answer>", "</answer>"
 
 @dataclass(frozen=True)
 class Format:
-    """How an answer is asked for, how it is found, and what is said where there is none."""
+    """How an answer is asked for, how it is found, what is said where there is none, and a reply with one in
+    place of `{}`."""
 
     asked: str
     find: Callable[[str], str | None]
     missing: str
+    marked: str = "{}"
+
+    def reply(self, answer: str) -> str:
+        """A reply in this format."""
+        return self.marked.replace("{}", answer)
 
 
 def in_box(text: str) -> str | None:
@@ -61,11 +67,13 @@ FORMATS: Mapping[AnswerFormat, Format] = {
         "Write the final answer as \\boxed{answer}.",
         in_box,
         "No answer was found: the last \\boxed{...} counts, and there was none with anything in it.",
+        "\\boxed{{}}",
     ),
     "tag": Format(
         "Write the final answer as <answer>answer</answer>.",
         in_tag,
         "No answer was found: the last <answer>...</answer> counts, and there was none with anything in it.",
+        "<answer>{}</answer>",
     ),
     "last_line": Format(
         "Write the final answer alone on the last line.",

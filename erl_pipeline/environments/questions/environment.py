@@ -76,3 +76,8 @@ class QuestionEnvironment:
 def open_question(config: QuestionsConfig, task: Task) -> QuestionEnvironment:
     """The environment of a task made by `tasks`."""
     return QuestionEnvironment(config, task)
+
+
+def gold_answer(config: QuestionsConfig, task: Task) -> str:
+    """A reply with the right answer, in the format that is asked for. It never reaches a policy."""
+    return FORMATS[config.answer_format].reply(task.payload["answer"])

@@ -7,7 +7,8 @@ import pytest
 from erl_pipeline.environments.interface import ScorerFailed, Task
 from erl_pipeline.environments.messages import AssistantTurn
 from erl_pipeline.environments.questions import ENVIRONMENT
-from erl_pipeline.environments.questions.settings import QuestionsConfig
+from erl_pipeline.environments.questions.environment import gold_answer
+from erl_pipeline.environments.questions.settings import AnswerFormat, QuestionsConfig
 
 TASK = Task("t", "questions", "questions", {"question": "How many clips?", "answer": "72"})
 NUMERIC = QuestionsConfig(scorer="numeric", instructions="Think first.")
@@ -82,3 +83,13 @@ def test_a_task_that_the_scorer_cannot_score_fails() -> None:
     task = Task("t", "questions", "questions", {"question": "Where?", "answer": "Paris"})
     with pytest.raises(ScorerFailed, match="ValueError: answer: 'Paris'; allowed with scorer: numeric"):
         play(NUMERIC, r"\boxed{72}", task)
+
+
+@pytest.mark.parametrize(
+    ("answer_format", "reply"),
+    [("boxed", r"\boxed{72}"), ("tag", "<answer>72</answer>"), ("last_line", "72"), ("whole", "72")],
+)
+def test_a_reply_with_the_right_answer_scores_1(answer_format: AnswerFormat, reply: str) -> None:
+    config = QuestionsConfig(scorer="numeric", answer_format=answer_format)
+    assert gold_answer(config, TASK) == reply
+    assert play(config, reply)[1] == 1.0
