@@ -117,7 +117,9 @@ def wrong_answers(answer: str, others: Sequence[str]) -> Iterator[tuple[str, str
         yield "a number that is not the answer", str(2 * float(answer) + 1)
     if _NUMBER.search(answer):
         yield "the answer with nan for each number", _NUMBER.sub("nan", answer)
-        yield "the answer with 1 added to each number", _NUMBER.sub(_plus_one, answer)
+        if _WHOLE.fullmatch(answer) or not _NUMBER.fullmatch(answer):
+            # A large number with decimals may be right to a few digits.
+            yield "the answer with 1 added to each number", _NUMBER.sub(_plus_one, answer)
     # Without one of its zeros a number may be the same.
     first = next((place for place, letter in enumerate(answer) if letter.isalnum() and letter != "0"), None)
     if first is not None and len(answer) > 3 and not _NUMBER.fullmatch(answer):
