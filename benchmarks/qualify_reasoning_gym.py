@@ -37,11 +37,15 @@ DEADLINE = 400.0
 LONGEST_SCORING = 1.0
 FEWEST_SCORED_RIGHT = 0.9
 
-SEVERAL_ANSWERS = {
-    "graph_color": "a colouring of one graph can be right for another one too",
-    "n_queens": "two boards with queens to add can have solutions in common",
+OTHER, CUT = "the answer to another question", "the answer without its first letter"
+MAY_BE_RIGHT = {
+    ("fraction_simplification", CUT): "the first letter is that of LaTeX's dfrac",
+    ("graph_color", OTHER): "a colouring of one graph can be right for another one too",
+    ("n_queens", OTHER): "two boards with queens to add can have solutions in common",
+    ("propositional_logic", OTHER): "a conclusion can follow from other premises too",
+    ("sokoban", CUT): "without a first move against a wall the others still solve the board",
 }
-"""Datasets in which the answer to another question can truly be right."""
+"""Wrong answers that can truly be right."""
 
 _CANARY = "ran_by_a_scorer"
 _CODE = f"__import__('sys').modules.setdefault('{_CANARY}', 1)"
@@ -123,11 +127,11 @@ def wrong_answers(answer: str, others: Sequence[str]) -> Iterator[tuple[str, str
     # Without one of its zeros a number may be the same.
     first = next((place for place, letter in enumerate(answer) if letter.isalnum() and letter != "0"), None)
     if first is not None and len(answer) > 3 and not _NUMBER.fullmatch(answer):
-        yield "the answer without its first letter", answer[:first] + answer[first + 1 :]
+        yield CUT, answer[:first] + answer[first + 1 :]
     yield "the answer backwards, twice", 2 * answer[::-1] + "x"
     for other in others:
         if _plain(other) != _plain(answer):
-            yield "the answer to another question", other
+            yield OTHER, other
 
 
 def _plus_one(match: re.Match[str]) -> str:
@@ -173,8 +177,8 @@ def _attack(name: str, entries: Sequence[Mapping[str, Any]]) -> tuple[str, int]:
     for number, (entry, answer) in enumerate(zip(entries, answers, strict=True)):
         if not score(name, {}, entry, answer).right:
             return "its own answer scores below 1 under another hash seed", raises
-        others = [] if name in SEVERAL_ANSWERS else answers[number + 1 : number + 4]
-        tried = list(wrong_answers(answer, others))
+        made = wrong_answers(answer, answers[number + 1 : number + 4])
+        tried = [(kind, wrong) for kind, wrong in made if (name, kind) not in MAY_BE_RIGHT]
         if number < ATTACKED:
             tried += [
                 ("a hostile answer", wrong) for wrong in hostile_answers() if _plain(wrong) != _plain(answer)

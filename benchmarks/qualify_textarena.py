@@ -107,6 +107,10 @@ def _problem(error: BaseException) -> str:
         return "several"
     if isinstance(error, LookupError) and "NLTK" in text:
         return "it needs word lists that nltk downloads when it is imported"
+    if isinstance(error, (FileNotFoundError, ImportError)):
+        return "files that it needs are missing in the package"
+    if "API key" in text:
+        return "it asks a language model of a service"
     if isinstance(error, SyntaxError):
         return "its module is no valid Python 3.11"
     if isinstance(error, _TooLong):
