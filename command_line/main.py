@@ -23,6 +23,7 @@ from command_line import (
 )
 from command_line.compare.command import compare
 from command_line.doctor.command import doctor
+from command_line.env.command import app as env
 from command_line.episodes.command import app as episodes
 from command_line.lineage.command import app as lineage
 from command_line.memory.command import app as memory
@@ -53,6 +54,7 @@ app.command("plugins")(plugins.plugins)
 app.add_typer(importing.app, name="import")
 app.add_typer(config.app, name="config")
 app.add_typer(schedule.app, name="schedule")
+app.add_typer(env, name="env")
 app.add_typer(memory, name="memory")
 app.add_typer(lineage, name="lineage")
 app.add_typer(episodes, name="episodes")

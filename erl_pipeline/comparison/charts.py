@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from erl_pipeline.comparison.measures import Axis, seed_band
 from erl_pipeline.comparison.result import REWARD, Result, TrainingNumber
@@ -11,6 +11,7 @@ from erl_pipeline.views.report.charts import Chart, Series
 
 _LINES = 6
 """Lines that a chart can tell apart."""
+_OVER_SEEDS = "mean over seeds, 95 %"
 
 _AXES: tuple[tuple[str, Axis, str], ...] = (
     ("tokens", "generated_tokens", "generated tokens"),
@@ -34,8 +35,8 @@ def charts(result: Result) -> dict[str, Chart]:
             if name.startswith(f"{REWARD}/")
         }
         if rewards:
-            title = f"Mean reward by role, {arm}"
-            found[f"rewards_{arm}"] = _chart(title, "reward", rewards)
+            by_role = [_line(label, number) for label, number in rewards.items()]
+            found[f"rewards_{arm}"] = Chart(f"Reward by role, {arm}", "iteration", _OVER_SEEDS, by_role)
     return found
 
 
@@ -50,11 +51,11 @@ def _sets(result: Result) -> list[list[str]]:
 
 def _success(result: Result, arms: Sequence[str], axis: Axis, label: str) -> Chart:
     series = []
-    for arm in arms:
+    for place, arm in enumerate(arms, start=1):
         band = seed_band(list(result.arms[arm].curves.values()), axis, getattr(result.budgets, axis))
-        series.append(Series(arm, band.positions, band.mean, band.low, band.high))
-    title = f"Success on {result.test_tasks} test tasks, mean and 95 % interval over seeds"
-    return Chart(title, label, "success", series, (0.0, 1.0))
+        series.append(Series(arm, band.positions, band.mean, band.low, band.high, place))
+    title = f"Success on {result.test_tasks} test tasks"
+    return Chart(title, label, _OVER_SEEDS, series, (0.0, 1.0))
 
 
 def _numbers(result: Result, arms: Sequence[str]) -> dict[str, Chart]:
@@ -65,16 +66,17 @@ def _numbers(result: Result, arms: Sequence[str]) -> dict[str, Chart]:
             if not name.startswith(f"{REWARD}/"):
                 by_name.setdefault(name, {})[arm] = number
     return {
-        name: _chart(f"In training: {next(iter(lines.values())).label}", "mean over seeds", lines)
+        name: Chart(
+            f"In training: {next(iter(lines.values())).label}",
+            "iteration",
+            _OVER_SEEDS,
+            [_line(arm, lines[arm], place) for place, arm in enumerate(arms, start=1) if arm in lines],
+        )
         for name, lines in by_name.items()
     }
 
 
-def _chart(title: str, unit: str, lines: Mapping[str, TrainingNumber]) -> Chart:
-    return Chart(title, "iteration", unit, [_line(label, number) for label, number in lines.items()])
-
-
-def _line(label: str, number: TrainingNumber) -> Series:
+def _line(label: str, number: TrainingNumber, style: int | None = None) -> Series:
     """Mean over seeds by iteration, with its interval."""
     iterations = sorted({iteration for values in number.by_seed.values() for iteration in values})
     summaries = [
@@ -87,4 +89,5 @@ def _line(label: str, number: TrainingNumber) -> Series:
         [each.mean for each in summaries],
         [each.mean if each.low is None else each.low for each in summaries],
         [each.mean if each.high is None else each.high for each in summaries],
+        style,
     )

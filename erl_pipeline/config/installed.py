@@ -42,6 +42,11 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
         "experience",
         "tiny_extractor",
         "streams",
+        "difficulty",
+        "parts",
+        "tiny_view",
+        "gold_answer",
+        "extra",
     ),
     "methods": (
         "settings",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from erl_pipeline.environments.frozen_lake import environment, tasks
+from erl_pipeline.environments.frozen_lake.gold import gold_answer
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.frozen_lake.streams import STREAMS
 from erl_pipeline.environments.frozen_lake.tiny.extractor import experience_format, tiny_extractor
@@ -19,7 +20,8 @@ def _prompts(settings: FrozenLakeConfig) -> PromptFormat | None:
 
 
 def _files(settings: FrozenLakeConfig) -> dict[str, Path]:
-    return {} if settings.task_file is None else {"task_file": Path(settings.task_file)}
+    named = {"task_file": settings.task_file, "held_out_file": settings.held_out_file}
+    return {name: Path(file) for name, file in named.items() if file is not None}
 
 
 ENVIRONMENT = EnvironmentPlugin(
@@ -36,8 +38,10 @@ ENVIRONMENT = EnvironmentPlugin(
     tiny=tiny_parts,
     tiny_needs="format: compact",
     # Demonstrations draw a world of their own each time, and boards that are generated.
-    tiny_exclude=frozenset({"world_seed", "task_file", "instructions"}),
+    tiny_exclude=frozenset({"world_seed", "task_file", "held_out_file", "instructions"}),
     experience=experience_format,
     tiny_extractor=tiny_extractor,
     streams=STREAMS,
+    difficulty=tasks.difficulty,
+    gold_answer=gold_answer,
 )

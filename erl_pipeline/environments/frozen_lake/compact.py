@@ -1,5 +1,8 @@
 """FrozenLake in words of one token each, in fields of fixed width, for the tiny policy.
 
+Boards of several sizes stand in a frame of the largest, at its top left, so that a place has the same word
+and position on all of them; cells outside a board are padding.
+
 A turn of the policy is two words: the direction it aims for and the action word it believes to move
 there. The aim is a thought of one word; without it the cold start does not learn to plan.
 """
@@ -30,21 +33,25 @@ def cell_word(cell: int) -> str:
 
 
 class CompactRendering:
-    """The texts of one task."""
+    """The texts of one task. `frame` is the rows and columns of the largest board."""
 
-    def __init__(self, board: Board, world: World, max_steps: int) -> None:
+    def __init__(self, board: Board, world: World, max_steps: int, frame: tuple[int, int]) -> None:
         self._board = board
         self._world = world
         self._max_steps = max_steps
+        self._frame = frame
 
     instructions = ""
 
     def first_observation(self) -> str:
-        """The realm, if any, and the symbols of all cells, row by row, the player's on the start."""
+        """The realm, if any, and the symbols of all places, row by row, the player's on the start."""
         symbols = self._world.symbols
         by_letter = {"S": symbols.player, "F": symbols.frozen, "H": symbols.hole, "G": symbols.goal}
-        cells = [by_letter[letter] for letter in self._board.letters]
-        return " ".join([self._world.realm, *cells] if self._world.realm else cells)
+        height, width = self._frame
+        shown = [PADDING] * (height * width)
+        for cell, letter in enumerate(self._board.letters):
+            shown[self._place(cell)] = by_letter[letter]
+        return " ".join([self._world.realm, *shown] if self._world.realm else shown)
 
     def read_actions(self, text: str) -> list[Action]:
         """The actions of `aim word aim word ...`; empty when the text is anything else."""
@@ -58,7 +65,7 @@ class CompactRendering:
 
     def observation(self, steps: Sequence[Step]) -> str:
         """What the last step did and where the player stands."""
-        return f"{steps[-1].outcome} {cell_word(steps[-1].cell)}"
+        return f"{steps[-1].outcome} {self._cell_word(steps[-1])}"
 
     def trace(self, steps: Sequence[Step]) -> str:
         """`aim action outcome cell` for each step, padded to the width of a whole attempt."""
@@ -68,9 +75,17 @@ class CompactRendering:
                 words += [PADDING, PADDING]
             else:
                 words += [step.action.intent or PADDING, step.action.word]
-            words += [step.outcome, cell_word(step.cell)]
+            words += [step.outcome, self._cell_word(step)]
         return " ".join(words + [PADDING] * (STEP_WORDS * self._max_steps - len(words)))
 
     def feedback(self, steps: Sequence[Step], ending: Ending) -> str:
         """How the attempt ended, in one word; the counts are in the trace."""
         return _ENDING_WORDS[ending]
+
+    def _cell_word(self, step: Step) -> str:
+        return cell_word(self._place(step.cell))
+
+    def _place(self, cell: int) -> int:
+        """The place of a board's cell in the frame."""
+        row, column = divmod(cell, self._board.width)
+        return row * self._frame[1] + column

@@ -128,7 +128,7 @@ def game_of(config: FrozenLakeConfig, task: Task) -> FrozenLake:
     max_steps: int = payload["max_steps"]
     rendering: Rendering
     if config.format == "compact":
-        rendering = CompactRendering(board, world, config.max_steps)
+        rendering = CompactRendering(board, world, config.max_steps, config.frame)
     else:
         rendering = ProseRendering(board, world, max_steps, config.action_mode, config.instructions)
     return FrozenLake(board, world, max_steps, config.action_mode, rendering)

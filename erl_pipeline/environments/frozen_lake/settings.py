@@ -43,6 +43,8 @@ class FrozenLakeConfig(PluginSettings):
     type: Literal["frozen_lake"] = "frozen_lake"
     task_file: str | None = None
     """Training boards: JSON lines `{"task_id", "board": [rows], "max_steps"}`; `null`: generated."""
+    held_out_file: str | None = None
+    """Held-out boards, in lines of the same form; `null`: generated."""
     board_seed: int = Field(default=0, ge=0)
     """Generated boards derive from it alone, so that runs with different seeds share their boards."""
     training_boards: int = Field(default=4096, ge=1)
@@ -66,7 +68,8 @@ class FrozenLakeConfig(PluginSettings):
     action_mode: Literal["step", "plan"] = "step"
     """`step`: one action a turn, with an observation after each. `plan`: all actions in one turn."""
     format: Literal["prose", "compact"] = "compact"
-    """`prose` is for language models; `compact` is word-level and of fixed width, for the tiny policy."""
+    """`prose` is for language models; `compact` is word-level and of fixed width, for the tiny policy. Boards
+    of several sizes are shown in a frame of the largest that `rows` and `columns` allow."""
     actions: Literal["named", "hidden_world", "per_task", "realms"] = "hidden_world"
     """`named`: the words say what they do. `hidden_world`: one permutation of neutral words for the whole
     run, never told. `per_task`: another permutation for each task. `realms`: each task is in a realm, whose
@@ -89,6 +92,11 @@ class FrozenLakeConfig(PluginSettings):
     def column_range(self) -> tuple[int, int]:
         """Least and most columns; square boards have those of `rows`."""
         return self.columns or self.rows
+
+    @property
+    def frame(self) -> tuple[int, int]:
+        """Rows and columns of the largest board."""
+        return self.rows[1], self.column_range[1]
 
     @model_validator(mode="before")
     @classmethod
@@ -151,18 +159,10 @@ class FrozenLakeConfig(PluginSettings):
         return self
 
     @model_validator(mode="after")
-    def _compact_is_fixed(self) -> FrozenLakeConfig:
-        if self.format != "compact":
-            return self
-        if self.actions == "named":
+    def _compact_hides_its_actions(self) -> FrozenLakeConfig:
+        if self.format == "compact" and self.actions == "named":
             raise ValueError(
                 "actions: named has no compact form; allowed are hidden_world, per_task and realms, or "
                 "format: prose"
             )
-        for key, value in (("rows", self.rows), ("columns", self.column_range)):
-            if value[0] != value[1]:
-                raise ValueError(
-                    f"{key}: {list(value)}: format: compact needs boards of one size, such as [4, 4]; "
-                    "allowed for several sizes is format: prose"
-                )
         return self

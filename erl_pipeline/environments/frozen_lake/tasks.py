@@ -30,8 +30,15 @@ def training_tasks(config: FrozenLakeConfig, seed: int) -> list[Task]:
 
 
 def held_out_tasks(config: FrozenLakeConfig, seed: int, count: int) -> list[Task]:
-    """Generated boards that no training board of this configuration equals, in the realms of training."""
-    return _as_tasks(config, seed, _generated(config, "held_out", held_out_boards(config, count)))
+    """The first boards of `held_out_file`, or generated ones that no training board of this configuration
+    equals, in the realms of training. Raises `InputError` where the file has too few."""
+    if config.held_out_file is None:
+        return _as_tasks(config, seed, _generated(config, "held_out", held_out_boards(config, count)))
+    path = Path(config.held_out_file)
+    tasks = tasks_from_file(config, seed, path)
+    if len(tasks) < count:
+        raise InputError(f"held-out file {path} holds {len(tasks)} tasks, and {count} are asked for")
+    return tasks[:count]
 
 
 def held_out_boards(config: FrozenLakeConfig, count: int) -> list[Board]:
@@ -60,12 +67,20 @@ def board_key(payload: Mapping[str, Any]) -> str:
     return json.dumps(payload.get("board"))
 
 
+def difficulty(config: FrozenLakeConfig, task: Task) -> float:
+    """Moves on the shortest way from start to goal."""
+    board = Board(tuple(task.payload["board"]))
+    moves = board.moves_to_goal[board.start]
+    assert moves is not None  # no board without a way is a task
+    return float(moves)
+
+
 def _check_compact(config: FrozenLakeConfig, path: Path, task: BoardTask) -> None:
-    wanted = f"{config.rows[0]}x{config.column_range[0]}"
-    if task.board.size_name != wanted:
+    height, width = config.frame
+    if task.board.height > height or task.board.width > width:
         raise InputError(
             f"task file {path}, task {task.task_id}: the board is {task.board.size_name}, but format: "
-            f"compact with environment.rows: {list(config.rows)} shows {wanted} boards only"
+            f"compact with environment.rows: {list(config.rows)} has room for {height}x{width} at most"
         )
     if task.max_steps > config.max_steps:
         raise InputError(

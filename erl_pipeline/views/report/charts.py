@@ -14,13 +14,18 @@ LEFT, RIGHT, TOP, BOTTOM = 50.0, 14.0, 12.0, 40.0
 
 @dataclass(frozen=True)
 class Series:
-    """One line: `y` over `x`, with a band between `low` and `high` where both are given."""
+    """One line: `y` over `x`, with a band between `low` and `high` where both are given.
+
+    `style` is the number of its colour and dashes, from 1, so that a line looks alike in several charts.
+    None: its place in the chart.
+    """
 
     label: str
     x: Sequence[float]
     y: Sequence[float]
     low: Sequence[float] | None = None
     high: Sequence[float] | None = None
+    style: int | None = None
 
 
 @dataclass(frozen=True)
@@ -84,11 +89,11 @@ def chart_svg(chart: Chart, *, standalone: bool = False) -> str:
         _text(svg, chart.title, LEFT, -top + 16, "title")
         for index, one in enumerate(series):
             height = -top + 34 + 18 * index
-            _line(svg, [(LEFT, height), (LEFT + 26, height)], f"line series-{index + 1}")
+            _line(svg, [(LEFT, height), (LEFT + 26, height)], f"line {_style(one, index)}")
             _text(svg, one.label, LEFT + 34, height + 4, "legend")
     _draw_axes(svg, chart, x_axis, y_axis, whole=all(float(x).is_integer() for x in xs))
     for index, one in enumerate(series):
-        _draw_series(svg, one, x_axis, y_axis, f"series-{index + 1}")
+        _draw_series(svg, one, x_axis, y_axis, _style(one, index))
     return ElementTree.tostring(svg, encoding="unicode")
 
 
@@ -141,7 +146,13 @@ def _finite(series: Series) -> Series:
         [series.y[index] for index in kept],
         [series.low[index] for index in kept] if band and series.low is not None else None,
         [series.high[index] for index in kept] if band and series.high is not None else None,
+        series.style,
     )
+
+
+def _style(series: Series, index: int) -> str:
+    """The class that gives a line its colour and dashes."""
+    return f"series-{index + 1 if series.style is None else series.style}"
 
 
 def _draw_axes(svg: ElementTree.Element, chart: Chart, x_axis: _Axis, y_axis: _Axis, whole: bool) -> None:

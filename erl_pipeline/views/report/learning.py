@@ -68,11 +68,12 @@ def _charts(history: Sequence[StageRecord], columns: Sequence[Column]) -> list[C
 def _series(history: Sequence[StageRecord], column: Column) -> Series:
     """A column by iteration, where it was reported, with its interval if it has one."""
     points = [(record, value) for record in history if (value := record.value(column)) is not None]
-    ends = [
-        [record.required_number(f"{column.metric}_{end}") for record, _ in points]
-        if column.interval
-        else None
-        for end in ("low", "high")
-    ]
+
+    def interval(end: str) -> list[float] | None:
+        if not column.interval:
+            return None
+        return [record.required_number(f"{column.metric}_{end}") for record, _ in points]
+
     label = column.label if column.drawn is None else column.drawn.line
-    return Series(label, [record.iteration for record, _ in points], [value for _, value in points], *ends)
+    iterations, values = [record.iteration for record, _ in points], [value for _, value in points]
+    return Series(label, iterations, values, interval("low"), interval("high"))

@@ -68,7 +68,7 @@ def demonstrate(
         world,
         environment.max_steps,
         environment.action_mode,
-        CompactRendering(board, world, environment.max_steps),
+        CompactRendering(board, world, environment.max_steps, environment.frame),
     )
     notes = {} if stream.random() < cold_start.blank_notes else hearsay(stream, world, cold_start)
     player = ScriptedPlayer(stream, board, environment.action_words, notes, cold_start.random_intent)

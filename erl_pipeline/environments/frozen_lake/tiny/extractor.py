@@ -68,7 +68,11 @@ def demonstrate_extraction(
     told = random_world(stream, environment) if false else world
     lesson = {} if stream.random() < cold_start.blank_notes else some_slots(stream, told)
     env = FrozenLake(
-        board, world, environment.max_steps, "step", CompactRendering(board, world, environment.max_steps)
+        board,
+        world,
+        environment.max_steps,
+        "step",
+        CompactRendering(board, world, environment.max_steps, environment.frame),
     )
     believed = {} if false else lesson
     player = ScriptedPlayer(stream, board, environment.action_words, believed, cold_start.random_intent)

@@ -59,7 +59,8 @@ def vocabulary(settings: FrozenLakeConfig) -> tuple[str, ...]:
 
     Raises `ConfigError` where a chosen symbol or action word is a word of the format itself.
     """
-    cells = [cell_word(cell) for cell in range(settings.rows[1] * settings.column_range[1])]
+    height, width = settings.frame
+    cells = [cell_word(place) for place in range(height * width)]
     fixed = [PADDING, UNKNOWN, *FIELD_WORDS, *DIRECTIONS]
     fixed += [word for word in OUTCOMES if word not in ENDINGS]
     fixed += [*ENDINGS, *cells, *realm_words(settings)]
@@ -75,7 +76,8 @@ def vocabulary(settings: FrozenLakeConfig) -> tuple[str, ...]:
 
 def context_length(settings: FrozenLakeConfig) -> int:
     """Tokens of the longest sequence that is trained or sampled, with room for ill-formed turns."""
-    cells = settings.rows[1] * settings.column_range[1] + (settings.realms is not None)
+    height, width = settings.frame
+    cells = height * width + (settings.realms is not None)
     attempt = cells + SLOTS + 4 + _WORDS_PER_TURN * settings.max_steps
     reflection = cells + STEP_WORDS * settings.max_steps + 2 * SLOTS + 8
     spare = 6 * settings.max_steps

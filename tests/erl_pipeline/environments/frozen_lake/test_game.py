@@ -42,6 +42,16 @@ def test_a_successful_attempt_in_compact_form() -> None:
     assert env.feedback() == "goal"
 
 
+def test_a_smaller_board_stands_at_the_top_left_of_the_frame() -> None:
+    env = opened(columns=(3, 4))
+    assert env.reset() == "@ # $ . # # & ."
+    # Its second row begins behind four places of the frame.
+    assert env.step("down c").observation == "down c4"
+    env.step("right b")
+    assert env.step("right b").observation == "goal c6"
+    assert env.trace() == "down c down c4 right b right c5 right b goal c6 . . . ."
+
+
 def test_the_outcome_is_the_direction_really_moved_not_the_one_aimed_for() -> None:
     env = opened()
     env.reset()

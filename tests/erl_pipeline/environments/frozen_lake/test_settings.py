@@ -25,7 +25,6 @@ def test_square_boards_take_their_columns_from_the_rows() -> None:
         ({"action_words": ("A", "b", "c", "d")}, "lower case"),
         ({"symbols": ("@@", "#", "$", "&")}, "single characters"),
         ({"actions": "named"}, "actions: named has no compact form"),
-        ({"rows": (4, 5)}, "format: compact needs boards of one size"),
         ({"slippery": True}, "Extra inputs are not permitted"),
     ],
 )

@@ -46,10 +46,18 @@ def test_held_out_boards_avoid_the_boards_of_a_task_file(tmp_path: Path) -> None
     ]
 
 
-def test_compact_refuses_boards_of_another_size(tmp_path: Path) -> None:
-    path = write_tasks(tmp_path / "tasks.jsonl", (["SFG"], 6))
-    with pytest.raises(InputError, match=r"task task-0: the board is 1x3, but .* shows 4x4 boards only"):
+def test_compact_refuses_boards_for_which_its_frame_has_no_room(tmp_path: Path) -> None:
+    path = write_tasks(tmp_path / "tasks.jsonl", (["SFG"], 6), (["SFFFG"], 6))
+    with pytest.raises(InputError, match=r"task task-1: the board is 1x5, but .* has room for 4x4 at most"):
         tasks_from_file(FrozenLakeConfig(), 0, path)
+
+
+def test_held_out_boards_may_come_from_a_file(tmp_path: Path) -> None:
+    path = write_tasks(tmp_path / "held_out.jsonl", (["SFG"], 6), (["SF", "FG"], 6), (["SG"], 6))
+    config = FrozenLakeConfig(held_out_file=str(path))
+    assert [task.task_id for task in held_out_tasks(config, 0, 2)] == ["task-0", "task-1"]
+    with pytest.raises(InputError, match=r"held_out.jsonl holds 3 tasks, and 4 are asked for"):
+        held_out_tasks(config, 0, 4)
 
 
 def test_compact_refuses_more_steps_than_its_prompts_hold(tmp_path: Path) -> None:
