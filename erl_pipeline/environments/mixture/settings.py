@@ -47,9 +47,15 @@ def _environment(value: Any) -> PluginSettings:
     if type_ == TYPE:
         raise ValueError("environment.type: mixture within a mixture; list the parts of both side by side")
     try:
-        model = installed[type_].settings
+        plugin = installed[type_]
     except ConfigError as error:
         raise ValueError(f"environment.type: {error}") from None
+    if plugin.value.built_files is not None:
+        raise ValueError(
+            f"environment.type: {type_} builds files of its own, such as a search index, which a mixture "
+            "hands on to no part; train on it alone"
+        )
+    model = plugin.settings
     try:
         return model.model_validate(given)
     except ValidationError as error:
