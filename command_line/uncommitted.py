@@ -19,8 +19,12 @@ def uncommitted_code(config: RunConfig) -> list[str]:
     found = []
     if code_version().endswith("-dirty"):
         found.append("the code of erl-pipeline has changes that are not committed")
+    installed = plugins("environments")
+    environment = installed[config.environment.type]
+    parts = environment.value.parts(config.environment).values()
     for plugin in (
-        plugins("environments")[config.environment.type],
+        environment,
+        *(installed[type_] for type_ in dict.fromkeys(part.settings.type for part in parts)),
         plugins("methods")[config.method.type],
         plugins("trainers")[config.trainer.type],
     ):

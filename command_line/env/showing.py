@@ -99,6 +99,7 @@ def _abilities(plugin: Plugin, config: RunConfig | None) -> dict[str, Any]:
         )
     except ValidationError:
         return found
+    found["timing"] = value.timing_of(settings)
     found["tiny"] = value.tiny(settings) is not None
     found["streams"] = [] if value.streams is None else list(value.streams.realms(settings))
     if config is not None:

@@ -44,6 +44,9 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
         "streams",
         "gold_answer",
         "extra",
+        "difficulty",
+        "parts",
+        "tiny_view",
     ),
     "methods": (
         "settings",

@@ -80,10 +80,10 @@ def environment_sources(config: RunConfig) -> Sources:
 
     Raises InputError for a file that cannot be read.
     """
-    environment = plugins("environments")[config.environment.type]
-    paths = environment.value.files(config.environment).values()
+    plugin = plugins("environments")[config.environment.type].value
+    paths = plugin.files(config.environment).values()
     return Sources(
-        code={"environment": {each: package_fingerprint(each) for each in environment.packages}},
+        code={"environment": {each: package_fingerprint(each) for each in environment_packages(config)}},
         files={str(path): _sha256(path) for path in paths},
     )
 
@@ -99,6 +99,15 @@ def unread_sources(config: RunConfig) -> Sources:
         models=dict.fromkeys(_method_models(config), ""),
         read=False,
     )
+
+
+def environment_packages(config: RunConfig) -> Sequence[str]:
+    """The packages whose code a configuration's environment is: those of a mixture and of its parts."""
+    installed = plugins("environments")
+    environment = installed[config.environment.type]
+    parts = environment.value.parts(config.environment).values()
+    of_parts = [package for part in parts for package in installed[part.settings.type].packages]
+    return tuple(dict.fromkeys([*environment.packages, *of_parts]))
 
 
 def _method_models(config: RunConfig) -> Sequence[str]:

@@ -116,7 +116,6 @@ class ServedEnvironment:
         self._subject = subject
         self._plugin: EnvironmentPlugin[Any] = plugins("environments")[subject.type].value
         self._settings = self._plugin.settings.model_validate(dict(subject.settings))
-        self._prompts = self._plugin.prompts(self._settings) or PlainPrompts()
         self._splits: dict[Split, Sequence[Task]] = {}
         self._runner = asyncio.Runner()
         self._opened: GuardedEnvironment | None = None
@@ -141,7 +140,8 @@ class ServedEnvironment:
     def solution(self, place: Place) -> Solution:
         """What a policy must not be told."""
         task = self._task(place)
-        gold = None if self._plugin.gold_answer is None else self._plugin.gold_answer(self._settings, task)
+        part, own = self._plugin.part(self._settings, task)
+        gold = None if part.plugin.gold_answer is None else part.plugin.gold_answer(part.settings, own)
         turns = (gold,) if isinstance(gold, str) else None if gold is None else tuple(gold)
         return Solution(turns, secrets_of(task.task_id, task.payload, turns), tuple(map(str, task.payload)))
 
@@ -160,7 +160,9 @@ class ServedEnvironment:
             return begun
         (instructions, observation, tools), seconds = begun
         self._has_tools = bool(tools)
-        messages = self._prompts.attempt(instructions, observation, [])
+        part, _ = self._plugin.part(self._settings, task)
+        prompts = part.plugin.prompts(part.settings) or PlainPrompts()
+        messages = prompts.attempt(instructions, observation, [])
         return Opening("\n\n".join(each["content"] for each in messages), tools, seconds)
 
     def step(self, text: str) -> Stepped | Failure:
@@ -206,7 +208,8 @@ class ServedEnvironment:
         return self._splits[split][number]
 
     def _sign(self, task: Task) -> TaskSign:
-        key = self._plugin.task_key(task.payload)
+        part, own = self._plugin.part(self._settings, task)
+        key = f"{task.environment} {part.plugin.task_key(own.payload)}"
         content = asdict(replace(task, payload=dict(task.payload)))
         return TaskSign(task.task_id, _digest(key), _digest(json.dumps(content, sort_keys=True)))
 

@@ -43,4 +43,5 @@ ENVIRONMENT = EnvironmentPlugin(
     tiny_extractor=tiny_extractor,
     streams=STREAMS,
     gold_answer=gold_answer,
+    difficulty=tasks.difficulty,
 )

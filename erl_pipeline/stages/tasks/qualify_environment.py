@@ -68,7 +68,7 @@ def _compute(call: StageCall[QualificationSettings]) -> StageResult:
         },
         metrics={"mean_call_seconds": found.mean_seconds, "slowest_call_seconds": found.slowest_seconds},
         determinism="bytes"
-        if plugins("environments")[environment.type].value.timing == "instant"
+        if plugins("environments")[environment.type].value.timing_of(environment) == "instant"
         else "approximate",
     )
 
