@@ -42,6 +42,6 @@ ENVIRONMENT = EnvironmentPlugin(
     experience=experience_format,
     tiny_extractor=tiny_extractor,
     streams=STREAMS,
-    gold_answer=gold_answer,
     difficulty=tasks.difficulty,
+    gold_answer=gold_answer,
 )
