@@ -31,9 +31,9 @@ memory first is awaited."""
 class Attempt:
     """One try at the task.
 
-    `finish_reason` is `done`, `context` (no room was left for another turn), `environment_error` or
-    `environment_timeout`. After the latter two the reward is 0, and `report.feedback` says what happened,
-    for people only.
+    `finish_reason` is `done`, `context` (no room was left for another turn), `environment_error`,
+    `environment_timeout` or `scorer_error`. After the latter three the reward is 0, and `report.feedback`
+    says what happened, for people only.
     """
 
     dialogue: Dialogue
@@ -93,7 +93,7 @@ async def play_attempt(context: EpisodeContext, place: Place, opening: Opening) 
     dialogue = Dialogue(context.chat, (), context.limits.end_token_ids)
     metrics = TurnMetrics(context.mean_metrics)
     instructions = observation = trace = ""
-    reward = 0.0
+    reward, failed = 0.0, False
     try:
         observation = await environment.reset()
         instructions = environment.instructions()
@@ -110,8 +110,7 @@ async def play_attempt(context: EpisodeContext, place: Place, opening: Opening) 
         trace = environment.trace()
         feedback = await environment.feedback() if finish_reason == "done" else _NO_ROOM
     except EnvironmentFailure as failure:
-        reward, finish_reason, feedback = 0.0, failure.kind, str(failure)
-    failed = finish_reason.startswith("environment_")
+        reward, finish_reason, feedback, failed = 0.0, failure.kind, str(failure), True
     return Attempt(
         dialogue=dialogue,
         instructions=instructions,

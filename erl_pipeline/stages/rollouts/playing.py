@@ -109,6 +109,7 @@ def play_episodes(
     first_only: bool = False,
     with_memory: bool = True,
     own: OwnEpisodes | None = None,
+    must_fit: Sequence[Task] = (),
 ) -> Played:
     """One episode for each task and sample index, with the checkpoint among the stage's inputs.
 
@@ -118,11 +119,15 @@ def play_episodes(
         first_only: an episode is its first attempt.
         with_memory: the memory among the stage's inputs, where there is one, is retrieved from.
         own: how episodes go, where not as the method has it; `temperature` and `first_only` have no say then.
+        must_fit: tasks whose first prompts must leave room in the policy's context; looked at before anything
+            is sampled.
 
-    Raises what `erl_pipeline.episodes.play.play_episodes` raises.
+    Raises what `erl_pipeline.episodes.play.play_episodes` and
+    `erl_pipeline.episodes.first_prompts.require_room` raise.
     """
     from erl_pipeline.episodes import play
     from erl_pipeline.episodes.dialogue import ChatTokenizer
+    from erl_pipeline.episodes.first_prompts import require_room
     from erl_pipeline.episodes.limits import EpisodeLimits
     from erl_pipeline.episodes.rows import Provenance
     from erl_pipeline.policies.hardware import training_device
@@ -164,6 +169,7 @@ def play_episodes(
             None if first_only or own is not None else _chat_server(method.chat_server(settings.episode))
         ),
     )
+    require_room(setup, must_fit)
     progress = _EpisodeProgress(call)
     played = play.play_episodes(
         setup,
