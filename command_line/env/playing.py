@@ -48,7 +48,7 @@ def play(
 
     Turns are read from standard input.
     """
-    from erl_pipeline.config.installed import plugins
+    from command_line.env.ready import ready_environment
     from erl_pipeline.config.load import load_config
     from erl_pipeline.episodes.by_hand import HandPlayed
     from erl_pipeline.episodes.guarded_environment import EnvironmentFailure
@@ -56,9 +56,8 @@ def play(
     resolved = load_config(config, settings or [], {} if seed is None else {"--seed": ("seed", seed)})
     chosen = _chosen(resolved, split, task)
     print_line(f"Task {chosen.task_id} ({chosen.task_type})")
-    plugin = plugins("environments")[resolved.environment.type].value
-    attempt = HandPlayed(plugin, resolved.environment, chosen, resolved.rollouts.step_seconds)
-    with asyncio.Runner() as runner:
+    with ready_environment(resolved) as plugin, asyncio.Runner() as runner:
+        attempt = HandPlayed(plugin, resolved.environment, chosen, resolved.rollouts.step_seconds)
         try:
             _take_turns(runner, attempt, resolved.rollouts.success_threshold)
         except EnvironmentFailure as failure:

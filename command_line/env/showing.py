@@ -13,6 +13,7 @@ from command_line.output import counted, print_json, print_line
 if TYPE_CHECKING:
     from erl_pipeline.config.installed import Plugin
     from erl_pipeline.config.run import RunConfig
+    from erl_pipeline.environments.interface import EnvironmentPlugin
 
 Given = Annotated[
     str, typer.Argument(metavar="TYPE|CONFIG", help="Type of an environment, or a configuration with one.")
@@ -40,7 +41,12 @@ def show(given: Given, settings: Settings = None, json: Json = False) -> None:
         plugin = known[config.environment.type]
     shown = {**_about(plugin), **_abilities(plugin, config)}
     if config is not None:
-        shown["tasks"] = _tasks(plugin, config)
+        messages, tools, task_id = _first(plugin, config)
+        shown["tools"] = [tool["function"]["name"] for tool in tools]
+        shown["tasks"] = {
+            **_task_counts(plugin, config),
+            "first": {"task_id": task_id, "messages": messages},
+        }
     if json:
         print_json(shown)
         return
@@ -99,27 +105,26 @@ def _abilities(plugin: Plugin, config: RunConfig | None) -> dict[str, Any]:
         )
     except ValidationError:
         return found
+    found["timing"] = value.timing_of(settings)
     found["tiny"] = value.tiny(settings) is not None
     found["streams"] = [] if value.streams is None else list(value.streams.realms(settings))
     if config is not None:
         found["test_tasks"] = len(value.test_tasks(settings, config.seed))
-        found["tools"] = [tool["function"]["name"] for tool in _first(plugin, config)[1]]
     return found
 
 
-def _tasks(plugin: Plugin, config: RunConfig) -> dict[str, Any]:
+def _task_counts(plugin: Plugin, config: RunConfig) -> dict[str, int]:
     settings, seed = config.environment, config.seed
-    prompt, _, task_id = _first(plugin, config)
     return {
         "training": len(plugin.value.training_tasks(settings, seed)),
         "held_out": len(plugin.value.held_out_tasks(settings, seed, config.evaluation.tasks)),
         "test": len(plugin.value.test_tasks(settings, seed)),
-        "first": {"task_id": task_id, "messages": prompt},
     }
 
 
 def _first(plugin: Plugin, config: RunConfig) -> tuple[list[Any], list[Any], str]:
     """The prompt of the first held-out task as messages, its tools, and its id."""
+    from command_line.env.ready import ready_environment
     from erl_pipeline.episodes.by_hand import HandPlayed
     from storage.errors import InputError
 
@@ -127,15 +132,16 @@ def _first(plugin: Plugin, config: RunConfig) -> tuple[list[Any], list[Any], str
     if not tasks:
         raise InputError(f"environment {plugin.type} gives no held-out task with these settings")
 
-    async def begin() -> tuple[list[Any], list[Any], str]:
-        attempt = HandPlayed(plugin.value, config.environment, tasks[0], config.rollouts.step_seconds)
+    async def begin(ready: EnvironmentPlugin[Any]) -> tuple[list[Any], list[Any], str]:
+        attempt = HandPlayed(ready, config.environment, tasks[0], config.rollouts.step_seconds)
         try:
             opened = await attempt.begin()
         finally:
             await attempt.close()
         return [dict(each) for each in opened.messages], list(opened.tools), tasks[0].task_id
 
-    return asyncio.run(begin())
+    with ready_environment(config) as ready:
+        return asyncio.run(begin(ready))
 
 
 def _print(shown: dict[str, Any]) -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from erl_pipeline.config.base import Settings
 from erl_pipeline.environments.interface import EnvironmentPlugin, Task, Transition
 from erl_pipeline.environments.messages import AssistantTurn, Message, ToolSchema
 from erl_pipeline.environments.tool_calls import read_turn
@@ -30,10 +29,11 @@ class HandPlayed:
     """
 
     def __init__(
-        self, plugin: EnvironmentPlugin[Any], settings: Settings, task: Task, step_seconds: float
+        self, plugin: EnvironmentPlugin[Any], settings: Any, task: Task, step_seconds: float
     ) -> None:
-        self._prompts = plugin.prompts(settings) or PlainPrompts()
-        self._environment = GuardedEnvironment(partial(plugin.open, settings, task), step_seconds)
+        part, own = plugin.part(settings, task)
+        self._prompts = part.plugin.prompts(part.settings) or PlainPrompts()
+        self._environment = GuardedEnvironment(partial(part.plugin.open, part.settings, own), step_seconds)
         self._has_tools = False
         self._turns = 0
         self.reward = 0.0

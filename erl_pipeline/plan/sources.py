@@ -80,8 +80,8 @@ def environment_sources(config: RunConfig) -> Sources:
 
     Raises InputError for a file that cannot be read.
     """
-    environment = plugins("environments")[config.environment.type]
-    paths = environment.value.files(config.environment).values()
+    plugin = plugins("environments")[config.environment.type].value
+    paths = plugin.files(config.environment).values()
     return Sources(
         code={"environment": {each: package_fingerprint(each) for each in environment_packages(config)}},
         files={str(path): _sha256(path) for path in paths},

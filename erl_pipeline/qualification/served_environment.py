@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, Literal, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from erl_pipeline.config.installed import plugins
 from erl_pipeline.environments.interface import (
@@ -26,6 +27,9 @@ from erl_pipeline.episodes.guarded_environment import EnvironmentFailure, Guarde
 from erl_pipeline.episodes.plain_prompts import PlainPrompts
 from erl_pipeline.qualification.leaks import Secret, secrets_of
 
+if TYPE_CHECKING:
+    from storage.memory.embedder import Embedder
+
 Result = TypeVar("Result")
 
 Split = Literal["training", "held-out", "test"]
@@ -36,13 +40,15 @@ Place = tuple[Split, int]
 @dataclass(frozen=True)
 class Subject:
     """What is examined. `settings` are the environment's, as JSON; `seed` is that of a run, and `held_out`
-    how many held-out tasks it has. `step_seconds` is the deadline of each call."""
+    how many held-out tasks it has. `step_seconds` is the deadline of each call; `built` is the folder of the
+    files that it is opened with (`EnvironmentPlugin.built_files`), empty for none."""
 
     type: str
     settings: Mapping[str, Any]
     seed: int
     held_out: int
     step_seconds: float
+    built: str = ""
 
 
 @dataclass(frozen=True)
@@ -116,11 +122,11 @@ class ServedEnvironment:
         self._subject = subject
         self._plugin: EnvironmentPlugin[Any] = plugins("environments")[subject.type].value
         self._settings = self._plugin.settings.model_validate(dict(subject.settings))
-        self._prompts = self._plugin.prompts(self._settings) or PlainPrompts()
         self._splits: dict[Split, Sequence[Task]] = {}
         self._runner = asyncio.Runner()
         self._opened: GuardedEnvironment | None = None
         self._noted: _Noted | None = None
+        self._embedders: dict[str, Embedder] = {}
         self._has_tools = False
         self._turn = 0
 
@@ -141,7 +147,8 @@ class ServedEnvironment:
     def solution(self, place: Place) -> Solution:
         """What a policy must not be told."""
         task = self._task(place)
-        gold = None if self._plugin.gold_answer is None else self._plugin.gold_answer(self._settings, task)
+        part, own = self._plugin.part(self._settings, task)
+        gold = None if part.plugin.gold_answer is None else part.plugin.gold_answer(part.settings, own)
         turns = (gold,) if isinstance(gold, str) else None if gold is None else tuple(gold)
         return Solution(turns, secrets_of(task.task_id, task.payload, turns), tuple(map(str, task.payload)))
 
@@ -160,7 +167,9 @@ class ServedEnvironment:
             return begun
         (instructions, observation, tools), seconds = begun
         self._has_tools = bool(tools)
-        messages = self._prompts.attempt(instructions, observation, [])
+        part, _ = self._plugin.part(self._settings, task)
+        prompts = part.plugin.prompts(part.settings) or PlainPrompts()
+        messages = prompts.attempt(instructions, observation, [])
         return Opening("\n\n".join(each["content"] for each in messages), tools, seconds)
 
     def step(self, text: str) -> Stepped | Failure:
@@ -198,15 +207,29 @@ class ServedEnvironment:
             self._opened = None
 
     def _open(self, task: Task) -> Environment:
-        self._noted = _Noted(self._plugin.open(self._settings, task))
+        built = self._plugin.built_files
+        if built is None or not self._subject.built:
+            opened = self._plugin.open(self._settings, task)
+        else:
+            opened = built.open(self._settings, task, Path(self._subject.built), self._embedder)
+        self._noted = _Noted(opened)
         return self._noted
+
+    def _embedder(self, model: str) -> Embedder:
+        """Embeds queries, one at a time; each model is loaded once."""
+        from erl_pipeline.policies.embedding import SentenceEmbedder
+
+        if model not in self._embedders:
+            self._embedders[model] = SentenceEmbedder(model, batch_tokens=1)
+        return self._embedders[model]
 
     def _task(self, place: Place) -> Task:
         split, number = place
         return self._splits[split][number]
 
     def _sign(self, task: Task) -> TaskSign:
-        key = self._plugin.task_key(task.payload)
+        part, own = self._plugin.part(self._settings, task)
+        key = f"{task.environment} {part.plugin.task_key(own.payload)}"
         content = asdict(replace(task, payload=dict(task.payload)))
         return TaskSign(task.task_id, _digest(key), _digest(json.dumps(content, sort_keys=True)))
 

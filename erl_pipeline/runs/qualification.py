@@ -70,7 +70,7 @@ def qualify_environment(
         )
 
     run_in_process(InProcessConfig(), RunnerCall(worker, 1, listener, stop), body)
-    (outcome,) = found
+    outcome = next(each for each in found if each.stage == QUALIFY_ENVIRONMENT.name)
     document = store.open(outcome.artifact_id).path(QUALIFICATION).read_text(encoding="utf-8")
     return Qualified(outcome, parse_qualification(document))
 

@@ -48,6 +48,11 @@ def built_inputs(planner: Planner) -> dict[str, str]:
     return {BUILT_FILES: planner.add(BUILD_ENVIRONMENT_FILES, {}, iteration=None)}
 
 
+def built_folder(inputs: Mapping[str, Artifact]) -> Path | None:
+    """The folder of the files that a stage's inputs hold; None where they hold none."""
+    return inputs[BUILT_FILES].path(_FOLDER) if BUILT_FILES in inputs else None
+
+
 def with_built_files(
     plugin: EnvironmentPlugin[Any], tasks: Artifact | None, resources: Resources
 ) -> EnvironmentPlugin[Any]:

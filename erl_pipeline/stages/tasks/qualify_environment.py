@@ -7,6 +7,7 @@ from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.qualification.examination import examine
 from erl_pipeline.qualification.served_environment import Subject
+from erl_pipeline.stages.tasks.build_environment_files import built_folder, built_inputs
 from erl_pipeline.stages.tasks.prepare_tasks import PREPARE_TASKS, TaskSettings, located
 from storage.artifacts.recipe import derive_seed
 
@@ -37,7 +38,8 @@ def plan_qualification(planner: Planner, tasks: int, answers: int) -> str:
         step_seconds=planner.config.rollouts.step_seconds,
     )
     seed = derive_seed(base.seed, QUALIFY_ENVIRONMENT.name)
-    return planner.add(QUALIFY_ENVIRONMENT, {}, iteration=None, settings=settings, seed=seed)
+    inputs = built_inputs(planner)
+    return planner.add(QUALIFY_ENVIRONMENT, inputs, iteration=None, settings=settings, seed=seed)
 
 
 def _compute(call: StageCall[QualificationSettings]) -> StageResult:
@@ -51,6 +53,7 @@ def _compute(call: StageCall[QualificationSettings]) -> StageResult:
             seed=settings.seed,
             held_out=settings.held_out,
             step_seconds=settings.step_seconds,
+            built=str(built_folder(call.inputs) or ""),
         ),
         settings.tasks,
         settings.answers,
@@ -68,7 +71,7 @@ def _compute(call: StageCall[QualificationSettings]) -> StageResult:
         },
         metrics={"mean_call_seconds": found.mean_seconds, "slowest_call_seconds": found.slowest_seconds},
         determinism="bytes"
-        if plugins("environments")[environment.type].value.timing == "instant"
+        if plugins("environments")[environment.type].value.timing_of(environment) == "instant"
         else "approximate",
     )
 
