@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from command_line.options import DEFAULT_STORE, Json, Store
 from command_line.output import print_json, print_line, print_table
 from command_line.program import command
+from storage.errors import InputError
+
+if TYPE_CHECKING:
+    from erl_pipeline.stages.rollouts.foreign_rows import Format
+    from erl_pipeline.stages.rollouts.import_trajectories import ImportedIteration
 
 app = typer.Typer(help="Bring in what was made elsewhere.", no_args_is_help=True)
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="Trajectories, in .parquet or .jsonl.")]
 Name = Annotated[str, typer.Option("--as", metavar="NAME", help="Name of the run that will hold them.")]
+
+
+FileFormat = Literal["schema", "trl", "verl", "messages"]
+"""What a file of trajectories looks like."""
+
+
+@dataclass(frozen=True)
+class _Options:
+    """What a file of another format does not say itself."""
+
+    rewards: tuple[str, ...]
+    temperature: float
+    success: float
+    role: str | None
 
 
 @app.callback()
@@ -24,11 +44,58 @@ def _group() -> None:
 
 
 @app.command()
-def trajectories(file: File, name: Name, store: Store = DEFAULT_STORE, json: Json = False) -> None:
-    """Check trajectories against the schema and commit them, so that `replay --offline` can train on them."""
+def trajectories(
+    file: File,
+    name: Name,
+    store: Store = DEFAULT_STORE,
+    json: Json = False,
+    format_: Annotated[
+        FileFormat,
+        typer.Option("--format", help="schema: that of this project; the others are mapped."),
+    ] = "schema",
+    tokenizer: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="The tokenizer that the rows' policy had.")
+    ] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="The model whose log-probabilities the rows get.")
+    ] = None,
+    reward: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN", help="The reward; several are added up.")
+    ] = None,
+    temperature: Annotated[float, typer.Option(min=1e-6, help="What the rows were sampled with.")] = 1.0,
+    success: Annotated[
+        float, typer.Option(metavar="REWARD", help="A row with this reward or more succeeded.")
+    ] = 1.0,
+    role: Annotated[
+        str | None,
+        typer.Option(help="What the method calls such answers; else ERL's first role."),
+    ] = None,
+) -> None:
+    """Check trajectories against the schema and commit them, so that `replay --offline` can train on them.
+
+    Rows of other formats are mapped first: docs/import.md.
+    """
     from erl_pipeline.stages.rollouts.import_trajectories import import_trajectories
 
-    imported = import_trajectories(store, file, name)
+    if format_ == "schema":
+        if tokenizer is not None:
+            _require_tokenizer(file, tokenizer)
+        imported = import_trajectories(store, file, name)
+    else:
+        if tokenizer is None or checkpoint is None:
+            raise InputError(
+                f"--format {format_} needs --tokenizer FOLDER and --checkpoint FOLDER: the file holds "
+                "words, and no log-probabilities"
+            )
+        imported = _import_foreign(
+            store,
+            name,
+            file,
+            format_,
+            tokenizer,
+            checkpoint,
+            _Options(tuple(reward or ()), temperature, success, role),
+        )
     rows = sum(each.rows for each in imported)
     if json:
         print_json(
@@ -62,3 +129,66 @@ def trajectories(file: File, name: Name, store: Store = DEFAULT_STORE, json: Jso
         f"{name}-trained",
     ]
     print_line("  " + command([*words, *([] if store == DEFAULT_STORE else ["--store", store])]))
+    if format_ != "schema":
+        print_line(
+            f"Its log-probabilities are those of {checkpoint}, a trainer's and not the sampler's; words were "
+            "tokenized again."
+        )
+
+
+def _import_foreign(
+    store: str,
+    name: str,
+    file: Path,
+    format_: Format,
+    tokenizer: Path,
+    checkpoint: Path,
+    options: _Options,
+) -> list[ImportedIteration]:
+    """Map a file to the schema, in a folder that is gone afterwards, and import that."""
+    from erl_pipeline.policies.checkpoint_files import weights_digest
+    from erl_pipeline.stages.rollouts.foreign_trajectories import (
+        ForeignFile,
+        first_role,
+        foreign_trajectories,
+    )
+    from erl_pipeline.stages.rollouts.import_trajectories import import_trajectories
+    from storage.filesystem import sha256_file
+    from storage.tables.trajectories import write_trajectories
+
+    foreign = ForeignFile(
+        path=file,
+        format=format_,
+        tokenizer=tokenizer,
+        checkpoint=checkpoint,
+        role=options.role or first_role(),
+        rewards=options.rewards,
+        temperature=options.temperature,
+        success_threshold=options.success,
+    )
+    rows = foreign_trajectories(foreign)
+    origin = {
+        "format": format_,
+        "source_sha256": sha256_file(file),
+        "logprobs": "trainer",
+        "logprobs_checkpoint": weights_digest(str(checkpoint)),
+    }
+    with TemporaryDirectory() as folder:
+        mapped = Path(folder) / f"{file.stem}.parquet"
+        write_trajectories(mapped, rows)
+        return import_trajectories(store, mapped, name, origin)
+
+
+def _require_tokenizer(file: Path, tokenizer: Path) -> None:
+    """Raise InputError, naming the row, for a trajectory of another tokenizer."""
+    from erl_pipeline.policies.pretrained import load_tokenizer, tokenizer_digest
+    from storage.tables.trajectory_import import check_trajectories, read_checked
+
+    check_trajectories(file)
+    named = tokenizer_digest(load_tokenizer(tokenizer))
+    for number, row in enumerate(read_checked(file), start=1):
+        if row.tokenizer_digest not in ("", named):
+            raise InputError(
+                f"{file}, row {number}: trajectory {row.trajectory_id} was tokenized by "
+                f"{row.tokenizer_digest}, and {tokenizer} is {named}"
+            )

@@ -44,6 +44,9 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
         "experience",
         "tiny_extractor",
         "streams",
+        "difficulty",
+        "parts",
+        "tiny_view",
     ),
     "methods": (
         "settings",

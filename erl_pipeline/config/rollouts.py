@@ -7,11 +7,12 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from erl_pipeline.config.base import Settings, switch
+from erl_pipeline.config.selection import SelectionConfig, UniformSelection
 from erl_pipeline.config.stream import StreamConfig
 
 
-class RolloutConfig(Settings):
-    """One iteration's episodes."""
+class EpisodeConfig(Settings):
+    """One iteration's episodes, whichever tasks they are of."""
 
     tasks_per_iteration: int = Field(default=16, ge=1)
     """Tasks drawn from the training set in each iteration, without replacement until all were drawn."""
@@ -28,6 +29,14 @@ class RolloutConfig(Settings):
     def shards(self) -> int:
         """Shards of one iteration."""
         return -(-self.tasks_per_iteration // self.tasks_per_shard)
+
+
+class RolloutConfig(EpisodeConfig):
+    """One iteration's episodes, and which tasks they are of."""
+
+    selection: SelectionConfig = UniformSelection()
+    """Which tasks an iteration draws: `uniform`, `by_difficulty` (those that are solved now and then) or
+    `easy_to_hard`."""
 
 
 class EvaluationConfig(Settings):

@@ -15,6 +15,7 @@ from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, Updat
 from erl_pipeline.config.pipeline import PipelineConfig, ResourcesConfig
 from erl_pipeline.config.policy import PolicyConfig, TinyPolicyConfig
 from erl_pipeline.config.rollouts import EvaluationConfig, RolloutConfig
+from erl_pipeline.config.selection import EasyToHardSelection
 from erl_pipeline.config.stream import StreamConfig
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class RunConfig(Settings):
                 require_retries(self.environment.type, parts.retry_tokens, self.policy.cold_start.retries)
         if self.evaluation.stream is not None:
             require_streams(self, self.evaluation.stream)
+        require_difficulty(self)
         require_known_roles(self.objective, method.roles(self.method))
         retrieval = method.retrieval(self.method)
         if retrieval is not None and self.objective.advantages_per == "subgroup":
@@ -117,6 +119,21 @@ def require_streams(config: RunConfig, stream: StreamConfig) -> None:
             f"evaluation.stream: neither the environment nor method.type: {config.method.type} has prompts "
             "for reflections; allowed with it is off, or an environment with prompts of its own"
         )
+
+
+def require_difficulty(config: RunConfig) -> None:
+    """Raise ValueError where tasks are ordered by an environment that cannot say how hard they are."""
+    selection = config.rollouts.selection
+    if not isinstance(selection, EasyToHardSelection) or selection.by != "environment":
+        return
+    environment = plugins("environments")[config.environment.type].value
+    parts = {part.settings.type: part.plugin for part in environment.parts(config.environment).values()}
+    for type_, plugin in (parts or {config.environment.type: environment}).items():
+        if plugin.difficulty is None:
+            raise ValueError(
+                f"rollouts.selection.by: environment; environment {type_} cannot say how hard a task is; "
+                "allowed with it is by: results"
+            )
 
 
 def require_retries(environment: str, tokens: int, share: float | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
@@ -13,6 +13,7 @@ from erl_pipeline.environments.experience_format import ExperienceFormat
 from erl_pipeline.environments.messages import AssistantTurn, Message, ToolSchema
 from erl_pipeline.environments.prompt_format import PromptFormat
 from erl_pipeline.environments.tiny_parts import TinyParts
+from storage.errors import InputError
 
 SettingsT = TypeVar("SettingsT", bound=PluginSettings)
 
@@ -134,6 +135,10 @@ def _no_experience(settings: Any) -> ExperienceFormat | None:
     return None
 
 
+def _no_parts(settings: Any) -> Mapping[str, Part]:
+    return {}
+
+
 @dataclass(frozen=True)
 class TaskStreams:
     """Held-out realms: kinds of tasks that no training task has, each with one lesson for all its tasks.
@@ -149,6 +154,16 @@ class TaskStreams:
     tasks that are all different, and that no training task equals."""
     lesson: Callable[[Any, Task], str]
     """All that is hidden in a task's realm, as a perfect reflection would say it."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the environments that a mixture consists of: the plug-in, its settings, and its weight among the
+    parts."""
+
+    plugin: EnvironmentPlugin[Any]
+    settings: PluginSettings
+    weight: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -206,9 +221,38 @@ class EnvironmentPlugin(Generic[SettingsT]):
     `experience`. None where these settings give no such form."""
     streams: TaskStreams | None = None
     """Held-out realms for streamed evaluation; None where no settings give any."""
+    difficulty: Callable[[SettingsT, Task], float] | None = None
+    """How hard a task is, as a number that grows with it, such as the moves of its shortest solution. Only
+    the order of the numbers counts. None where the environment cannot tell."""
+    parts: Callable[[SettingsT], Mapping[str, Part]] = _no_parts
+    """Of a mixture the environments that it consists of, by name; none of all others. The code of each part
+    counts as that of the mixture. The ids and types of a part's tasks begin with `NAME/`."""
+    tiny_view: Callable[[SettingsT], SettingsT] | None = None
+    """The settings that the cold start depends on, where `tiny_exclude` cannot say it."""
+
+    @property
+    def is_mixture(self) -> bool:
+        """Whether its tasks are those of other environments."""
+        return self.parts is not _no_parts
+
+    def part(self, settings: SettingsT, task: Task) -> tuple[Part, Task]:
+        """The part of a mixture that a task is of, and the task as that part made it; for all other
+        environments it is themselves, and the task.
+
+        Raises `InputError` for a task that is of no part.
+        """
+        parts = self.parts(settings)
+        return part_of(parts, task) if parts else (Part(self, settings), task)
+
+    def timing_of(self, settings: SettingsT) -> Timing:
+        """`waiting` also where a part of a mixture waits."""
+        parts = self.parts(settings).values()
+        return "waiting" if any(part.plugin.timing == "waiting" for part in parts) else self.timing
 
     def shown_to_tiny(self, settings: SettingsT) -> SettingsT:
         """The settings that the cold start depends on; all others at their defaults."""
+        if self.tiny_view is not None:
+            return self.tiny_view(settings)
         fields = type(settings).model_fields
         return settings.model_copy(update={name: fields[name].get_default() for name in self.tiny_exclude})
 
@@ -219,3 +263,21 @@ class EnvironmentPlugin(Generic[SettingsT]):
             needed = f"; allowed with policy.type: tiny is {self.tiny_needs}" if self.tiny_needs else ""
             raise ValueError(f"environment: these settings have no form for a policy of type: tiny{needed}")
         return parts
+
+
+def part_name(task_id: str) -> str:
+    """The name of the part of a mixture that a task is of, by the task's id."""
+    return task_id.partition("/")[0]
+
+
+def part_of(parts: Mapping[str, Part], task: Task) -> tuple[Part, Task]:
+    """The part that a task of a mixture is of, and the task as that part made it.
+
+    Raises `InputError` for a task that is of none.
+    """
+    name = part_name(task.task_id)
+    if name not in parts:
+        raise InputError(f"task {task.task_id} is of no part of the mixture, which has {', '.join(parts)}")
+    mark = f"{name}/"
+    own = replace(task, task_id=task.task_id.removeprefix(mark), task_type=task.task_type.removeprefix(mark))
+    return parts[name], own

@@ -40,7 +40,7 @@ def require_room(setup: EpisodeSetup, tasks: Sequence[Task]) -> None:
     Of many tasks only those with the largest payloads are looked at, since each takes about a millisecond;
     any other that is too long is told when it is drawn. Environments that wait are not begun for this.
     """
-    if setup.plugin.timing == "waiting":
+    if setup.timing == "waiting":
         return
     looked_at = nlargest(_LOOKED_AT, tasks, key=lambda task: len(json.dumps(dict(task.payload))))
     lengths = asyncio.run(_lengths(setup, looked_at))

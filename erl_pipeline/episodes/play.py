@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.config.base import Settings
 from erl_pipeline.engines.interface import GenerationEngine
-from erl_pipeline.environments.interface import EnvironmentPlugin, Task
+from erl_pipeline.environments.interface import EnvironmentPlugin, Task, Timing
 from erl_pipeline.episodes.answers import AsTheyCome, AsynchronousEngine, InStep, OneByOne
 from erl_pipeline.episodes.context import EpisodeContext, EpisodeProtocol
 from erl_pipeline.episodes.dialogue import ChatTokenizer
@@ -45,6 +45,11 @@ class EpisodeSetup:
     withhold: float = 0.0
     """Share of a group's samples that see no memory."""
     chat_server: ChatServer | None = None
+
+    @property
+    def timing(self) -> Timing:
+        """Whether the environment, or a part of a mixture, ever waits."""
+        return self.plugin.timing_of(self.settings)
 
 
 @dataclass(frozen=True)
@@ -115,9 +120,7 @@ def play_episodes(
     return Played(
         rows=rows,
         counters={name: count for name, count in counters.items() if count},
-        determinism=(
-            "bytes" if setup.plugin.timing == "instant" and setup.chat_server is None else "approximate"
-        ),
+        determinism=("bytes" if setup.timing == "instant" and setup.chat_server is None else "approximate"),
     )
 
 
@@ -128,8 +131,9 @@ async def _episode(
     index: int,
     answers: Answers,
 ) -> list[Trajectory]:
+    part, task = setup.plugin.part(setup.settings, identity.task)
     environment = GuardedEnvironment(
-        partial(setup.plugin.open, setup.settings, identity.task), setup.limits.step_seconds
+        partial(part.plugin.open, part.settings, task), setup.limits.step_seconds
     )
     environments[index] = environment
     context = EpisodeContext(
@@ -139,7 +143,7 @@ async def _episode(
         limits=setup.limits,
         ask_policy=partial(answers.sample, index),
         ask_memory=partial(answers.retrieve, index),
-        mean_metrics=setup.plugin.mean_metrics,
+        mean_metrics=part.plugin.mean_metrics,
         withhold=setup.withhold,
         chat_server=setup.chat_server,
     )
@@ -162,7 +166,7 @@ def _run(
         return sampling.engine.run(
             _with_server(setup, run_episodes(episodes, one_by_one, sampling.max_in_flight, on_episode, stop))
         )
-    if setup.plugin.timing == "instant":
+    if setup.timing == "instant":
         in_step = InStep(sampling.engine, retrieve, len(episodes))
         return asyncio.run(
             _with_server(setup, run_episodes(episodes, in_step, len(episodes), on_episode, stop))

@@ -64,9 +64,7 @@ def read_sources(config: RunConfig) -> Sources:
     model = config.policy.model if isinstance(config.policy, PretrainedPolicyConfig) else None
     return Sources(
         code={
-            "environment": {
-                each: package_fingerprint(each) for each in environment.packages_for(config.environment)
-            },
+            "environment": {each: package_fingerprint(each) for each in environment_packages(config)},
             "method": {each: package_fingerprint(each) for each in method.packages},
             # The project's own trainer is guarded by the versions of the stages that train.
             "trainer": {each: package_fingerprint(each) for each in trainer.packages if not trainer.is_own},
@@ -89,6 +87,18 @@ def unread_sources(config: RunConfig) -> Sources:
         models=dict.fromkeys(_method_models(config), ""),
         read=False,
     )
+
+
+def environment_packages(config: RunConfig) -> Sequence[str]:
+    """The packages whose code a configuration's environment is: those of a mixture and of its parts, and
+    those that their settings bring in."""
+    installed = plugins("environments")
+    environment = installed[config.environment.type]
+    parts = environment.value.parts(config.environment).values()
+    of_parts = [
+        package for part in parts for package in installed[part.settings.type].packages_for(part.settings)
+    ]
+    return tuple(dict.fromkeys([*environment.packages_for(config.environment), *of_parts]))
 
 
 def _method_models(config: RunConfig) -> Sequence[str]:

@@ -78,6 +78,11 @@ def load_policy(
     return LoadedPolicy(model, tokenizer, tokenizer_digest(tokenizer), int(context_length), eos_token_ids)
 
 
+def load_tokenizer(checkpoint: str | Path) -> PreTrainedTokenizerBase:
+    """The tokenizer of a folder, or of a model by its name on the hub. Raises InputError as `load_policy`."""
+    return _load_tokenizer(checkpoint_folder(checkpoint), checkpoint)
+
+
 def save_policy(policy: LoadedPolicy, folder: Path) -> None:
     """Write weights (safetensors), configuration and tokenizer; equal policies give equal bytes.
 

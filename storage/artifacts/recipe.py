@@ -44,6 +44,7 @@ ArtifactKind = Literal[
     "memory",
     "experience",
     "replay",
+    "selection",
     "sft_dataset",
     "evaluation",
     "request",
@@ -51,8 +52,8 @@ ArtifactKind = Literal[
 ]
 """What an artifact is, whichever stage made it. `rollouts` lists artifacts of kind `trajectories`, which are
 its inputs; `checkpoint` holds a policy; `memory` is a memory version; `experience` is a version of what can
-be replayed, `replay` what an iteration does replay; `request` records what somebody asked for; `table` is
-everything that nothing else is made to follow."""
+be replayed, `replay` what an iteration does replay, `selection` which tasks it draws; `request` records what
+somebody asked for; `table` is everything that nothing else is made to follow."""
 
 
 @dataclass(frozen=True)

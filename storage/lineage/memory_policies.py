@@ -14,7 +14,8 @@ from storage.lineage.graph import START, ArtifactGraph
 from storage.memory.entries import MEMORY, MemoryEntry, scan_deltas
 from storage.tables.trajectories import TRAJECTORIES, scan_trajectories
 
-_OF_MEMORY: tuple[ArtifactKind, ...] = ("memory", "request")
+_NO_WAY: tuple[ArtifactKind, ...] = ("memory", "request", "selection")
+"""What leads from rollouts to a policy that was not trained on them."""
 
 
 @dataclass(frozen=True)
@@ -95,9 +96,9 @@ def _kind(graph: ArtifactGraph, artifact_id: str) -> ArtifactKind | None:
 
 
 def _trained_on(graph: ArtifactGraph, origins: Iterable[Manifest]) -> list[str]:
-    """The nearest checkpoints made from artifacts, not counting ways through the memory."""
+    """The nearest checkpoints made from artifacts, not counting ways through the memory or a selection."""
     starts = [manifest.artifact_id for manifest in origins]
-    return graph.nearest_checkpoints(starts, through=lambda manifest: manifest.kind not in _OF_MEMORY)
+    return graph.nearest_checkpoints(starts, through=lambda manifest: manifest.kind not in _NO_WAY)
 
 
 def _with_rows(store: ArtifactStore, manifests: Sequence[Manifest], condition: pl.Expr) -> list[Manifest]:

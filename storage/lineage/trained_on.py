@@ -23,7 +23,14 @@ FindManifest = Callable[[str], Manifest | None]
 
 DIRECTLY, INHERITED = "directly", "by inheritance"
 
-_NOT_DATA: tuple[ArtifactKind, ...] = ("checkpoint", "memory", "experience", "tasks", "evaluation")
+_NOT_DATA: tuple[ArtifactKind, ...] = (
+    "checkpoint",
+    "memory",
+    "experience",
+    "selection",
+    "tasks",
+    "evaluation",
+)
 """What a policy was not trained on, though its training or its data may have read it."""
 
 

@@ -41,4 +41,5 @@ ENVIRONMENT = EnvironmentPlugin(
     experience=experience_format,
     tiny_extractor=tiny_extractor,
     streams=STREAMS,
+    difficulty=tasks.difficulty,
 )

@@ -67,6 +67,14 @@ def board_key(payload: Mapping[str, Any]) -> str:
     return json.dumps(payload.get("board"))
 
 
+def difficulty(config: FrozenLakeConfig, task: Task) -> float:
+    """Moves on the shortest way from start to goal."""
+    board = Board(tuple(task.payload["board"]))
+    moves = board.moves_to_goal[board.start]
+    assert moves is not None  # no board without a way is a task
+    return float(moves)
+
+
 def _check_compact(config: FrozenLakeConfig, path: Path, task: BoardTask) -> None:
     height, width = config.frame
     if task.board.height > height or task.board.width > width:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from erl_pipeline.config.selection import UniformSelection
 from erl_pipeline.methods.exgrpo.settings import ExgrpoConfig, most_replayed
 
 if TYPE_CHECKING:
@@ -16,6 +17,11 @@ def require_possible(config: RunConfig) -> None:
     assert isinstance(method, ExgrpoConfig)
     if method.replay is None:
         return
+    if not isinstance(rollouts.selection, UniformSelection):
+        raise ValueError(
+            f"rollouts.selection.type: {rollouts.selection.type}; with method.replay the tasks are drawn "
+            "around what is replayed, so that allowed is uniform; or set method.replay: off"
+        )
     if rollouts.group_size < 2:
         raise ValueError(
             f"rollouts.group_size: {rollouts.group_size}; with method.replay a group is one stored attempt "

@@ -19,7 +19,8 @@ from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT, checkpoint_parts
 from erl_pipeline.stages.rollouts.playing import TASKS
 from erl_pipeline.stages.rollouts.sample_counts import SAMPLES_FILE, write_samples
-from erl_pipeline.stages.tasks.prepare_tasks import HELD_OUT, TRAINING, read_tasks, task_order
+from erl_pipeline.stages.tasks.draw_tasks import task_order
+from erl_pipeline.stages.tasks.prepare_tasks import HELD_OUT, TRAINING, read_tasks, read_weights
 from erl_pipeline.stages.training.measure_staleness import require_readable
 from erl_pipeline.stages.training.replayed_rows import BEGUN, ON_POLICY_WEIGHT
 from erl_pipeline.stages.training.training_stage import TrainingSettings, borrowed_trainer, loaded_policies
@@ -189,7 +190,8 @@ def _samples(
 ) -> list[tuple[Task, int]]:
     """K - 1 fresh attempts at each task that is replayed, K at others that fill the iteration."""
     settings = call.settings
-    order = task_order(tasks, settings.tasks_per_iteration, call.seed, call.index["iteration"])
+    weights = read_weights(call.inputs[TASKS])
+    order = task_order(tasks, settings.tasks_per_iteration, call.seed, call.index["iteration"], weights)
     by_id = {task.task_id: task for task in tasks}
     retired = set() if settings.draw_retired else experience.retired()
     if len(tasks) - len(retired) < settings.tasks_per_iteration + SPARE_TASKS:

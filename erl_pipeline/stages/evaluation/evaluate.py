@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from erl_pipeline.config.base import Settings
+from erl_pipeline.config.installed import plugins
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT
@@ -71,7 +72,12 @@ def _evaluate(call: StageCall[EvaluationSettings]) -> StageResult:
     A first attempt never sees memory, so that an episode with memory differs only where it failed: these
     are played again, and have a file of their own.
     """
-    from erl_pipeline.stages.evaluation.scores import SCORED_COLUMNS, greedy_outcomes, score_evaluation
+    from erl_pipeline.stages.evaluation.scores import (
+        SCORED_COLUMNS,
+        greedy_outcomes,
+        greedy_success_by_part,
+        score_evaluation,
+    )
     from storage.tables.trajectories import scan_trajectories, write_trajectories
 
     settings = call.settings
@@ -122,9 +128,12 @@ def _evaluate(call: StageCall[EvaluationSettings]) -> StageResult:
         remembering = scan_trajectories([call.folder / WITH_MEMORY])
         rows = [*rows, *again]
     memory = call.inputs.get(MEMORY)
+    by_part = {}
+    if plugins("environments")[settings.play.environment.type].value.is_mixture:
+        by_part = greedy_success_by_part(first)
     return StageResult(
         counters=count_rollouts(rows),
-        metrics=score_evaluation(first, remembering).metrics(),
+        metrics={**score_evaluation(first, remembering).metrics(), **by_part},
         rows=written,
         policy_version=call.inputs[CHECKPOINT].manifest.artifact_id,
         memory_version=None if memory is None else memory.manifest.artifact_id,

@@ -10,6 +10,7 @@ from statistics import fmean
 
 import polars as pl
 
+from erl_pipeline.environments.interface import part_name
 from erl_pipeline.statistics import Estimate, pass_at_k, sampled_success_rate, success_rate
 
 SCORED_COLUMNS = ("task_id", "episode_id", "parent_trajectory_id", "temperature", "success")
@@ -87,6 +88,15 @@ def greedy_outcomes(rows: pl.DataFrame) -> dict[str, bool]:
     if greedy["task_id"].is_duplicated().any():
         raise ValueError("an evaluation has several greedy attempts of one task")
     return dict(greedy.select("task_id", "success").iter_rows())
+
+
+def greedy_success_by_part(trajectories: pl.LazyFrame) -> dict[str, float]:
+    """Of each part of a mixture the share of tasks that a greedy first attempt solved, as
+    `part.NAME.greedy_success`."""
+    by_part: dict[str, list[bool]] = {}
+    for task_id, solved in sorted(greedy_outcomes(trajectories.select(SCORED_COLUMNS).collect()).items()):
+        by_part.setdefault(part_name(task_id), []).append(solved)
+    return {f"part.{name}.greedy_success": fmean(solved) for name, solved in by_part.items()}
 
 
 def _sampled_outcomes(rows: pl.DataFrame) -> dict[str, list[bool]]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from erl_pipeline.environments.interface import part_name
 from erl_pipeline.episodes.roles import NEVER_TRAINED
 
 if TYPE_CHECKING:
     from storage.tables.trajectories import Trajectory
 
 _COUNT, _SUCCESSES = "_count", "_successes"
+_PART, _EPISODES = "part.", ".episodes"
 
 
 def count_rollouts(rows: Sequence[Trajectory]) -> dict[str, int]:
@@ -35,6 +37,30 @@ def count_rollouts(rows: Sequence[Trajectory]) -> dict[str, int]:
         counts[f"{role}{_COUNT}"] = len(of_role)
         counts[f"{role}{_SUCCESSES}"] = sum(row.success for row in of_role)
     return counts
+
+
+def count_parts(rows: Sequence[Trajectory]) -> dict[str, int]:
+    """The same of each part of a mixture: episodes, those whose first attempt succeeded, and those in which
+    any did. A first attempt is a trajectory that no other led to."""
+    counts: dict[str, int] = {}
+    for name in sorted({part_name(row.task_id) for row in rows}):
+        of_part = [row for row in rows if part_name(row.task_id) == name]
+        first = [row for row in of_part if row.parent_trajectory_id is None]
+        counts[f"{_PART}{name}{_EPISODES}"] = len({row.episode_id for row in of_part})
+        counts[f"{_PART}{name}.solved_first"] = sum(row.success for row in first)
+        counts[f"{_PART}{name}.solved"] = len({row.episode_id for row in of_part if row.success})
+    return counts
+
+
+def part_rates(counters: Mapping[str, int]) -> dict[str, float]:
+    """Of each part of a mixture the share of episodes whose first attempt succeeded, and in which any did."""
+    rates = {}
+    for name, episodes in counters.items():
+        if name.startswith(_PART) and name.endswith(_EPISODES) and episodes:
+            part = name.removesuffix(_EPISODES)
+            rates[f"{part}.success_first"] = counters[f"{part}.solved_first"] / episodes
+            rates[f"{part}.success_episode"] = counters[f"{part}.solved"] / episodes
+    return rates
 
 
 def trajectories_by_role(counters: Mapping[str, int | float]) -> dict[str, int]:

@@ -6,14 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from erl_pipeline.config.base import Settings
-from erl_pipeline.config.rollouts import RolloutConfig
+from erl_pipeline.config.rollouts import EpisodeConfig
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT
-from erl_pipeline.stages.rollouts.counts import count_rollouts, success_rates
+from erl_pipeline.stages.rollouts.counts import count_parts, count_rollouts, part_rates, success_rates
 from erl_pipeline.stages.rollouts.playing import MEMORY, TASKS, PlaySettings, play_episodes, play_settings
 from erl_pipeline.stages.rollouts.sample_counts import SAMPLES, planned_samples
-from erl_pipeline.stages.tasks.prepare_tasks import TRAINING, draw_tasks, read_tasks
+from erl_pipeline.stages.rollouts.select_tasks import plan_selection
+from erl_pipeline.stages.tasks.draw_tasks import draw_tasks
+from erl_pipeline.stages.tasks.prepare_tasks import TRAINING, read_tasks, read_weights
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.store import ArtifactStore
 
@@ -31,7 +33,8 @@ class RolloutSettings(Settings):
     """What a shard's episodes follow from, beside the checkpoint, the tasks and the memory."""
 
     play: PlaySettings
-    rollouts: RolloutConfig
+    rollouts: EpisodeConfig
+    """How tasks are drawn is not among it: where that is not uniform, the tasks are an input."""
 
 
 class ListSettings(Settings):
@@ -55,11 +58,16 @@ def plan_shards(
     Args:
         memory: the version that is retrieved from; None for none.
         samples: the artifact that says which tasks are played and how often (`erl_pipeline.stages.
-            sample_counts`); None for `group_size` episodes of each task that is drawn.
+            sample_counts`); None for `group_size` episodes of each task that is drawn as
+            `rollouts.selection` says.
     """
     inputs = {**state.model_inputs(model), TASKS: state.tasks}
     if memory is not None:
         inputs[MEMORY] = memory
+    if samples is None:
+        samples = plan_selection(
+            planner, state, iteration, lambda earlier: planner.planned(GENERATE_ROLLOUTS, earlier)
+        )
     if samples is not None:
         inputs[SAMPLES] = samples
     shards = [
@@ -88,10 +96,11 @@ def _generate(call: StageCall[RolloutSettings]) -> StageResult:
     rollouts = call.settings.rollouts
     iteration, shard = call.index["iteration"], call.index["shard"]
     tasks = read_tasks(call.inputs[TASKS], TRAINING, call.resources)
+    weights = read_weights(call.inputs[TASKS])
     if SAMPLES in call.inputs:
         counts = planned_samples(call.inputs[SAMPLES], tasks)
     else:
-        drawn = draw_tasks(tasks, rollouts.tasks_per_iteration, call.seed, iteration)
+        drawn = draw_tasks(tasks, rollouts.tasks_per_iteration, call.seed, iteration, weights)
         counts = [(task, rollouts.group_size) for task in drawn]
     mine = counts[shard * rollouts.tasks_per_shard : (shard + 1) * rollouts.tasks_per_shard]
     samples = [range(count) for _, count in mine]
@@ -108,7 +117,11 @@ def _generate(call: StageCall[RolloutSettings]) -> StageResult:
     write_trajectories(call.folder / TRAJECTORIES, played.rows)
     memory = call.inputs.get(MEMORY)
     return StageResult(
-        counters={**count_rollouts(played.rows), **played.counters},
+        counters={
+            **count_rollouts(played.rows),
+            **(count_parts(played.rows) if weights else {}),
+            **played.counters,
+        },
         rows={TRAJECTORIES: len(played.rows)},
         policy_version=call.inputs[CHECKPOINT].manifest.artifact_id,
         memory_version=None if memory is None else memory.manifest.artifact_id,
@@ -132,7 +145,11 @@ def _list(call: StageCall[ListSettings]) -> StageResult:
     require_scored(counters, scan_trajectories(files))
     return StageResult(
         counters=counters,
-        metrics={**success_rates(counters), **gain_metrics(scan_trajectories(files))},
+        metrics={
+            **success_rates(counters),
+            **part_rates(counters),
+            **gain_metrics(scan_trajectories(files)),
+        },
         policy_version=manifests[0].policy_version,
         memory_version=manifests[0].memory_version,
     )

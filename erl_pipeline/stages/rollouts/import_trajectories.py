@@ -36,11 +36,20 @@ class ImportedIteration:
     reused: bool
 
 
-def import_trajectories(store_uri: str, path: Path, name: str) -> list[ImportedIteration]:
+_NOTHING: Mapping[str, Any] = {}
+
+
+def import_trajectories(
+    store_uri: str, path: Path, name: str, origin: Mapping[str, Any] = _NOTHING
+) -> list[ImportedIteration]:
     """Check a file (see `check_trajectories`) and commit its rows as the rollouts of a new run.
 
     One artifact of stage `import_trajectories` for each iteration, listed by one of `generate_rollouts` as
     shards are. The same file again, after whatever stopped it, continues.
+
+    Args:
+        origin: what the file was made from, where it was mapped from another format: JSON that stands in the
+            settings of each artifact and of the run.
 
     Raises:
         InputError: the file is wrong, or the name is taken by something else.
@@ -50,12 +59,12 @@ def import_trajectories(store_uri: str, path: Path, name: str) -> list[ImportedI
     rows = check_trajectories(path)
     with store_errors("read", path):
         digest = sha256_file(path)
-    settings = {IMPORTED: {"file": path.name, "sha256": digest, "rows": rows}}
+    settings = {IMPORTED: {"file": path.name, "sha256": digest, "rows": rows, **origin}}
     run = _open_run(store_uri, name, settings)
     with run.lock():
         store = ArtifactStore(store_uri)
         return [
-            _import_iteration(store, run, iteration, list(members), digest)
+            _import_iteration(store, run, iteration, list(members), {"file_sha256": digest, **origin})
             for iteration, members in _by_iteration(path)
         ]
 
@@ -80,11 +89,13 @@ def _by_iteration(path: Path) -> Iterator[tuple[int, Iterator[Trajectory]]]:
 
 
 def _import_iteration(
-    store: ArtifactStore, run: Run, iteration: int, rows: Sequence[Trajectory], digest: str
+    store: ArtifactStore,
+    run: Run,
+    iteration: int,
+    rows: Sequence[Trajectory],
+    settings: Mapping[str, Any],
 ) -> ImportedIteration:
-    recipe = Recipe(
-        IMPORT_STAGE, 1, {"file_sha256": digest, "iteration": iteration}, {}, 0, kind="trajectories"
-    )
+    recipe = Recipe(IMPORT_STAGE, 1, {**settings, "iteration": iteration}, {}, 0, kind="trajectories")
     trajectories, reused = _commit(store, run, recipe, iteration, {"trajectories": len(rows)}, rows)
     listing = Recipe(
         GENERATE_ROLLOUTS.name, 1, {}, {"shard-0000": trajectories.artifact_id}, 0, kind="rollouts"

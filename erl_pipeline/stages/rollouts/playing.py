@@ -22,7 +22,7 @@ from erl_pipeline.config.generation import (
 )
 from erl_pipeline.config.installed import plugins
 from erl_pipeline.config.memory import RetrievalSettings
-from erl_pipeline.environments.interface import Task
+from erl_pipeline.environments.interface import Task, part_name
 from erl_pipeline.episodes.roles import JUDGE
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.resources import Resources
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from erl_pipeline.engines.chat_server import ChatServer
     from erl_pipeline.engines.interface import GenerationEngine
     from erl_pipeline.engines.vllm.engine import VllmEngine
+    from erl_pipeline.environments.prompt_format import PromptFormat
     from erl_pipeline.episodes.context import EpisodeProtocol
     from erl_pipeline.episodes.limits import RoleLimits
     from erl_pipeline.episodes.play import Batches, Played, Turns
@@ -144,12 +145,7 @@ def play_episodes(
         settings=settings.environment,
         protocol=own.protocol
         if own is not None
-        else method.open_episode(
-            settings.episode,
-            environment.prompts(settings.environment),
-            first_only=first_only,
-            retrieval=memory is not None,
-        ),
+        else _protocol(settings, first_only=first_only, retrieval=memory is not None),
         chat=ChatTokenizer(policy.tokenizer),
         limits=EpisodeLimits(
             context_length=policy.context_length,
@@ -185,6 +181,24 @@ def play_episodes(
     _warn_of_silent_judge(call, played)
     engine = sampling_determinism(engine_of(call, settings.engine), training_device())
     return replace(played, determinism=engine if played.determinism == "bytes" else played.determinism)
+
+
+def _protocol(settings: PlaySettings, *, first_only: bool, retrieval: bool) -> EpisodeProtocol:
+    """How the method's episodes go. In a mixture each part has prompts of its own."""
+    method = plugins("methods")[settings.episode.type].value
+    environment = plugins("environments")[settings.environment.type].value
+
+    def with_prompts(prompts: PromptFormat | None) -> EpisodeProtocol:
+        protocol: EpisodeProtocol = method.open_episode(
+            settings.episode, prompts, first_only=first_only, retrieval=retrieval
+        )
+        return protocol
+
+    parts = environment.parts(settings.environment)
+    if not parts:
+        return with_prompts(environment.prompts(settings.environment))
+    of_part = {name: with_prompts(part.plugin.prompts(part.settings)) for name, part in parts.items()}
+    return lambda context: of_part[part_name(context.identity.task.task_id)](context)
 
 
 def engine_of(call: StageCall[Any], engine: EngineConfig) -> EngineConfig:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from erl_pipeline.config.installed import plugins
 from erl_pipeline.environments.interface import EnvironmentPlugin, Task
 from storage.errors import InputError
 
@@ -21,7 +22,7 @@ def refuse_held_out(
     """Raise InputError, naming both, where a training task is the same problem as a held-out one."""
     kept = _by_key(held_out, plugin)
     for task in training:
-        same = kept.get(plugin.task_key(task.payload)) if task.payload else None
+        same = kept.get(_key(task.environment, task.payload, plugin)) if task.payload else None
         if same is not None:
             raise InputError(
                 f"training task {task.task_id} is the held-out task {same}: a policy would be evaluated on "
@@ -45,7 +46,7 @@ def refuse_held_out_rows(
     for number, trajectory_id, task_id, environment, payload in found.unique(
         ["environment", "task_payload"], keep="first", maintain_order=True
     ).iter_rows():
-        same = kept.get(plugin.task_key(_object(payload))) if environment in ours else None
+        same = kept.get(_key(environment, _object(payload), plugin)) if environment in ours else None
         if same is not None:
             raise InputError(
                 f"{source}, row {number} (trajectory {trajectory_id}, task {task_id}) is of the held-out "
@@ -56,7 +57,15 @@ def refuse_held_out_rows(
 
 def _by_key(tasks: Iterable[Task], plugin: EnvironmentPlugin[Any]) -> Mapping[str, str]:
     """Key -> id; an empty payload says nothing of what the problem is."""
-    return {plugin.task_key(task.payload): task.task_id for task in tasks if task.payload}
+    return {_key(task.environment, task.payload, plugin): task.task_id for task in tasks if task.payload}
+
+
+def _key(environment: str, payload: Mapping[str, Any], plugin: EnvironmentPlugin[Any]) -> str:
+    """What makes a task the same problem as another. Tasks of a mixture say which environment they are of:
+    they are the same also in another part of it, and without a mixture."""
+    if plugin.is_mixture:
+        return f"{environment} {plugins('environments')[environment].value.task_key(payload)}"
+    return plugin.task_key(payload)
 
 
 def _object(payload: str) -> Mapping[str, Any]:

@@ -1,10 +1,9 @@
-"""The stage that fixes a run's tasks, and how each iteration draws from them."""
+"""The stage that fixes a run's tasks."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,12 +12,12 @@ from pydantic import SerializeAsAny
 
 from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.installed import plugins
-from erl_pipeline.environments.interface import Task
+from erl_pipeline.config.nested import with_settings
+from erl_pipeline.environments.interface import Part, Task
 from erl_pipeline.plan.resources import Resources
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.stages.tasks.held_out import refuse_held_out
 from storage.artifacts.artifact import Artifact
-from storage.artifacts.recipe import derive_seed
 from storage.errors import InputError
 
 if TYPE_CHECKING:
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
     from erl_pipeline.plan.sources import Sources
 
 TRAINING, HELD_OUT = "training.jsonl", "held_out.jsonl"
+WEIGHTS = "weights.json"
+"""Weights of a mixture's parts; only such task sets have the file."""
 
 
 class TaskSettings(Settings):
@@ -44,7 +45,7 @@ class TaskSettings(Settings):
 def environment_identity(config: RunConfig) -> PluginSettings:
     """The environment's settings as recipes hold them: the files they name are known by their content."""
     plugin = plugins("environments")[config.environment.type].value
-    return config.environment.model_copy(update=dict.fromkeys(plugin.files(config.environment)))
+    return with_settings(config.environment, dict.fromkeys(plugin.files(config.environment)))
 
 
 def _slice(config: RunConfig, sources: Sources) -> TaskSettings:
@@ -66,6 +67,7 @@ def _compute(call: StageCall[TaskSettings]) -> StageResult:
     refuse_held_out(training, held_out, plugin)
     _write(call.folder, TRAINING, training)
     _write(call.folder, HELD_OUT, held_out)
+    write_weights(call.folder, plugin.parts(environment))
     return StageResult(counters={"training_tasks": len(training), "held_out_tasks": len(held_out)})
 
 
@@ -140,7 +142,7 @@ def located(
     paths: dict[str, str] = {}
     for name, sha256 in files.items():
         paths[name] = str(_unchanged(locations[sha256], sha256, f"environment.{name}"))
-    return environment.model_copy(update=paths)
+    return with_settings(environment, paths)
 
 
 def _unchanged(path: str, sha256: str, name: str) -> Path:
@@ -159,28 +161,19 @@ def read_tasks(tasks: Artifact, name: str, resources: Resources) -> Sequence[Tas
     return resources.keep(f"tasks {tasks.manifest.artifact_id} {name}", read)
 
 
-def draw_tasks(tasks: Sequence[Task], count: int, run_seed: int, iteration: int) -> list[Task]:
-    """The `count` different tasks of an iteration (from 1).
-
-    A seeded order of all tasks is cut into iterations; when less than a whole iteration is left, the
-    next order begins, so that no task comes twice in one iteration. Raises `InputError` when there are
-    fewer tasks than `count`.
-    """
-    return task_order(tasks, count, run_seed, iteration)[:count]
+def write_weights(folder: Path, parts: Mapping[str, Part]) -> None:
+    """Write the weights of a mixture's parts; nothing for what is no mixture."""
+    if parts:
+        weights = {name: part.weight for name, part in parts.items()}
+        (folder / WEIGHTS).write_text(json.dumps(weights, indent=1) + "\n", encoding="utf-8")
 
 
-def task_order(tasks: Sequence[Task], count: int, run_seed: int, iteration: int) -> list[Task]:
-    """All tasks in an order that begins with the `count` of an iteration; then come those of later
-    iterations, and last those that were drawn before. Raises as `draw_tasks`."""
-    if count > len(tasks):
-        raise InputError(
-            f"rollouts.tasks_per_iteration: {count} tasks are asked for, but there are {len(tasks)} training "
-            "tasks; ask for fewer, or give more"
-        )
-    epoch, place = divmod(iteration - 1, len(tasks) // count)
-    order = list(tasks)
-    random.Random(derive_seed(run_seed, "task order", epoch)).shuffle(order)
-    return order[place * count :] + order[: place * count]
+def read_weights(tasks: Artifact) -> dict[str, float]:
+    """The weights of a mixture's parts, in its order; empty where the tasks are of one environment."""
+    if all(file.path != WEIGHTS for file in tasks.manifest.files):
+        return {}
+    weights: dict[str, float] = json.loads(tasks.path(WEIGHTS).read_text(encoding="utf-8"))
+    return weights
 
 
 def task_line(task: Task) -> str:

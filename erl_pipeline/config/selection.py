@@ -1,0 +1,79 @@
+"""Settings of which tasks an iteration draws."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from erl_pipeline.config.base import Settings
+
+
+class UniformSelection(Settings):
+    """All tasks in a seeded order, one iteration after the other, then in another order."""
+
+    type: Literal["uniform"] = "uniform"
+
+
+class ResultSettings(Settings):
+    """How the success of first attempts at a task is estimated from the results that are stored."""
+
+    prior: float = Field(default=0.5, ge=0.0, le=1.0)
+    """Success that is expected of a task type before any of its tasks was tried."""
+    prior_tries: float = Field(default=2.0, gt=0.0)
+    """What is expected counts as much as this many tries: of a type `prior`, of a task the success of its
+    type. So a task that was never tried is expected to be like the others of its type."""
+    discount: float = Field(default=0.9, gt=0.0, le=1.0)
+    """With each iteration whose results come in, those of all earlier ones count this much less, since the
+    policy has changed. 1: all count the same."""
+
+
+class ByDifficultySelection(Settings):
+    """Tasks whose expected success is near a target are drawn more often: where all attempts of a group
+    succeed, or all fail, it gives no advantage."""
+
+    type: Literal["by_difficulty"] = "by_difficulty"
+    target: float = Field(default=0.5, ge=0.0, le=1.0)
+    """Expected success of first attempts that is wanted."""
+    width: float = Field(default=0.2, ge=0.01)
+    """A task's weight is exp(-(expected - target)^2 / (2 width^2))."""
+    new: float = Field(default=0.5, ge=0.0, le=1.0)
+    """Share of tasks that were never tried, drawn uniformly, while there are such. The others are drawn by
+    weight among those that were tried."""
+    results: ResultSettings = ResultSettings()
+
+
+class EasyToHardSelection(Settings):
+    """Tasks are ordered from easy to hard, and a window moves over them: it begins with the easiest and ends
+    with the hardest. Within it all are drawn alike."""
+
+    type: Literal["easy_to_hard"] = "easy_to_hard"
+    by: Literal["environment", "results"] = "environment"
+    """`environment`: by the number that the environment gives a task, such as the length of the shortest way.
+    `results`: by the expected success of first attempts."""
+    window: float = Field(default=0.5, gt=0.0, le=1.0)
+    """Share of the tasks that are in it; more where an iteration needs more."""
+    over: int = Field(default=20, ge=2)
+    """The iteration in which the window reaches the hardest tasks; it then stays there."""
+    results: ResultSettings = ResultSettings()
+    """Only with `by: results`."""
+
+
+def _named(value: Any) -> Any:
+    return {"type": value} if isinstance(value, str) else value
+
+
+SelectionConfig = Annotated[
+    Annotated[UniformSelection | ByDifficultySelection | EasyToHardSelection, Field(discriminator="type")],
+    BeforeValidator(_named),
+]
+"""How tasks are drawn; a bare name takes its defaults."""
+
+
+def results_of(selection: SelectionConfig) -> ResultSettings | None:
+    """How stored results are read; None where tasks are drawn without any."""
+    if isinstance(selection, ByDifficultySelection):
+        return selection.results
+    if isinstance(selection, EasyToHardSelection) and selection.by == "results":
+        return selection.results
+    return None

@@ -1,0 +1,86 @@
+"""The tasks of a mixture: those of its parts, under names that tell them apart."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from erl_pipeline.config.installed import plugins
+from erl_pipeline.environments.interface import Environment, Part, Task, part_of
+from erl_pipeline.environments.mixture.settings import MixtureConfig
+from erl_pipeline.environments.mixture.shares import turns
+from storage.errors import InputError
+
+
+def parts_of(settings: MixtureConfig) -> Mapping[str, Part]:
+    """The parts by their names."""
+    installed = plugins("environments")
+    return {
+        name: Part(installed[part.environment.type].value, part.environment, part.weight)
+        for name, part in settings.parts.items()
+    }
+
+
+def training_tasks(settings: MixtureConfig, seed: int) -> list[Task]:
+    """All training tasks of all parts, part after part."""
+    return [
+        _named(name, part, task)
+        for name, part in parts_of(settings).items()
+        for task in part.plugin.training_tasks(part.settings, seed)
+    ]
+
+
+def held_out_tasks(settings: MixtureConfig, seed: int, count: int) -> list[Task]:
+    """Held-out tasks of the parts, in proportion to their weights at each length of the list."""
+    weights = {name: part.weight for name, part in settings.parts.items()}
+    row = turns(weights, count)
+    parts, counts = parts_of(settings), Counter(row)
+    found: dict[str, Sequence[Task]] = {}
+    for name, wanted in counts.items():
+        found[name] = parts[name].plugin.held_out_tasks(parts[name].settings, seed, wanted)
+        if len(found[name]) < wanted:
+            raise InputError(
+                f"environment.parts.{name}: it gives {len(found[name])} held-out tasks, but its weight asks "
+                f"for {wanted}; lower evaluation.tasks or its weight"
+            )
+    upcoming = {name: iter(tasks) for name, tasks in found.items()}
+    return [_named(name, parts[name], next(upcoming[name])) for name in row]
+
+
+def test_tasks(settings: MixtureConfig, seed: int) -> list[Task]:
+    """All test tasks of all parts; none unless each part has some, since a part that is not tested would go
+    unnoticed."""
+    found = {name: part.plugin.test_tasks(part.settings, seed) for name, part in parts_of(settings).items()}
+    if not all(found.values()):
+        return []
+    parts = parts_of(settings)
+    return [_named(name, parts[name], task) for name, tasks in found.items() for task in tasks]
+
+
+def files(settings: MixtureConfig) -> dict[str, Path]:
+    """The files of the parts, by dotted keys."""
+    return {
+        f"parts.{name}.environment.{key}": path
+        for name, part in parts_of(settings).items()
+        for key, path in part.plugin.files(part.settings).items()
+    }
+
+
+def open_task(settings: MixtureConfig, task: Task) -> Environment:
+    """The environment of the part that a task is of. Raises `InputError` for a task of no part."""
+    part, own = part_of(parts_of(settings), task)
+    opened: Environment = part.plugin.open(part.settings, own)
+    return opened
+
+
+def _named(name: str, part: Part, task: Task) -> Task:
+    """A part's task as one of the mixture. Its environment is the type of the part, by which a row of any run
+    is known to be of the same problem."""
+    return replace(
+        task,
+        task_id=f"{name}/{task.task_id}",
+        task_type=f"{name}/{task.task_type}",
+        environment=part.settings.type,
+    )

@@ -1,0 +1,39 @@
+"""Sokoban, with symbols and action words that need not give their meaning away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from erl_pipeline.environments.interface import EnvironmentPlugin
+from erl_pipeline.environments.prompt_format import PromptFormat
+from erl_pipeline.environments.sokoban import environment, tasks
+from erl_pipeline.environments.sokoban.settings import SokobanConfig
+from erl_pipeline.environments.sokoban.tiny.parts import tiny_parts
+from erl_pipeline.environments.sokoban.tiny.prompts import CompactPrompts
+
+
+def _prompts(settings: SokobanConfig) -> PromptFormat | None:
+    return CompactPrompts(settings.action_words) if settings.format == "compact" else None
+
+
+def _files(settings: SokobanConfig) -> dict[str, Path]:
+    named = {"task_file": settings.task_file, "held_out_file": settings.held_out_file}
+    return {name: Path(file) for name, file in named.items() if file is not None}
+
+
+ENVIRONMENT = EnvironmentPlugin(
+    settings=SokobanConfig,
+    training_tasks=tasks.training_tasks,
+    held_out_tasks=tasks.held_out_tasks,
+    open=environment.open_sokoban,
+    test_tasks=tasks.test_tasks,
+    test_needs="test_boards: 256",
+    tasks_from_file=tasks.tasks_from_file,
+    prompts=_prompts,
+    files=_files,
+    task_key=tasks.board_key,
+    tiny=tiny_parts,
+    tiny_needs="format: compact",
+    # Demonstrations draw a world of their own each time, and boards that are generated.
+    tiny_exclude=frozenset({"world_seed", "task_file", "held_out_file", "instructions"}),
+)

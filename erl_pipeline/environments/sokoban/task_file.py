@@ -1,0 +1,129 @@
+"""Boards from a file: JSON lines as the ERL paper's, or levels in the format of Boxoban."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from erl_pipeline.environments.sokoban.board import Board, parse_board
+from erl_pipeline.environments.sokoban.solving import require_solvable
+from storage.errors import InputError
+
+_KEYS = ("task_id", "board", "max_steps")
+
+
+@dataclass(frozen=True)
+class BoardTask:
+    """One task of a file."""
+
+    task_id: str
+    board: Board
+    max_steps: int
+
+
+@dataclass(frozen=True)
+class _Level:
+    """A level as it stands in a file; `line` is that of its name."""
+
+    name: str
+    line: int
+    rows: list[str]
+
+
+def read_task_file(path: Path, max_steps: int) -> list[BoardTask]:
+    """The tasks of a file, in its order. `max_steps` is for levels, which have no limit of their own.
+
+    A file whose name ends in `.txt` holds levels: a line `; NAME`, the rows, a blank line. Any other holds
+    JSON lines `{"task_id": ..., "board": [rows], "max_steps": ...}`; blank lines are skipped.
+
+    Raises `InputError` naming the file, the line and what is wrong with it.
+    """
+    read = _levels if path.suffix == ".txt" else _json_lines
+    tasks: list[BoardTask] = []
+    lines_by_id: dict[str, int] = {}
+    for number, task in read(path, max_steps):
+        if task.task_id in lines_by_id:
+            raise InputError(
+                f"task file {path}, line {number}: task_id {task.task_id!r} is already on line "
+                f"{lines_by_id[task.task_id]}"
+            )
+        lines_by_id[task.task_id] = number
+        tasks.append(task)
+    if not tasks:
+        raise InputError(f"task file {path} holds no task")
+    return tasks
+
+
+def _json_lines(path: Path, max_steps: int) -> Iterator[tuple[int, BoardTask]]:
+    for number, line in _lines(path):
+        if not line.strip():
+            continue
+        try:
+            yield number, _parse_line(line)
+        except ValueError as error:
+            raise InputError(f"task file {path}, line {number}: {error}") from error
+
+
+def _parse_line(line: str) -> BoardTask:
+    """Raises `ValueError` saying what is wrong."""
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from error
+    missing = [key for key in _KEYS if not isinstance(record, dict) or key not in record]
+    if missing:
+        raise ValueError(f"{', '.join(missing)} missing; needed is an object with {', '.join(_KEYS)}")
+    task_id, rows, max_steps = (record[key] for key in _KEYS)
+    if not isinstance(task_id, str) or not task_id:
+        raise ValueError(f"task_id: {task_id!r}; allowed is a text that is not empty")
+    if not isinstance(rows, list) or not all(isinstance(row, str) for row in rows):
+        raise ValueError("board: allowed is a list of rows, each a text of the letters # @ + $ * . and space")
+    if not isinstance(max_steps, int) or isinstance(max_steps, bool) or max_steps < 1:
+        raise ValueError(f"max_steps: {max_steps!r}; allowed are whole numbers from 1")
+    return _task(task_id, rows, max_steps)
+
+
+def _levels(path: Path, max_steps: int) -> Iterator[tuple[int, BoardTask]]:
+    level: _Level | None = None
+    for number, line in [*_lines(path), (0, "")]:
+        if line.startswith(";"):
+            if level is not None:
+                yield level.line, _parse_level(path, level, max_steps)
+            level = _Level(line[1:].strip(), number, [])
+        elif line.strip():
+            if level is None:
+                raise InputError(
+                    f"task file {path}, line {number}: a row before the first level; each begins with a line "
+                    "such as '; 0'"
+                )
+            level.rows.append(line.rstrip("\r"))
+        elif level is not None and (level.rows or number == 0):
+            yield level.line, _parse_level(path, level, max_steps)
+            level = None
+
+
+def _parse_level(path: Path, level: _Level, max_steps: int) -> BoardTask:
+    try:
+        if not level.name:
+            raise ValueError("the level has no name; needed is a line such as '; 0'")
+        return _task(f"{path.stem}-{level.name}", level.rows, max_steps)
+    except ValueError as error:
+        raise InputError(f"task file {path}, line {level.line}, level {level.name!r}: {error}") from error
+
+
+def _task(task_id: str, rows: list[str], max_steps: int) -> BoardTask:
+    board = parse_board(rows)
+    require_solvable(board, max_steps)
+    return BoardTask(task_id, board, max_steps)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"task file {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"task file {path} is not UTF-8 text (byte {error.start})") from error
+    yield from enumerate(text.split("\n"), start=1)

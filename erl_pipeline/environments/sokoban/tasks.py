@@ -1,0 +1,109 @@
+"""The training, held-out and test tasks of a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from erl_pipeline.environments.interface import Task
+from erl_pipeline.environments.sokoban.board import Board
+from erl_pipeline.environments.sokoban.generation import Split, generate_boards
+from erl_pipeline.environments.sokoban.settings import SokobanConfig
+from erl_pipeline.environments.sokoban.task_file import BoardTask, read_task_file
+from erl_pipeline.environments.sokoban.world import world_of_task
+from storage.errors import InputError
+
+
+def training_tasks(config: SokobanConfig, seed: int) -> list[Task]:
+    """The boards of `task_file`, or generated ones. `seed` is the run's and chooses the hidden world."""
+    if config.task_file is not None:
+        return tasks_from_file(config, seed, Path(config.task_file))
+    return _generated(config, seed, "training", generate_boards(config, "training", config.training_boards))
+
+
+def held_out_tasks(config: SokobanConfig, seed: int, count: int) -> list[Task]:
+    """The first boards of `held_out_file`, or generated ones that no training board of this configuration
+    equals. Raises `InputError` where the file has too few."""
+    if config.held_out_file is None:
+        return _generated(config, seed, "held_out", _apart(config, "held_out", count))
+    path = Path(config.held_out_file)
+    tasks = tasks_from_file(config, seed, path)
+    if len(tasks) < count:
+        raise InputError(f"held-out file {path} holds {len(tasks)} tasks, and {count} are asked for")
+    return tasks[:count]
+
+
+def test_tasks(config: SokobanConfig, seed: int) -> list[Task]:
+    """Generated boards that are neither training nor held-out boards; none without `test_boards`."""
+    boards = [] if config.test_boards is None else _apart(config, "test", config.test_boards)
+    return _generated(config, seed, "test", boards)
+
+
+def tasks_from_file(config: SokobanConfig, seed: int, path: Path) -> list[Task]:
+    """The tasks of a file. Raises `InputError` where a line is wrong or `format: compact` cannot show it."""
+    tasks = read_task_file(path, config.max_steps)
+    if config.format == "compact":
+        for task in tasks:
+            _check_compact(config, path, task)
+    return [_task(config, seed, task) for task in tasks]
+
+
+def board_key(payload: Mapping[str, Any]) -> str:
+    """The board alone: with other words, symbols or a further step it is the same problem."""
+    return json.dumps(payload.get("board"))
+
+
+def _check_compact(config: SokobanConfig, path: Path, task: BoardTask) -> None:
+    board, named = task.board, f"task file {path}, task {task.task_id}"
+    rows, columns = config.rows[1], config.column_range[1]
+    if board.height > rows or board.width > columns:
+        raise InputError(
+            f"{named}: the board is {board.size_name}, but format: compact with environment.rows: "
+            f"{list(config.rows)} shows boards of at most {rows}x{columns}"
+        )
+    if not board.has_border:
+        raise InputError(f"{named}: format: compact needs a board with walls all around")
+    if len(board.start.boxes) != config.boxes[0]:
+        raise InputError(
+            f"{named}: the board has {len(board.start.boxes)} boxes, but format: compact with "
+            f"environment.boxes: {list(config.boxes)} shows {config.boxes[0]}"
+        )
+    if task.max_steps > config.max_steps:
+        raise InputError(
+            f"{named}: max_steps is {task.max_steps}, but format: compact with environment.max_steps: "
+            f"{config.max_steps} has room for no more than that"
+        )
+
+
+def _apart(config: SokobanConfig, split: Split, count: int) -> list[Board]:
+    """Generated boards of a split that the task file does not hold."""
+    training: set[Board] = set()
+    if config.task_file is not None:
+        training = {task.board for task in read_task_file(Path(config.task_file), config.max_steps)}
+    return generate_boards(config, split, count, training)
+
+
+def _generated(config: SokobanConfig, seed: int, split: Split, boards: Iterable[Board]) -> list[Task]:
+    return [
+        _task(
+            config,
+            seed,
+            BoardTask(f"sokoban-{split}-{config.board_seed}-{number:05d}", board, config.max_steps),
+        )
+        for number, board in enumerate(boards)
+    ]
+
+
+def _task(config: SokobanConfig, seed: int, task: BoardTask) -> Task:
+    """A board with its world."""
+    world = world_of_task(config, seed, task.task_id)
+    payload = {
+        "board": list(task.board.rows),
+        "max_steps": task.max_steps,
+        "actions": dict(world.actions),
+        "symbols": asdict(world.symbols),
+    }
+    return Task(task.task_id, f"sokoban-{task.board.size_name}", "sokoban", payload)

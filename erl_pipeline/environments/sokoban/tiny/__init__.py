@@ -1,0 +1,1 @@
+"""Sokoban for the tiny policy: vocabulary, prompts of fixed width, scripted demonstrations."""

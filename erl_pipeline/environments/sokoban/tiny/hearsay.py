@@ -1,0 +1,41 @@
+"""What demonstrations are told: slots of notes and memory, which may be wrong as reflections may."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+from erl_pipeline.config.policy import ColdStartConfig
+from erl_pipeline.environments.sokoban.board import DIRECTIONS, Direction
+from erl_pipeline.environments.sokoban.tiny.prompts import UNKNOWN
+from erl_pipeline.environments.sokoban.world import World
+
+Slots = Mapping[Direction, str]
+"""Direction -> the action word that is said to move there; a direction that is not told is absent."""
+
+
+def hearsay(stream: random.Random, world: World, cold_start: ColdStartConfig) -> Slots:
+    """One to four slots of a world: as it is, with the words of two directions swapped, or in any order."""
+    words = [world.word_for(direction) for direction in DIRECTIONS]
+    chance = stream.random()
+    if chance < cold_start.swapped_notes:
+        first, second = stream.sample(range(len(words)), 2)
+        words[first], words[second] = words[second], words[first]
+    elif chance < cold_start.swapped_notes + cold_start.reshuffled_notes:
+        stream.shuffle(words)
+    told = stream.sample(DIRECTIONS, stream.randint(1, 4))
+    return {d: word for d, word in zip(DIRECTIONS, words, strict=True) if d in told}
+
+
+def corrected(memory: Slots, seen: Slots) -> Slots:
+    """What can be said after an attempt: what it has shown, and of memory what that does not refute.
+
+    A remembered word that moved elsewhere is dropped, so that its direction is unknown again.
+    """
+    kept = {direction: word for direction, word in memory.items() if word not in seen.values()}
+    return {**kept, **seen}
+
+
+def slots_text(known: Slots) -> str:
+    """The four slots of a reflection that knows these action words."""
+    return " ".join(known.get(direction, UNKNOWN) for direction in DIRECTIONS)

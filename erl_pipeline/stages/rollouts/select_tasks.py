@@ -1,0 +1,306 @@
+"""The stage that draws an iteration's tasks by how hard they are; where all are drawn alike there is none."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from pydantic import SerializeAsAny
+
+from erl_pipeline.config.base import PluginSettings, Settings
+from erl_pipeline.config.installed import plugins
+from erl_pipeline.config.selection import (
+    ByDifficultySelection,
+    EasyToHardSelection,
+    ResultSettings,
+    SelectionConfig,
+    UniformSelection,
+    results_of,
+)
+from erl_pipeline.environments.interface import Task
+from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.stages.rollouts.playing import TASKS
+from erl_pipeline.stages.rollouts.sample_counts import SAMPLES_FILE, write_samples
+from erl_pipeline.stages.rollouts.selection_rules import DrawnTask, draw_by_difficulty, draw_from_window
+from erl_pipeline.stages.rollouts.task_results import (
+    RESULTS_FILE,
+    Results,
+    TaskResult,
+    expected_success,
+    first_attempts,
+    read_results,
+    with_iteration,
+    write_results,
+)
+from erl_pipeline.stages.tasks.draw_tasks import interleaved, part_counts, require_enough, tasks_by_part
+from erl_pipeline.stages.tasks.prepare_tasks import (
+    TRAINING,
+    environment_identity,
+    read_tasks,
+    read_weights,
+)
+from storage.artifacts.artifact import Artifact
+from storage.artifacts.recipe import derive_seed
+from storage.artifacts.store import ArtifactStore
+from storage.errors import InputError
+
+if TYPE_CHECKING:
+    from erl_pipeline.plan.plan import RunState
+    from erl_pipeline.plan.planner import Planner
+    from storage.tables.parquet import TableFormat
+
+SELECTION_FILE = "selection.parquet"
+
+_BEFORE = "before"
+"""The input by which a selection gets the one before it."""
+_ROLLOUTS = "rollouts-"
+"""Begins the inputs by which it gets the rollouts that the one before did not see; the iteration follows."""
+_SEEN = "known_iterations"
+"""The counter that says through which iteration results are known."""
+
+
+class SelectSettings(Settings):
+    """What a selection follows from, beside the tasks and what is known of them."""
+
+    selection: SelectionConfig
+    tasks_per_iteration: int
+    group_size: int
+    environment: SerializeAsAny[PluginSettings] | None
+    """Where the environment is asked how hard a task is; None where results say it."""
+
+
+def plan_selection(
+    planner: Planner, state: RunState, iteration: int, rollouts_of: Callable[[int], str | None]
+) -> str | None:
+    """The tasks that an iteration plays; None where all are drawn alike.
+
+    What is known of tasks are the rollouts of the iterations that made the checkpoint which acts now, so that
+    with a lag nothing waits for what it does not need. They are read once: the selection before this one
+    carries on what it knew.
+
+    Args:
+        rollouts_of: the rollouts of an earlier iteration, where they are planned.
+    """
+    config = planner.config
+    selection = config.rollouts.selection
+    if isinstance(selection, UniformSelection):
+        return None
+    inputs = {TASKS: state.tasks}
+    reads_results = results_of(selection) is not None
+    if reads_results:
+        before = planner.planned(SELECT_TASKS, iteration - 1)
+        newest = iteration - 1 - config.pipeline.lag
+        for number in range(1 if before is None else max(newest, 1), newest + 1):
+            rollouts = rollouts_of(number)
+            if rollouts is not None:
+                inputs[f"{_ROLLOUTS}{number:06d}"] = rollouts
+        if before is not None:
+            inputs[_BEFORE] = before
+    settings = SelectSettings(
+        selection=selection,
+        tasks_per_iteration=config.rollouts.tasks_per_iteration,
+        group_size=config.rollouts.group_size,
+        environment=None if reads_results else environment_identity(config),
+    )
+    return planner.add(
+        SELECT_TASKS,
+        inputs,
+        iteration=iteration,
+        settings=planner.shared(settings),
+        seed=config.seed,
+        index={"iteration": iteration},
+    )
+
+
+def _compute(call: StageCall[SelectSettings]) -> StageResult:
+    """Draw the tasks of each part of a mixture, or of the one environment; write them, and why."""
+    settings, iteration = call.settings, call.index["iteration"]
+    tasks = read_tasks(call.inputs[TASKS], TRAINING, call.resources)
+    weights = read_weights(call.inputs[TASKS])
+    how = results_of(settings.selection)
+    known, seen = ({}, 0) if how is None else _known(call, how)
+    measures = _Measures(
+        results=known,
+        expected={} if how is None else expected_success(tasks, known, how),
+        difficulty={} if how is not None else _difficulty(settings.environment, tasks),
+    )
+    count = settings.tasks_per_iteration
+    counts = part_counts(weights, count, call.seed, iteration) if weights else {"": count}
+    drawn: dict[str, list[DrawnTask]] = {}
+    for name, of_part in tasks_by_part(tasks, weights).items():
+        require_enough(of_part, counts[name], name)
+        chance = random.Random(derive_seed(call.seed, SELECT_TASKS.name, iteration, name))
+        drawn[name] = _draw(of_part, counts[name], measures, settings.selection, iteration, chance)
+    row = interleaved({name: [each.task for each in of_part] for name, of_part in drawn.items()})
+    by_id = {each.task.task_id: (name, each) for name, of_part in drawn.items() for each in of_part}
+    written = {
+        SAMPLES_FILE: write_samples(
+            call.folder / SAMPLES_FILE, [(task, settings.group_size) for task in row]
+        ),
+        SELECTION_FILE: _write_selection(
+            call.folder / SELECTION_FILE, [by_id[task.task_id] for task in row], measures
+        ),
+    }
+    if how is not None:
+        written[RESULTS_FILE] = write_results(call.folder / RESULTS_FILE, known)
+    reasons = Counter(each.reason for _, each in by_id.values())
+    return StageResult(
+        counters={
+            "tasks": len(row),
+            **{f"drawn_{reason}": number for reason, number in sorted(reasons.items())},
+            **({} if how is None else {"tried_tasks": len(known), _SEEN: seen}),
+        },
+        metrics=_means([task.task_id for task in row], measures),
+        rows=written,
+    )
+
+
+SELECT_TASKS = Stage(
+    name="select_tasks",
+    version=1,
+    output="selection",
+    settings=SelectSettings,
+    compute=_compute,
+    code=("environment",),
+)
+
+
+@dataclass(frozen=True)
+class _Measures:
+    """What is known of tasks, by their ids; empty where the selection does not ask for it."""
+
+    results: Results
+    expected: Mapping[str, float]
+    difficulty: Mapping[str, float]
+
+    def hardness(self) -> Mapping[str, float]:
+        """Numbers by which tasks are ordered from easy to hard."""
+        return self.difficulty or {task_id: -expected for task_id, expected in self.expected.items()}
+
+
+def _known(call: StageCall[SelectSettings], how: ResultSettings) -> tuple[dict[str, TaskResult], int]:
+    """What is known of tasks, and the newest iteration whose rollouts are in it."""
+    from storage.tables.trajectories import scan_trajectories
+
+    known: dict[str, TaskResult] = {}
+    seen = 0
+    before = call.inputs.get(_BEFORE)
+    if before is not None and any(file.path == RESULTS_FILE for file in before.files):
+        known = read_results(before.path(RESULTS_FILE))
+        seen = int(before.manifest.counters[_SEEN])
+    for name in sorted(name for name in call.inputs if name.startswith(_ROLLOUTS)):
+        iteration = int(name.removeprefix(_ROLLOUTS))
+        # A branch with a longer lag gets what the selection before it has seen.
+        if iteration > seen:
+            files = _trajectory_files(call.inputs[name], call.resources.store)
+            attempts = first_attempts(scan_trajectories(files))
+            known = with_iteration(known, iteration, attempts, how.discount)
+            seen = iteration
+    return known, seen
+
+
+def _trajectory_files(rollouts: Artifact, store: ArtifactStore) -> list[Path]:
+    from storage.tables.trajectories import TRAJECTORIES
+
+    shards = [store.open(artifact_id) for _, artifact_id in sorted(rollouts.manifest.inputs.items())]
+    return [
+        shard.path(file.path) for shard in shards for file in shard.files if file.table == TRAJECTORIES.name
+    ]
+
+
+def _difficulty(environment: PluginSettings | None, tasks: Sequence[Task]) -> dict[str, float]:
+    """What the environment, or the part of a mixture, says of each task. Raises `InputError` for what is no
+    finite number."""
+    assert environment is not None
+    plugin = plugins("environments")[environment.type].value
+    found = {}
+    for task in tasks:
+        part, own = plugin.part(environment, task)
+        value = float(part.plugin.difficulty(part.settings, own))
+        if not math.isfinite(value):
+            raise InputError(
+                f"task {task.task_id}: environment {part.settings.type} says that its difficulty is {value}; "
+                "rollouts.selection: easy_to_hard needs a finite number, or by: results"
+            )
+        found[task.task_id] = value
+    return found
+
+
+def _draw(
+    tasks: Sequence[Task],
+    count: int,
+    measures: _Measures,
+    selection: SelectionConfig,
+    iteration: int,
+    chance: random.Random,
+) -> list[DrawnTask]:
+    if isinstance(selection, ByDifficultySelection):
+        return draw_by_difficulty(tasks, count, measures.expected, measures.results, selection, chance)
+    assert isinstance(selection, EasyToHardSelection)
+    return draw_from_window(tasks, count, measures.hardness(), selection, iteration, chance)
+
+
+def _write_selection(path: Path, drawn: Sequence[tuple[str, DrawnTask]], measures: _Measures) -> int:
+    from storage.tables.parquet import write_rows
+
+    def row(part: str, each: DrawnTask) -> dict[str, object]:
+        task_id = each.task.task_id
+        known = measures.results.get(task_id)
+        asked = bool(measures.expected)
+        return {
+            "task_id": task_id,
+            "task_type": each.task.task_type,
+            "part": part,
+            "tries": (known.tries if known is not None else 0.0) if asked else None,
+            "successes": (known.successes if known is not None else 0.0) if asked else None,
+            "last_iteration": None if known is None else known.last_iteration,
+            "expected_success": measures.expected.get(task_id),
+            "difficulty": measures.difficulty.get(task_id),
+            "weight": each.weight,
+            "probability": each.probability,
+            "reason": each.reason,
+        }
+
+    return write_rows(path, (row(part, each) for part, each in drawn), _table())
+
+
+def _means(drawn: Sequence[str], measures: _Measures) -> dict[str, float]:
+    """Means over the drawn tasks."""
+    metrics = {}
+    if measures.expected:
+        metrics["expected_success"] = fmean(measures.expected[task_id] for task_id in drawn)
+    if measures.difficulty:
+        metrics["difficulty"] = fmean(measures.difficulty[task_id] for task_id in drawn)
+    return metrics
+
+
+def _table() -> TableFormat:
+    # A plan is made without pyarrow.
+    import pyarrow as pa
+
+    from storage.tables.parquet import TableFormat
+
+    schema = pa.schema(
+        [
+            pa.field("task_id", pa.string(), nullable=False),
+            pa.field("task_type", pa.string(), nullable=False),
+            pa.field("part", pa.string(), nullable=False),
+            pa.field("tries", pa.float64()),
+            pa.field("successes", pa.float64()),
+            pa.field("last_iteration", pa.int32()),
+            pa.field("expected_success", pa.float64()),
+            pa.field("difficulty", pa.float64()),
+            pa.field("weight", pa.float64(), nullable=False),
+            pa.field("probability", pa.float64(), nullable=False),
+            pa.field("reason", pa.string(), nullable=False),
+        ]
+    )
+    return TableFormat(
+        name="task_selection", version=1, schema=schema, dictionary=("task_type", "part", "reason")
+    )

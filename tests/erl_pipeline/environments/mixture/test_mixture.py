@@ -1,0 +1,160 @@
+"""A mixture of two FrozenLakes of different sizes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from erl_pipeline.config.installed import plugins
+from erl_pipeline.config.load import change_config
+from erl_pipeline.config.policy import ColdStartConfig
+from erl_pipeline.config.run import RunConfig
+from erl_pipeline.environments.interface import EnvironmentPlugin, Task
+from erl_pipeline.environments.messages import AssistantTurn
+from erl_pipeline.plan.sources import read_sources
+from erl_pipeline.stages.tasks.held_out import refuse_held_out
+from erl_pipeline.stages.tasks.prepare_tasks import environment_identity, located
+from storage.errors import ConfigError, InputError
+
+LAKE: dict[str, Any] = {"type": "frozen_lake", "training_boards": 6, "path_length": [1, 2], "max_steps": 2}
+PARTS: dict[str, Any] = {
+    "small": {"weight": 3, "environment": {**LAKE, "rows": [2, 2], "holes": [0, 1]}},
+    "large": {"environment": {**LAKE, "rows": [3, 3]}},
+}
+
+
+def config(**parts: Any) -> RunConfig:
+    return RunConfig.model_validate(
+        {
+            "name": "mixed",
+            "iterations": 1,
+            "environment": {"type": "mixture", "parts": {**PARTS, **parts}},
+            "policy": {"type": "tiny"},
+        }
+    )
+
+
+def plugin() -> EnvironmentPlugin[Any]:
+    value: EnvironmentPlugin[Any] = plugins("environments")["mixture"].value
+    return value
+
+
+def said(**changed: Any) -> str:
+    """What is said of these settings of the part `small`."""
+    part = {"small": {"environment": {**LAKE, **changed}}}
+    with pytest.raises(ConfigError) as error:
+        change_config(config(), [f"environment.parts={ {**PARTS, **part} }"])
+    return str(error.value)
+
+
+def test_tasks_are_told_apart_by_the_name_of_their_part() -> None:
+    tasks = plugin().training_tasks(config().environment, 0)
+    assert len(tasks) == 12
+    first, last = tasks[0], tasks[-1]
+    # Parts are in the order of their names.
+    assert first.task_id == "large/frozen_lake-training-0-00000"
+    assert (first.task_type, first.environment) == ("large/frozen_lake-3x3", "frozen_lake")
+    assert (last.task_type, len(last.payload["board"])) == ("small/frozen_lake-2x2", 2)
+
+
+def test_held_out_tasks_are_in_proportion_wherever_the_list_is_cut() -> None:
+    found = plugin().held_out_tasks(config().environment, 0, 4)
+    assert [task.task_id.partition("/")[0] for task in found] == ["small", "large", "small", "small"]
+    assert plugin().held_out_tasks(config().environment, 0, 3) == found[:3]
+
+
+def test_a_part_gets_its_own_task_and_plays_it() -> None:
+    settings = config().environment
+    task = plugin().training_tasks(settings, 0)[0]
+    part, own = plugin().part(settings, task)
+    assert (own.task_id, own.task_type) == ("frozen_lake-training-0-00000", "frozen_lake-3x3")
+    assert part.settings == PARTS_OF["large"]
+    assert part.plugin.difficulty is not None
+    environment = plugin().open(settings, task)
+
+    async def play() -> str:
+        await environment.reset()
+        while not (await environment.step(AssistantTurn("nonsense"))).done:
+            pass
+        return await environment.feedback()
+
+    assert asyncio.run(play())
+    with pytest.raises(InputError, match="task none/1 is of no part of the mixture, which has large, small"):
+        plugin().part(settings, Task("none/1", "", "", {}))
+
+
+PARTS_OF = {name: part.environment for name, part in config().environment.parts.items()}  # type: ignore[attr-defined]
+
+
+def test_the_tiny_policy_gets_the_words_of_all_parts_and_their_demonstrations_in_turn() -> None:
+    tiny = plugin().tiny(config().environment)
+    assert tiny is not None
+    alone = {name: plugins("environments")["frozen_lake"].value.tiny(each) for name, each in PARTS_OF.items()}
+    assert set(tiny.words) == set(alone["small"].words) | set(alone["large"].words)
+    assert len(set(tiny.words)) == len(tiny.words)
+    assert tiny.context_length == alone["large"].context_length
+    episodes = tiny.demonstrations(random.Random(0), ColdStartConfig())
+    shown = [next(episodes) for _ in range(4)]
+    words = [{word for message in each[0] for word in message["content"].split()} for each in shown]
+    assert all(each <= set(tiny.words) for each in words)
+
+
+def test_the_cold_start_depends_on_no_weight() -> None:
+    heavier = config(large={"weight": 9, "environment": PARTS["large"]["environment"]})
+    assert plugin().shown_to_tiny(config().environment) == plugin().shown_to_tiny(heavier.environment)
+
+
+def test_a_part_without_a_form_for_the_tiny_policy_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"allowed with policy.type: tiny is parts that each have a form"):
+        config(large={"environment": {**LAKE, "format": "prose"}})
+
+
+def test_files_of_parts_are_known_by_their_content(tmp_path: Path) -> None:
+    path = tmp_path / "boards.jsonl"
+    path.write_text('{"task_id": "t", "board": ["SF", "FG"], "max_steps": 2}\n')
+    small = {**PARTS["small"]["environment"], "task_file": str(path)}
+    with_file = config(small={"environment": small})
+    sources = read_sources(with_file)
+    assert list(sources.files) == [str(path)]
+    assert set(sources.code["environment"]) == {
+        "erl_pipeline.environments.mixture",
+        "erl_pipeline.environments.frozen_lake",
+    }
+    identity: Any = environment_identity(with_file)
+    assert identity.parts["small"].environment.task_file is None
+    digest = sources.files[str(path)]
+    found = located(identity, {"parts.small.environment.task_file": digest}, {digest: str(path)})
+    assert found == with_file.environment
+
+
+def test_a_board_that_one_part_holds_out_is_not_trained_on_by_another() -> None:
+    board = {"board": ["SF", "FG"], "max_steps": 2}
+    with pytest.raises(InputError, match="training task small/a is the held-out task large/b"):
+        refuse_held_out(
+            [Task("small/a", "small/x", "frozen_lake", board)],
+            [Task("large/b", "large/x", "frozen_lake", {**board, "max_steps": 4})],
+            plugin(),
+        )
+
+
+def test_what_cannot_be_is_told() -> None:
+    assert "environment.parts.small.environment.max_steps: 0; allowed: at least 1" in said(max_steps=0)
+    assert "environment.parts.small.environment.rowz: unknown key; did you mean rows?" in said(rowz=3)
+    assert "environment.parts.small.environment.type: lake: no such type of environments" in said(type="lake")
+    assert "environment.parts.small.environment.type: mixture within a mixture" in said(type="mixture")
+    with pytest.raises(ValueError, match="allowed are two parts or more"):
+        RunConfig.model_validate(
+            {**config().model_dump(), "environment": {"type": "mixture", "parts": {"a": PARTS["small"]}}}
+        )
+    with pytest.raises(ValueError, match="'a/b': allowed are names of letters"):
+        config(**{"a/b": PARTS["small"]})
+    with pytest.raises(ConfigError, match=r"evaluation.stream.realms: .* at most the 0 realms"):
+        change_config(config(), ["evaluation.stream=on"])
+
+
+def test_a_configuration_comes_back_from_its_json() -> None:
+    assert change_config(config(), []) == config()
