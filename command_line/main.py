@@ -54,10 +54,10 @@ app.command("plugins")(plugins.plugins)
 app.add_typer(importing.app, name="import")
 app.add_typer(config.app, name="config")
 app.add_typer(schedule.app, name="schedule")
+app.add_typer(env, name="env")
 app.add_typer(memory, name="memory")
 app.add_typer(lineage, name="lineage")
 app.add_typer(episodes, name="episodes")
-app.add_typer(env, name="env")
 
 
 def main() -> None:

@@ -91,6 +91,7 @@ def train(
 def _work(config: RunConfig, store: str, target: int, check: bool) -> None:
     """Train with a progress display until the target or a signal. Raises typer.Exit for the latter."""
     from command_line.foreground import work_on_run
+    from command_line.qualified import unqualified_environment
     from command_line.reuse import reuse_lines
     from command_line.uncommitted import uncommitted_code
 
@@ -100,7 +101,7 @@ def _work(config: RunConfig, store: str, target: int, check: bool) -> None:
         def tell(plan: Plan) -> None:
             for line in reuse_lines(opened, plan):
                 note(line)
-            for line in uncommitted_code(opened.config):
+            for line in [*uncommitted_code(opened.config), *unqualified_environment(opened.store, plan)]:
                 opened.listener.warn(line)
 
         train_run(opened, target, check=check, tell=tell)

@@ -47,6 +47,9 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
         "difficulty",
         "parts",
         "tiny_view",
+        "gold_answer",
+        "extra",
+        "built_files",
     ),
     "methods": (
         "settings",

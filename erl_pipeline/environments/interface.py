@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.environments.built_files import BuiltFiles
 from erl_pipeline.environments.experience_format import ExperienceFormat
 from erl_pipeline.environments.messages import AssistantTurn, Message, ToolSchema
 from erl_pipeline.environments.prompt_format import PromptFormat
@@ -229,6 +230,19 @@ class EnvironmentPlugin(Generic[SettingsT]):
     counts as that of the mixture. The ids and types of a part's tasks begin with `NAME/`."""
     tiny_view: Callable[[SettingsT], SettingsT] | None = None
     """The settings that the cold start depends on, where `tiny_exclude` cannot say it."""
+    gold_answer: Callable[[SettingsT, Task], str | Sequence[str] | None] | None = None
+    """A perfect attempt, by which `env qualify` sees that it gets reward 1: what the policy would say in each
+    turn, word for word as `step` reads it (a tool call with its `<tool_call>` around it); a text alone is an
+    attempt of one turn. The task is one that these settings gave. It may look into the payload, needs no
+    state, and gives the same for the same task. None for a task without a known solution; the field itself
+    is None where the environment can solve none. Nothing that it gives ever reaches a policy."""
+    extra: str = ""
+    """The extra of its distribution that the environment cannot do without, such as `reasoning-gym` for
+    `pip install 'erl-pipeline[reasoning-gym]'`, so that `env list` can say that it is missing; empty for
+    none."""
+    built_files: BuiltFiles | None = None
+    """Files that are built once and that episodes are opened with, by `built_files.open` instead of `open`;
+    None where there are none."""
 
     @property
     def is_mixture(self) -> bool:

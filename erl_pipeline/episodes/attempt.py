@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from inspect import isawaitable
 from typing import TYPE_CHECKING
 
-from erl_pipeline.environments.messages import Message
+from erl_pipeline.environments.messages import Message, ToolSchema
 from erl_pipeline.environments.prompt_format import AttemptReport
 from erl_pipeline.episodes.context import EpisodeContext, Place
 from erl_pipeline.episodes.dialogue import Dialogue
@@ -86,7 +86,8 @@ class Attempt:
 async def play_attempt(context: EpisodeContext, place: Place, opening: Opening) -> Attempt:
     """Play the task once, from the beginning. What fails in the environment ends it, as data.
 
-    Raises `InputError` when the prompt of a first attempt fills the policy's context.
+    Raises `InputError` when the prompt of a first attempt fills the policy's context, or when the environment
+    offers tools that the policy's chat template does not show.
     """
     environment = context.environment
     dialogue = Dialogue(context.chat, (), context.limits.end_token_ids)
@@ -97,11 +98,13 @@ async def play_attempt(context: EpisodeContext, place: Place, opening: Opening) 
         observation = await environment.reset()
         instructions = environment.instructions()
         told = opening(instructions, observation)
+        tools = environment.tools()
+        _require_shown(context, tools)
         dialogue = Dialogue(
             context.chat,
             await told if isawaitable(told) else told,
             context.limits.end_token_ids,
-            environment.tools(),
+            tools,
         )
         reward, finish_reason = await _take_turns(context, place, dialogue, metrics)
         trace = environment.trace()
@@ -116,6 +119,15 @@ async def play_attempt(context: EpisodeContext, place: Place, opening: Opening) 
         finish_reason=finish_reason,
         metrics=metrics.of_attempt(),
     )
+
+
+def _require_shown(context: EpisodeContext, tools: Sequence[ToolSchema]) -> None:
+    if tools and not context.chat.shows(tools):
+        raise InputError(
+            f"the environment {context.identity.task.environment} offers tools, but the policy's chat "
+            "template does not show them; use a policy whose template does, or the environment's plain "
+            "protocol, such as environment.tool_format: plain of hotpotqa"
+        )
 
 
 async def _take_turns(

@@ -57,22 +57,34 @@ def read_sources(config: RunConfig) -> Sources:
 
     Raises InputError for a file or a checkpoint that cannot be read.
     """
-    environment = plugins("environments")[config.environment.type]
+    environment = environment_sources(config)
     method = plugins("methods")[config.method.type]
     trainer = plugins("trainers")[config.trainer.type]
-    paths = environment.value.files(config.environment).values()
     model = config.policy.model if isinstance(config.policy, PretrainedPolicyConfig) else None
-    return Sources(
+    return replace(
+        environment,
         code={
-            "environment": {each: package_fingerprint(each) for each in environment_packages(config)},
+            **environment.code,
             "method": {each: package_fingerprint(each) for each in method.packages},
             # The project's own trainer is guarded by the versions of the stages that train.
             "trainer": {each: package_fingerprint(each) for each in trainer.packages if not trainer.is_own},
         },
-        files={str(path): _sha256(path) for path in paths},
         weights=None if model is None else weights_digest(model),
         model=model or "",
         models={each: weights_digest(each) for each in _method_models(config)},
+    )
+
+
+def environment_sources(config: RunConfig) -> Sources:
+    """Look at the code and the files of the environment alone, for what follows from nothing else.
+
+    Raises InputError for a file that cannot be read.
+    """
+    environment = plugins("environments")[config.environment.type]
+    paths = environment.value.files(config.environment).values()
+    return Sources(
+        code={"environment": {each: package_fingerprint(each) for each in environment_packages(config)}},
+        files={str(path): _sha256(path) for path in paths},
     )
 
 
@@ -90,13 +102,15 @@ def unread_sources(config: RunConfig) -> Sources:
 
 
 def environment_packages(config: RunConfig) -> Sequence[str]:
-    """The packages whose code a configuration's environment is: those of a mixture and of its parts, and
-    those that their settings bring in."""
+    """The packages whose code a configuration's environment is: its own, those that its settings bring in, and
+    for a mixture those of its parts."""
     installed = plugins("environments")
     environment = installed[config.environment.type]
     parts = environment.value.parts(config.environment).values()
     of_parts = [
-        package for part in parts for package in installed[part.settings.type].packages_for(part.settings)
+        package
+        for part in parts
+        for package in installed[part.settings.type].packages_for(part.settings)
     ]
     return tuple(dict.fromkeys([*environment.packages_for(config.environment), *of_parts]))
 

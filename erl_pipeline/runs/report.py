@@ -7,6 +7,7 @@ from pathlib import Path
 from erl_pipeline.config.installed import plugins
 from erl_pipeline.runs.columns import method_columns
 from erl_pipeline.runs.config import run_config
+from erl_pipeline.runs.qualification import state_of_qualification, tasks_of_run
 from erl_pipeline.runs.state import completed_iterations
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import Run
@@ -24,9 +25,11 @@ def write_run_report(store: ArtifactStore, run: Run, output: Path) -> Path:
 
     config = run_config(run)
     method = plugins("methods")[config.method.type].value
+    tasks = tasks_of_run(store, run)
     description = RunDescription(
         columns=method_columns(config),
         roles=method.roles(config.method),
         done=completed_iterations(config, run.stages()),
+        environment="" if tasks is None else state_of_qualification(store, tasks)[1],
     )
     return write_report(store, run, description, output)

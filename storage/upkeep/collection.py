@@ -1,6 +1,7 @@
 """Garbage collection: removes what no run reaches, and what killed processes have left behind.
 
 An artifact is reached when a line of a run's ledger names it, or when it is an input of one that is reached.
+Qualifications stay: they are about an environment, which any run may use, and are small.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.pruned import PRUNED
+from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
 from storage.errors import DamagedArtifact, StoreError
 from storage.filesystem import StoreRoot, list_names, open_root, store_errors
@@ -30,6 +32,8 @@ from storage.upkeep.leftovers import (
     stray_files,
     without_manifest,
 )
+
+_KEPT: tuple[ArtifactKind, ...] = ("qualification",)
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ def plan_collection(store_uri: str, minimum_age: timedelta) -> CollectionPlan:
             leftovers += stray_files(root, root.join("artifacts", stage, artifact_id), stray, manifest)
         if manifest is not None and PRUNED in files:
             leftovers += pruned_yet_there(root, store, manifest, files)
-        if manifest is None or artifact_id in reached:
+        if manifest is None or artifact_id in reached or manifest.kind in _KEPT:
             continue
         if manifest.finished_at < before:
             unreached[artifact_id] = manifest

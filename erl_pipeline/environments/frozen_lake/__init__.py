@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from erl_pipeline.environments.frozen_lake import environment, tasks
+from erl_pipeline.environments.frozen_lake.gold import gold_answer
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.frozen_lake.streams import STREAMS
 from erl_pipeline.environments.frozen_lake.tiny.extractor import experience_format, tiny_extractor
@@ -42,4 +43,5 @@ ENVIRONMENT = EnvironmentPlugin(
     tiny_extractor=tiny_extractor,
     streams=STREAMS,
     difficulty=tasks.difficulty,
+    gold_answer=gold_answer,
 )

@@ -35,6 +35,7 @@ from erl_pipeline.policies.checkpoints import (
     weights_settings,
 )
 from erl_pipeline.stages.rollouts.counts import count_rollouts, success_rates
+from erl_pipeline.stages.tasks.build_environment_files import with_built_files
 from erl_pipeline.stages.tasks.prepare_tasks import environment_identity
 
 if TYPE_CHECKING:
@@ -135,6 +136,7 @@ def play_episodes(
     parts = checkpoint_parts(call.inputs)
     policy = call.resources.keep("policies", LoadedPolicies).get(parts, settings.weights)
     environment = plugins("environments")[settings.environment.type].value
+    environment = with_built_files(environment, call.inputs.get(TASKS), call.resources)
     method = plugins("methods")[settings.episode.type].value
     by_role = method.role_limits(settings.episode, settings.sampling) if own is None else own.by_role
     if temperature is not None and own is None:

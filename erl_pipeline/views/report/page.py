@@ -65,12 +65,13 @@ class EpisodeGroup:
 
 @dataclass(frozen=True)
 class RunDescription:
-    """What a report says of a run beside its artifacts: the columns and roles of its method, and how many
-    iterations are complete."""
+    """What a report says of a run beside its artifacts: the columns and roles of its method, how many
+    iterations are complete, and a sentence about its environment, such as whether it is qualified."""
 
     columns: Sequence[Column]
     roles: Sequence[str]
     done: int
+    environment: str = ""
 
 
 def write_report(store: ArtifactStore, run: Run, description: RunDescription, output: Path) -> Path:
@@ -107,6 +108,7 @@ def render_report(store: ArtifactStore, run: Run, description: RunDescription) -
     return templates.get_template("report.html.j2").render(
         name=run.name,
         summary=summary_line(run.config, history, description.done),
+        environment=description.environment,
         result=held_out_result(learning_curve(history), _change(store, held_out_evaluations(history))),
         opening_figure=_figure(held_out[0]) if held_out else None,
         tiles=tiles(history, columns),

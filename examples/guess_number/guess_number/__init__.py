@@ -21,4 +21,5 @@ ENVIRONMENT = EnvironmentPlugin(
     prompts=_prompts,
     tiny=tiny.tiny_parts,
     tiny_needs="format: compact",
+    gold_answer=environment.gold_answer,
 )

@@ -27,8 +27,8 @@ class CompactTexts:
         return f"{game.low} {game.high}"
 
     def read(self, text: str) -> int | None:
-        """The number, when it is all that the text holds."""
-        return int(text) if text.isascii() and text.isdigit() else None
+        """The number, when it is all that the text holds; one of more digits than any task has is none."""
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
     def answer(self, game: Game, guess: Guess) -> str:
         return guess.answer

@@ -72,6 +72,12 @@ def reward(guess: Guess) -> float:
     return 1.0 if guess.answer == "found" else 0.0
 
 
+def gold_answer(settings: GuessNumberConfig, task: Task) -> str:
+    """A perfect attempt: the right number at once."""
+    number = task.payload["number"]
+    return str(number) if settings.format == "compact" else f"[{number}]"
+
+
 def open_guess_number(settings: GuessNumberConfig, task: Task) -> GuessNumber:
     """The environment of a task."""
     return GuessNumber(settings, task)

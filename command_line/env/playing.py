@@ -1,0 +1,156 @@
+"""`erl-pipeline env play`: a person attempts a task in the terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from command_line.options import ConfigFile, Settings
+from command_line.output import counted, print_line
+
+if TYPE_CHECKING:
+    from erl_pipeline.config.run import RunConfig
+    from erl_pipeline.environments.interface import Task
+    from erl_pipeline.environments.messages import Message, ToolSchema
+    from erl_pipeline.episodes.by_hand import HandPlayed
+
+Split = Annotated[
+    Literal["training", "held_out", "test"],
+    typer.Option("--split", help="Take a task of this split, by the seed."),
+]
+TaskId = Annotated[str | None, typer.Option("--task", metavar="ID", help="The task with this id instead.")]
+Seed = Annotated[
+    int | None,
+    typer.Option("--seed", min=0, help="The run's seed, by which a task is chosen too; default: the file's."),
+]
+
+_SEVERAL_LINES = '"""'
+_CALL = "/call "
+_HOW = (
+    f"One line is one turn. {_SEVERAL_LINES} begins and ends a turn of several lines. "
+    "Ctrl-D or Ctrl-C leaves the attempt."
+)
+_HOW_TO_CALL = 'Call a tool with /call NAME {"argument": ...}, or write the <tool_call> yourself.'
+
+
+def play(
+    config: ConfigFile,
+    task: TaskId = None,
+    split: Split = "held_out",
+    seed: Seed = None,
+    settings: Settings = None,
+) -> None:
+    """Attempt a task as the policy does: the same prompt and messages, then the same feedback and reward.
+
+    Turns are read from standard input.
+    """
+    from erl_pipeline.config.installed import plugins
+    from erl_pipeline.config.load import load_config
+    from erl_pipeline.episodes.by_hand import HandPlayed
+    from erl_pipeline.episodes.guarded_environment import EnvironmentFailure
+
+    resolved = load_config(config, settings or [], {} if seed is None else {"--seed": ("seed", seed)})
+    chosen = _chosen(resolved, split, task)
+    print_line(f"Task {chosen.task_id} ({chosen.task_type})")
+    plugin = plugins("environments")[resolved.environment.type].value
+    attempt = HandPlayed(plugin, resolved.environment, chosen, resolved.rollouts.step_seconds)
+    with asyncio.Runner() as runner:
+        try:
+            _take_turns(runner, attempt, resolved.rollouts.success_threshold)
+        except EnvironmentFailure as failure:
+            where = f" ({failure.place})" if failure.place else ""
+            print_line(f"\nThe environment failed: {failure}{where}")
+            print_line("A policy's episode would end here, with attempt reward 0.")
+            raise typer.Exit(1) from None
+        except KeyboardInterrupt:
+            print_line("\nThe attempt was left; it has no feedback.")
+            raise typer.Exit(130) from None
+        finally:
+            runner.run(attempt.close())
+
+
+def _take_turns(runner: asyncio.Runner, attempt: HandPlayed, threshold: float) -> None:
+    """The attempt from its prompt to its feedback, or to the end of the input."""
+    opened = runner.run(attempt.begin())
+    _print_messages(opened.messages)
+    _print_tools(opened.tools)
+    print_line(f"\n({_HOW}{f' {_HOW_TO_CALL}' if opened.tools else ''})")
+    turns = 0
+    while (text := _read_turn()) is not None:
+        turns += 1
+        transition = runner.run(attempt.say(text))
+        _print_messages(transition.messages)
+        if transition.reward and not transition.done:
+            print_line(f"(reward {transition.reward:g})")
+        if transition.done:
+            print_line(f"\n[feedback]\n{runner.run(attempt.feedback())}")
+            outcome = "success" if attempt.reward >= threshold else "no success"
+            print_line(f"\nReward {attempt.reward:g}: {outcome}, after {counted(turns, 'turn')}.")
+            return
+    print_line(f"\nThe attempt was left after {counted(turns, 'turn')}; it has no feedback.")
+
+
+def _chosen(config: RunConfig, split: str, task_id: str | None) -> Task:
+    """The task with an id, or one of the split by the seed. Raises InputError where there is none."""
+    import random
+
+    from erl_pipeline.config.installed import plugins
+    from storage.errors import InputError
+
+    plugin = plugins("environments")[config.environment.type].value
+    settings, seed = config.environment, config.seed
+    splits = {
+        "training": lambda: plugin.training_tasks(settings, seed),
+        "held_out": lambda: plugin.held_out_tasks(settings, seed, config.evaluation.tasks),
+        "test": lambda: plugin.test_tasks(settings, seed),
+    }
+    if task_id is None:
+        tasks: Sequence[Task] = splits[split]()
+        if not tasks:
+            needs = f"; it needs {plugin.test_needs}" if split == "test" and plugin.test_needs else ""
+            raise InputError(f"--split {split}: there is no such task with these settings{needs}")
+        return random.Random(f"play/{seed}").choice(list(tasks))
+    for make in splits.values():
+        for each in make():
+            if each.task_id == task_id:
+                return each
+    raise InputError(f"--task {task_id}: no training, held-out or test task has this id")
+
+
+def _read_turn() -> str | None:
+    """One turn from standard input; None at its end."""
+    if sys.stdin.isatty():
+        sys.stdout.write("\n> ")
+    sys.stdout.flush()
+    line = sys.stdin.readline()
+    if not line:
+        return None
+    text = line.removesuffix("\n")
+    if text.strip() == _SEVERAL_LINES:
+        lines: list[str] = []
+        while (line := sys.stdin.readline()) and line.strip() != _SEVERAL_LINES:
+            lines.append(line)
+        return "".join(lines).removesuffix("\n")
+    if text.startswith(_CALL):
+        name, _, arguments = text.removeprefix(_CALL).strip().partition(" ")
+        return f'<tool_call>{{"name": "{name}", "arguments": {arguments.strip() or "{}"}}}</tool_call>'
+    return text
+
+
+def _print_messages(messages: Sequence[Message]) -> None:
+    for message in messages:
+        name = f" {message['name']}" if "name" in message else ""
+        print_line(f"\n[{message['role']}{name}]\n{message['content']}")
+
+
+def _print_tools(tools: Sequence[ToolSchema]) -> None:
+    import json
+
+    for tool in tools:
+        function = tool["function"]
+        print_line(f"\n[tool {function['name']}] {function.get('description', '')}")
+        print_line(json.dumps(function.get("parameters", {}), ensure_ascii=False))

@@ -1,0 +1,193 @@
+"""`erl-pipeline env show`: one environment's settings, abilities and, of a configuration, its tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from command_line.options import Json, Settings
+from command_line.output import counted, print_json, print_line
+
+if TYPE_CHECKING:
+    from erl_pipeline.config.installed import Plugin
+    from erl_pipeline.config.run import RunConfig
+
+Given = Annotated[
+    str, typer.Argument(metavar="TYPE|CONFIG", help="Type of an environment, or a configuration with one.")
+]
+
+
+def show(given: Given, settings: Settings = None, json: Json = False) -> None:
+    """Show an environment: its settings, and whether it has tools, a tiny form, streams and test tasks.
+
+    With a configuration also how many tasks there are, and how one begins.
+    """
+    from erl_pipeline.config.installed import plugins
+    from storage.errors import InputError
+
+    known = plugins("environments")
+    config = None
+    if given in known.found:
+        if settings:
+            raise InputError("--set changes a configuration: give one instead of a type")
+        plugin = known[given]
+    elif any(each.type == given for each in known.broken):
+        plugin = known[given]
+    else:
+        config = _configuration(given, settings or [], list(known.found))
+        plugin = known[config.environment.type]
+    shown = {**_about(plugin), **_abilities(plugin, config)}
+    if config is not None:
+        shown["tasks"] = _tasks(plugin, config)
+    if json:
+        print_json(shown)
+        return
+    _print(shown)
+
+
+def _configuration(given: str, settings: list[str], types: list[str]) -> RunConfig:
+    from pathlib import Path
+
+    from erl_pipeline.config.load import load_config
+    from storage.errors import InputError
+
+    if not Path(given).exists() and not given.endswith((".yaml", ".yml")):
+        raise InputError(
+            f"{given} is neither a type of environment nor a configuration file; there are {', '.join(types)}"
+        )
+    return load_config(Path(given), settings)
+
+
+def _about(plugin: Plugin) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from erl_pipeline.config.described import describe_settings
+    from erl_pipeline.config.extras import missing_of_extra
+
+    return {
+        "type": plugin.type,
+        "distribution": plugin.distribution,
+        "version": plugin.version,
+        "about": " ".join((plugin.settings.__doc__ or "").split()),
+        "missing": missing_of_extra(plugin.distribution, plugin.value.extra),
+        "settings": [asdict(each) for each in describe_settings(plugin.settings) if each.key != "type"],
+    }
+
+
+def _abilities(plugin: Plugin, config: RunConfig | None) -> dict[str, Any]:
+    """What the environment can do with the settings of a configuration, or with its defaults; None: it
+    cannot be said without a configuration."""
+    from pydantic import ValidationError
+
+    value = plugin.value
+    found: dict[str, Any] = {
+        "timing": value.timing,
+        "gold_answers": value.gold_answer is not None,
+        "task_files": value.tasks_from_file is not None,
+        "tools": None,
+        "tiny": None,
+        "streams": None,
+        "test_tasks": None,
+        "test_needs": value.test_needs,
+        "tiny_needs": value.tiny_needs,
+    }
+    try:
+        settings = (
+            plugin.settings.model_validate({"type": plugin.type}) if config is None else config.environment
+        )
+    except ValidationError:
+        return found
+    found["tiny"] = value.tiny(settings) is not None
+    found["streams"] = [] if value.streams is None else list(value.streams.realms(settings))
+    if config is not None:
+        found["test_tasks"] = len(value.test_tasks(settings, config.seed))
+        found["tools"] = [tool["function"]["name"] for tool in _first(plugin, config)[1]]
+    return found
+
+
+def _tasks(plugin: Plugin, config: RunConfig) -> dict[str, Any]:
+    settings, seed = config.environment, config.seed
+    prompt, _, task_id = _first(plugin, config)
+    return {
+        "training": len(plugin.value.training_tasks(settings, seed)),
+        "held_out": len(plugin.value.held_out_tasks(settings, seed, config.evaluation.tasks)),
+        "test": len(plugin.value.test_tasks(settings, seed)),
+        "first": {"task_id": task_id, "messages": prompt},
+    }
+
+
+def _first(plugin: Plugin, config: RunConfig) -> tuple[list[Any], list[Any], str]:
+    """The prompt of the first held-out task as messages, its tools, and its id."""
+    from erl_pipeline.episodes.by_hand import HandPlayed
+    from storage.errors import InputError
+
+    tasks = plugin.value.held_out_tasks(config.environment, config.seed, 1)
+    if not tasks:
+        raise InputError(f"environment {plugin.type} gives no held-out task with these settings")
+
+    async def begin() -> tuple[list[Any], list[Any], str]:
+        attempt = HandPlayed(plugin.value, config.environment, tasks[0], config.rollouts.step_seconds)
+        try:
+            opened = await attempt.begin()
+        finally:
+            await attempt.close()
+        return [dict(each) for each in opened.messages], list(opened.tools), tasks[0].task_id
+
+    return asyncio.run(begin())
+
+
+def _print(shown: dict[str, Any]) -> None:
+    print_line(f"{shown['type']} ({shown['distribution']} {shown['version']})")
+    print_line(shown["about"])
+    if shown["missing"]:
+        print_line(f"Missing: {', '.join(shown['missing'])}")
+    print_line("\nSettings")
+    for each in shown["settings"]:
+        default = "required" if each["required"] else f"default {_plain(each['default'])}"
+        print_line(f"  {each['key']}: {each['type']} ({default})")
+        if each["text"]:
+            print_line(f"      {each['text']}")
+    print_line("\nWhat it has")
+    for name, words in _words(shown):
+        print_line(f"  {name + ':':<14}{words}")
+    if "tasks" in shown:
+        tasks = shown["tasks"]
+        numbers = ", ".join(f"{tasks[split]:,} {words}" for split, words in _SPLITS)
+        print_line(f"\nTasks: {numbers}")
+        print_line(f"How task {tasks['first']['task_id']} begins, as the policy sees it:")
+        for message in tasks["first"]["messages"]:
+            print_line(f"\n[{message['role']}]\n{message['content']}")
+
+
+_SPLITS = (("training", "training"), ("held_out", "held-out"), ("test", "test"))
+
+
+def _words(shown: dict[str, Any]) -> list[tuple[str, str]]:
+    unknown = "depends on the settings: give a configuration"
+    tools, streams, test = shown["tools"], shown["streams"], shown["test_tasks"]
+    tiny = unknown if shown["tiny"] is None else "yes" if shown["tiny"] else "not with these settings"
+    none = f"none; they need {shown['test_needs']}" if shown["test_needs"] else "none"
+    return [
+        ("tools", unknown if tools is None else ", ".join(tools) or "none"),
+        ("tiny form", f"{tiny}{f'; it needs {needs}' if (needs := shown['tiny_needs']) else ''}"),
+        (
+            "streams",
+            unknown
+            if streams is None
+            else counted(len(streams), "held-out realm")
+            if streams
+            else "none with these settings",
+        ),
+        ("test tasks", unknown if test is None else f"{test:,}" if test else none),
+        ("task files", "yes" if shown["task_files"] else "no"),
+        ("gold answers", "yes" if shown["gold_answers"] else "no"),
+        ("timing", shown["timing"]),
+    ]
+
+
+def _plain(value: Any) -> str:
+    import json
+
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,72 @@
+"""Settings as a person reads them: keys, types, defaults and what their docstrings say."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from erl_pipeline.config.base import Settings
+
+
+@dataclass(frozen=True)
+class DescribedSetting:
+    """One setting. `default` is JSON, and `required` says that there is none."""
+
+    key: str
+    type: str
+    default: Any
+    required: bool
+    text: str
+
+
+def describe_settings(model: type[Settings], prefix: str = "") -> Iterator[DescribedSetting]:
+    """Every setting of a model, in its order; those of a group follow it under dotted keys."""
+    for name, field in model.model_fields.items():
+        key = f"{prefix}{name}"
+        text = " ".join((field.description or "").split())
+        yield DescribedSetting(key, _type(field.annotation), _default(field), field.is_required(), text)
+        group = _group(field.annotation)
+        if group is not None:
+            yield from describe_settings(group, f"{key}.")
+
+
+def _default(field: FieldInfo) -> Any:
+    value = field.get_default(call_default_factory=True, validated_data={})
+    if value is PydanticUndefined:
+        return None
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _group(annotation: Any) -> type[Settings] | None:
+    """The settings behind a type, also where they may be null."""
+    members = [each for each in get_args(annotation) if each is not type(None)] or [annotation]
+    only = members[0] if len(members) == 1 else None
+    return only if isinstance(only, type) and issubclass(only, Settings) else None
+
+
+def _type(annotation: Any) -> str:
+    """A type in few words, as a configuration writes its values."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return " | ".join(map(str, arguments))
+    if origin in (Union, types.UnionType):
+        return " | ".join(map(_type, arguments))
+    if origin in (tuple, list):
+        inner = [_type(each) for each in arguments if each is not Ellipsis]
+        return f"[{', '.join(inner)}{', ...' if origin is list or Ellipsis in arguments else ''}]"
+    if origin is dict:
+        return f"{{{_type(arguments[0])}: {_type(arguments[1])}}}"
+    if annotation is type(None):
+        return "null"
+    if isinstance(annotation, type) and issubclass(annotation, Settings):
+        return "settings"
+    names: dict[Any, str] = {str: "text", int: "whole number", float: "number", bool: "true | false"}
+    return names.get(annotation, getattr(annotation, "__name__", str(annotation)))

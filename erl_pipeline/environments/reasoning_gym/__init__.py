@@ -1,0 +1,17 @@
+"""The tasks of reasoning-gym: generated questions, each with a scorer of its own."""
+
+from __future__ import annotations
+
+from erl_pipeline.environments.interface import EnvironmentPlugin
+from erl_pipeline.environments.reasoning_gym import environment, tasks
+from erl_pipeline.environments.reasoning_gym.settings import ReasoningGymConfig
+
+ENVIRONMENT = EnvironmentPlugin(
+    settings=ReasoningGymConfig,
+    training_tasks=tasks.training_tasks,
+    held_out_tasks=tasks.held_out_tasks,
+    open=environment.open_reasoning_gym,
+    test_tasks=tasks.test_tasks,
+    test_needs="test_tasks: 256",
+    task_key=tasks.question_key,
+)

@@ -1,0 +1,169 @@
+"""Answers that are numbers or are made of numbers."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping
+from fractions import Fraction
+from math import gcd as greatest_common_divisor
+from math import prod
+from typing import Any
+
+from erl_pipeline.environments.reasoning_gym.checkers.reading import (
+    listed,
+    missing_and_foreign,
+    whole_number,
+)
+
+_OPERATORS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+_LONGEST_EXPRESSION = 200
+_LARGEST_FACTOR = 10**9
+
+
+def countdown(metadata: Mapping[str, Any], answer: str) -> Iterator[str]:
+    """The value of the expression, and the numbers that it uses."""
+    value = _value(answer)
+    if value is None:
+        yield "The answer should be an expression of numbers with + - * / and parentheses, and nothing else."
+        return
+    missing, foreign = missing_and_foreign(
+        metadata["numbers"], [int(each) for each in re.findall(r"\d+", answer)]
+    )
+    if missing:
+        yield f"The expression does not use {listed(missing)}."
+    if foreign:
+        yield f"The expression uses a number too often, or one that was not given: {listed(foreign)}."
+    if value != metadata["target"]:
+        shown = str(value) if value.denominator == 1 else f"{float(value):.3f}"
+        yield f"The expression has the value {shown} instead of {metadata['target']}."
+
+
+def cryptarithm(metadata: Mapping[str, Any], answer: str) -> Iterator[str]:
+    """One digit for each letter, and the sum."""
+    digits: dict[str, int] = {}
+    for pair in answer.split(","):
+        match = re.fullmatch(r"\s*([A-Z])\s*=\s*([0-9])\s*", pair)
+        if match is None:
+            yield "The answer should be a list such as A=1,B=2, with one digit for each letter."
+            return
+        digits[match.group(1)] = int(match.group(2))
+    missing = sorted(set(metadata["letters"]) - set(digits))
+    if missing:
+        yield f"These letters have no digit: {listed(missing)}."
+        return
+    used = [digits[letter] for letter in sorted(metadata["letters"])]
+    repeated = sorted({digit for digit in used if used.count(digit) > 1})
+    if repeated:
+        yield f"More than one letter has the digit {listed(repeated)}."
+    words, result = metadata["words_letters"], metadata["result_letters"]
+    if not metadata["allow_leading_zero"]:
+        for word in (*words, result):
+            if digits[word[0]] == 0:
+                yield f"{word} begins with 0."
+    values = [_word_value(word, digits) for word in words]
+    if sum(values) != _word_value(result, digits):
+        added = " + ".join(map(str, values))
+        yield f"With these digits {added} is {sum(values)}, but {result} is {_word_value(result, digits)}."
+
+
+def prime_factorization(metadata: Mapping[str, Any], answer: str) -> Iterator[str]:
+    """The product of the factors, and whether they are prime."""
+    factors = [whole_number(part) for part in re.split("[×x*]", answer)]
+    known = [factor for factor in factors if factor is not None]
+    if len(known) < len(factors) or len(known) > 64:
+        yield "The answer should be whole numbers with × between them."
+        return
+    if prod(known) != metadata["number"]:
+        yield f"The product of the factors is {prod(known)} instead of {metadata['number']}."
+    composite = [factor for factor in known if factor <= _LARGEST_FACTOR and not _is_prime(factor)]
+    if composite:
+        yield f"Not prime: {listed(composite)}."
+
+
+def gcd(metadata: Mapping[str, Any], answer: str) -> Iterator[str]:
+    """Whether the answer divides all numbers."""
+    divisor = whole_number(answer)
+    if divisor is None or divisor < 1:
+        return
+    for number in metadata["numbers"]:
+        if number % divisor:
+            yield f"{divisor} does not divide {number}."
+
+
+def lcm(metadata: Mapping[str, Any], answer: str) -> Iterator[str]:
+    """Whether the answer is a multiple of all numbers."""
+    multiple = whole_number(answer)
+    if multiple is None or multiple < 1:
+        return
+    for number in metadata["numbers"]:
+        if multiple % number:
+            yield f"{multiple} is no multiple of {number}."
+
+
+def fraction_simplification(metadata: Mapping[str, Any], answer: str) -> Iterator[str]:
+    """Whether the fraction has the value of the one that was given, and can be simplified further."""
+    match = re.search(r"\{\s*(\d{1,12})\s*\}\s*\{\s*(\d{1,12})\s*\}|(\d{1,12})\s*/\s*(\d{1,12})", answer)
+    numbers = [int(each) for each in match.groups() if each is not None] if match is not None else []
+    if not numbers or numbers[1] == 0:
+        yield "The answer should be a fraction."
+        return
+    top, bottom = numbers
+    given = metadata["numerator"], metadata["denominator"]
+    if Fraction(top, bottom) != Fraction(*given):
+        yield f"{top}/{bottom} does not have the value of {given[0]}/{given[1]}."
+    if greatest_common_divisor(top, bottom) > 1:
+        yield f"{top}/{bottom} can still be simplified."
+
+
+def base_conversion(metadata: Mapping[str, Any], answer: str) -> Iterator[str]:
+    """Whether all digits exist in the base that is asked for."""
+    base: int = metadata["target_base"]
+    digits = "0123456789abcdefghijklmnopqrstuvwxyz"[:base]
+    foreign = sorted({sign for sign in answer.lower() if sign not in digits})
+    if foreign:
+        yield f"Base {base} has no {listed(map(repr, foreign))}."
+
+
+def _value(expression: str) -> Fraction | None:
+    """The value of an expression of whole numbers; None for any other text."""
+    if len(expression) > _LONGEST_EXPRESSION or not re.fullmatch(r"[0-9+\-*/()\s]+", expression):
+        return None
+    try:
+        return _value_of(ast.parse(" ".join(expression.split()), mode="eval").body)
+    except (SyntaxError, ValueError, ZeroDivisionError, MemoryError, RecursionError):
+        return None
+
+
+def _value_of(node: ast.expr) -> Fraction:
+    """Raises `ValueError` for all but sums, differences, products and quotients of whole numbers."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return Fraction(node.value)
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        return _OPERATORS[type(node.op)](_value_of(node.left), _value_of(node.right))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_value_of(node.operand)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.UAdd):
+        return _value_of(node.operand)
+    raise ValueError("not arithmetic")
+
+
+def _word_value(word: str, digits: Mapping[str, int]) -> int:
+    return int("".join(str(digits[letter]) for letter in word))
+
+
+def _is_prime(number: int) -> bool:
+    if number < 2:
+        return False
+    divisor = 2
+    while divisor * divisor <= number:
+        if number % divisor == 0:
+            return False
+        divisor += 1
+    return True

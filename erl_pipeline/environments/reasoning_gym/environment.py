@@ -1,0 +1,65 @@
+"""A stored question as an environment: one turn, and its score."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from erl_pipeline.environments.interface import Observation, Task, Transition
+from erl_pipeline.environments.messages import AssistantTurn, ToolSchema
+from erl_pipeline.environments.reasoning_gym.answers import FORMS, find_answer
+from erl_pipeline.environments.reasoning_gym.feedback import Attempt, say
+from erl_pipeline.environments.reasoning_gym.scoring import Score, score
+from erl_pipeline.environments.reasoning_gym.settings import ReasoningGymConfig
+
+
+class ReasoningGymEnvironment:
+    """The attempts of one episode. The question and its scoring come from the stored entry alone."""
+
+    tools: Sequence[ToolSchema] = ()
+
+    def __init__(self, settings: ReasoningGymConfig, task: Task) -> None:
+        self._settings = settings
+        self._dataset: str = task.payload["dataset"]
+        self._config: Mapping[str, Any] = task.payload["config"]
+        self._entry: Mapping[str, Any] = task.payload["entry"]
+        self._text = ""
+        self._attempt: Attempt | None = None
+
+    @property
+    def instructions(self) -> str:
+        return self._settings.instructions
+
+    async def reset(self) -> Observation:
+        self._text, self._attempt = "", None
+        return f"{self._entry['question'].strip()}\n{FORMS[self._settings.answer_format].asked}"
+
+    async def step(self, turn: AssistantTurn) -> Transition:
+        answer = find_answer(self._settings.answer_format, turn.text)
+        found = Score(0.0) if answer is None else score(self._dataset, self._config, self._entry, answer)
+        self._text, self._attempt = turn.text, Attempt(answer, found)
+        return Transition(
+            messages=[],
+            reward=found.value if self._settings.reward == "score" else float(found.right),
+            done=True,
+            metrics={
+                "score": found.value,
+                "answers_found": float(answer is not None),
+                "unscored_answers": float(found.problem is not None),
+            },
+        )
+
+    async def feedback(self) -> str:
+        assert self._attempt is not None
+        return say(self._dataset, self._entry, self._settings.answer_format, self._attempt)
+
+    def trace(self) -> str:
+        return f"Question: {self._entry['question'].strip()}\nAnswer: {self._text.strip()}"
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+def open_reasoning_gym(settings: ReasoningGymConfig, task: Task) -> ReasoningGymEnvironment:
+    """The environment of a task made by `tasks.training_tasks` and its like."""
+    return ReasoningGymEnvironment(settings, task)

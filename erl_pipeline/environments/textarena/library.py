@@ -1,0 +1,139 @@
+"""A game of the library, made repeatable.
+
+The games draw from the global random generator, also while they are played. Each game here has a state of
+that generator of its own, which is put in place for its calls, under a lock: neither other games nor other
+threads change what it draws.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import io
+import json
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from storage.errors import ConfigError
+
+VERSION = "0.7.4"
+"""The list of games that qualify holds for this version."""
+
+LONGEST_MOVE = 1_000
+
+_INSTALL = "pip install 'erl-pipeline[textarena]'"
+_LOCK = threading.Lock()
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Said:
+    """What the game said: its rules, which it tells once, and all else."""
+
+    rules: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a game ended. `score` is the game's own; `refusal`: what was wrong with the move that ended it."""
+
+    score: float
+    refusal: str | None
+
+
+class Game:
+    """One game for one player. Raises `ConfigError` where the package is missing or another version."""
+
+    def __init__(self, name: str) -> None:
+        require_library()
+        self._random: Any = None
+        self._env = self._call(lambda: _make(name))
+
+    def begin(self, seed: int) -> Said:
+        """Begin anew; equal seeds give equal games."""
+        with _LOCK:
+            held = random.getstate()
+            random.seed(seed)
+            self._random = random.getstate()
+            random.setstate(held)
+        self._call(lambda: self._env.reset(num_players=1, seed=seed))
+        return self._said()
+
+    def move(self, text: str) -> tuple[Said, bool]:
+        """Make a move; what the game says to it, and whether the game is over.
+
+        Of a longer text the game is given the last `LONGEST_MOVE` characters: some fail at huge numbers.
+        """
+        done, _ = self._call(lambda: self._env.step(text[-LONGEST_MOVE:]))
+        return self._said(), bool(done)
+
+    def ending(self) -> Ending:
+        """How the game ended, once it is over."""
+        rewards, info = self._env.close()
+        told = info[0]
+        return Ending(float(rewards[0]), str(told["reason"]) if told["invalid_move"] else None)
+
+    def state_digest(self) -> str:
+        """A digest of all that the game holds, the same in every process."""
+        state = json.dumps(_plain(vars(self._env.env if hasattr(self._env, "env") else self._env)))
+        return hashlib.sha256(state.encode()).hexdigest()[:16]
+
+    def _said(self) -> Said:
+        _, observed = self._env.get_observation()
+        rules = [text for _, text, kind in observed if kind.name == "PROMPT"]
+        others = [text for _, text, kind in observed if kind.name not in ("PROMPT", "PLAYER_ACTION")]
+        return Said("\n".join(rules).strip(), "\n".join(others).strip())
+
+    def _call(self, function: Callable[[], Result]) -> Result:
+        with _LOCK, self._own_random(), redirect_stdout(io.StringIO()):  # Some games print.
+            return function()
+
+    @contextmanager
+    def _own_random(self) -> Iterator[None]:
+        held = random.getstate()
+        if self._random is not None:
+            random.setstate(self._random)
+        try:
+            yield
+        finally:
+            self._random = random.getstate()
+            random.setstate(held)
+
+
+def require_library() -> None:
+    """Raise `ConfigError` where the package is missing, or is of another version."""
+    try:
+        version = importlib.metadata.version("textarena")
+    except importlib.metadata.PackageNotFoundError as error:
+        raise ConfigError(f"environment: textarena is not installed: {_INSTALL}") from error
+    if version != VERSION:
+        raise ConfigError(
+            f"environment: textarena {version} is installed, but which of its games can be trained on is "
+            f"known for {VERSION}: {_INSTALL}"
+        )
+
+
+def _make(name: str) -> Any:
+    import textarena
+
+    return textarena.make(f"{name}-raw")
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON that is the same wherever it is made: sets sorted, objects by what they hold."""
+    if isinstance(value, (str, int, float, bool, type(None))):
+        return value
+    if isinstance(value, dict):
+        return sorted([json.dumps(_plain(key)), _plain(each)] for key, each in value.items())
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(json.dumps(_plain(each)) for each in value)
+    name = type(value).__qualname__
+    return [name, _plain(vars(value))] if hasattr(value, "__dict__") and not callable(value) else name

@@ -1,0 +1,62 @@
+"""One attempt whose turns somebody else makes, such as a person: without a model and its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from erl_pipeline.config.base import Settings
+from erl_pipeline.environments.interface import EnvironmentPlugin, Task, Transition
+from erl_pipeline.environments.messages import AssistantTurn, Message, ToolSchema
+from erl_pipeline.environments.tool_calls import read_turn
+from erl_pipeline.episodes.guarded_environment import GuardedEnvironment
+from erl_pipeline.episodes.plain_prompts import PlainPrompts
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The prompt of a first attempt, and the tools that its policy may call."""
+
+    messages: Sequence[Message]
+    tools: Sequence[ToolSchema]
+
+
+class HandPlayed:
+    """An attempt as a policy has it: the same prompt, messages, reward, feedback and deadlines.
+
+    Every method but `close` raises `EnvironmentFailure` where the environment fails.
+    """
+
+    def __init__(
+        self, plugin: EnvironmentPlugin[Any], settings: Settings, task: Task, step_seconds: float
+    ) -> None:
+        self._prompts = plugin.prompts(settings) or PlainPrompts()
+        self._environment = GuardedEnvironment(partial(plugin.open, settings, task), step_seconds)
+        self._has_tools = False
+        self._turns = 0
+        self.reward = 0.0
+
+    async def begin(self) -> Opened:
+        """Begin the attempt."""
+        observation = await self._environment.reset()
+        tools = self._environment.tools()
+        self._has_tools = bool(tools)
+        return Opened(self._prompts.attempt(self._environment.instructions(), observation, []), tools)
+
+    async def say(self, text: str) -> Transition:
+        """One turn; its reward is added to `reward`."""
+        turn = read_turn(text, self._turns) if self._has_tools else AssistantTurn(text)
+        self._turns += 1
+        transition = await self._environment.step(turn)
+        self.reward += transition.reward
+        return transition
+
+    async def feedback(self) -> str:
+        """What the environment says of the attempt, which is over."""
+        return await self._environment.feedback()
+
+    async def close(self) -> None:
+        """Leave the environment."""
+        await self._environment.close()

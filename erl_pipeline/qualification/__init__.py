@@ -1,0 +1,1 @@
+"""Examining an environment before a policy is trained on it."""

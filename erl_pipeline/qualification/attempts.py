@@ -1,0 +1,145 @@
+"""Attempts at an environment under examination, with turns that are known before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import repeat
+
+from erl_pipeline.qualification.examinee import Examinee, Gone
+from erl_pipeline.qualification.hostile_answers import HostileAnswer
+from erl_pipeline.qualification.leaks import Later
+from erl_pipeline.qualification.served_environment import Failure, Opening, Place
+
+MOST_TURNS = 64
+"""An attempt that is not over by then is left; in a rollout the policy's context would end it."""
+WRONG_ANSWERS = ("xyz", "[xyz]", "<answer>xyz</answer>", "\\boxed{xyz}", "I do not know.", "xyz 917468203")
+
+_SHOWN = 60
+
+
+@dataclass
+class Seen:
+    """What attempts have shown, whatever they were made for; problems are counter-examples, with the task.
+
+    `told` maps a task to what the environment said after its prompt.
+    """
+
+    finished: int = 0
+    calls: int = 0
+    seconds: float = 0.0
+    slowest: float = 0.0
+    told: dict[Place, list[Later]] = field(default_factory=dict)
+    feedback_problem: str | None = None
+    late_problem: str | None = None
+
+    def called(self, seconds: float) -> None:
+        """A call returned in time."""
+        self.calls += 1
+        self.seconds += seconds
+        self.slowest = max(self.slowest, seconds)
+
+
+@dataclass(frozen=True)
+class Played:
+    """One attempt. `problem` is what the environment did instead of going on."""
+
+    reward: float
+    over: bool
+    turns: int
+    problem: str | None = None
+
+
+class Attempts:
+    """Plays attempts in an examinee.
+
+    Args:
+        names: the id of each task, for what is said of it.
+    """
+
+    def __init__(self, examinee: Examinee, names: Callable[[Place], str], seen: Seen) -> None:
+        self._examinee = examinee
+        self._names = names
+        self._seen = seen
+
+    def opening(self, place: Place) -> Opening | str:
+        """The beginning of an attempt; a problem where there is none. Raises Gone."""
+        opening = self._examinee.open(place)
+        if isinstance(opening, Failure):
+            return self._failed(place, "", opening)
+        self._seen.called(opening.seconds)
+        return opening
+
+    def play(self, place: Place, turns: Sequence[str], *, secret: bool = False) -> Played:
+        """One attempt that makes these turns, and then is left. What the environment says in a `secret` one
+        need not hide the answer. Raises Gone."""
+        opening = self.opening(place)
+        if isinstance(opening, str):
+            return Played(0.0, False, 0, opening)
+        return self._go_on(place, iter(turns), secret)
+
+    def repeat(self, place: Place, answer: str) -> Played:
+        """One attempt that gives the same answer each time. Raises Gone."""
+        return self.play(place, list(repeat(answer, MOST_TURNS)))
+
+    def use_up(self, place: Place, answers: Sequence[HostileAnswer]) -> Played:
+        """One attempt that makes of these answers as many as it can. Raises Gone."""
+        opening = self.opening(place)
+        if isinstance(opening, str):
+            return Played(0.0, False, 0, opening)
+        turns = (answer.after(opening.prompt) for answer in answers[:MOST_TURNS])
+        return self._go_on(place, turns, secret=False)
+
+    def _go_on(self, place: Place, turns: Iterator[str], secret: bool) -> Played:
+        reward, number, over = 0.0, 0, False
+        said: list[str] = []
+        told: list[str] = []
+        for text in turns:
+            number += 1
+            said.append(text)
+            try:
+                stepped = self._examinee.step(text)
+            except Gone as gone:
+                raise Gone(
+                    f"task {self._names(place)}: answer {shown(text)}: {gone}", hung=gone.hung
+                ) from gone
+            if isinstance(stepped, Failure):
+                return Played(0.0, False, number, self._failed(place, text, stepped))
+            self._seen.called(stepped.seconds)
+            reward += stepped.reward
+            told.append(stepped.told)
+            over = stepped.done
+            if over:
+                break
+        if over:
+            try:
+                finished = self._examinee.finish()
+            except Gone as gone:
+                text = f"task {self._names(place)}: after {shown(said[-1])}: {gone}"
+                raise Gone(text, hung=gone.hung) from gone
+            if isinstance(finished, Failure):
+                return Played(0.0, False, number, self._failed(place, said[-1], finished))
+            self._seen.called(finished.seconds)
+            self._seen.finished += 1
+            if not finished.feedback.strip() and self._seen.feedback_problem is None:
+                self._seen.feedback_problem = (
+                    f"task {self._names(place)}: the feedback after {shown(said[-1])} is empty"
+                )
+            told += [finished.feedback, finished.trace]
+        if not secret:
+            self._seen.told.setdefault(place, []).append(Later("\n".join(told), "\n".join(said)))
+        return Played(reward, over, number)
+
+    def _failed(self, place: Place, text: str, failure: Failure) -> str:
+        after = f" after {shown(text)}" if text else ""
+        problem = f"task {self._names(place)}{after}: {failure.text}"
+        if failure.kind == "late" and self._seen.late_problem is None:
+            self._seen.late_problem = problem
+        if failure.kind == "not finite" and self._seen.feedback_problem is None:
+            self._seen.feedback_problem = problem
+        return problem
+
+
+def shown(text: str) -> str:
+    """A text as a counter-example shows it: escaped, and cut where it is long."""
+    return ascii(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!a}... ({len(text):,} characters)"

@@ -1,0 +1,158 @@
+"""An environment in a process of its own, with a deadline for each call."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any
+
+from erl_pipeline.qualification.served_environment import (
+    Failure,
+    Finished,
+    Opening,
+    Place,
+    Prepared,
+    Solution,
+    Stepped,
+    Subject,
+)
+from storage.errors import InputError
+
+_PROGRAM = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[2])
+from erl_pipeline.qualification.environment_process import main
+main()
+"""
+_LOOK_SECONDS = 0.1
+_PREPARE_SECONDS = 1800.0
+"""For imports and for making all tasks, which may build an index; also for the first attempt of a process."""
+_GRACE_SECONDS = 5.0
+"""An environment that waits is told of its deadline; one that computes has to be ended."""
+
+
+class Gone(Exception):
+    """The process hung in a call, or died in it; the text says which."""
+
+    def __init__(self, text: str, *, hung: bool) -> None:
+        super().__init__(text)
+        self.hung = hung
+
+
+class Raised(Exception):
+    """A call outside of an attempt, such as one for tasks, raised."""
+
+
+class Examinee:
+    """A process that serves an environment. Its hash seed is fixed; all else is inherited.
+
+    Args:
+        stopped: raises when whoever waits was asked to stop; is called while a call is under way.
+    """
+
+    def __init__(self, subject: Subject, hash_seed: int, stopped: Callable[[], None]) -> None:
+        self._seconds = subject.step_seconds
+        self._stopped = stopped
+        self._warm = False
+        ours, theirs = socket.socketpair()
+        self._printed = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `end`)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), json.dumps(sys.path)],
+                stdin=subprocess.DEVNULL,
+                stdout=self._printed,
+                stderr=self._printed,
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
+                start_new_session=True,  # Ctrl-C is for the examiner
+            )
+        self._line: Connection[Any, Any] = Connection(ours.detach())
+        self._subject = subject
+
+    def prepare(self) -> Prepared:
+        """Start and make the tasks. Raises InputError for a mistake of the user, Raised and Gone."""
+        self._ask("serve", self._subject, seconds=_PREPARE_SECONDS)
+        prepared: Prepared = self._ask("prepare", seconds=_PREPARE_SECONDS)
+        return prepared
+
+    def solution(self, place: Place) -> Solution:
+        """What a policy must not be told of a task. Raises Raised and Gone."""
+        solution: Solution = self._ask("solution", place, seconds=_PREPARE_SECONDS)
+        return solution
+
+    def open(self, place: Place) -> Opening | Failure:
+        """Begin an attempt. Raises Gone."""
+        opening: Opening | Failure = self._call(
+            "open", place, seconds=None if self._warm else _PREPARE_SECONDS
+        )
+        self._warm = True
+        return opening
+
+    def step(self, text: str) -> Stepped | Failure:
+        """One turn. Raises Gone."""
+        stepped: Stepped | Failure = self._call("step", text)
+        return stepped
+
+    def finish(self) -> Finished | Failure:
+        """What is said of an attempt that is over. Raises Gone."""
+        finished: Finished | Failure = self._call("finish")
+        return finished
+
+    def end(self) -> None:
+        """End the process, whatever it does."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._line.close()
+        self._printed.close()
+
+    def __enter__(self) -> Examinee:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def _call(self, name: str, *arguments: Any, seconds: float | None = None) -> Any:
+        try:
+            return self._ask(name, *arguments, seconds=seconds)
+        except (Raised, InputError) as error:
+            return Failure("raised", str(error))
+
+    def _ask(self, name: str, *arguments: Any, seconds: float | None = None) -> Any:
+        allowed = self._seconds + _GRACE_SECONDS if seconds is None else seconds
+        deadline = time.monotonic() + allowed
+        try:
+            self._line.send_bytes(pickle.dumps((name, arguments)))
+            while not self._line.poll(_LOOK_SECONDS):
+                self._stopped()
+                if time.monotonic() > deadline:
+                    told = self._seconds if seconds is None else seconds
+                    raise Gone(f"{name} did not return within {told:g} seconds", hung=True)
+            how, value = pickle.loads(self._line.recv_bytes())
+        except (EOFError, OSError):
+            raise Gone(f"{name}: {self._death()}", hung=False) from None
+        if how == "refuses":
+            raise InputError(value)
+        if how == "raises":
+            raise Raised(f"{name}: {value}")
+        return value
+
+    def _death(self) -> str:
+        status = self._process.wait()
+        how = f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
+        self._printed.seek(0)
+        lines = self._printed.read().decode("utf-8", "replace").strip().splitlines()
+        return f"the process ended {how}{f': {lines[-1]}' if lines else ''}"

@@ -1,0 +1,260 @@
+"""One environment, served call by call: what the process under examination does, and what it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any, Literal, TypeVar
+
+from erl_pipeline.config.installed import plugins
+from erl_pipeline.environments.interface import (
+    Environment,
+    EnvironmentPlugin,
+    Observation,
+    Task,
+    Transition,
+)
+from erl_pipeline.environments.messages import AssistantTurn, ToolSchema
+from erl_pipeline.environments.tool_calls import read_turn
+from erl_pipeline.episodes.guarded_environment import EnvironmentFailure, GuardedEnvironment
+from erl_pipeline.episodes.plain_prompts import PlainPrompts
+from erl_pipeline.qualification.leaks import Secret, secrets_of
+
+Result = TypeVar("Result")
+
+Split = Literal["training", "held-out", "test"]
+Place = tuple[Split, int]
+"""A task: its split, and its number in it."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is examined. `settings` are the environment's, as JSON; `seed` is that of a run, and `held_out`
+    how many held-out tasks it has. `step_seconds` is the deadline of each call."""
+
+    type: str
+    settings: Mapping[str, Any]
+    seed: int
+    held_out: int
+    step_seconds: float
+
+
+@dataclass(frozen=True)
+class TaskSign:
+    """A task without its content: its id, and digests of its key and of all of it."""
+
+    task_id: str
+    key: str
+    content: str
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The tasks of all splits. `shorter` are the held-out ones when half as many are asked for."""
+
+    splits: Mapping[Split, Sequence[TaskSign]]
+    shorter: Sequence[TaskSign]
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What is known of a task beside what is told of it. `turns` are those of a perfect attempt, None where
+    the environment gives none; `keys` are those of the payload."""
+
+    turns: tuple[str, ...] | None
+    secrets: tuple[Secret, ...]
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Opening:
+    """The beginning of an attempt: the prompt as messages of one text, and the tools."""
+
+    prompt: str
+    tools: tuple[ToolSchema, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """What one turn led to; `told` is what the user messages say."""
+
+    reward: float
+    done: bool
+    told: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What is said of an attempt that is over."""
+
+    feedback: str
+    trace: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What a call of the environment led to instead: it raised, was late, or gave a number that is not
+    finite."""
+
+    kind: Literal["raised", "late", "not finite"]
+    text: str
+
+
+class ServedEnvironment:
+    """Answers the examiner's calls. One attempt is open at a time; `open` leaves the one before it."""
+
+    def __init__(self, subject: Subject) -> None:
+        self._subject = subject
+        self._plugin: EnvironmentPlugin[Any] = plugins("environments")[subject.type].value
+        self._settings = self._plugin.settings.model_validate(dict(subject.settings))
+        self._prompts = self._plugin.prompts(self._settings) or PlainPrompts()
+        self._splits: dict[Split, Sequence[Task]] = {}
+        self._runner = asyncio.Runner()
+        self._opened: GuardedEnvironment | None = None
+        self._noted: _Noted | None = None
+        self._has_tools = False
+        self._turn = 0
+
+    def prepare(self) -> Prepared:
+        """Make the tasks."""
+        plugin, settings, seed = self._plugin, self._settings, self._subject.seed
+        self._splits = {
+            "training": plugin.training_tasks(settings, seed),
+            "held-out": plugin.held_out_tasks(settings, seed, self._subject.held_out),
+            "test": plugin.test_tasks(settings, seed),
+        }
+        half = max(1, self._subject.held_out // 2)
+        return Prepared(
+            {split: [self._sign(task) for task in tasks] for split, tasks in self._splits.items()},
+            [self._sign(task) for task in plugin.held_out_tasks(settings, seed, half)],
+        )
+
+    def solution(self, place: Place) -> Solution:
+        """What a policy must not be told."""
+        task = self._task(place)
+        gold = None if self._plugin.gold_answer is None else self._plugin.gold_answer(self._settings, task)
+        turns = (gold,) if isinstance(gold, str) else None if gold is None else tuple(gold)
+        return Solution(turns, secrets_of(task.task_id, task.payload, turns), tuple(map(str, task.payload)))
+
+    def open(self, place: Place) -> Opening | Failure:
+        """Begin an attempt in a fresh environment."""
+        self.leave()
+        task, self._noted, self._turn = self._task(place), None, 0
+        self._opened = environment = GuardedEnvironment(partial(self._open, task), self._subject.step_seconds)
+
+        async def begin() -> tuple[str, str, tuple[ToolSchema, ...]]:
+            observation = await environment.reset()
+            return environment.instructions(), observation, tuple(environment.tools())
+
+        begun = self._timed(begin)
+        if isinstance(begun, Failure):
+            return begun
+        (instructions, observation, tools), seconds = begun
+        self._has_tools = bool(tools)
+        messages = self._prompts.attempt(instructions, observation, [])
+        return Opening("\n\n".join(each["content"] for each in messages), tools, seconds)
+
+    def step(self, text: str) -> Stepped | Failure:
+        """One turn of the policy."""
+        assert self._opened is not None
+        turn = read_turn(text, self._turn) if self._has_tools else AssistantTurn(text)
+        self._turn += 1
+        stepped = self._timed(partial(self._opened.step, turn))
+        if isinstance(stepped, Failure):
+            return stepped
+        transition, seconds = stepped
+        told = [each["content"] for each in transition.messages if each["role"] == "user"]
+        return Stepped(transition.reward, transition.done, "\n".join(told), seconds)
+
+    def finish(self) -> Finished | Failure:
+        """What is said of the attempt, which is over; it is closed."""
+        environment = self._opened
+        assert environment is not None
+
+        async def end() -> tuple[str, str]:
+            return await environment.feedback(), environment.trace()
+
+        ended = self._timed(end)
+        self.leave()
+        if isinstance(ended, Failure):
+            return ended
+        (feedback, trace), seconds = ended
+        # What a search has found may well hold the answer, and a trace may repeat it.
+        return Finished(feedback, "" if self._has_tools else trace, seconds)
+
+    def leave(self) -> None:
+        """Close the attempt that is open, if any."""
+        if self._opened is not None:
+            self._runner.run(self._opened.close())
+            self._opened = None
+
+    def _open(self, task: Task) -> Environment:
+        self._noted = _Noted(self._plugin.open(self._settings, task))
+        return self._noted
+
+    def _task(self, place: Place) -> Task:
+        split, number = place
+        return self._splits[split][number]
+
+    def _sign(self, task: Task) -> TaskSign:
+        key = self._plugin.task_key(task.payload)
+        content = asdict(replace(task, payload=dict(task.payload)))
+        return TaskSign(task.task_id, _digest(key), _digest(json.dumps(content, sort_keys=True)))
+
+    def _timed(self, call: Callable[[], Coroutine[Any, Any, Result]]) -> tuple[Result, float] | Failure:
+        begun = time.perf_counter()
+        try:
+            result = self._runner.run(call())
+        except EnvironmentFailure as failure:
+            if failure.kind == "environment_timeout":
+                return Failure("late", str(failure))
+            text = f"{failure}{f' ({failure.place})' if failure.place else ''}"
+            finite = self._noted is None or self._noted.finite
+            return Failure("raised" if finite else "not finite", text)
+        return result, time.perf_counter() - begun
+
+
+class _Noted:
+    """An environment that notes whether its numbers are finite, before they are refused."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self.finite = True
+
+    @property
+    def instructions(self) -> str:
+        return self._environment.instructions
+
+    @property
+    def tools(self) -> Sequence[ToolSchema]:
+        return self._environment.tools
+
+    async def reset(self) -> Observation:
+        return await self._environment.reset()
+
+    async def step(self, turn: AssistantTurn) -> Transition:
+        transition = await self._environment.step(turn)
+        self.finite = all(map(math.isfinite, (transition.reward, *transition.metrics.values())))
+        return transition
+
+    async def feedback(self) -> str:
+        return await self._environment.feedback()
+
+    def trace(self) -> str:
+        return self._environment.trace()
+
+    async def close(self) -> None:
+        await self._environment.close()
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]

@@ -1,0 +1,130 @@
+"""Examining the environment of a configuration, and finding what earlier examinations have said of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from erl_pipeline.config.run import RunConfig
+from erl_pipeline.plan.execution import Execution, execute
+from erl_pipeline.plan.job import StageOutcome
+from erl_pipeline.plan.listener import Listener
+from erl_pipeline.plan.plan import Plan, PlannedStage
+from erl_pipeline.plan.planner import Planner
+from erl_pipeline.plan.resources import WorkerSettings
+from erl_pipeline.plan.runner import InProcessConfig, Runner, RunnerCall, run_in_process
+from erl_pipeline.plan.sources import environment_sources
+from erl_pipeline.qualification.check import Qualification, parse_qualification
+from erl_pipeline.stages.tasks.qualify_environment import (
+    QUALIFICATION,
+    QUALIFY_ENVIRONMENT,
+    plan_qualification,
+)
+from storage.artifacts.manifest import Manifest
+from storage.artifacts.recipe import Recipe, canonical_json
+from storage.artifacts.store import ArtifactStore
+from storage.errors import StoreError
+from storage.runs.run import Run
+
+
+@dataclass(frozen=True)
+class Qualified:
+    """An examination and its artifact."""
+
+    outcome: StageOutcome
+    qualification: Qualification
+
+
+def qualify_environment(
+    config: RunConfig,
+    store_uri: str,
+    tasks: int,
+    answers: int,
+    listener: Listener,
+    stop: threading.Event,
+) -> Qualified:
+    """Examine the environment of a configuration, with its seed; the same examination is found again.
+
+    Args:
+        tasks: how many are attempted.
+        answers: hostile answers, over all tasks together.
+
+    Raises InputError for files that cannot be read, `Interrupted` once `stop` is set.
+    """
+    planner = Planner(config, environment_sources(config))
+    plan_qualification(planner, tasks, answers)
+    store = ArtifactStore(store_uri, threads=config.resources.threads)
+    worker = WorkerSettings(store_uri, config.name, config.resources.threads)
+    found: list[StageOutcome] = []
+
+    def record(_planned: PlannedStage, outcome: StageOutcome) -> None:
+        found.append(outcome)
+
+    def body(runner: Runner) -> None:
+        execute(
+            Plan(tuple(planner.nodes), ()),
+            Execution(store, runner, worker, 1, listener, record, stop.is_set),
+        )
+
+    run_in_process(InProcessConfig(), RunnerCall(worker, 1, listener, stop), body)
+    (outcome,) = found
+    document = store.open(outcome.artifact_id).path(QUALIFICATION).read_text(encoding="utf-8")
+    return Qualified(outcome, parse_qualification(document))
+
+
+def find_qualification(store: ArtifactStore, tasks: Recipe) -> tuple[Manifest, Qualification] | None:
+    """The newest examination of an environment as a run has it: with the same settings, files and code,
+    whatever the seed and the number of tasks.
+
+    Args:
+        tasks: the recipe of the run's tasks.
+    """
+    wanted = _environment(tasks.settings, tasks.code)
+    of_it: list[Manifest] = []
+    for artifact_id in store.ids(QUALIFY_ENVIRONMENT.name):
+        # One that is damaged says nothing; the next examination makes it again.
+        with suppress(StoreError):
+            manifest = store.find(artifact_id, QUALIFY_ENVIRONMENT.name)
+            if manifest is not None and _environment(manifest.settings, manifest.code) == wanted:
+                of_it.append(manifest)
+    if not of_it:
+        return None
+    newest = max(of_it, key=lambda manifest: manifest.finished_at)
+    document = store.open_file(newest, QUALIFICATION).read_text(encoding="utf-8")
+    return newest, parse_qualification(document)
+
+
+def state_of_qualification(store: ArtifactStore, tasks: Recipe) -> tuple[bool, str]:
+    """Whether the environment of a run is qualified in this store, and a sentence that says so."""
+    name = tasks.settings["environment"]["type"]
+    found = find_qualification(store, tasks)
+    if found is None:
+        return False, f"environment {name} was never qualified in this store as it is now configured"
+    manifest, qualification = found
+    if qualification.failed:
+        failed = ", ".join(qualification.failed)
+        return False, f"environment {name} failed its qualification {manifest.artifact_id[:12]}: {failed}"
+    return True, f"environment {name} is qualified (artifact {manifest.artifact_id[:12]})"
+
+
+def tasks_of_plan(plan: Plan) -> Recipe | None:
+    """The recipe of the tasks that a run trains on; None where no stage of the plan makes them."""
+    found = (node.recipe for node in plan.nodes if node.stage.output == "tasks" and not node.iteration)
+    return next((recipe for recipe in found if "environment" in recipe.settings), None)
+
+
+def tasks_of_run(store: ArtifactStore, run: Run) -> Recipe | None:
+    """The same of a stored run."""
+    for entry in run.stages():
+        if entry.kind == "tasks" and not entry.iteration:
+            manifest = store.find(entry.artifact_id, entry.stage)
+            if manifest is not None and "environment" in manifest.settings:
+                return manifest.recipe
+    return None
+
+
+def _environment(settings: Mapping[str, Any], code: Mapping[str, str]) -> str:
+    return canonical_json([settings["environment"], settings["files"], code])

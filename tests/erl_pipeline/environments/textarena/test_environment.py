@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from erl_pipeline.environments.interface import Task, Transition
+from erl_pipeline.environments.messages import AssistantTurn
+from erl_pipeline.environments.textarena import ENVIRONMENT
+from erl_pipeline.environments.textarena.environment import TextArenaEnvironment
+from erl_pipeline.environments.textarena.settings import TextArenaConfig
+from storage.errors import ConfigError
+
+
+def first_task(**settings: object) -> tuple[TextArenaConfig, Task]:
+    chosen = TextArenaConfig.model_validate({"training_tasks": 1, **settings})
+    return chosen, ENVIRONMENT.training_tasks(chosen, 0)[0]
+
+
+def play(
+    settings: TextArenaConfig, task: Task, moves: Sequence[str]
+) -> tuple[TextArenaEnvironment, list[Transition], str]:
+    """Moves of one attempt; the environment, what they led to, and the feedback."""
+
+    async def attempt() -> tuple[TextArenaEnvironment, list[Transition], str]:
+        environment = TextArenaEnvironment(settings, task)
+        await environment.reset()
+        made = [await environment.step(AssistantTurn(move)) for move in moves]
+        return environment, made, await environment.feedback()
+
+    return asyncio.run(attempt())
+
+
+def secret(environment: TextArenaEnvironment) -> list[int]:
+    code: list[int] = environment._game._env.state.game_state["secret_code"]
+    return code
+
+
+def test_a_game_that_is_won() -> None:
+    settings, task = first_task()
+    code = secret(TextArenaEnvironment(settings, task))
+    wrong = [code[1], code[0], code[2], code[3]]
+    guesses = [f"I try [{' '.join(map(str, guess))}]" for guess in (wrong, code)]
+    environment, (first, last), feedback = play(settings, task, guesses)
+    # Two digits are in their places, and two are not.
+    assert [message["content"] for message in first.messages] == [
+        f"Submitted [{' '.join(map(str, wrong))}]. Feedback: 2 black peg(s), 2 white peg(s)."
+    ]
+    assert (first.reward, first.done, last.reward, last.done) == (0.0, False, 1.0, True)
+    assert last.messages == []
+    assert feedback == "The game was won in 2 turns."
+    assert environment.instructions.startswith("You are playing Mastermind.")
+    assert environment.trace().startswith("The game begins. Make your move.\nMove: I try [")
+
+
+def test_an_attempt_ends_after_its_turns_and_is_told_the_last_hint() -> None:
+    settings, task = first_task(max_turns=1, reward="score")
+    _, (only,), feedback = play(settings, task, ["[1 2 3 4]"])
+    assert (only.reward, only.done) == (0.0, True)
+    assert feedback.startswith("The game was not over after 1 turn, which were all there are. ")
+    assert "Submitted [1 2 3 4]. Feedback: " in feedback
+
+
+def test_the_closing_words_of_a_game_are_not_shown() -> None:
+    # "The turn limit has been reached. Guess: 1, Target: 7" would give the number away.
+    settings, task = first_task(game="GuessTheNumber-v0-hardcore")
+    number = TextArenaEnvironment(settings, task)._game._env.game_number
+    wrong = [guess for guess in range(1, 50) if guess != number][:10]
+    environment, made, feedback = play(settings, task, [f"[{guess}]" for guess in wrong])
+    assert [each.done for each in made] == [False] * 9 + [True]
+    assert made[-1].reward == 0.0
+    assert "Target" in environment._game._env.state.game_info[0]["reason"]
+    assert "Target" not in feedback + environment.trace()
+    assert feedback.startswith("The game ended after 10 turns and was not won.")
+
+
+def test_reset_begins_the_same_game_again() -> None:
+    settings, task = first_task(game="FrozenLake-v0")
+
+    async def twice() -> tuple[str, str]:
+        environment = TextArenaEnvironment(settings, task)
+        first = await environment.reset()
+        await environment.step(AssistantTurn("[right]"))
+        return first, await environment.reset()
+
+    first, second = asyncio.run(twice())
+    assert first == second
+    assert "\n" in first
+
+
+def test_a_game_that_begins_otherwise_than_its_task_says_is_an_error() -> None:
+    settings, task = first_task()
+    other = Task(task.task_id, task.task_type, task.environment, {**task.payload, "start": "0"})
+    with pytest.raises(RuntimeError, match="begins otherwise than when the task was made"):
+        TextArenaEnvironment(settings, other)
+
+
+def test_splits_have_no_beginning_in_common() -> None:
+    settings = TextArenaConfig(training_tasks=20, test_tasks=8)
+    training, held_out, test = (
+        ENVIRONMENT.training_tasks(settings, 0),
+        ENVIRONMENT.held_out_tasks(settings, 1, 8),
+        ENVIRONMENT.test_tasks(settings, 0),
+    )
+    keys = {ENVIRONMENT.task_key(task.payload) for task in [*training, *held_out, *test]}
+    assert len(keys) == 36
+    assert ENVIRONMENT.held_out_tasks(settings, 0, 3) == held_out[:3]
+    assert training[0].task_type == "textarena-Mastermind-v0"
+
+
+def test_a_game_with_too_few_beginnings_says_so() -> None:
+    # One of twenty numbers is to be guessed: no more than twenty beginnings.
+    settings = TextArenaConfig(game="GuessTheNumber-v0", training_tasks=20)
+    with pytest.raises(ConfigError, match=r"20 training tasks of GuessTheNumber-v0 .* only \d+ different"):
+        ENVIRONMENT.training_tasks(settings, 0)
+
+
+@pytest.mark.parametrize(
+    ("game", "problem"),
+    [
+        ("Wordle-v0", "needs word lists that nltk downloads"),
+        ("TowerOfHanoi-v0", "all seeds give the same game"),
+        ("FifteenPuzzle-v0", "half of all such boards cannot be solved"),
+        ("Chess", "no game of this name that one player plays"),
+    ],
+)
+def test_games_that_cannot_be_trained_on_are_refused_with_the_reason(game: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        TextArenaConfig(game=game)
