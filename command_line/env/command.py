@@ -10,7 +10,9 @@ from command_line.env.playing import play
 from command_line.env.qualifying import qualify
 from command_line.env.showing import show
 
-app = typer.Typer(help="Environments: list, show, play by hand, qualify, begin your own.", no_args_is_help=True)
+app = typer.Typer(
+    help="Environments: list, show, play by hand, qualify, begin your own.", no_args_is_help=True
+)
 app.command("list")(list_environments)
 app.command("show")(show)
 app.command("play")(play)
