@@ -60,9 +60,8 @@ async def _lengths(setup: EpisodeSetup, tasks: Sequence[Task]) -> list[int]:
 
 async def _length(setup: EpisodeSetup, task: Task) -> int:
     """Tokens of a task's first prompt; 0 where its environment does not begin, which its episode tells."""
-    environment = GuardedEnvironment(
-        partial(setup.plugin.open, setup.settings, task), setup.limits.step_seconds
-    )
+    part, own = setup.plugin.part(setup.settings, task)
+    environment = GuardedEnvironment(partial(part.plugin.open, part.settings, own), setup.limits.step_seconds)
     context = EpisodeContext(
         identity=EpisodeIdentity(task, 0, setup.provenance),
         environment=environment,
@@ -70,7 +69,7 @@ async def _length(setup: EpisodeSetup, task: Task) -> int:
         limits=replace(setup.limits, context_length=_ENDLESS),
         ask_policy=_measure,
         ask_memory=_remember_nothing,
-        mean_metrics=setup.plugin.mean_metrics,
+        mean_metrics=part.plugin.mean_metrics,
     )
     try:
         await setup.protocol(context)

@@ -25,4 +25,5 @@ ENVIRONMENT = EnvironmentPlugin(
     files=tasks.files,
     used_packages=_scorer_packages,
     task_key=tasks.task_key,
+    gold_answer=environment.gold_answer,
 )
