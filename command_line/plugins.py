@@ -1,4 +1,5 @@
-"""`erl-pipeline plugins`: which environments, methods, trainers and runners are installed, and from where."""
+"""`erl-pipeline plugins`: which environments, methods, trainers, runners and scorers are installed, and
+from where."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ if TYPE_CHECKING:
 
 
 def plugins(json: Json = False) -> None:
-    """List what is installed: environments, methods, trainers, runners, and what of them cannot be used."""
+    """List what is installed: environments, methods, trainers, runners, scorers, and what of them cannot be
+    used."""
     from typing import get_args
 
     from erl_pipeline.config.installed import Group

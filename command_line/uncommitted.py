@@ -14,24 +14,18 @@ if TYPE_CHECKING:
 def uncommitted_code(config: RunConfig) -> list[str]:
     """A sentence for the program and for each plug-in of a run whose git checkout has changes."""
     from erl_pipeline.config.installed import plugins
+    from erl_pipeline.plan.sources import environment_packages
     from storage.artifacts.manifest import code_version
 
     found = []
     if code_version().endswith("-dirty"):
         found.append("the code of erl-pipeline has changes that are not committed")
-    installed = plugins("environments")
-    environment = installed[config.environment.type]
-    parts = environment.value.parts(config.environment).values()
-    for plugin in (
-        environment,
-        *(installed[type_] for type_ in dict.fromkeys(part.settings.type for part in parts)),
-        plugins("methods")[config.method.type],
-        plugins("trainers")[config.trainer.type],
-    ):
-        if plugin.distribution != "erl-pipeline":
-            changed = [package for package in plugin.packages if _has_changes(package)]
-            found += [f"package {package} has changes that are not committed" for package in changed]
-    return found
+    method = plugins("methods")[config.method.type]
+    trainer = plugins("trainers")[config.trainer.type]
+    packages = (*environment_packages(config), *method.packages, *trainer.packages)
+    foreign = [each for each in packages if not each.startswith("erl_pipeline.")]
+    changed = [each for each in foreign if _has_changes(each)]
+    return found + [f"package {package} has changes that are not committed" for package in changed]
 
 
 def _has_changes(package: str) -> bool:

@@ -1,12 +1,13 @@
-"""Language models of a few thousand random weights, of the two architectures that the tests are about, and a
-tokenizer of seven words."""
+"""Language models of a few thousand random weights, of the two architectures that the tests are about; a
+tokenizer of seven words, and one that knows every byte."""
 
 from __future__ import annotations
 
 import torch
 from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
+from tokenizers.decoders import ByteLevel as ByteDecoder
+from tokenizers.models import BPE, WordLevel
+from tokenizers.pre_tokenizers import ByteLevel, WhitespaceSplit
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -30,6 +31,20 @@ def word_tokenizer() -> PreTrainedTokenizerFast:
         eos_token="<end>",
         pad_token="<pad>",
         chat_template=TEMPLATE,
+    )
+
+
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """One token for each byte, so that any text has tokens, and a chat template."""
+    special = ["<pad>", "<end>"]
+    tokens = [*special, *sorted(ByteLevel.alphabet())]
+    backend = Tokenizer(BPE({token: index for index, token in enumerate(tokens)}, merges=[]))
+    backend.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    backend.decoder = ByteDecoder()
+    backend.add_special_tokens(special)
+    turns = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant: "
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, eos_token="<end>", pad_token="<pad>", chat_template=turns
     )
 
 

@@ -1,7 +1,8 @@
-"""What is installed: environments, methods, trainers and runners, found by entry points.
+"""What is installed: environments, methods, trainers, runners and scorers, found by entry points.
 
 A package of anyone can add one: it names an object with a `settings` model, whose `type` is what a
-configuration says, in one of the entry-point groups below. The project's own are found in the same way.
+configuration says, in one of the entry-point groups below. A scorer is a function, and its entry point's name
+is what a configuration says. The project's own are found in the same way.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from erl_pipeline.config.base import PluginSettings
 from storage.errors import ConfigError
 
 SettingsModel = type[PluginSettings]
-Group = Literal["environments", "methods", "trainers", "runners"]
+Group = Literal["environments", "methods", "trainers", "runners", "scorers"]
 
 _OWN = "erl-pipeline"
 
@@ -33,6 +34,7 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
         "prompts",
         "files",
         "packages",
+        "used_packages",
         "task_key",
         "timing",
         "mean_metrics",
@@ -47,6 +49,7 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
         "tiny_view",
         "gold_answer",
         "extra",
+        "built_files",
     ),
     "methods": (
         "settings",
@@ -69,6 +72,7 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
     ),
     "trainers": ("settings", "open"),
     "runners": ("settings", "run"),
+    "scorers": ("__call__",),
 }
 """What an object of each group must have."""
 
@@ -95,6 +99,11 @@ class Plugin:
         module = self.target.partition(":")[0]
         own = module if self.distribution == _OWN else _top_package(module)
         return (own, *getattr(self.value, "packages", ()))
+
+    def packages_for(self, settings: PluginSettings) -> tuple[str, ...]:
+        """The same of an environment, and those that these settings bring in, such as that of the scorer that
+        they name."""
+        return tuple(dict.fromkeys((*self.packages, *self.value.used_packages(settings))))
 
     @property
     def is_own(self) -> bool:
@@ -202,17 +211,26 @@ def _load(group: Group, point: importlib.metadata.EntryPoint) -> tuple[Plugin | 
     missing = [part for part in PARTS[group] if not hasattr(value, part)]
     if missing:
         return None, f"{point.value} lacks {', '.join(missing)}"
+    problem = "" if group == "scorers" else _settings_problem(value, point)
+    if problem:
+        return None, problem
+    absent = [name for name in getattr(value, "packages", ()) if not _is_installed(name)]
+    if absent:
+        how = f": {value.install}" if getattr(value, "install", "") else ""
+        return None, f"{point.value}.packages names {', '.join(absent)}, which is not installed{how}"
+    version = point.dist.version if point.dist is not None else "unknown"
+    return Plugin(group, point.name, _distribution(point), version, point.value, value), ""
+
+
+def _settings_problem(value: Any, point: importlib.metadata.EntryPoint) -> str:
+    """What is wrong with the settings of a plug-in, which say its type; empty where nothing is."""
     settings = value.settings
     if not (isinstance(settings, type) and issubclass(settings, PluginSettings)):
-        return None, f"{point.value}.settings is no subclass of erl_pipeline.config.base.PluginSettings"
+        return f"{point.value}.settings is no subclass of erl_pipeline.config.base.PluginSettings"
     field = settings.model_fields.get("type")
     types = get_args(field.annotation) if field is not None else ()
     if len(types) != 1 or not isinstance(types[0], str):
-        return None, f'{settings.__name__} needs a field `type: Literal["..."]`'
+        return f'{settings.__name__} needs a field `type: Literal["..."]`'
     if types[0] != point.name:
-        return None, f"its entry point is named {point.name!r}, but its settings have type {types[0]!r}"
-    absent = [name for name in getattr(value, "packages", ()) if not _is_installed(name)]
-    if absent:
-        return None, f"{point.value}.packages names {', '.join(absent)}, which is not installed"
-    version = point.dist.version if point.dist is not None else "unknown"
-    return Plugin(group, types[0], _distribution(point), version, point.value, value), ""
+        return f"its entry point is named {point.name!r}, but its settings have type {types[0]!r}"
+    return ""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.environments.built_files import BuiltFiles
 from erl_pipeline.environments.experience_format import ExperienceFormat
 from erl_pipeline.environments.messages import AssistantTurn, Message, ToolSchema
 from erl_pipeline.environments.prompt_format import PromptFormat
@@ -52,6 +53,14 @@ class Transition:
     reward: float
     done: bool
     metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+class ScorerFailed(Exception):
+    """What `step` raises where an attempt is over and cannot be scored, since the code that scores failed.
+
+    Its row has `finish_reason: scorer_error` and is never trained. Where more than a hundredth of an
+    iteration's episodes end so, the run stops.
+    """
 
 
 class Environment(Protocol):
@@ -104,6 +113,10 @@ def payload_key(payload: Mapping[str, Any]) -> str:
 
 
 def _no_test_tasks(settings: Any, seed: int) -> Sequence[Task]:
+    return ()
+
+
+def _no_packages(settings: Any) -> Sequence[str]:
     return ()
 
 
@@ -184,7 +197,9 @@ class EnvironmentPlugin(Generic[SettingsT]):
     files: Callable[[SettingsT], Mapping[str, Path]] = _no_files
     """Setting that names a file -> that file. Identity holds its digest instead of the setting."""
     packages: tuple[str, ...] = ()
-    """Further packages whose code decides what happens, such as a scorer's; its own always counts."""
+    """Further packages whose code decides what happens, such as a game's rules; its own always counts."""
+    used_packages: Callable[[SettingsT], Sequence[str]] = _no_packages
+    """The same of packages that follow from the settings, such as that of the scorer that they name."""
     task_key: Callable[[Mapping[str, Any]], str] = payload_key
     """From a task's payload what makes it the same problem as another: held-out tasks are never trained on,
     whatever their ids are. It must take any JSON object, since payloads are also read from imported rows."""
@@ -225,6 +240,9 @@ class EnvironmentPlugin(Generic[SettingsT]):
     """The extra of its distribution that the environment cannot do without, such as `reasoning-gym` for
     `pip install 'erl-pipeline[reasoning-gym]'`, so that `env list` can say that it is missing; empty for
     none."""
+    built_files: BuiltFiles | None = None
+    """Files that are built once and that episodes are opened with, by `built_files.open` instead of `open`;
+    None where there are none."""
 
     @property
     def is_mixture(self) -> bool:

@@ -38,6 +38,16 @@ def in_threads(environment: BlockingEnvironment) -> Environment:
     return _Threaded(environment)
 
 
+async def in_thread(function: Callable[[], Result]) -> Result:
+    """What `function` returns or raises, called in a thread of its own, which a call that never returns holds
+    without holding anything else."""
+    worker = _Worker()
+    try:
+        return await worker.call(function)
+    finally:
+        worker.end()
+
+
 class _Threaded:
     def __init__(self, environment: BlockingEnvironment) -> None:
         self._environment = environment

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from inspect import isawaitable
 from typing import TYPE_CHECKING
 
-from erl_pipeline.environments.messages import Message
+from erl_pipeline.environments.messages import Message, ToolSchema
 from erl_pipeline.environments.prompt_format import AttemptReport
 from erl_pipeline.episodes.context import EpisodeContext, Place
 from erl_pipeline.episodes.dialogue import Dialogue
@@ -31,9 +31,9 @@ memory first is awaited."""
 class Attempt:
     """One try at the task.
 
-    `finish_reason` is `done`, `context` (no room was left for another turn), `environment_error` or
-    `environment_timeout`. After the latter two the reward is 0, and `report.feedback` says what happened,
-    for people only.
+    `finish_reason` is `done`, `context` (no room was left for another turn), `environment_error`,
+    `environment_timeout` or `scorer_error`. After the latter three the reward is 0, and `report.feedback`
+    says what happened, for people only.
     """
 
     dialogue: Dialogue
@@ -86,29 +86,31 @@ class Attempt:
 async def play_attempt(context: EpisodeContext, place: Place, opening: Opening) -> Attempt:
     """Play the task once, from the beginning. What fails in the environment ends it, as data.
 
-    Raises `InputError` when the prompt of a first attempt fills the policy's context.
+    Raises `InputError` when the prompt of a first attempt fills the policy's context, or when the environment
+    offers tools that the policy's chat template does not show.
     """
     environment = context.environment
     dialogue = Dialogue(context.chat, (), context.limits.end_token_ids)
     metrics = TurnMetrics(context.mean_metrics)
     instructions = observation = trace = ""
-    reward = 0.0
+    reward, failed = 0.0, False
     try:
         observation = await environment.reset()
         instructions = environment.instructions()
         told = opening(instructions, observation)
+        tools = environment.tools()
+        _require_shown(context, tools)
         dialogue = Dialogue(
             context.chat,
             await told if isawaitable(told) else told,
             context.limits.end_token_ids,
-            environment.tools(),
+            tools,
         )
         reward, finish_reason = await _take_turns(context, place, dialogue, metrics)
         trace = environment.trace()
         feedback = await environment.feedback() if finish_reason == "done" else _NO_ROOM
     except EnvironmentFailure as failure:
-        reward, finish_reason, feedback = 0.0, failure.kind, str(failure)
-    failed = finish_reason.startswith("environment_")
+        reward, finish_reason, feedback, failed = 0.0, failure.kind, str(failure), True
     return Attempt(
         dialogue=dialogue,
         instructions=instructions,
@@ -117,6 +119,15 @@ async def play_attempt(context: EpisodeContext, place: Place, opening: Opening) 
         finish_reason=finish_reason,
         metrics=metrics.of_attempt(),
     )
+
+
+def _require_shown(context: EpisodeContext, tools: Sequence[ToolSchema]) -> None:
+    if tools and not context.chat.shows(tools):
+        raise InputError(
+            f"the environment {context.identity.task.environment} offers tools, but the policy's chat "
+            "template does not show them; use a policy whose template does, or the environment's plain "
+            "protocol, such as environment.tool_format: plain of hotpotqa"
+        )
 
 
 async def _take_turns(

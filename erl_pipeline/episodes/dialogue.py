@@ -43,6 +43,11 @@ class ChatTokenizer:
         """
         return self._between_turns_of(tuple(map(_frozen, messages)), after_end_token, tools)
 
+    def shows(self, tools: Sequence[ToolSchema]) -> bool:
+        """Whether the chat template tells the policy of these tools."""
+        asked: Sequence[Message] = [{"role": "user", "content": "."}]
+        return self.prompt(asked, json.dumps(list(tools))) != self.prompt(asked)
+
     def text(self, token_ids: Sequence[int], *, keep_tool_calls: bool = False) -> str:
         """What the ids say, without special tokens; those around tool calls can be kept."""
         if keep_tool_calls:

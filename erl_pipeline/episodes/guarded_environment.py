@@ -11,11 +11,11 @@ from pathlib import Path
 from traceback import extract_tb
 from typing import Any, Literal, TypeVar
 
-from erl_pipeline.environments.interface import Environment, Observation, Transition
+from erl_pipeline.environments.interface import Environment, Observation, ScorerFailed, Transition
 from erl_pipeline.environments.messages import AssistantTurn, ToolSchema
 
 Result = TypeVar("Result")
-FailureKind = Literal["environment_error", "environment_timeout"]
+FailureKind = Literal["environment_error", "environment_timeout", "scorer_error"]
 
 _CLOSE_SECONDS = 10.0  # a stopped run waits no longer than this for environments to close
 
@@ -118,7 +118,8 @@ class GuardedEnvironment:
             text += f": {error}"
         frames = extract_tb(error.__traceback__)
         place = f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
-        self.failure = EnvironmentFailure("environment_error", text, place)
+        kind: FailureKind = "scorer_error" if isinstance(error, ScorerFailed) else "environment_error"
+        self.failure = EnvironmentFailure(kind, text, place)
         return self.failure
 
 

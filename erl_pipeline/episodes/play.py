@@ -21,6 +21,7 @@ from erl_pipeline.episodes.guarded_environment import GuardedEnvironment
 from erl_pipeline.episodes.limits import EpisodeLimits
 from erl_pipeline.episodes.loop import Answers, Episode, run_episodes
 from erl_pipeline.episodes.requests import Retrieve, nothing_remembered
+from erl_pipeline.episodes.roles import SCORER_ERROR, SCORER_ERRORS
 from erl_pipeline.episodes.rows import EpisodeIdentity, Provenance
 from storage.artifacts.manifest import Determinism
 from storage.errors import EnvironmentFailed
@@ -111,6 +112,7 @@ def play_episodes(
     counters = {
         "environment_errors": sum(failure.kind == "environment_error" for failure in failures),
         "environment_timeouts": sum(failure.kind == "environment_timeout" for failure in failures),
+        SCORER_ERRORS: sum(failure.kind == SCORER_ERROR for failure in failures),
         "environment_close_failures": sum(each.close_failed for each in environments.values()),
         "judge_errors": sum(row.finish_reason == "judge_error" for row in rows),
         "judge_timeouts": sum(row.finish_reason == "judge_timeout" for row in rows),

@@ -1,4 +1,4 @@
-"""Roles of trajectories that mean the same in every method."""
+"""Roles and ends of trajectories that mean the same in every method."""
 
 from __future__ import annotations
 
@@ -15,7 +15,19 @@ NEVER_TRAINED = frozenset({JUDGE})
 """Their trajectories are stored and read by people. No update, group or dataset takes them, since nothing
 says how good they are."""
 
+SCORER_ERROR = "scorer_error"
+"""Finish reason of an attempt that could not be scored (`erl_pipeline.environments.interface.ScorerFailed`),
+and of the reflection that led to it. No update takes them, since nothing says how good they are."""
+
+SCORER_ERRORS = "scorer_errors"
+"""Counter of the episodes that ended so."""
+
+
+def is_trainable(row: Trajectory) -> bool:
+    """Whether a trajectory may be trained."""
+    return row.role not in NEVER_TRAINED and row.finish_reason != SCORER_ERROR
+
 
 def trainable(rows: Sequence[Trajectory]) -> list[Trajectory]:
     """The trajectories that may be trained."""
-    return [row for row in rows if row.role not in NEVER_TRAINED]
+    return [row for row in rows if is_trainable(row)]

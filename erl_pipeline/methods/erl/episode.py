@@ -12,7 +12,7 @@ from erl_pipeline.episodes.attempt import Attempt, Opening, play_attempt
 from erl_pipeline.episodes.context import EpisodeContext, Place
 from erl_pipeline.episodes.dialogue import Dialogue
 from erl_pipeline.episodes.judge import AskJudge, judge
-from erl_pipeline.episodes.roles import JUDGE
+from erl_pipeline.episodes.roles import JUDGE, SCORER_ERROR
 from erl_pipeline.episodes.rows import Outcome, trajectory
 from erl_pipeline.methods.erl.settings import FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT
 from storage.tables.trajectories import FREE, Trajectory
@@ -80,9 +80,17 @@ async def run_episode(context: EpisodeContext, rules: ErlRules) -> list[Trajecto
         parent = failed_id
         if reflection is not None:
             parent = rows[-1].trajectory_id
-            rows[-1] = replace(rows[-1], reward=latest.report.reward, success=latest.success)
+            rows[-1] = _rewarded(rows[-1], latest)
         rows.append(latest.row(context, place, parent))
     return rows
+
+
+def _rewarded(reflection: Trajectory, attempt: Attempt) -> Trajectory:
+    """A reflection with the reward of the attempt that it led to; where that could not be scored, nothing
+    says how good the reflection is either, unless it was ill-formed."""
+    if attempt.finish_reason == SCORER_ERROR:
+        return reflection if reflection.text is None else replace(reflection, finish_reason=SCORER_ERROR)
+    return replace(reflection, reward=attempt.report.reward, success=attempt.success)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from erl_pipeline.plan.plan import RunState
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE, evaluation_inputs
+from erl_pipeline.stages.tasks.build_environment_files import built_inputs
 from erl_pipeline.stages.tasks.prepare_tasks import (
     HELD_OUT,
     PREPARE_TASKS,
@@ -59,7 +60,7 @@ EVALUATE_ON_TEST = replace(EVALUATE, name="evaluate_on_test")
 
 def plan_test_tasks(planner: Planner) -> str:
     """The tasks of the third split."""
-    return planner.add(TEST_TASKS, {}, iteration=None)
+    return planner.add(TEST_TASKS, built_inputs(planner), iteration=None)
 
 
 def plan_test_evaluation(planner: Planner, state: RunState, iteration: int, tasks: str) -> str:

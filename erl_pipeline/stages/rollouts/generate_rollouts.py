@@ -112,6 +112,7 @@ def _generate(call: StageCall[RolloutSettings]) -> StageResult:
         samples,
         iteration=iteration,
         run_seed=call.seed,
+        must_fit=tasks if (iteration, shard) == (1, 0) else (),
     )
     write_trajectories(call.folder / TRAJECTORIES, played.rows)
     memory = call.inputs.get(MEMORY)
@@ -130,8 +131,9 @@ def _generate(call: StageCall[RolloutSettings]) -> StageResult:
 
 def _list(call: StageCall[ListSettings]) -> StageResult:
     """Add up the counts of the shards, and compare retries with first attempts over all of them; the
-    trajectories stay in the shards."""
+    trajectories stay in the shards. Raises `EnvironmentFailed` where too many could not be scored."""
     from erl_pipeline.stages.rollouts.retry_gain import gain_metrics
+    from erl_pipeline.stages.rollouts.scorer_errors import require_scored
     from storage.tables.trajectories import scan_trajectories
 
     files = [call.inputs[name].path(TRAJECTORIES) for name in sorted(call.inputs)]
@@ -140,6 +142,7 @@ def _list(call: StageCall[ListSettings]) -> StageResult:
     for manifest in manifests:
         for name, value in manifest.counters.items():
             counters[name] = counters.get(name, 0) + int(value)
+    require_scored(counters, scan_trajectories(files))
     return StageResult(
         counters=counters,
         metrics={

@@ -35,6 +35,7 @@ from erl_pipeline.policies.checkpoints import (
     weights_settings,
 )
 from erl_pipeline.stages.rollouts.counts import count_rollouts, success_rates
+from erl_pipeline.stages.tasks.build_environment_files import with_built_files
 from erl_pipeline.stages.tasks.prepare_tasks import environment_identity
 
 if TYPE_CHECKING:
@@ -108,6 +109,7 @@ def play_episodes(
     first_only: bool = False,
     with_memory: bool = True,
     own: OwnEpisodes | None = None,
+    must_fit: Sequence[Task] = (),
 ) -> Played:
     """One episode for each task and sample index, with the checkpoint among the stage's inputs.
 
@@ -117,11 +119,15 @@ def play_episodes(
         first_only: an episode is its first attempt.
         with_memory: the memory among the stage's inputs, where there is one, is retrieved from.
         own: how episodes go, where not as the method has it; `temperature` and `first_only` have no say then.
+        must_fit: tasks whose first prompts must leave room in the policy's context; looked at before anything
+            is sampled.
 
-    Raises what `erl_pipeline.episodes.play.play_episodes` raises.
+    Raises what `erl_pipeline.episodes.play.play_episodes` and
+    `erl_pipeline.episodes.first_prompts.require_room` raise.
     """
     from erl_pipeline.episodes import play
     from erl_pipeline.episodes.dialogue import ChatTokenizer
+    from erl_pipeline.episodes.first_prompts import require_room
     from erl_pipeline.episodes.limits import EpisodeLimits
     from erl_pipeline.episodes.rows import Provenance
     from erl_pipeline.policies.hardware import training_device
@@ -130,6 +136,7 @@ def play_episodes(
     parts = checkpoint_parts(call.inputs)
     policy = call.resources.keep("policies", LoadedPolicies).get(parts, settings.weights)
     environment = plugins("environments")[settings.environment.type].value
+    environment = with_built_files(environment, call.inputs.get(TASKS), call.resources)
     method = plugins("methods")[settings.episode.type].value
     by_role = method.role_limits(settings.episode, settings.sampling) if own is None else own.by_role
     if temperature is not None and own is None:
@@ -162,6 +169,7 @@ def play_episodes(
             None if first_only or own is not None else _chat_server(method.chat_server(settings.episode))
         ),
     )
+    require_room(setup, must_fit)
     progress = _EpisodeProgress(call)
     played = play.play_episodes(
         setup,

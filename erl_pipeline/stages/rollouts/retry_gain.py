@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from erl_pipeline.episodes.roles import NEVER_TRAINED
+from erl_pipeline.episodes.roles import NEVER_TRAINED, SCORER_ERROR
 from erl_pipeline.statistics import mean_over_tasks
 
 _COLUMNS = (
@@ -33,13 +33,17 @@ Gains = Mapping[str, Sequence[float]]
 
 def retry_gains(rollouts: pl.LazyFrame) -> dict[str, Gains]:
     """For each role of later attempts the gain of each: its success, 0 or 1, less the mean success of the
-    first attempts at the task in other episodes. Tasks with a single episode have nothing to compare with.
+    first attempts at the task in other episodes. What could not be scored is left out. Tasks
+    with a single episode have nothing to compare with.
 
     Args:
         rollouts: trajectories of one iteration, whose first attempts are of one policy.
     """
     attempts = (
-        rollouts.select(_COLUMNS).filter(~_IS_TEXT, ~pl.col("role").is_in(sorted(NEVER_TRAINED))).collect()
+        rollouts.select(_COLUMNS)
+        .filter(~_IS_TEXT, ~pl.col("role").is_in(sorted(NEVER_TRAINED)))
+        .filter(pl.col("finish_reason") != SCORER_ERROR)
+        .collect()
     )
     firsts: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for task, episode, success in (

@@ -89,9 +89,9 @@ class RequestedTaskSettings(TaskSettings):
     """SHA-256 of a file that holds them; None for generated held-out tasks."""
 
 
-def plan_requested_tasks(planner: Planner, task_file: str | None) -> str:
+def plan_requested_tasks(planner: Planner, task_file: str | None, inputs: Mapping[str, str]) -> str:
     """Tasks for an evaluation on request: of a file, by its SHA-256, or as many held-out ones as
-    configured."""
+    configured. `inputs` are the files that they are opened with, if any."""
     base = planner.settings(PREPARE_TASKS)
     settings = RequestedTaskSettings(
         environment=base.environment,
@@ -100,7 +100,9 @@ def plan_requested_tasks(planner: Planner, task_file: str | None) -> str:
         seed=base.seed,
         task_file=task_file,
     )
-    return planner.add(REQUESTED_TASKS, {}, iteration=None, settings=settings, key=task_file or "generated")
+    return planner.add(
+        REQUESTED_TASKS, inputs, iteration=None, settings=settings, key=task_file or "generated"
+    )
 
 
 def _requested(call: StageCall[RequestedTaskSettings]) -> StageResult:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from erl_pipeline.episodes.roles import NEVER_TRAINED, trainable
+from erl_pipeline.episodes.roles import NEVER_TRAINED, is_trainable, trainable
 from erl_pipeline.trainers.record import SequenceRecord
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from storage.tables.trajectories import Trajectory
 
 _NEVER_TRAINED = SequenceRecord(weight=0.0, not_trained="never_trained")
+_NOT_SCORED = SequenceRecord(weight=0.0, not_trained="scorer_error")
 
 
 def reinforcement_rows(
@@ -21,8 +22,8 @@ def reinforcement_rows(
     sequences: Sequence[TrainingSequence],
     records: Sequence[SequenceRecord],
 ) -> Iterator[Mapping[str, Any]]:
-    """A row for each trajectory; all three are in the same order. Those of roles that are never trained have
-    neither sequence nor record, and get a row that says so.
+    """A row for each trajectory; all three are in the same order. Those of roles that are never trained, and
+    those that could not be scored, have neither sequence nor record, and get a row that says so.
 
     Raises ValueError where the trainer reported more or fewer than it was given.
     """
@@ -31,8 +32,8 @@ def reinforcement_rows(
     # By place: a trajectory can be there twice, where it is replayed.
     trained = iter(list(zip(trainable(trajectories), sequences, records, strict=True)))
     for row in trajectories:
-        advantage, record = None, _NEVER_TRAINED
-        if row.role not in NEVER_TRAINED:
+        advantage, record = None, _NEVER_TRAINED if row.role in NEVER_TRAINED else _NOT_SCORED
+        if is_trainable(row):
             _, sequence, record = next(trained)
             advantage = sequence.advantage
         yield {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.config.optimizer import UpdateConfig
 from erl_pipeline.config.replay import ReplayLoss
-from erl_pipeline.episodes.roles import trainable
+from erl_pipeline.episodes.roles import NEVER_TRAINED, trainable
 from erl_pipeline.objectives.advantages import count_groups, group_advantages
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
@@ -83,8 +83,8 @@ def _slice(config: RunConfig, _sources: Sources) -> UpdateSettings:
 
 
 def _compute(call: StageCall[UpdateSettings]) -> StageResult:
-    """Train on every trajectory of the rollouts but those of roles that are never trained, and on what is
-    replayed beside them; write the new checkpoint."""
+    """Train on every trajectory of the rollouts but those of roles that are never trained and those that
+    could not be scored, and on what is replayed beside them; write the new checkpoint."""
     from storage.tables.trajectories import read_trajectories
 
     settings = call.settings
@@ -102,19 +102,26 @@ def _compute(call: StageCall[UpdateSettings]) -> StageResult:
         replay=settings.replay if replayed.begun else None,
     )
     metrics = trainer.reinforce(work, count_steps(call, settings.update.optimizer_steps))
-    counters = groups_by_role(rows, settings.objective)
-    never_trained = len(rows) - len(sequences)
-    if never_trained:
-        counters["dropped_never_trained"] = never_trained
+    counters = {**groups_by_role(rows, settings.objective), **dropped_before_training(rows)}
     record = reinforcement_rows(rows, sequences, metrics.records)
     return training_result(call, trainer, metrics, record, counters)
+
+
+def dropped_before_training(trajectories: Sequence[Trajectory]) -> dict[str, int]:
+    """Counters, each where there are any: trajectories of roles that are never trained, and those that could
+    not be scored."""
+    never_trained = sum(row.role in NEVER_TRAINED for row in trajectories)
+    not_scored = len(trajectories) - len(trainable(trajectories)) - never_trained
+    counters = {"dropped_never_trained": never_trained, "dropped_scorer_error": not_scored}
+    return {name: count for name, count in counters.items() if count}
 
 
 def training_sequences(
     trajectories: Sequence[Trajectory], objective: ObjectiveConfig
 ) -> list[TrainingSequence]:
     """Trajectories with their advantages; groups are those of the rows, one for each task and role, or their
-    subgroups where there are some. Roles that are never trained are in no group and give no sequence."""
+    subgroups where there are some. Roles that are never trained and attempts that could not be scored are
+    in no group and give no sequence."""
     trained = trainable(trajectories)
     advantages = group_advantages(
         [row.reward for row in trained],

@@ -5,10 +5,12 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from erl_pipeline.config import installed as module
-from erl_pipeline.config.installed import PARTS, Plugins, plugins
+from erl_pipeline.config.installed import PARTS, Group, Plugins, plugins
 from erl_pipeline.environments.interface import EnvironmentPlugin
+from erl_pipeline.environments.scorers import scorer_named
 from erl_pipeline.methods.interface import Method
 from storage.errors import ConfigError
 
@@ -34,12 +36,19 @@ class Site:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def install(self, distribution: str, entry: str, files: dict[str, str], version: str = "1.2") -> None:
-        """Install a distribution with one entry point of the runners, `NAME = MODULE:OBJECT`."""
+    def install(
+        self,
+        distribution: str,
+        entry: str,
+        files: dict[str, str],
+        version: str = "1.2",
+        group: str = "runners",
+    ) -> None:
+        """Install a distribution with one entry point of a group, `NAME = MODULE:OBJECT`."""
         info = self._folder / f"{distribution.replace('-', '_')}-{version}.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
-        (info / "entry_points.txt").write_text(f"[erl_pipeline.runners]\n{entry}\n")
+        (info / "entry_points.txt").write_text(f"[erl_pipeline.{group}]\n{entry}\n")
         for name, text in files.items():
             path = self._folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -47,9 +56,13 @@ class Site:
 
     def runners(self) -> Plugins:
         """What is found now."""
+        return self.found("runners")
+
+    def found(self, group: Group) -> Plugins:
+        """The same of any group."""
         importlib.invalidate_caches()
         module._find.cache_clear()
-        return plugins("runners")
+        return plugins(group)
 
 
 @pytest.fixture
@@ -167,3 +180,49 @@ def test_an_unknown_type_is_answered_with_those_that_there_are(site: Site) -> No
 def test_a_plug_in_must_have_every_part_that_is_read() -> None:
     assert {each.name for each in fields(EnvironmentPlugin)} == set(PARTS["environments"])
     assert {each.name for each in fields(Method)} == set(PARTS["methods"])
+
+
+SCORER = """\
+from erl_pipeline.environments.scorers import Scorer
+
+def plain(answer, payload):
+    return 0.5
+
+needy = Scorer(plain, packages=("sample_absent",), install="pip install 'sample[all]'")
+"""
+
+
+def test_a_plain_function_is_a_scorer_and_its_code_is_that_of_its_package(site: Site) -> None:
+    site.install("sample", "half = sample_scorers:plain", {"sample_scorers.py": SCORER}, group="scorers")
+    found = site.found("scorers")
+    assert {"contains", "exact", "f1", "half", "numeric"} <= found.found.keys()
+    assert found["half"].packages == ("sample_scorers",)
+    assert scorer_named("half")("x", {}) == 0.5
+    environment = plugins("environments")["questions"]
+    own = "erl_pipeline.environments.questions"
+    assert environment.packages_for(environment.settings(type="questions", scorer="half")) == (
+        own,
+        "sample_scorers",
+    )
+    assert environment.packages_for(environment.settings(type="questions", scorer="math")) == (
+        own,
+        "erl_pipeline.environments.scorers",
+        "math_verify",
+    )
+
+
+def test_a_scorer_whose_libraries_are_missing_says_how_to_install_them(site: Site) -> None:
+    site.install("sample", "needy = sample_scorers:needy", {"sample_scorers.py": SCORER}, group="scorers")
+    told = "which is not installed: pip install 'sample\\[all\\]'"
+    with pytest.raises(ConfigError, match=told):
+        site.found("scorers")["needy"]
+    with pytest.raises(ValidationError, match=told):
+        plugins("environments")["questions"].settings(type="questions", scorer="needy")
+
+
+def test_a_scorer_that_cannot_be_called_is_broken(site: Site) -> None:
+    site.install(
+        "sample", "text = sample_scorers:__doc__", {"sample_scorers.py": '"""A text."""'}, group="scorers"
+    )
+    [broken] = site.found("scorers").broken
+    assert broken.problem == "sample_scorers:__doc__ lacks __call__"

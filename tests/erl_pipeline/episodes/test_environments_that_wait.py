@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from erl_pipeline.engines.interface import Generation, GenerationRequest, Interrupted
-from erl_pipeline.environments.interface import Task, Timing, Transition
+from erl_pipeline.environments.interface import ScorerFailed, Task, Timing, Transition
 from erl_pipeline.environments.messages import AssistantTurn, user_message
 from erl_pipeline.environments.threads import in_threads
 from erl_pipeline.episodes.attempt import play_attempt
 from erl_pipeline.episodes.context import EpisodeContext, Place
 from erl_pipeline.episodes.play import Batches, Turns, play_episodes
+from erl_pipeline.episodes.roles import trainable
 from storage.errors import EnvironmentFailed
 from storage.tables.trajectories import Trajectory
 from tests.erl_pipeline.episodes.engines import DownwardBatches, DownwardTurns, answer_to
@@ -160,6 +161,41 @@ def test_what_never_returns_ends_its_episode_at_the_deadline(timing: Timing, met
     assert [outcome(row) for row in failed] == [("t1", 0.0, False, "environment_timeout", text)]
     assert played.counters == {"environment_timeouts": 1}
     assert [environment.closed for environment in opened] == [1, 1, 1]
+
+
+async def cannot_be_scored(turn: AssistantTurn) -> Transition:
+    raise ScorerFailed("it gave nan")
+
+
+def test_an_attempt_that_cannot_be_scored_says_so_and_is_not_trained() -> None:
+    given, _ = scripted(lambda task: Scripted(on_step=cannot_be_scored if task.task_id == "t1" else None))
+    played = play_episodes(given, tasks(3), range(1), Batches(DownwardBatches()))
+    failed = [row for row in played.rows if row.task_id == "t1"]
+    text = "step: ScorerFailed: it gave nan"
+    assert [outcome(row) for row in failed] == [("t1", 0.0, False, "scorer_error", text)]
+    assert played.counters == {"scorer_errors": 1}
+    assert [row.task_id for row in trainable(played.rows)] == ["t0"] * 3 + ["t2"] * 3
+
+
+def test_of_a_second_attempt_that_cannot_be_scored_the_reflection_is_not_trained_either() -> None:
+    def environment(task: Task) -> Scripted:
+        made = Scripted()
+
+        async def step(turn: AssistantTurn) -> Transition:
+            return ends() if len(made.said) == 1 else await cannot_be_scored(turn)
+
+        made.on_step = step
+        return made
+
+    given, _ = scripted(lambda task: environment(task) if task.task_id == "t1" else Scripted())
+    played = play_episodes(given, tasks(2), range(1), Batches(DownwardBatches()))
+    roles = [(row.role, row.finish_reason) for row in played.rows if row.task_id == "t1"]
+    assert roles == [
+        ("first_attempt", "done"),
+        ("reflection", "scorer_error"),
+        ("second_attempt", "scorer_error"),
+    ]
+    assert [row.role for row in trainable(played.rows) if row.task_id == "t1"] == ["first_attempt"]
 
 
 def test_an_attempt_that_had_reward_loses_it_when_a_later_step_fails() -> None:

@@ -62,6 +62,13 @@ def test_no_texts_give_no_vectors(embedder: SentenceEmbedder) -> None:
     assert embedder.embed([]).shape == (0, 384)
 
 
+def test_single_texts_may_be_computed_by_themselves(embedder: SentenceEmbedder) -> None:
+    alone = SentenceEmbedder(batch_tokens=1)
+    texts = ["a hole to the left", "the goal"]
+    assert np.array_equal(alone.embed(texts)[:1], SentenceEmbedder(batch_tokens=1).embed(texts[:1]))
+    assert np.allclose(alone.embed(texts), embedder.embed(texts), atol=1e-5)
+
+
 def test_a_long_text_is_cut_to_what_the_model_takes(embedder: SentenceEmbedder) -> None:
     assert np.array_equal(*embedder.embed(["hole " * 300, "hole " * 400]))
 

@@ -6,7 +6,11 @@ import pytest
 
 from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.stages.training.training_record import reinforcement_rows
-from erl_pipeline.stages.training.update_policy import groups_by_role, training_sequences
+from erl_pipeline.stages.training.update_policy import (
+    dropped_before_training,
+    groups_by_role,
+    training_sequences,
+)
 from erl_pipeline.trainers.record import SequenceRecord
 from storage.tables.trajectories import Trajectory
 from tests.erl_pipeline.episodes.script import play
@@ -90,6 +94,22 @@ def test_what_a_judge_said_is_recorded_as_never_trained_and_is_in_no_group() -> 
     assert "groups_judge" not in groups_by_role(given, ObjectiveConfig())
     with pytest.raises(ValueError, match="zip"):
         list(reinforcement_rows(given, sequences, [trained] * 4))
+
+
+def test_an_attempt_that_could_not_be_scored_is_recorded_so_and_is_in_no_group() -> None:
+    """Without it the others are compared with their own mean, 1/2."""
+    first = [
+        replace(row, trajectory_id=f"t-{number}") for number, row in enumerate(rows(None, 1.0, 0.0, 0.0))
+    ]
+    given = [first[0], replace(first[1], finish_reason="scorer_error"), first[2]]
+    sequences = training_sequences(given, ObjectiveConfig(advantage_normalization="mean"))
+    recorded = reinforcement_rows(given, sequences, [SequenceRecord(weight=1.0, steps=1)] * 2)
+    assert [(row["trajectory_id"], row["advantage"], row["not_trained"]) for row in recorded] == [
+        ("t-0", 0.5, None),
+        ("t-1", None, "scorer_error"),
+        ("t-2", -0.5, None),
+    ]
+    assert dropped_before_training(given) == {"dropped_scorer_error": 1}
 
 
 def test_a_trajectory_that_is_there_twice_has_the_record_of_each() -> None:

@@ -1,0 +1,111 @@
+"""`erl-pipeline env new`: a small package with an environment of one's own, to begin with."""
+
+from __future__ import annotations
+
+import keyword
+import re
+import shlex
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from command_line.output import print_line
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+Kind = Literal["questions", "game"]
+
+_NAME = "NAME"
+"""Stands for the package's name in the names of templates."""
+
+
+def new(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of the package: small letters, digits and _.")
+    ],
+    kind: Annotated[
+        Kind,
+        typer.Option(
+            "--kind",
+            help="questions: lines of JSON, one answer each, and a function that scores it. "
+            "game: turns, with rules of your own.",
+        ),
+    ] = "questions",
+    folder: Annotated[
+        Path | None, typer.Option("--folder", metavar="FOLDER", help="Where to write it.  [default: NAME]")
+    ] = None,
+    model: Annotated[
+        str, typer.Option("--model", help="The pretrained policy that the configuration trains.")
+    ] = "models/SmolLM2-135M-Instruct",
+) -> None:
+    """Write a package with an environment, its test and a configuration, which trains as it is."""
+    _require_free(name)
+    target = folder if folder is not None else Path(name)
+    written = write_package(name, kind, target, model)
+    print_line(f"Wrote {len(written)} files to {target}. README.md there says which is for what.")
+    print_line("Install it, run its test, train:")
+    print_line(f"  pip install --no-deps --no-build-isolation --editable {_as_path(target)}")
+    print_line(f"  python -m pytest {shlex.quote(str(target))}")
+    print_line(f"  erl-pipeline train {shlex.quote(str(target / f'{name}.yaml'))}")
+
+
+def write_package(name: str, kind: Kind, target: Path, model: str) -> list[Path]:
+    """Write the package; returns the files. Raises InputError where there is something already."""
+    from jinja2 import Environment, StrictUndefined
+
+    from storage.errors import InputError
+
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise InputError(f"{target} exists already; choose another folder by --folder")
+    values = {
+        "name": name,
+        "distribution": name.replace("_", "-"),
+        "title": name.replace("_", " ").capitalize(),
+        "class_name": "".join(part.capitalize() for part in name.split("_")),
+        "folder": target.as_posix(),
+        "model": model,
+    }
+    jinja = Environment(undefined=StrictUndefined, keep_trailing_newline=True)
+    written = []
+    for place, template in _templates(files(__package__) / "templates" / kind):
+        path = target / place.replace(_NAME, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(jinja.from_string(template).render(values), encoding="utf-8")
+        written.append(path)
+    return written
+
+
+def _require_free(name: str) -> None:
+    """Raise InputError for a name that no package can have, or that another has already."""
+    from importlib.util import find_spec
+    from typing import get_args
+
+    from erl_pipeline.config.installed import Group, plugins
+    from storage.errors import InputError
+
+    if not re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name) or name.endswith("_") or keyword.iskeyword(name):
+        raise InputError(f"NAME: {name!r}; allowed are small letters, digits and _, a letter first")
+    taken = [group for group in get_args(Group) if name in plugins(group).found]
+    if taken:
+        raise InputError(f"NAME: {name!r} is the name of one of the {taken[0]} already; choose another")
+    if find_spec(name) is not None:
+        raise InputError(f"NAME: there is a Python module {name!r} already; choose another")
+
+
+def _templates(folder: Traversable, above: str = "") -> list[tuple[str, str]]:
+    """The place of each file in the package, and its template."""
+    found: list[tuple[str, str]] = []
+    for each in sorted(folder.iterdir(), key=lambda each: each.name):
+        if each.is_dir():
+            found += _templates(each, f"{above}{each.name}/")
+        else:
+            found.append((above + each.name.removesuffix(".j2"), each.read_text(encoding="utf-8")))
+    return found
+
+
+def _as_path(folder: Path) -> str:
+    """A folder as pip takes it: without a slash it would look for a package of that name."""
+    return shlex.quote(str(folder) if folder.is_absolute() else f"./{folder}")

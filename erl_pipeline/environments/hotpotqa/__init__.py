@@ -1,0 +1,31 @@
+"""HotpotQA: questions that need two pages of an encyclopedia, and a search tool that finds pages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from erl_pipeline.environments.built_files import BuiltFiles
+from erl_pipeline.environments.hotpotqa import opening, tasks
+from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
+from erl_pipeline.environments.interface import EnvironmentPlugin
+
+
+def _files(settings: HotpotQAConfig) -> dict[str, Path]:
+    named = {"task_file": settings.task_file, "passage_file": settings.passage_file}
+    return {name: Path(path) for name, path in named.items() if path is not None}
+
+
+ENVIRONMENT = EnvironmentPlugin(
+    settings=HotpotQAConfig,
+    training_tasks=tasks.training_tasks,
+    held_out_tasks=tasks.held_out_tasks,
+    open=opening.open_without_index,
+    test_tasks=tasks.test_tasks,
+    test_needs="test_share: 0.2",
+    files=_files,
+    task_key=tasks.question_key,
+    timing="waiting",
+    built_files=BuiltFiles(
+        settings=opening.index_settings, build=opening.build, open=opening.open_with_index
+    ),
+)

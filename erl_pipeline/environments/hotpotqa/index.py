@@ -1,0 +1,178 @@
+"""The search index over all pages: a LanceDB table with an index of words and, where asked for, vectors."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from erl_pipeline.environments.hotpotqa.question_file import (
+    Passage,
+    different_passages,
+    read_passages,
+    read_questions,
+)
+from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig, SearchMode
+from erl_pipeline.environments.hotpotqa.tasks import question_path
+from storage.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from storage.memory.embedder import Embedder
+    from storage.memory.search import Ranked
+
+INDEXED_PASSAGES = 20_000
+"""From so many pages on the vectors have an index, which may miss a page; fewer are compared one by one."""
+
+_TABLE = "passages"
+_ABOUT = "index.json"
+_CANDIDATES = 50  # pages of each search that are fused
+_PROBES, _REFINE = 40, 4
+_TRAINING_PASSES, _TRAINING_ROWS = 25, 128  # of k-means; rows for each partition
+
+
+def passages_of(config: HotpotQAConfig) -> list[Passage]:
+    """All pages that the search can find. Raises `InputError` for bad files."""
+    further = [] if config.passage_file is None else read_passages(Path(config.passage_file))
+    return different_passages(read_questions(question_path(config)), further)
+
+
+def build_index(
+    passages: Sequence[Passage], folder: Path, embedder: Embedder | None, embedded_characters: int
+) -> Mapping[str, int]:
+    """Write the index of these pages into an empty folder; counts what is in it.
+
+    Which page is found follows from the pages alone, but for the index of many vectors, whose partitions
+    LanceDB draws at random; and LanceDB gives its files names of its own. So a folder is built once and kept.
+
+    Args:
+        embedder: makes the vectors; None for an index of words alone.
+        embedded_characters: what of a page its vector is made of; the title comes first.
+    """
+    import lancedb
+    import pyarrow as pa
+    from lancedb.index import FTS
+
+    pages = [f"{passage.title}\n{passage.text}" for passage in passages]
+    columns: dict[str, Any] = {
+        "number": pa.array(range(len(pages)), pa.int32()),
+        "title": [passage.title for passage in passages],
+        "page": pages,
+    }
+    if embedder is not None:
+        vectors = embedder.embed([page[:embedded_characters] for page in pages])
+        columns["vector"] = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
+    table = lancedb.connect(folder).create_table(_TABLE, pa.table(columns))
+    table.create_index("page", config=FTS())
+    if embedder is not None and len(pages) >= INDEXED_PASSAGES:
+        table.create_index("vector", config=_vector_index(len(pages), vectors.shape[1]))
+    about = {"embedding_model": None if embedder is None else embedder.embedding_model}
+    (folder / _ABOUT).write_text(json.dumps(about) + "\n", encoding="utf-8")
+    return {"passages": len(pages), "embedded": 0 if embedder is None else len(pages)}
+
+
+class SearchIndex:
+    """An index that was built, for searches from any thread.
+
+    Args:
+        folder: where it was built.
+        embedder: makes vectors of queries, with the model that the pages were embedded with. None where
+            only words are searched.
+
+    Raises `InputError` where the vectors are of another model.
+    """
+
+    def __init__(self, folder: Path, embedder: Embedder | None) -> None:
+        import lancedb
+
+        built_with = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))["embedding_model"]
+        if embedder is not None and embedder.embedding_model != built_with:
+            raise InputError(
+                f"the search index in {folder} has vectors of {built_with or 'no model'}, but queries would "
+                f"be embedded with {embedder.embedding_model}; build it again with that model"
+            )
+        self._table = lancedb.connect(folder).open_table(_TABLE)
+        self._embedder = embedder
+        self._indexed = any(index.columns == ["vector"] for index in self._table.list_indices())
+
+    def search(self, query: str, count: int, mode: SearchMode) -> list[Passage]:
+        """At most `count` pages, the best first. Equal queries find the same pages."""
+        from storage.memory.search import fuse
+
+        pages: dict[str, Passage] = {}
+        rankings: list[Ranked] = []
+        depth = max(count, _CANDIDATES)
+        if mode != "vector":
+            rankings.append(self._ranked(self._by_words(query, depth), "_score", -1.0, pages))
+        if mode != "full_text":
+            rankings.append(self._ranked(self._by_vector(query, depth), "_distance", 1.0, pages))
+        best = rankings[0][:count] if len(rankings) == 1 else fuse(rankings, count)
+        return [pages[number] for number, _ in best]
+
+    def by_vector(self, vector: npt.NDArray[np.float32], count: int) -> list[int]:
+        """The places, in the list that the index was built of, of the pages nearest to a vector."""
+        return [row["number"] for row in self._nearest(vector, count)]
+
+    def _by_words(self, query: str, count: int) -> list[dict[str, Any]]:
+        from lancedb.query import MatchQuery
+
+        search = self._table.search(MatchQuery(query, "page"), query_type="fts")
+        found: list[dict[str, Any]] = (
+            search.select(["number", "title", "page", "_score"]).limit(count).to_list()
+        )
+        return found
+
+    def _by_vector(self, query: str, count: int) -> list[dict[str, Any]]:
+        assert self._embedder is not None
+        return self._nearest(self._embedder.embed([query])[0], count)
+
+    def _nearest(self, vector: npt.NDArray[np.float32], count: int) -> list[dict[str, Any]]:
+        search = self._table.search(vector, vector_column_name="vector").distance_type("cosine")
+        if self._indexed:
+            search = search.nprobes(_PROBES).refine_factor(_REFINE)
+        found: list[dict[str, Any]] = (
+            search.select(["number", "title", "page", "_distance"]).limit(count).to_list()
+        )
+        return found
+
+    @staticmethod
+    def _ranked(
+        rows: Sequence[Mapping[str, Any]], column: str, sign: float, pages: dict[str, Passage]
+    ) -> Ranked:
+        """Best first, of equals the one that comes first in the files; adds the pages by number."""
+        rows = sorted(rows, key=lambda row: (sign * row[column], row["number"]))
+        for row in rows:
+            pages[str(row["number"])] = Passage(row["title"], row["page"][len(row["title"]) + 1 :])
+        return [(str(row["number"]), row[column]) for row in rows]
+
+
+_opened: dict[tuple[Path, str | None], SearchIndex] = {}
+_opening = threading.Lock()
+
+
+def open_index(folder: Path, embedder: Embedder | None) -> SearchIndex:
+    """The index in a folder, opened once in a process. Raises as `SearchIndex`."""
+    key = (folder, None if embedder is None else embedder.model)
+    with _opening:
+        if key not in _opened:
+            _opened[key] = SearchIndex(folder, embedder)
+        return _opened[key]
+
+
+def _vector_index(rows: int, dimension: int) -> Any:
+    """IVF_RQ: one bit a dimension, and the exact vectors of the best candidates decide. It needs dimensions
+    in eights; others get IVF_SQ."""
+    from lancedb.index import IvfRq, IvfSq
+
+    kind = IvfRq if dimension % 8 == 0 else IvfSq
+    return kind(
+        distance_type="cosine",
+        num_partitions=math.isqrt(rows),
+        max_iterations=_TRAINING_PASSES,
+        sample_rate=_TRAINING_ROWS,
+    )

@@ -1,0 +1,55 @@
+"""Opening an environment with its search index, and building that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from erl_pipeline.environments.built_files import Embedders
+from erl_pipeline.environments.hotpotqa.environment import HotpotQA
+from erl_pipeline.environments.hotpotqa.index import build_index, open_index, passages_of
+from erl_pipeline.environments.hotpotqa.question_file import Passage
+from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
+from erl_pipeline.environments.interface import Environment, Task
+from erl_pipeline.environments.threads import in_threads
+from storage.errors import InputError
+
+_WORDS_ALONE = "full_text"
+_BUILT_FROM = frozenset(
+    {"type", "task_file", "passage_file", "search", "embedding_model", "embedded_characters"}
+)
+
+
+def index_settings(config: HotpotQAConfig) -> HotpotQAConfig:
+    """The settings that the index follows from, all others at their defaults."""
+    fields = HotpotQAConfig.model_fields
+    others = {name: each.get_default() for name, each in fields.items() if name not in _BUILT_FROM}
+    if config.search == _WORDS_ALONE:
+        others |= {name: fields[name].get_default() for name in ("embedding_model", "embedded_characters")}
+    else:
+        others["search"] = "hybrid"  # The same index answers a search by vector alone.
+    return config.model_copy(update=others)
+
+
+def build(config: HotpotQAConfig, folder: Path, embedders: Embedders) -> Mapping[str, int]:
+    """Write the index of the configured files into an empty folder."""
+    embedder = None if config.search == _WORDS_ALONE else embedders(config.embedding_model)
+    return build_index(passages_of(config), folder, embedder, config.embedded_characters)
+
+
+def open_with_index(config: HotpotQAConfig, task: Task, folder: Path, embedders: Embedders) -> Environment:
+    """The environment of a task, each episode in a thread of its own."""
+
+    def search(query: str) -> list[Passage]:
+        # Opened by the first search, which waits in its own thread for the model that embeds queries.
+        embedder = None if config.search == _WORDS_ALONE else embedders(config.embedding_model)
+        return open_index(folder, embedder).search(query, config.passages, config.search)
+
+    return in_threads(HotpotQA(config, task, search))
+
+
+def open_without_index(config: HotpotQAConfig, task: Task) -> Environment:
+    """Raises `InputError`: it is opened with its index."""
+    raise InputError(
+        "environment hotpotqa searches an index that is built beforehand; open it with `built_files`"
+    )

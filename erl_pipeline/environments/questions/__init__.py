@@ -1,0 +1,28 @@
+"""Questions with a checkable answer, from a file of JSON lines, scored by a function of anyone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from erl_pipeline.config.installed import plugins
+from erl_pipeline.environments.interface import EnvironmentPlugin
+from erl_pipeline.environments.questions import environment, tasks
+from erl_pipeline.environments.questions.settings import QuestionsConfig
+
+
+def _scorer_packages(config: QuestionsConfig) -> Sequence[str]:
+    return plugins("scorers")[config.scorer].packages
+
+
+ENVIRONMENT = EnvironmentPlugin(
+    settings=QuestionsConfig,
+    training_tasks=tasks.training_tasks,
+    held_out_tasks=tasks.held_out_tasks,
+    open=environment.open_question,
+    test_tasks=tasks.test_tasks,
+    test_needs="test_share: 0.1",
+    tasks_from_file=tasks.tasks_from_file,
+    files=tasks.files,
+    used_packages=_scorer_packages,
+    task_key=tasks.task_key,
+)

@@ -1,0 +1,98 @@
+"""The interface of a scorer: how good an answer is.
+
+A package of anyone can add one: a function that an entry point of `erl_pipeline.scorers` names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from numbers import Real
+from pathlib import Path
+from traceback import extract_tb
+from typing import Any, Protocol
+
+from erl_pipeline.config.installed import plugins
+from erl_pipeline.environments.interface import ScorerFailed
+
+LONGEST_ANSWER = 10_000
+"""Characters of the longest answer that the built-in scorers look at; a longer one is wrong."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A score from 0 to 1, where 1 is right, and a sentence about the answer that the policy may read.
+
+    The remark must be true and must not give the right answer away: reflections are written on it.
+    """
+
+    score: float
+    remark: str = ""
+
+
+class ScorerFunction(Protocol):
+    """All that a scorer has to be. It may raise: then the episode's row says so and is not trained."""
+
+    def __call__(self, answer: str | None, payload: Mapping[str, Any]) -> float | Scored:
+        """The score of an answer.
+
+        Args:
+            answer: what the policy marked as its answer; None where it marked none.
+            payload: the task's: `question`, `answer`, and all further fields of its line.
+        """
+        ...
+
+
+def _any_task(payload: Mapping[str, Any]) -> None:
+    """Every task can be scored."""
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """A function with more to be said of it. A plain function stands for one with these defaults."""
+
+    score: ScorerFunction
+    check_task: Callable[[Mapping[str, Any]], None] = _any_task
+    """Raises `ValueError`, saying what is wrong, for the payload of a task that cannot be scored."""
+    packages: tuple[str, ...] = ()
+    """Further packages whose code decides the score; its own always counts."""
+    install: str = ""
+    """The command that installs `packages`, for the message where one is missing."""
+    bounded: bool = False
+    """It looks at no more than so many characters and always returns soon, so that it needs no thread."""
+
+    def __call__(self, answer: str | None, payload: Mapping[str, Any]) -> float | Scored:
+        """The score of an answer."""
+        return self.score(answer, payload)
+
+
+def scorer_named(name: str) -> Scorer:
+    """The scorer of an entry point. Raises ConfigError for a name that is unknown or cannot be used."""
+    value = plugins("scorers")[name].value
+    return value if isinstance(value, Scorer) else Scorer(value)
+
+
+def checked_score(scorer: Scorer, answer: str | None, payload: Mapping[str, Any]) -> Scored:
+    """The score of an answer, from 0 to 1. Raises `ScorerFailed` where the scorer raises or gives another."""
+    try:
+        given = scorer(answer, payload)
+    # Whatever the code of a user raises is data of one episode, an exit included.
+    except (Exception, SystemExit) as error:
+        frames = extract_tb(error.__traceback__)
+        place = f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}"
+        raise ScorerFailed(f"{type(error).__name__}: {error} ({place})") from error
+    scored = given if isinstance(given, Scored) else Scored(given)
+    score = scored.score
+    if not isinstance(score, Real) or not math.isfinite(score) or not 0.0 <= score <= 1.0:
+        raise ScorerFailed(f"it gave {score!r}; allowed are numbers from 0 to 1")
+    if not isinstance(scored.remark, str):
+        raise ScorerFailed(f"its remark is {scored.remark!r}, no text")
+    return Scored(float(score), scored.remark)
+
+
+def too_long(answer: str | None, longest: int = LONGEST_ANSWER) -> Scored | None:
+    """The score of an answer that is longer than a scorer looks at; None for one that is not."""
+    if answer is None or len(answer) <= longest:
+        return None
+    return Scored(0.0, f"An answer of more than {longest:,} characters is not looked at.")

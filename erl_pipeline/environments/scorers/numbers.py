@@ -1,0 +1,89 @@
+"""The scorer `numeric`: numbers with a tolerance, as people write them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from erl_pipeline.environments.scorers.interface import Scored, Scorer, too_long
+
+RELATIVE_TOLERANCE = Fraction(1, 1_000_000)
+_LONGEST = 200  # characters of an answer, so that no number has more digits than can be computed with at once
+
+_NUMBER = re.compile(
+    r"""(?<![\w.])(?P<sign>[-+]?)[ ]?
+    (?: (?:(?P<whole>[0-9]+)[ ])?(?P<over>[0-9]+)[ ]?/[ ]?(?P<under>[0-9]+)
+      | (?P<decimal>(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)
+        (?:[eE](?P<exponent>[-+]?[0-9]{1,3}))?
+    )(?![0-9])(?P<percent>[ ]?%)?""",
+    re.VERBOSE,
+)
+_FRACTION = re.compile(r"\\[dt]?frac\s*\{\s*([0-9]+)\s*\}\s*\{\s*([0-9]+)\s*\}")
+_DROPPED = re.compile(r"\\[,!;]|\\ |[$€£\\]")
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number that was read, and whether a percent sign stood after it."""
+
+    value: Fraction
+    percent: bool
+
+
+def read_number(text: str) -> Number | None:
+    """The only number in a text, whatever words stand around it; None where there is none, or several.
+
+    Read are `1,234.5`, `-3e2`, `3/4`, `1 1/2`, `\\frac{3}{4}`, with a currency sign before or `%` after it.
+    """
+    plain = _DROPPED.sub("", _FRACTION.sub(r"\1/\2", text.replace("−", "-")))
+    found = list(_NUMBER.finditer(plain))
+    if len(found) != 1:
+        return None
+    parts = found[0].groupdict()
+    if parts["decimal"] is not None:
+        value = Fraction(parts["decimal"].replace(",", "")) * Fraction(10) ** int(parts["exponent"] or 0)
+    elif int(parts["under"]) == 0:
+        return None
+    else:
+        value = int(parts["whole"] or 0) + Fraction(int(parts["over"]), int(parts["under"]))
+    return Number(-value if parts["sign"] == "-" else value, parts["percent"] is not None)
+
+
+def _numeric(answer: str | None, payload: Mapping[str, Any]) -> float | Scored:
+    if answer is None or (long := too_long(answer, _LONGEST)):
+        return 0.0 if answer is None else long or 0.0
+    said, right = read_number(answer), _right(payload)
+    if said is None:
+        return Scored(0.0, "It is not a number, or holds more than one.")
+    allowed = max(abs(right.value) * RELATIVE_TOLERANCE, _tolerance(payload))
+    values = [said.value]
+    if said.percent != right.percent:  # 20 % is said as 20 or as 0.2
+        values.append(said.value / 100 if said.percent else said.value * 100)
+    return float(any(abs(value - right.value) <= allowed for value in values))
+
+
+def _right(payload: Mapping[str, Any]) -> Number:
+    text = str(payload["answer"])
+    right = read_number(text) if len(text) <= _LONGEST else None
+    if right is None:
+        raise ValueError(f"answer: {text[:80]!r}; allowed with scorer: numeric is one number")
+    return right
+
+
+def _tolerance(payload: Mapping[str, Any]) -> Fraction:
+    given = payload.get("tolerance", 0)
+    if not isinstance(given, int | float) or isinstance(given, bool) or not 0 <= given < float("inf"):
+        raise ValueError(f"tolerance: {given!r}; allowed are numbers from 0")
+    return Fraction(given)
+
+
+def _check(payload: Mapping[str, Any]) -> None:
+    _right(payload)
+    _tolerance(payload)
+
+
+numeric = Scorer(_numeric, _check, bounded=True)
+"""1 where both are the same number, to a millionth or to the task's own field `tolerance`."""

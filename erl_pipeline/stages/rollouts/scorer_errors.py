@@ -1,0 +1,35 @@
+"""Episodes that could not be scored: a few are data, more than a hundredth of them stop the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import polars as pl
+
+from erl_pipeline.episodes.roles import SCORER_ERROR, SCORER_ERRORS
+from storage.errors import EnvironmentFailed
+
+ALLOWED_SHARE = 0.01
+
+
+def require_scored(counters: Mapping[str, int], rollouts: pl.LazyFrame) -> None:
+    """Raise `EnvironmentFailed`, naming a task, where more than `ALLOWED_SHARE` of an iteration's episodes
+    could not be scored.
+
+    Args:
+        counters: of all shards.
+        rollouts: the trajectories of the iteration.
+    """
+    failed, episodes = counters.get(SCORER_ERRORS, 0), counters.get("episodes", 0)
+    if failed <= ALLOWED_SHARE * episodes:
+        return
+    ended = rollouts.filter(pl.col("finish_reason") == SCORER_ERROR)
+    # An episode's last row is the attempt; before it stands the reflection that led to it.
+    found = ended.group_by("episode_id", maintain_order=True).last().select("task_id", "feedback").collect()
+    task, what = found.row(0)
+    raise EnvironmentFailed(
+        f"{failed} of {episodes} episodes could not be scored, more than {ALLOWED_SHARE:.0%}; they are of "
+        f"{found['task_id'].n_unique()} tasks, the first is {task}: {what}. Correct the scorer, or that line "
+        "of the task file, and start the run again; an edited scorer or file is another plan, whose rollouts "
+        "are sampled anew"
+    )

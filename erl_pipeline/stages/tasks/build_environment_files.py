@@ -1,0 +1,127 @@
+"""The stage that builds what an environment reads while it is played, such as a search index."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import SerializeAsAny
+
+from erl_pipeline.config.base import PluginSettings, Settings
+from erl_pipeline.config.installed import plugins
+from erl_pipeline.environments.interface import EnvironmentPlugin
+from erl_pipeline.plan.resources import Resources
+from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.stages.tasks.prepare_tasks import located
+from storage.artifacts.artifact import Artifact
+
+if TYPE_CHECKING:
+    from erl_pipeline.config.run import RunConfig
+    from erl_pipeline.environments.built_files import Embedders
+    from erl_pipeline.plan.planner import Planner
+    from erl_pipeline.plan.sources import Sources
+    from storage.memory.embedder import Embedder
+
+BUILT_FILES = "built_files"
+"""Name of the input of a task set; who plays its tasks opens them with these files."""
+
+_FOLDER = "files"
+
+
+class BuiltFilesSettings(Settings):
+    """What the files follow from."""
+
+    environment: SerializeAsAny[PluginSettings]
+    """The settings that `BuiltFiles.settings` chooses, without those that name files."""
+    files: dict[str, str]
+    """Setting that names a file -> SHA-256 of the file."""
+
+
+def built_inputs(planner: Planner) -> dict[str, str]:
+    """Inputs of a task set: the files that its environment builds, which are put into the plan; none where
+    it builds none."""
+    plugin = plugins("environments")[planner.config.environment.type].value
+    if plugin.built_files is None:
+        return {}
+    return {BUILT_FILES: planner.add(BUILD_ENVIRONMENT_FILES, {}, iteration=None)}
+
+
+def with_built_files(
+    plugin: EnvironmentPlugin[Any], tasks: Artifact | None, resources: Resources
+) -> EnvironmentPlugin[Any]:
+    """The environment as it opens the tasks of a task set, with the files that this was made with.
+
+    Raises StoreError where these files are damaged, InputError where they are gone.
+    """
+    if tasks is None or BUILT_FILES not in tasks.manifest.inputs:
+        return plugin
+    built = resources.store.open(tasks.manifest.inputs[BUILT_FILES])
+    return opened_with(plugin, built.path(_FOLDER), lambda model: _query_embedder(resources, model))
+
+
+def opened_with(plugin: EnvironmentPlugin[Any], folder: Path, embedders: Embedders) -> EnvironmentPlugin[Any]:
+    """The environment, with `open` opening it with the files in a folder."""
+    built = plugin.built_files
+    assert built is not None
+    return replace(plugin, open=lambda settings, task: built.open(settings, task, folder, embedders))
+
+
+def ready_to_open(
+    plugin: EnvironmentPlugin[Any], settings: PluginSettings, resources: Resources, folder: Path
+) -> EnvironmentPlugin[Any]:
+    """The environment for attempts outside a run: what it needs is built in an empty folder first.
+
+    Raises what `BuiltFiles.build` raises.
+    """
+    if plugin.built_files is None:
+        return plugin
+    plugin.built_files.build(plugin.built_files.settings(settings), folder, _passage_embedder)
+    return opened_with(plugin, folder, lambda model: _query_embedder(resources, model))
+
+
+def _slice(config: RunConfig, sources: Sources) -> BuiltFilesSettings:
+    plugin = plugins("environments")[config.environment.type].value
+    chosen = plugin.built_files.settings(config.environment)
+    files: Mapping[str, Path] = plugin.files(chosen)
+    return BuiltFilesSettings(
+        environment=chosen.model_copy(update=dict.fromkeys(files)),
+        files={name: sources.files[str(path)] for name, path in files.items()},
+    )
+
+
+def _build(call: StageCall[BuiltFilesSettings]) -> StageResult:
+    settings = call.settings
+    environment = located(settings.environment, settings.files, call.locations)
+    plugin = plugins("environments")[environment.type].value
+    folder = call.folder / _FOLDER
+    folder.mkdir()
+    counters = plugin.built_files.build(environment, folder, _passage_embedder)
+    # An index names its files as it likes; what it finds is the environment's to keep the same.
+    return StageResult(counters=dict(counters), determinism="approximate")
+
+
+def _passage_embedder(model: str) -> Embedder:
+    from erl_pipeline.policies.embedding import SentenceEmbedder
+
+    return SentenceEmbedder(model)
+
+
+def _query_embedder(resources: Resources, model: str) -> Embedder:
+    """Computes each text by itself: queries come one at a time."""
+    from erl_pipeline.policies.embedding import SentenceEmbedder
+
+    return resources.keep(f"query embedder {model}", lambda: SentenceEmbedder(model, batch_tokens=1))
+
+
+BUILD_ENVIRONMENT_FILES = Stage(
+    name="build_environment_files",
+    version=1,
+    output="environment_files",
+    settings=BuiltFilesSettings,
+    compute=_build,
+    slice=_slice,
+    code=("environment",),
+    needs="device",
+)

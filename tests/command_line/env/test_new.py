@@ -1,0 +1,143 @@
+"""`erl-pipeline env new`: what it writes passes its own test, trains, and is known by its code."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from command_line.env.new import Kind
+from tests.command_line.invoke import invoke
+from tests.examples.installed import ROOT, Answer, Site
+from tests.random_models import byte_tokenizer, random_llama
+
+KINDS: dict[str, Kind] = {"my_words": "questions", "my_lock": "game"}
+SMALL = (
+    "policy.dtype=float32",
+    "iterations=2",
+    "metrics=[]",
+    "resources.threads=1",
+    "rollouts.tasks_per_iteration=2",
+    "rollouts.group_size=4",
+    "evaluation.tasks=4",
+)
+
+
+@dataclass(frozen=True)
+class Written:
+    """Both packages where they were written, and where they are installed; a model of random weights."""
+
+    folder: Path
+    site: Site
+    model: Path
+
+    def command(self, name: str, kind: str, *words: str | Path, site: Site | None = None) -> Answer:
+        """`erl-pipeline KIND` with the package's configuration, made small."""
+        settings = [word for each in (f"policy.model={self.model}", *SMALL) for word in ("--set", each)]
+        config = self.folder / name / f"{name}.yaml"
+        return (site or self.site).erl_pipeline(
+            kind, config, "--store", self.folder / "store", *settings, *words
+        )
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    folder = tmp_path_factory.mktemp("written")
+    for name, kind in KINDS.items():
+        made = invoke("env", "new", name, "--kind", kind, "--folder", folder / name)
+        assert made.status == 0, made.errors
+        # A build leaves files beside its sources.
+        shutil.copytree(folder / name, folder / "sources" / name)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index"]
+    how = ["--no-deps", "--no-build-isolation", "--no-cache-dir", "--target", str(folder / "site")]
+    subprocess.run([*pip, *how, *(str(folder / "sources" / name) for name in KINDS)], check=True)
+    tokenizer = byte_tokenizer()
+    tokenizer.save_pretrained(folder / "model")
+    model = random_llama(
+        len(tokenizer), positions=2048, hidden=32, intermediate=32, eos_token_id=tokenizer.eos_token_id
+    )
+    model.save_pretrained(folder / "model")
+    return Written(folder, Site(folder / "site"), folder / "model")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KINDS)
+def test_its_own_test_passes(written: Written, name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(written.folder / name)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
+    )
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KINDS)
+def test_it_trains_as_it_is(written: Written, name: str) -> None:
+    trained = written.command(name, "train", "--no-prefect", "--json")
+    assert trained.status == 0, trained.errors
+    assert [row["iteration"] for row in trained.json["rows"]] == [0, 1, 2]
+
+
+@pytest.mark.slow
+def test_an_edited_scorer_is_another_plan(written: Written, tmp_path: Path) -> None:
+    edited = written.site.copy(tmp_path / "site")
+    source = edited.folder / "my_words" / "__init__.py"
+    before = written.command("my_words", "plan", "--json").json
+
+    source.write_text("# Seen again.\n" + source.read_text())
+    assert written.command("my_words", "plan", "--json", site=edited).json["artifacts"] == before["artifacts"]
+
+    source.write_text(source.read_text().replace("0.5 * begins + 0.5 * fits", "0.6 * begins + 0.4 * fits"))
+    after = written.command("my_words", "plan", "--json", site=edited).json
+    ids = [{each["artifact_id"] for each in plan["artifacts"]} for plan in (before, after)]
+    assert len(ids[0] & ids[1]) <= 1  # at most the copy of the pretrained policy is shared
+
+
+@pytest.mark.slow
+def test_a_scorer_that_fails_stops_the_run_and_the_task_is_named(written: Written, tmp_path: Path) -> None:
+    broken = written.site.copy(tmp_path / "site")
+    source = broken.folder / "my_words" / "__init__.py"
+    source.write_text(
+        source.read_text().replace(
+            "if answer is None:", 'if payload["letter"] < "m":\n        1 / 0\n    if answer is None:'
+        )
+    )
+    stopped = written.command(
+        "my_words", "train", "--name", "broken", "--set", "rollouts.tasks_per_iteration=8",
+        "--no-prefect", site=broken,
+    )  # fmt: skip
+    assert stopped.status == 2
+    assert "episodes could not be scored, more than 1%" in stopped.errors
+    assert "the first is questions-" in stopped.errors
+    assert "ZeroDivisionError: division by zero (__init__.py, line" in stopped.errors
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Words", "allowed are small letters, digits and _"),
+        ("class", "allowed are small letters"),
+        ("exact", "is the name of one of the scorers already"),
+        ("frozen_lake", "is the name of one of the environments already"),
+        ("json", "there is a Python module 'json' already"),
+    ],
+)
+def test_a_name_that_cannot_be_is_refused(tmp_path: Path, name: str, said: str) -> None:
+    refused = invoke("env", "new", name, "--folder", tmp_path / "new")
+    assert refused.status == 2
+    assert said in refused.errors
+    assert not (tmp_path / "new").exists()
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("kept")
+    assert "exists already" in invoke("env", "new", "my_words", "--folder", tmp_path).errors
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]

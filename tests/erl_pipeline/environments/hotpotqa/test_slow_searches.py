@@ -1,0 +1,144 @@
+"""Episodes whose searches take a second, fail or hang, beside each other."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import pytest
+
+from erl_pipeline.engines.interface import Generation, GenerationRequest
+from erl_pipeline.environments.hotpotqa import ENVIRONMENT
+from erl_pipeline.environments.hotpotqa.environment import HotpotQA
+from erl_pipeline.environments.hotpotqa.question_file import Passage
+from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
+from erl_pipeline.environments.interface import Task
+from erl_pipeline.environments.threads import in_threads
+from erl_pipeline.episodes.attempt import play_attempt
+from erl_pipeline.episodes.context import EpisodeContext, Place
+from erl_pipeline.episodes.dialogue import ChatTokenizer
+from erl_pipeline.episodes.limits import EpisodeLimits, RoleLimits
+from erl_pipeline.episodes.plain_prompts import opening
+from erl_pipeline.episodes.play import EpisodeSetup, Turns, play_episodes
+from erl_pipeline.episodes.rows import Provenance
+from storage.errors import InputError
+from storage.tables.trajectories import Trajectory
+from tests.erl_pipeline.episodes.test_dialogue import chatml_tokenizer
+
+Result = TypeVar("Result")
+ROLE = "first_attempt"
+TOKENIZER = chatml_tokenizer()
+SEARCH = f"<tool_call>{json.dumps({'name': 'search', 'arguments': {'query': 'Bragg'}})}</tool_call>"
+EPISODES, LONGEST = 64, 3
+
+
+def tasks(count: int) -> list[Task]:
+    payload = {
+        "question": "Who is the mayor?",
+        "answer": "Anna Holm",
+        "supporting": ["Bragg"],
+        "level": "easy",
+    }
+    return [Task(f"t{number}", "hotpotqa-bridge", "hotpotqa", payload) for number in range(count)]
+
+
+def searches(number: int) -> int:
+    """How often the policy searches in an episode before it answers."""
+    return 1 + number % LONGEST
+
+
+class Searching:
+    """A policy that searches as often as it is told for each episode, and then answers."""
+
+    def __init__(self) -> None:
+        self._left: dict[str, int] = {}
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        return asyncio.run(work)
+
+    async def sample(self, request: GenerationRequest) -> Generation:
+        left = self._left.setdefault(request.conversation, searches(len(self._left)))
+        self._left[request.conversation] = left - 1
+        text = f"{SEARCH if left else 'Answer: Anna Holm'}<|im_end|>"
+        ids = TOKENIZER(text, add_special_tokens=False)["input_ids"]
+        return Generation(tuple(ids), (-0.5,) * len(ids), "stop")
+
+
+async def first_attempt(context: EpisodeContext) -> list[Trajectory]:
+    place = Place(ROLE, phase=0)
+    attempt = await play_attempt(context, place, opening)
+    return [attempt.row(context, place, None)]
+
+
+def play(
+    count: int, search: Callable[[Task], Sequence[Passage]], step_seconds: float = 60.0
+) -> list[Trajectory]:
+    """Episodes of so many tasks, all at a time; returns their rows."""
+    plugin = replace(
+        ENVIRONMENT,
+        open=lambda settings, task: in_threads(HotpotQA(settings, task, lambda query: search(task))),
+    )
+    setup = EpisodeSetup(
+        plugin,
+        HotpotQAConfig(),
+        first_attempt,
+        ChatTokenizer(TOKENIZER),
+        EpisodeLimits(
+            context_length=4096,
+            end_token_ids=frozenset({TOKENIZER.eos_token_id}),
+            success_threshold=1.0,
+            step_seconds=step_seconds,
+            by_role={ROLE: RoleLimits(temperature=1.0, max_new_tokens=200)},
+        ),
+        Provenance("recipe", 1, {"policy": "policy-1"}, "tokenizer", "", 0),
+    )
+    return play_episodes(setup, tasks(count), range(1), Turns(Searching(), count)).rows
+
+
+def takes_a_second(_task: Task) -> list[Passage]:
+    time.sleep(1.0)
+    return [Passage("Bragg", "Its mayor is Anna Holm.")]
+
+
+def timed(count: int) -> tuple[float, list[Trajectory]]:
+    started = time.perf_counter()
+    rows = play(count, takes_a_second)
+    return time.perf_counter() - started, rows
+
+
+def test_64_episodes_with_a_slow_tool_take_as_long_as_the_longest_of_them() -> None:
+    """One after the other they would take 127 seconds; the longest has three searches of a second each."""
+    own, _ = timed(LONGEST)  # the episode with most searches is among them, and none waits for it
+    together, rows = timed(EPISODES)
+    assert len(rows) == EPISODES
+    assert all(row.success for row in rows)
+    assert sum(row.response_mask.count(0) > 0 for row in rows) == EPISODES
+    assert 3.0 <= together <= 1.3 * own, (together, own)
+
+
+def test_a_search_that_fails_or_hangs_ends_its_episode_alone() -> None:
+    def search(task: Task) -> list[Passage]:
+        if task.task_id == "t0":
+            raise ConnectionError("the index is gone")
+        if task.task_id == "t1":
+            time.sleep(3.0)
+        return [Passage("Bragg", "Its mayor is Anna Holm.")]
+
+    started = time.perf_counter()
+    rows = play(4, search, step_seconds=0.5)
+    assert time.perf_counter() - started < 3.0
+    assert [(row.finish_reason, row.reward) for row in rows] == [
+        ("environment_error", 0.0),
+        ("environment_timeout", 0.0),
+        ("done", 1.0),
+        ("done", 1.0),
+    ]
+    assert rows[0].feedback == "step: ConnectionError: the index is gone"
+
+
+def test_a_template_that_shows_no_tools_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TOKENIZER, "chat_template", TOKENIZER.chat_template.replace("if tools", "if false"))
+    with pytest.raises(InputError, match=r"hotpotqa offers tools, but .* environment\.tool_format: plain"):
+        play(1, takes_a_second)

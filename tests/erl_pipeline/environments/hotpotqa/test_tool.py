@@ -1,0 +1,86 @@
+import json
+
+import pytest
+
+from erl_pipeline.environments.hotpotqa.tool import (
+    Action,
+    Answer,
+    BadCall,
+    Search,
+    read_plain_lines,
+    read_tool_calls,
+)
+from erl_pipeline.environments.messages import AssistantTurn
+from erl_pipeline.environments.tool_calls import read_turn
+
+
+def call(name: str = "search", **arguments: object) -> str:
+    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
+
+
+def by_calls(text: str) -> list[Action]:
+    return list(read_tool_calls(read_turn(text, turn=0)))
+
+
+def by_lines(text: str) -> Action:
+    (action,) = read_plain_lines(AssistantTurn(text))
+    return action
+
+
+def test_calls_are_searches_and_come_before_an_answer() -> None:
+    actions = by_calls(f"{call(query='the River Ode')} {call(query=' Bragg ')}\nAnswer: Oslo")
+    assert [each.query for each in actions if isinstance(each, Search)] == ["the River Ode", "Bragg"]
+    assert len(actions) == 2
+
+
+def test_without_a_call_the_last_answer_line_counts() -> None:
+    assert by_calls("Answer: Oslo? No.\n**Answer:** Anna Holm ") == [Answer("Anna Holm")]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("<tool_call>{search}</tool_call>", "the call is not JSON"),
+        ('<tool_call>{"name": "search", "arguments": {"query": "a"}}', "the call has no </tool_call>"),
+        (call("look_up", query="a"), "there is no tool 'look_up'; there is search"),
+        (call("x" * 1_000_000), f"there is no tool '{'x' * 60}...'; there is search"),
+        (call(), "search needs the argument query, a text"),
+        (call(query=3), "search needs the argument query, a text"),
+        (call(query="a", top_k=5), "search takes no argument 'top_k'; it takes query"),
+        (call(query="  "), "the query is empty"),
+        (call(query="a" * 401), "the query has 401 characters; allowed are 400"),
+        ("Anna Holm", "the turn has neither a tool call nor a line that begins with Answer:"),
+        ("Answer:  ", "the line that begins with Answer: is empty"),
+        ("", "the turn has neither a tool call nor a line"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_words(text: str, problem: str) -> None:
+    (action,) = by_calls(text)
+    assert isinstance(action, BadCall)
+    assert action.problem.startswith(problem)
+
+
+def test_a_turn_has_no_more_than_four_calls() -> None:
+    actions = by_calls(call(query="a") * 6)
+    assert [type(each) for each in actions] == [Search] * 4 + [BadCall] * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "action"),
+    [
+        ("Search: River Ode", Search("River Ode")),
+        ("I need the town.\n- **search:** River Ode\nResults: Oslo\nAnswer: Oslo", Search("River Ode")),
+        ("answer: Anna Holm\nSearch: more", Answer("Anna Holm")),
+        ("The answer is: Anna Holm", Answer("Anna Holm")),
+        ("Search:", BadCall("the query is empty")),
+        ("Answer:", BadCall("the line that begins with Answer: is empty")),
+        ("Oslo", BadCall("the turn has no line that begins with Search: or Answer:")),
+    ],
+)
+def test_in_plain_lines_the_first_one_counts(text: str, action: Action) -> None:
+    assert by_lines(text) == action
+
+
+def test_a_megabyte_is_read_at_once() -> None:
+    assert isinstance(by_lines("* " * 500_000), BadCall)
+    assert isinstance(by_calls(" \n" * 500_000)[0], BadCall)

@@ -1,0 +1,196 @@
+"""What the built-in scorers give, by hand; and hostile answers, none of which may raise or hang."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from erl_pipeline.environments.interface import ScorerFailed
+from erl_pipeline.environments.scorers import Scored, Scorer, checked_score, scorer_named
+from erl_pipeline.environments.scorers.numbers import Number, read_number
+
+BUILT_IN = ("contains", "exact", "f1", "math", "numeric")
+
+
+def score(name: str, right: str, said: str | None, **fields: Any) -> float:
+    return checked_score(scorer_named(name), said, {"answer": right, **fields}).score
+
+
+def remark(name: str, right: str, said: str) -> str:
+    return checked_score(scorer_named(name), said, {"answer": right}).remark
+
+
+@pytest.mark.parametrize(
+    ("right", "said", "expected"),
+    [
+        ("Paris", " paris.", 1.0),
+        ("New  York", '"new york"', 1.0),
+        ("ﬁve", "FIVE", 1.0),  # a ligature
+        ("x+1", "x-1", 0.0),
+        ("Paris", "Paris or Rome", 0.0),
+        ("Paris", None, 0.0),
+    ],
+)
+def test_exact_compares_normalised_texts(right: str, said: str | None, expected: float) -> None:
+    assert score("exact", right, said) == expected
+
+
+def test_contains_wants_the_words_in_a_row() -> None:
+    assert score("contains", "New York", "It is New York, I think") == 1.0
+    assert score("contains", "New York", "a new city like York") == 0.0
+    assert score("contains", "art", "party") == 0.0
+
+
+def test_f1_is_the_mean_of_precision_and_recall_of_words() -> None:
+    """Of three words said two are among the three right ones: 2 · 2 / (3 + 3)."""
+    assert score("f1", "the red old house", "an old house there") == pytest.approx(2 / 3)
+    assert score("f1", "red red", "red") == pytest.approx(2 / 3)
+    assert score("f1", "red", "blue") == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "percent"),
+    [
+        ("1,234.5", Fraction(2469, 2), False),
+        ("-3e2", Fraction(-300), False),
+        ("It costs $18.00 in all.", Fraction(18), False),
+        ("3/4", Fraction(3, 4), False),
+        ("1 1/2 cups", Fraction(3, 2), False),
+        (r"\frac{3}{4}", Fraction(3, 4), False),
+        (r"\$5", Fraction(5), False),
+        ("− 7", Fraction(-7), False),
+        (".5", Fraction(1, 2), False),
+        (r"20\%", Fraction(20), True),
+        ("x2 = 3", Fraction(3), False),
+    ],
+)
+def test_numbers_are_read_as_people_write_them(text: str, value: Fraction, percent: bool) -> None:
+    assert read_number(text) == Number(value, percent)
+
+
+@pytest.mark.parametrize("text", ["", "twelve", "3 or 4", "1/0", "1,0000", "48+24=72", "1/2/3", "٣", "²"])
+def test_what_is_no_number_or_several_is_not_read(text: str) -> None:
+    assert read_number(text) is None
+
+
+def test_numeric_compares_to_a_millionth_or_the_tolerance_of_the_task() -> None:
+    assert score("numeric", "72", "72.00") == 1.0
+    assert score("numeric", "0.333333333", "1/3") == 1.0
+    assert score("numeric", "72", "72.001") == 0.0
+    assert score("numeric", "72", "72.4", tolerance=0.5) == 1.0
+    assert remark("numeric", "72", "many") == "It is not a number, or holds more than one."
+
+
+def test_a_percentage_is_said_with_its_sign_or_without() -> None:
+    for right, said in (("20", "20%"), ("0.2", "20%"), ("20%", "20"), ("20%", "0.2"), ("20%", "20 %")):
+        assert score("numeric", right, said) == 1.0
+    assert score("numeric", "20%", "0.2%") == 0.0
+
+
+@pytest.mark.parametrize(
+    ("right", "said", "expected"),
+    [
+        (r"\frac{1}{2}", "0.5", 1.0),
+        ("x^2+2x+1", "(x+1)^2", 1.0),
+        (r"2\sqrt{2}", r"\sqrt{8}", 1.0),
+        (r"\{1,2\}", "{2,1}", 1.0),
+        ("3", r"$\boxed{3}$", 1.0),
+        ("1,000", "1000", 1.0),
+        ("x^2", "x^3", 0.0),
+        ("5", "4, 5", 0.0),
+        ("5", None, 0.0),
+    ],
+)
+def test_math_compares_expressions(right: str, said: str | None, expected: float) -> None:
+    assert score("math", right, said) == expected
+
+
+def test_math_works_in_any_thread() -> None:
+    given: list[float] = []
+    thread = threading.Thread(target=lambda: given.append(score("math", "1/2", "0.5")))
+    thread.start()
+    thread.join()
+    assert given == [1.0]
+
+
+def test_a_power_that_no_machine_can_hold_is_wrong_and_the_next_answer_is_compared() -> None:
+    """A thread could not be ended: such a power is computed in one call."""
+    assert remark("math", "5", "10^{100000000}+1") == "It is too large an expression to be compared."
+    assert score("math", "5", "10/2") == 1.0
+
+
+def hostile() -> list[str]:
+    made = random.Random(0)
+    letters = "0123456789+-*/^(){}[]\\$%,.eE boxedfrac\n\x00é٣\ud7ff∞"
+    texts = ["".join(made.choices(letters, k=made.randrange(60))) for _ in range(40)]
+    return [
+        *texts,
+        *(
+            "",
+            " ",
+            "\x00",
+            "nan",
+            "inf",
+            "-inf",
+            "1e999",
+            "9" * 5000,
+            "1/0",
+            "None",
+            "[]",
+            "}" * 50,
+            "\\frac",
+        ),
+        *("(" * 300, "^" * 300, r"\boxed{" * 50, "$" * 399, "1," * 5000, "__import__('os')", "lambda: 0"),
+    ]
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_hostile_answers_are_wrong_and_nothing_else(name: str) -> None:
+    assert {score(name, "73", said) for said in hostile()} == {0.0}
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("letter", ["7", "a", "{", "(", "\\", " ", "1/"])
+def test_an_answer_of_a_megabyte_takes_no_time(name: str, letter: str) -> None:
+    began = time.perf_counter()
+    assert score(name, "73", letter * 1_000_000) == 0.0
+    assert time.perf_counter() - began < 1.0
+
+
+def test_a_plain_function_is_a_scorer() -> None:
+    def length(answer: str | None, payload: Mapping[str, Any]) -> float:
+        return min(1.0, len(answer or "") / payload["long"])
+
+    assert checked_score(Scorer(length), "abc", {"long": 4}) == Scored(0.75)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (float("nan"), "it gave nan; allowed are numbers from 0 to 1"),
+        (1.5, "it gave 1.5; allowed"),
+        (-0.1, "it gave -0.1; allowed"),
+        ("1", "it gave '1'; allowed"),
+        (None, "it gave None; allowed"),
+        (Scored(float("inf")), "it gave inf; allowed"),
+        (Scored(1.0, 3), "its remark is 3, no text"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_score_that_is_none_fails(given: Any, message: str) -> None:
+    with pytest.raises(ScorerFailed, match=message):
+        checked_score(Scorer(lambda answer, payload: given), "x", {})
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("division by zero"), SystemExit(3)])
+def test_what_a_scorer_raises_is_told_with_its_place(error: BaseException) -> None:
+    def broken(answer: str | None, payload: Mapping[str, Any]) -> float:
+        raise error
+
+    with pytest.raises(ScorerFailed, match=rf"{type(error).__name__}: .* \(test_scorers.py, line \d+\)"):
+        checked_score(Scorer(broken), "x", {})
