@@ -14,4 +14,6 @@ ENVIRONMENT = EnvironmentPlugin(
     test_tasks=tasks.test_tasks,
     test_needs="test_tasks: 256",
     task_key=tasks.question_key,
+    gold_answer=environment.gold_answer,
+    extra="reasoning-gym",
 )

@@ -19,6 +19,7 @@ class Form:
     asked: str
     missing: str
     read: Callable[[str], str]
+    write: Callable[[str], str]
 
 
 def find_answer(answer_format: AnswerFormat, text: str) -> str | None:
@@ -56,10 +57,19 @@ FORMS: Mapping[AnswerFormat, Form] = {
         "Give the final answer between <answer> and </answer>.",
         "the text has nothing between <answer> and </answer>",
         _tagged,
+        lambda answer: f"{_OPENING}{answer}{_CLOSING}",
     ),
-    "boxed": Form("Give the final answer in \\boxed{}.", "the text has nothing in \\boxed{}", _boxed),
+    "boxed": Form(
+        "Give the final answer in \\boxed{}.",
+        "the text has nothing in \\boxed{}",
+        _boxed,
+        lambda answer: f"\\boxed{{{answer}}}",
+    ),
     "last_line": Form(
-        "Give the final answer alone on the last line.", "the text has no line that is not empty", _last_line
+        "Give the final answer alone on the last line.",
+        "the text has no line that is not empty",
+        _last_line,
+        str,
     ),
-    "whole": Form("Give the answer and nothing else.", "the text is empty", lambda text: text),
+    "whole": Form("Give the answer and nothing else.", "the text is empty", str, str),
 }

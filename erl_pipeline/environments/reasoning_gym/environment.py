@@ -9,7 +9,7 @@ from erl_pipeline.environments.interface import Observation, Task, Transition
 from erl_pipeline.environments.messages import AssistantTurn, ToolSchema
 from erl_pipeline.environments.reasoning_gym.answers import FORMS, find_answer
 from erl_pipeline.environments.reasoning_gym.feedback import Attempt, say
-from erl_pipeline.environments.reasoning_gym.scoring import Score, score
+from erl_pipeline.environments.reasoning_gym.scoring import Score, known_answer, score
 from erl_pipeline.environments.reasoning_gym.settings import ReasoningGymConfig
 
 
@@ -58,6 +58,15 @@ class ReasoningGymEnvironment:
 
     async def close(self) -> None:
         """Nothing is held."""
+
+
+def gold_answer(settings: ReasoningGymConfig, task: Task) -> str | None:
+    """A right answer in the form that is asked for; None where that form cannot hold it."""
+    answer = known_answer(task.payload["dataset"], task.payload["entry"])
+    if answer is None:
+        return None
+    text = FORMS[settings.answer_format].write(answer.strip())
+    return text if find_answer(settings.answer_format, text) == answer.strip() else None
 
 
 def open_reasoning_gym(settings: ReasoningGymConfig, task: Task) -> ReasoningGymEnvironment:

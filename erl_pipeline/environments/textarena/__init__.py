@@ -14,4 +14,5 @@ ENVIRONMENT = EnvironmentPlugin(
     test_tasks=tasks.test_tasks,
     test_needs="test_tasks: 64",
     task_key=tasks.start_key,
+    extra="textarena",
 )

@@ -63,3 +63,22 @@ def test_a_text_without_an_answer_and_one_of_a_megabyte() -> None:
     assert feedback == (
         f"The answer {'9' * 200}... is not correct. It was not scored: it is longer than 10000 characters."
     )
+
+
+def test_the_gold_answer_is_written_in_the_form_that_is_asked_for() -> None:
+    def gold(answer: str, answer_format: str) -> str | None:
+        settings = ReasoningGymConfig.model_validate(
+            {"tasks": "leg_counting", "answer_format": answer_format}
+        )
+        entry = {**ENTRY, "answer": answer}
+        task = Task("t", "type", "reasoning_gym", {**TASK.payload, "entry": entry})
+        assert ENVIRONMENT.gold_answer is not None
+        found = ENVIRONMENT.gold_answer(settings, task)
+        assert found is None or isinstance(found, str)
+        return found
+
+    assert gold("12", "tag") == "<answer>12</answer>"
+    assert gold("12", "boxed") == r"\boxed{12}"
+    assert gold("1 2\n3 4", "whole") == "1 2\n3 4"
+    # A grid has no last line that is all of it.
+    assert gold("1 2\n3 4", "last_line") is None

@@ -66,13 +66,13 @@ def test_the_closing_words_of_a_game_are_not_shown() -> None:
     # "The turn limit has been reached. Guess: 1, Target: 7" would give the number away.
     settings, task = first_task(game="GuessTheNumber-v0-hardcore")
     number = TextArenaEnvironment(settings, task)._game._env.game_number
-    wrong = [guess for guess in range(1, 50) if guess != number][:10]
+    wrong = [guess for guess in range(1, 50) if guess != number][:11]
     environment, made, feedback = play(settings, task, [f"[{guess}]" for guess in wrong])
-    assert [each.done for each in made] == [False] * 9 + [True]
+    assert [each.done for each in made] == [False] * 10 + [True]
     assert made[-1].reward == 0.0
     assert "Target" in environment._game._env.state.game_info[0]["reason"]
     assert "Target" not in feedback + environment.trace()
-    assert feedback.startswith("The game ended after 10 turns and was not won.")
+    assert feedback.startswith("The game ended after 11 turns and was not won.")
 
 
 def test_reset_begins_the_same_game_again() -> None:
