@@ -10,7 +10,6 @@ import typer
 from command_line import (
     config,
     diff,
-    evaluate,
     export,
     gc,
     importing,
@@ -19,16 +18,17 @@ from command_line import (
     schedule,
     serve,
     status,
-    train,
 )
 from command_line.compare.command import compare
 from command_line.doctor.command import doctor
 from command_line.env.command import app as env
 from command_line.episodes.command import app as episodes
+from command_line.evaluate.command import evaluate
 from command_line.lineage.command import app as lineage
 from command_line.memory.command import app as memory
 from command_line.plan.command import plan
 from command_line.replay.command import replay
+from command_line.train.command import train
 from storage.errors import PipelineError
 
 app = typer.Typer(
@@ -38,10 +38,10 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("train")(train.train)
+app.command("train")(train)
 app.command("plan")(plan)
 app.command("status")(status.status)
-app.command("evaluate")(evaluate.evaluate)
+app.command("evaluate")(evaluate)
 app.command("compare")(compare)
 app.command("report")(report.report)
 app.command("export")(export.export)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from command_line.evaluate import find_checkpoint
+from command_line.evaluate.command import find_checkpoint
 from command_line.replay.new_run import conclude, work_on_new_run
 from command_line.replay.stored import own_settings, require_other_name
 from erl_pipeline.config.differences import changed_settings

@@ -6,19 +6,24 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from erl_pipeline.config.base import PluginSettings
-from erl_pipeline.environments.built_files import BuiltFiles
 from erl_pipeline.environments.experience_format import ExperienceFormat
 from erl_pipeline.environments.messages import AssistantTurn, Message, ToolSchema
 from erl_pipeline.environments.prompt_format import PromptFormat
 from erl_pipeline.environments.tiny_parts import TinyParts
 from storage.errors import InputError
 
+if TYPE_CHECKING:
+    from storage.memory.embedder import Embedder
+
 SettingsT = TypeVar("SettingsT", bound=PluginSettings)
 
 Timing = Literal["instant", "waiting"]
+
+Embedders = Callable[[str], "Embedder"]
+"""A model that embeds texts, by its name; an environment loads none by itself."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +170,20 @@ class Part:
     plugin: EnvironmentPlugin[Any]
     settings: PluginSettings
     weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class BuiltFiles:
+    """Files such as a search index: built once, kept as an artifact, and shared by all runs with the same
+    settings of it, whatever their tasks and seeds are."""
+
+    settings: Callable[[Any], PluginSettings]
+    """Of the environment's settings those that the files follow from, all others at their defaults."""
+    build: Callable[[Any, Path, Embedders], Mapping[str, int]]
+    """Writes the files into an empty folder; returns counts of what is in them. Given are the settings above,
+    with the paths of the files they name. Raises `InputError` for bad files."""
+    open: Callable[[Any, Task, Path, Embedders], Environment]
+    """As `EnvironmentPlugin.open`, with the folder that was built, in which nothing may be changed."""
 
 
 @dataclass(frozen=True)

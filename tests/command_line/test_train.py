@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import command_line.train
+import command_line.train.command
 import erl_pipeline.views.iteration_table
 from erl_pipeline.plan.fingerprint import package_fingerprint
 from storage.runs.run import RunStore
@@ -66,7 +66,7 @@ def test_a_finished_run_is_not_trained_again(finished: FinishedRun) -> None:
 def test_of_a_long_run_the_newest_iterations_are_shown_and_the_report_is_left_to_its_command(
     finished: FinishedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command_line.train, "REPORTED_ITERATIONS", 1)
+    monkeypatch.setattr(command_line.train.command, "REPORTED_ITERATIONS", 1)
     monkeypatch.setattr(erl_pipeline.views.iteration_table, "MOST_ROWS", 1)
     words = ("train", finished.config, "--store", finished.store)
     output = invoke(*words).output

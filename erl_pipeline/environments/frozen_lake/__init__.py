@@ -10,7 +10,7 @@ from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.frozen_lake.streams import STREAMS
 from erl_pipeline.environments.frozen_lake.tiny.extractor import experience_format, tiny_extractor
 from erl_pipeline.environments.frozen_lake.tiny.parts import tiny_parts
-from erl_pipeline.environments.frozen_lake.tiny.prompts import CompactPrompts
+from erl_pipeline.environments.hidden_words.prompts import CompactPrompts
 from erl_pipeline.environments.interface import EnvironmentPlugin
 from erl_pipeline.environments.prompt_format import PromptFormat
 
@@ -34,6 +34,7 @@ ENVIRONMENT = EnvironmentPlugin(
     tasks_from_file=tasks.tasks_from_file,
     prompts=_prompts,
     files=_files,
+    packages=("erl_pipeline.environments.hidden_words",),
     task_key=tasks.board_key,
     tiny=tiny_parts,
     tiny_needs="format: compact",

@@ -6,10 +6,9 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, get_args
 
-Direction = Literal["up", "right", "down", "left"]
-DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
+from erl_pipeline.environments.hidden_words.directions import DIRECTIONS, Direction
+
 LETTERS = {"S": "start", "F": "frozen", "H": "hole", "G": "goal"}
 
 _OFFSETS: dict[Direction, tuple[int, int]] = {"up": (-1, 0), "right": (0, 1), "down": (1, 0), "left": (0, -1)}

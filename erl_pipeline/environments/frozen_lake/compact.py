@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from erl_pipeline.environments.frozen_lake.board import DIRECTIONS, Board, Direction
+from erl_pipeline.environments.frozen_lake.board import Board
 from erl_pipeline.environments.frozen_lake.steps import Action, Ending, Outcome, Step
 from erl_pipeline.environments.frozen_lake.world import World
+from erl_pipeline.environments.hidden_words.directions import DIRECTIONS, Direction
 
 OUTCOMES: tuple[Outcome, ...] = ("bump", "bad", "fell", "goal")  # beside the four directions
 PADDING = "."

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from erl_pipeline.environments.frozen_lake.board import Board, Direction
+from erl_pipeline.environments.frozen_lake.board import Board
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
+from erl_pipeline.environments.hidden_words.directions import Direction
 from erl_pipeline.environments.interface import Task
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import random
 from itertools import permutations
 
-from erl_pipeline.environments.frozen_lake.board import DIRECTIONS, Direction
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
+from erl_pipeline.environments.hidden_words.directions import DIRECTIONS, Direction
 
 
 def realm_word(realm: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from erl_pipeline.environments.frozen_lake.board import Direction
+from erl_pipeline.environments.hidden_words.directions import Direction
 
 Outcome = Literal["up", "right", "down", "left", "bump", "bad", "fell", "goal"]
 Ending = Literal["goal", "fell", "steps_used", "plan_ended"]

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
-from erl_pipeline.environments.frozen_lake.board import DIRECTIONS, Direction
 from erl_pipeline.environments.frozen_lake.realms import realm_permutation, realm_word
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
+from erl_pipeline.environments.hidden_words.directions import DIRECTIONS, Direction
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from erl_pipeline.environments.built_files import BuiltFiles
 from erl_pipeline.environments.hotpotqa import opening, tasks
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
-from erl_pipeline.environments.interface import EnvironmentPlugin
+from erl_pipeline.environments.interface import BuiltFiles, EnvironmentPlugin
 
 
 def _files(settings: HotpotQAConfig) -> dict[str, Path]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from erl_pipeline.environments.hidden_words.prompts import CompactPrompts
 from erl_pipeline.environments.interface import EnvironmentPlugin
 from erl_pipeline.environments.prompt_format import PromptFormat
 from erl_pipeline.environments.sokoban import environment, tasks
 from erl_pipeline.environments.sokoban.settings import SokobanConfig
 from erl_pipeline.environments.sokoban.tiny.parts import tiny_parts
-from erl_pipeline.environments.sokoban.tiny.prompts import CompactPrompts
 
 
 def _prompts(settings: SokobanConfig) -> PromptFormat | None:
@@ -31,6 +31,7 @@ ENVIRONMENT = EnvironmentPlugin(
     tasks_from_file=tasks.tasks_from_file,
     prompts=_prompts,
     files=_files,
+    packages=("erl_pipeline.environments.hidden_words",),
     task_key=tasks.board_key,
     tiny=tiny_parts,
     tiny_needs="format: compact",

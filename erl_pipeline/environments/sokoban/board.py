@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
-Direction = Literal["up", "right", "down", "left"]
-DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
+from erl_pipeline.environments.hidden_words.directions import Direction
+
 LETTERS = {
     "#": "wall",
     "@": "player",

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast, get_args
 
-from erl_pipeline.environments.sokoban.board import DIRECTIONS, Board, Direction, State
+from erl_pipeline.environments.hidden_words.directions import DIRECTIONS, Direction
+from erl_pipeline.environments.sokoban.board import Board, State
 from erl_pipeline.environments.sokoban.deadlocks import deadlocks
 from erl_pipeline.environments.sokoban.moves import Outcome
 from erl_pipeline.environments.sokoban.settings import SokobanConfig

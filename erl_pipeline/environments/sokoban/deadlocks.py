@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from erl_pipeline.environments.sokoban.board import Board, Direction
+from erl_pipeline.environments.hidden_words.directions import Direction
+from erl_pipeline.environments.sokoban.board import Board
 
 Deadlock = Literal["corner", "wall", "square"]
 """`corner`: a box in a corner that is no goal. `wall`: boxes along a wall that they cannot leave, with too

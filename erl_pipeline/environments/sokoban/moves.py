@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from erl_pipeline.environments.sokoban.board import Board, Direction, State
+from erl_pipeline.environments.hidden_words.directions import Direction
+from erl_pipeline.environments.sokoban.board import Board, State
 
 Outcome = Literal["up", "right", "down", "left", "wall", "box_wall", "box_box"]
 """The direction that the player really moved in; or what nothing moved for: a wall, a box that has a wall

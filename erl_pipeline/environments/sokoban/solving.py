@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from functools import cached_property
 
-from erl_pipeline.environments.sokoban.board import DIRECTIONS, Board, Direction, State
+from erl_pipeline.environments.hidden_words.directions import DIRECTIONS, Direction
+from erl_pipeline.environments.sokoban.board import Board, State
 from erl_pipeline.environments.sokoban.deadlocks import deadlocks
 from erl_pipeline.environments.sokoban.moves import move
 

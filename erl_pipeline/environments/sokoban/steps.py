@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from erl_pipeline.environments.sokoban.board import Direction, State
+from erl_pipeline.environments.hidden_words.directions import Direction
+from erl_pipeline.environments.sokoban.board import State
 from erl_pipeline.environments.sokoban.moves import Outcome
 
 Ending = Literal["solved", "deadlock", "steps_used", "plan_ended"]

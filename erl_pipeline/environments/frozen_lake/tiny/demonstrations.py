@@ -12,17 +12,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from erl_pipeline.config.policy import ColdStartConfig
-from erl_pipeline.environments.frozen_lake.board import DIRECTIONS, Board, Direction
+from erl_pipeline.environments.frozen_lake.board import Board
 from erl_pipeline.environments.frozen_lake.compact import CompactRendering
 from erl_pipeline.environments.frozen_lake.game import FrozenLake
 from erl_pipeline.environments.frozen_lake.realms import realm_words
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.frozen_lake.steps import Step
-from erl_pipeline.environments.frozen_lake.tiny.hearsay import corrected, hearsay, slots_text
 from erl_pipeline.environments.frozen_lake.tiny.player import ScriptedPlayer
-from erl_pipeline.environments.frozen_lake.tiny.prompts import CompactPrompts
 from erl_pipeline.environments.frozen_lake.tiny.retries import demonstrate_retry, play_out
 from erl_pipeline.environments.frozen_lake.world import Symbols, World
+from erl_pipeline.environments.hidden_words.directions import DIRECTIONS, Direction
+from erl_pipeline.environments.hidden_words.hearsay import corrected, hearsay, slots_text
+from erl_pipeline.environments.hidden_words.prompts import CompactPrompts
 from erl_pipeline.environments.messages import Message
 from erl_pipeline.environments.prompt_format import AttemptReport
 from erl_pipeline.environments.tiny_parts import Demonstration, Question

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from erl_pipeline.environments.experience_format import EpisodeRecord, ExperienceOperation
 from erl_pipeline.environments.frozen_lake.compact import PADDING, STEP_WORDS
-from erl_pipeline.environments.frozen_lake.tiny.prompts import SLOTS, UNKNOWN
+from erl_pipeline.environments.hidden_words.prompts import SLOTS, UNKNOWN
 from erl_pipeline.environments.messages import Message, user_message
 
 _NOTES = " notes "

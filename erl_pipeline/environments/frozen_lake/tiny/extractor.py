@@ -7,18 +7,19 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from erl_pipeline.config.policy import ColdStartConfig
 from erl_pipeline.environments.experience_format import EpisodeRecord
-from erl_pipeline.environments.frozen_lake.board import DIRECTIONS, Board, Direction
+from erl_pipeline.environments.frozen_lake.board import Board
 from erl_pipeline.environments.frozen_lake.compact import STEP_WORDS, CompactRendering
 from erl_pipeline.environments.frozen_lake.game import FrozenLake
 from erl_pipeline.environments.frozen_lake.generation import generate_boards
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.frozen_lake.tiny.demonstrations import random_world, seen_moves
 from erl_pipeline.environments.frozen_lake.tiny.extraction import EXTRACTION_WORDS, CompactExtraction
-from erl_pipeline.environments.frozen_lake.tiny.hearsay import corrected, slots_text
 from erl_pipeline.environments.frozen_lake.tiny.parts import vocabulary
 from erl_pipeline.environments.frozen_lake.tiny.player import ScriptedPlayer
-from erl_pipeline.environments.frozen_lake.tiny.prompts import SLOTS, CompactPrompts
 from erl_pipeline.environments.frozen_lake.world import World
+from erl_pipeline.environments.hidden_words.directions import DIRECTIONS, Direction
+from erl_pipeline.environments.hidden_words.hearsay import corrected, slots_text
+from erl_pipeline.environments.hidden_words.prompts import SLOTS, CompactPrompts
 from erl_pipeline.environments.messages import Message, user_message
 from erl_pipeline.environments.tiny_parts import Demonstration, TinyParts
 

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 
 from erl_pipeline.config.policy import ColdStartConfig
-from erl_pipeline.environments.frozen_lake.board import DIRECTIONS, Board
+from erl_pipeline.environments.frozen_lake.board import Board
 from erl_pipeline.environments.frozen_lake.compact import ENDINGS, OUTCOMES, PADDING, STEP_WORDS, cell_word
 from erl_pipeline.environments.frozen_lake.generation import generate_boards
 from erl_pipeline.environments.frozen_lake.realms import realm_words
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.frozen_lake.tiny.demonstrations import demonstrate
-from erl_pipeline.environments.frozen_lake.tiny.prompts import FIELD_WORDS, SLOTS, UNKNOWN
+from erl_pipeline.environments.hidden_words.directions import DIRECTIONS
+from erl_pipeline.environments.hidden_words.prompts import FIELD_WORDS, SLOTS, UNKNOWN
 from erl_pipeline.environments.tiny_parts import Demonstration, Examination, Question, TinyParts
 from storage.errors import ConfigError
 

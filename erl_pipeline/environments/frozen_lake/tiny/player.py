@@ -6,8 +6,9 @@ import random
 from collections.abc import Mapping, Sequence
 from itertools import permutations
 
-from erl_pipeline.environments.frozen_lake.board import DIRECTIONS, Board, Direction
+from erl_pipeline.environments.frozen_lake.board import Board
 from erl_pipeline.environments.frozen_lake.steps import Step
+from erl_pipeline.environments.hidden_words.directions import DIRECTIONS, Direction
 
 
 class ScriptedPlayer:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
-from erl_pipeline.environments.frozen_lake.board import DIRECTIONS, Board, Direction
+from erl_pipeline.environments.frozen_lake.board import Board
 from erl_pipeline.environments.frozen_lake.game import FrozenLake
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.frozen_lake.tiny.player import ScriptedPlayer
-from erl_pipeline.environments.frozen_lake.tiny.prompts import UNKNOWN, CompactPrompts
+from erl_pipeline.environments.hidden_words.directions import DIRECTIONS, Direction
+from erl_pipeline.environments.hidden_words.prompts import UNKNOWN, CompactPrompts
 from erl_pipeline.environments.messages import Message, user_message
 from erl_pipeline.environments.prompt_format import AttemptReport
 from erl_pipeline.environments.tiny_parts import Demonstration

@@ -12,15 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from erl_pipeline.config.policy import ColdStartConfig
+from erl_pipeline.environments.hidden_words.directions import DIRECTIONS, Direction
+from erl_pipeline.environments.hidden_words.hearsay import corrected, hearsay, slots_text
+from erl_pipeline.environments.hidden_words.prompts import CompactPrompts
 from erl_pipeline.environments.messages import Message
 from erl_pipeline.environments.prompt_format import AttemptReport
-from erl_pipeline.environments.sokoban.board import DIRECTIONS, Board, Direction
+from erl_pipeline.environments.sokoban.board import Board
 from erl_pipeline.environments.sokoban.game import compact_game
 from erl_pipeline.environments.sokoban.settings import SokobanConfig
 from erl_pipeline.environments.sokoban.steps import Step
-from erl_pipeline.environments.sokoban.tiny.hearsay import corrected, hearsay, slots_text
 from erl_pipeline.environments.sokoban.tiny.player import ScriptedPlayer
-from erl_pipeline.environments.sokoban.tiny.prompts import CompactPrompts
 from erl_pipeline.environments.sokoban.tiny.retries import demonstrate_retry, play_out
 from erl_pipeline.environments.sokoban.world import Symbols, World
 from erl_pipeline.environments.tiny_parts import Demonstration, Question

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 
 from erl_pipeline.config.policy import ColdStartConfig
-from erl_pipeline.environments.sokoban.board import DIRECTIONS, Board
+from erl_pipeline.environments.hidden_words.directions import DIRECTIONS
+from erl_pipeline.environments.hidden_words.prompts import FIELD_WORDS, SLOTS, UNKNOWN
+from erl_pipeline.environments.sokoban.board import Board
 from erl_pipeline.environments.sokoban.compact import (
     ENDINGS,
     OUTCOMES,
@@ -20,7 +22,6 @@ from erl_pipeline.environments.sokoban.compact import (
 from erl_pipeline.environments.sokoban.generation import generate_boards
 from erl_pipeline.environments.sokoban.settings import SokobanConfig
 from erl_pipeline.environments.sokoban.tiny.demonstrations import demonstrate
-from erl_pipeline.environments.sokoban.tiny.prompts import FIELD_WORDS, SLOTS, UNKNOWN
 from erl_pipeline.environments.tiny_parts import Demonstration, Examination, Question, TinyParts
 from storage.errors import ConfigError
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import permutations
 
-from erl_pipeline.environments.sokoban.board import DIRECTIONS, Board, Direction, State
+from erl_pipeline.environments.hidden_words.directions import DIRECTIONS, Direction
+from erl_pipeline.environments.sokoban.board import Board, State
 from erl_pipeline.environments.sokoban.moves import move
 from erl_pipeline.environments.sokoban.solving import Solutions
 from erl_pipeline.environments.sokoban.steps import Step

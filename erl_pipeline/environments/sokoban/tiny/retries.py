@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
+from erl_pipeline.environments.hidden_words.directions import DIRECTIONS, Direction
+from erl_pipeline.environments.hidden_words.prompts import UNKNOWN, CompactPrompts
 from erl_pipeline.environments.messages import Message, user_message
 from erl_pipeline.environments.prompt_format import AttemptReport
-from erl_pipeline.environments.sokoban.board import DIRECTIONS, Direction
 from erl_pipeline.environments.sokoban.game import Sokoban
 from erl_pipeline.environments.sokoban.settings import SokobanConfig
 from erl_pipeline.environments.sokoban.tiny.player import ScriptedPlayer
-from erl_pipeline.environments.sokoban.tiny.prompts import UNKNOWN, CompactPrompts
 from erl_pipeline.environments.tiny_parts import Demonstration
 
 _BLANK_NOTES = 0.5  # share of retries that are demonstrated without a reflection

@@ -6,10 +6,10 @@ import re
 import gymnasium
 import pytest
 
-from erl_pipeline.environments.frozen_lake.board import DIRECTIONS
 from erl_pipeline.environments.frozen_lake.game import FrozenLake, game_of
 from erl_pipeline.environments.frozen_lake.generation import generate_boards
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
+from erl_pipeline.environments.hidden_words.directions import DIRECTIONS
 from erl_pipeline.environments.interface import Task
 
 ROWS = ("SFH", "FFG")

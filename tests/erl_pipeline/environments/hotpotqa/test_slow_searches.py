@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
@@ -98,7 +99,7 @@ def play(
 
 
 def takes_a_second(_task: Task) -> list[Passage]:
-    time.sleep(1.0)
+    time.sleep(1.0)  # a slow search: time is what the test is about
     return [Passage("Bragg", "Its mayor is Anna Holm.")]
 
 
@@ -119,15 +120,20 @@ def test_64_episodes_with_a_slow_tool_take_as_long_as_the_longest_of_them() -> N
 
 
 def test_a_search_that_fails_or_hangs_ends_its_episode_alone() -> None:
+    the_end = threading.Event()
+
     def search(task: Task) -> list[Passage]:
         if task.task_id == "t0":
             raise ConnectionError("the index is gone")
         if task.task_id == "t1":
-            time.sleep(3.0)
+            the_end.wait()
         return [Passage("Bragg", "Its mayor is Anna Holm.")]
 
     started = time.perf_counter()
-    rows = play(4, search, step_seconds=0.5)
+    try:
+        rows = play(4, search, step_seconds=0.5)
+    finally:
+        the_end.set()
     assert time.perf_counter() - started < 3.0
     assert [(row.finish_reason, row.reward) for row in rows] == [
         ("environment_error", 0.0),

@@ -10,10 +10,10 @@ import pytest
 from erl_pipeline.config.policy import ColdStartConfig
 from erl_pipeline.environments.experience_format import EpisodeRecord, ExperienceOperation
 from erl_pipeline.environments.frozen_lake import ENVIRONMENT
-from erl_pipeline.environments.frozen_lake.board import Direction
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.frozen_lake.tiny.extraction import CompactExtraction
 from erl_pipeline.environments.frozen_lake.tiny.extractor import extraction_answer, merge_answer
+from erl_pipeline.environments.hidden_words.directions import Direction
 from erl_pipeline.environments.messages import user_message
 
 PROMPTS = CompactExtraction(("a", "b", "c", "d"), max_steps=3)

@@ -5,7 +5,8 @@ import random
 import pytest
 
 from erl_pipeline.config.policy import ColdStartConfig
-from erl_pipeline.environments.sokoban.board import DIRECTIONS, State
+from erl_pipeline.environments.hidden_words.directions import DIRECTIONS
+from erl_pipeline.environments.sokoban.board import State
 from erl_pipeline.environments.sokoban.generation import generate_boards
 from erl_pipeline.environments.sokoban.settings import SokobanConfig
 from erl_pipeline.environments.sokoban.steps import Action, Step

@@ -55,8 +55,8 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Evaluate first attempts, greedy and sampled, without memory or reflection in the prompt."""
+    from command_line.evaluate.streamed import evaluate_streams
     from command_line.foreground import work_on_run
-    from command_line.streamed import evaluate_streams
     from erl_pipeline.plan.plan import POLICY
     from erl_pipeline.plan.runner import InProcessConfig
     from erl_pipeline.plan.sources import unread_sources

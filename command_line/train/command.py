@@ -91,9 +91,9 @@ def train(
 def _work(config: RunConfig, store: str, target: int, check: bool) -> None:
     """Train with a progress display until the target or a signal. Raises typer.Exit for the latter."""
     from command_line.foreground import work_on_run
-    from command_line.qualified import unqualified_environment
-    from command_line.reuse import reuse_lines
-    from command_line.uncommitted import uncommitted_code
+    from command_line.train.qualified import unqualified_environment
+    from command_line.train.reuse import reuse_lines
+    from command_line.train.uncommitted import uncommitted_code
 
     def work(opened: OpenRun, note: Callable[[str], None]) -> None:
         from erl_pipeline.runs.train import train as train_run

@@ -6,15 +6,14 @@ import random
 from collections.abc import Mapping
 
 from erl_pipeline.config.policy import ColdStartConfig
-from erl_pipeline.environments.sokoban.board import DIRECTIONS, Direction
-from erl_pipeline.environments.sokoban.tiny.prompts import UNKNOWN
-from erl_pipeline.environments.sokoban.world import World
+from erl_pipeline.environments.hidden_words.directions import DIRECTIONS, Direction, KnowsWords
+from erl_pipeline.environments.hidden_words.prompts import UNKNOWN
 
 Slots = Mapping[Direction, str]
 """Direction -> the action word that is said to move there; a direction that is not told is absent."""
 
 
-def hearsay(stream: random.Random, world: World, cold_start: ColdStartConfig) -> Slots:
+def hearsay(stream: random.Random, world: KnowsWords, cold_start: ColdStartConfig) -> Slots:
     """One to four slots of a world: as it is, with the words of two directions swapped, or in any order."""
     words = [world.word_for(direction) for direction in DIRECTIONS]
     chance = stream.random()

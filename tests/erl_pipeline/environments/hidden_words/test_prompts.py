@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from erl_pipeline.environments.hidden_words.prompts import CompactPrompts
 from erl_pipeline.environments.prompt_format import AttemptReport
-from erl_pipeline.environments.sokoban.tiny.prompts import CompactPrompts
 
 PROMPTS = CompactPrompts(("a", "b", "c", "d"))
 REPORT = AttemptReport(observation="@ &", trace="up a bump c0", feedback="lost", reward=0.0)

@@ -5,12 +5,12 @@ import random
 import pytest
 
 from erl_pipeline.config.policy import ColdStartConfig
-from erl_pipeline.environments.sokoban.board import DIRECTIONS
-from erl_pipeline.environments.sokoban.tiny.hearsay import Slots, corrected, hearsay, slots_text
-from erl_pipeline.environments.sokoban.world import Symbols, World
+from erl_pipeline.environments.frozen_lake.world import Symbols, World
+from erl_pipeline.environments.hidden_words.directions import DIRECTIONS
+from erl_pipeline.environments.hidden_words.hearsay import Slots, corrected, hearsay, slots_text
 
 TRUTH: Slots = {"up": "a", "right": "b", "down": "c", "left": "d"}
-WORLD = World({word: direction for direction, word in TRUTH.items()}, Symbols(*"AaBbCDE"))
+WORLD = World({word: direction for direction, word in TRUTH.items()}, Symbols("@", "#", "$", "&"))
 
 
 def told(count: int, **settings: float) -> list[Slots]:

@@ -1,0 +1,1 @@
+"""`erl-pipeline evaluate`: on tasks, and on streams of them."""

@@ -1,0 +1,1 @@
+"""`erl-pipeline train`: the command, and what it says before it works."""
