@@ -108,9 +108,12 @@ def _names(option: Any) -> str:
 def _values(option: Any) -> str:
     if option.metavar:
         return str(option.metavar)
-    annotation = option.type_descriptor.annotation
-    choices = _choices(annotation)
-    return "|".join(choices) if choices else _WORDS.get(annotation, "TEXT")
+    return "|".join(values_of(option)) or _WORDS.get(option.type_descriptor.annotation, "TEXT")
+
+
+def values_of(option: Any) -> list[str]:
+    """The values that an option allows; empty where any is."""
+    return _choices(option.type_descriptor.annotation)
 
 
 def _choices(annotation: Any) -> list[str]:

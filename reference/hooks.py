@@ -1,7 +1,7 @@
 """What mkdocs calls while it builds the site (`hooks` in mkdocs.yml).
 
-Pages that stand elsewhere in the repository, such as README.md, become pages of the site; marks of the form
-`<!-- generated: settings -->` are replaced by what is made from the code; and links work in both places, in the
+Pages that stand elsewhere in the repository, such as README.md, become pages of the site. Marks of the form
+`<!-- generated: settings -->` are replaced by what is made from the code. Links work in both places, in the
 repository and on the site.
 """
 
