@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from command_line.options import DEFAULT_STORE, Json, Store
-from command_line.output import print_json, print_line, print_table
+from command_line.output import counted, print_json, print_line, print_table
 from command_line.program import command
 from storage.errors import InputError
 
@@ -26,6 +26,9 @@ Name = Annotated[str, typer.Option("--as", metavar="NAME", help="Name of the run
 
 FileFormat = Literal["schema", "trl", "verl", "messages"]
 """What a file of trajectories looks like."""
+
+
+_OTHER_FORMATS = "docs/import.md has the columns; files of TRL, of verl and of chats are mapped by --format"
 
 
 @dataclass(frozen=True)
@@ -76,11 +79,15 @@ def trajectories(
     Rows of other formats are mapped first: docs/import.md.
     """
     from erl_pipeline.stages.rollouts.import_trajectories import import_trajectories
+    from storage.tables.trajectory_import import MalformedTrajectories
 
     if format_ == "schema":
         if tokenizer is not None:
             _require_tokenizer(file, tokenizer)
-        imported = import_trajectories(store, file, name)
+        try:
+            imported = import_trajectories(store, file, name)
+        except MalformedTrajectories as error:
+            raise InputError(f"{error}\n  {_OTHER_FORMATS}") from error
     else:
         if tokenizer is None or checkpoint is None:
             raise InputError(
@@ -115,7 +122,10 @@ def trajectories(
         left=["artifact", ""],
     )
     span = f"{imported[0].iteration}..{imported[-1].iteration}"
-    print_line(f"Run {name}: {rows:,} trajectories of {len(imported)} iterations, all as the schema says.")
+    print_line(
+        f"Run {name}: {counted(rows, 'trajectory', 'trajectories')} of "
+        f"{counted(len(imported), 'iteration')}, all as the schema says."
+    )
     print_line("Try next:")
     words = [
         "replay",

@@ -11,6 +11,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from storage.wording import counted as counted
+
 
 def print_json(value: Any) -> None:
     """One JSON document on standard output."""
@@ -21,11 +23,6 @@ def print_json(value: Any) -> None:
 def print_line(text: str = "") -> None:
     """A line of text on standard output, as it is."""
     sys.stdout.write(text + "\n")
-
-
-def counted(number: int, one: str, many: str = "") -> str:
-    """A number with its word: `1 row`, `1,200 rows`."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def print_table(rows: Sequence[Mapping[str, str]], left: Sequence[str] = ()) -> None:

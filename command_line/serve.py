@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from command_line.output import counted
+
 if TYPE_CHECKING:
     from command_line.interruption import Stop
     from flows.worker_link import Message
@@ -112,13 +114,16 @@ def _serve(
             slots = set_device_limit(client, DEVICE_LIMIT, gpus)
             restarted = restart_orphans(client, WORK_POOL, name)
         tell(f"Prefect page: {url.removesuffix('/api')}")
-        tell(f"Worker:       {limit} flow runs at once; {slots} can hold a slot of {DEVICE_LIMIT!r}")
+        tell(
+            f"Worker:       {counted(limit, 'flow run')} at once; {slots} can hold a slot of {DEVICE_LIMIT!r}"
+        )
         if metrics_port is not None:
             bound = stack.enter_context(serve_metrics(metrics.registry, host, metrics_port))
             tell(f"Metrics:      http://{host}:{bound}/metrics")
         tell(f"Log:          {log_file}")
         if restarted:
-            tell(f"Going on with {len(restarted)} flow runs whose worker was killed: {', '.join(restarted)}")
+            runs = counted(len(restarted), "flow run")
+            tell(f"Going on with {runs} whose worker was killed: {', '.join(restarted)}")
         work(url, name, limit, handle, stop.event, log_file)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from command_line.output import print_line
+from command_line.output import counted, print_line
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -45,7 +45,7 @@ def new(
     _require_free(name)
     target = folder if folder is not None else Path(name)
     written = write_package(name, kind, target, model)
-    print_line(f"Wrote {len(written)} files to {target}. README.md there says which is for what.")
+    print_line(f"Wrote {counted(len(written), 'file')} to {target}. README.md there says which is for what.")
     print_line("Install it, run its test, train:")
     print_line(f"  pip install --no-deps --no-build-isolation --editable {_as_path(target)}")
     print_line(f"  python -m pytest {shlex.quote(str(target))}")

@@ -10,7 +10,7 @@ import typer
 from command_line.lineage import export, questions, reach, samples, trained_on
 from command_line.lineage.listing import Identifier
 from command_line.options import DEFAULT_STORE, Json, RunName, Store
-from command_line.output import print_json, print_line
+from command_line.output import counted, print_json, print_line
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -64,15 +64,18 @@ def verify(run: RunName, store: Store = DEFAULT_STORE, json: Json = False) -> No
     else:
         for problem in found.problems:
             print_line(f"wrong: {problem}")
-        verdict = f"{len(found.problems)} problems" if found.problems else "all is whole"
+        verdict = counted(len(found.problems), "problem") if found.problems else "all is whole"
         print_line(
-            f"Run {run}: {verdict}. Checked {found.artifacts} artifacts, {found.files} files, "
-            f"{found.bytes / 1e6:,.1f} MB, {found.trajectories:,} trajectories, "
-            f"{found.memory_entries:,} memory entries, {found.sft_rows:,} SFT rows."
+            f"Run {run}: {verdict}. Checked {counted(found.artifacts, 'artifact')}, "
+            f"{counted(found.files, 'file')}, {found.bytes / 1e6:,.1f} MB, "
+            f"{counted(found.trajectories, 'trajectory', 'trajectories')}, "
+            f"{counted(found.memory_entries, 'memory entry', 'memory entries')}, "
+            f"{counted(found.sft_rows, 'SFT row')}."
         )
         if found.pruned_files:
             print_line(
-                f"Pruned by retention: {found.pruned_files} files, {found.pruned_bytes / 1e6:,.1f} MB."
+                f"Pruned by retention: {counted(found.pruned_files, 'file')}, "
+                f"{found.pruned_bytes / 1e6:,.1f} MB."
             )
         if found.problems:
             print_line("Damaged or missing artifacts are made again by: erl-pipeline train CONFIG --check")

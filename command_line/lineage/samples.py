@@ -11,7 +11,7 @@ import typer
 
 from command_line.lineage.listing import DEFAULT_LIMIT, Limit, print_first
 from command_line.options import DEFAULT_STORE, Json, RunName, Store
-from command_line.output import print_json, print_line
+from command_line.output import counted, print_json, print_line
 
 if TYPE_CHECKING:
     from erl_pipeline.evaluation.samples import SampleCount
@@ -52,8 +52,10 @@ def samples(
             print_line(f"wrong: {problem}")
         issued = sum(each.issued for each in totals)
         trained = sum(each.trained for each in totals)
-        verdict = f"{len(report.problems)} counts do not add up" if report.problems else "all counts add up"
-        print_line(f"Run {run}: {issued:,} samples issued, {trained:,} trained; {verdict}.")
+        verdict = "all counts add up"
+        if report.problems:
+            verdict = counted(len(report.problems), "count does not add up", "counts do not add up")
+        print_line(f"Run {run}: {counted(issued, 'sample')} issued, {trained:,} trained; {verdict}.")
         cells = _cells([*totals, *report.counts], len(totals))
         print_first(cells[: len(totals) + limit], len(cells), left=("iteration", "role"))
     if report.problems:

@@ -20,7 +20,7 @@ from command_line.memory.options import (
 from command_line.memory.stats import stats
 from command_line.memory.texts import headline, print_texts
 from command_line.options import DEFAULT_STORE, Json, RunName, Store
-from command_line.output import print_json, print_line, print_table
+from command_line.output import counted, print_json, print_line, print_table
 
 if TYPE_CHECKING:
     import polars as pl
@@ -54,7 +54,10 @@ def search(
 ) -> None:
     """Find reflections: those whose situation is most like TEXT, or that have most of its words."""
     from command_line.memory.run import open_memory
+    from storage.errors import InputError
 
+    if not text.strip():
+        raise InputError("TEXT is empty: say what to look for; `memory list` shows all entries.")
     memory = open_memory(store, run, iteration)
     view = memory.table()
     hits = view.search(
@@ -82,7 +85,8 @@ def search(
         )
         return
     how = f" (by the index {index}, which may miss some; --exact does not)" if index else ""
-    print_line(f"{view.count():,} entries after iteration {memory.iteration}; the best {len(hits)}{how}:")
+    held = counted(view.count(), "entry", "entries")
+    print_line(f"{held} after iteration {memory.iteration}; the best {len(hits)}{how}:")
     for hit in hits:
         print_line()
         print_line(f"{hit.score:.3f}  {headline(hit.entry)}")
@@ -122,7 +126,8 @@ def list_entries(
     if json:
         print_json({"run": run, "memory_version": memory.version, "entries": count, "shown": shown})
         return
-    print_line(f"{count:,} entries after iteration {memory.iteration}; {len(shown)} shown, {sort} first")
+    held = counted(count, "entry", "entries")
+    print_line(f"{held} after iteration {memory.iteration}; {len(shown)} shown, {sort} first")
     print_table(
         [
             {
@@ -175,7 +180,8 @@ def export(
     if json:
         print_json({"run": run, "memory_version": memory.version, "entries": count, "output": str(output)})
     else:
-        print_line(f"Wrote {count:,} entries, as they were after iteration {memory.iteration}, to {output}")
+        held = f"{counted(count, 'entry', 'entries')}, as the memory was after iteration {memory.iteration},"
+        print_line(f"Wrote {held} to {output}")
 
 
 _LISTED = [

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from command_line.options import DEFAULT_STORE, Json, RunName, Settings, Store
+from command_line.selectors import SELECTOR
 from storage.errors import InputError
 
 Iteration = Annotated[
@@ -31,7 +32,7 @@ Checkpoint = Annotated[
     str | None,
     typer.Option(
         "--checkpoint",
-        metavar="ID|latest|iteration:N",
+        metavar=SELECTOR,
         help="Where offline training begins; default: the run's first checkpoint.",
     ),
 ]

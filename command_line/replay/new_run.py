@@ -10,7 +10,7 @@ from typing import Any
 
 from command_line.foreground import work_on_run
 from command_line.options import DEFAULT_STORE
-from command_line.output import print_json, print_line, print_table
+from command_line.output import counted, print_json, print_line, print_table
 from command_line.program import command
 from command_line.run_state import run_folder
 from erl_pipeline.config.run import RunConfig
@@ -106,7 +106,7 @@ def conclude(name: str, source: str, store: str, last: int, json: bool) -> None:
         print_line(_STALENESS_LEGEND)
     print_line()
     print_line(
-        f"Run {name}, begun {origin.describe()}: {reused['shared']} artifacts shared, "
+        f"Run {name}, begun {origin.describe()}: {counted(reused['shared'], 'artifact')} shared, "
         f"{reused['computed']} computed"
     )
     place = [] if store == DEFAULT_STORE else ["--store", store]

@@ -116,7 +116,7 @@ def _kept(config: RunConfig, store: str) -> str:
     entries = RunStore(store).open(config.name).stages()
     return (
         f"Stopped. Run {config.name} is kept through iteration {completed_iterations(config, entries)}, "
-        f"{len(entries)} artifacts in all; continue with: {command(sys.argv[1:])}"
+        f"{counted(len(entries), 'artifact')} in all; continue with: {command(sys.argv[1:])}"
     )
 
 

@@ -43,7 +43,7 @@ def test_memory_search_finds_what_the_run_remembers(finished: FinishedRun) -> No
 
 def test_memory_as_it_was_then(finished: FinishedRun) -> None:
     rows = invoke("status", "small", "--store", finished.store, "--json").json["rows"]
-    for iteration, entries in ((0, 0), (1, rows[1][ENTRIES.name]), (9, rows[2][ENTRIES.name])):
+    for iteration, entries in ((0, 0), (1, rows[1][ENTRIES.name]), (2, rows[2][ENTRIES.name])):
         found = invoke(
             "memory",
             "search",
@@ -56,6 +56,19 @@ def test_memory_as_it_was_then(finished: FinishedRun) -> None:
             str(iteration),
         )
         assert found.json["entries"] == entries
+
+
+@pytest.mark.parametrize("words", [["search", "small", "x"], ["list", "small"], ["stats", "small"]])
+def test_memory_of_an_iteration_that_is_not_there_is_refused(finished: FinishedRun, words: list[str]) -> None:
+    result = invoke("memory", *words, "--iteration", "9", "--store", finished.store)
+    assert result.status == 2
+    assert result.errors == "error: run small has no iteration 9; its last one is 2.\n"
+
+
+def test_an_empty_query_is_refused(finished: FinishedRun) -> None:
+    result = invoke("memory", "search", "small", " ", "--store", finished.store)
+    assert result.status == 2
+    assert result.errors == "error: TEXT is empty: say what to look for; `memory list` shows all entries.\n"
 
 
 def test_lineage_of_a_checkpoint_reaches_its_rollouts(finished: FinishedRun) -> None:
