@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from command_line.completing import run_names
 from command_line.options import DEFAULT_STORE, Json, Store
 from command_line.output import counted, print_json, print_line, print_table
 from command_line.program import command
@@ -24,7 +25,13 @@ MinimumAge = Annotated[
     ),
 ]
 OnlyRun = Annotated[
-    str | None, typer.Option("--run", metavar="RUN", help="Let only this run's iterations lose files.")
+    str | None,
+    typer.Option(
+        "--run",
+        metavar="RUN",
+        help="Let only this run's iterations lose files.",
+        autocompletion=run_names,
+    ),
 ]
 Checkpoints = Annotated[
     str | None,

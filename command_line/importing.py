@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Bring in what was made elsewhere.", no_args_is_help=True)
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="Trajectories, in .parquet or .jsonl.")]
-Name = Annotated[str, typer.Option("--as", metavar="NAME", help="Name of the run that will hold them.")]
+Name = Annotated[str, typer.Option("--name", metavar="NAME", help="Name of the run that will hold them.")]
 
 
 FileFormat = Literal["schema", "trl", "verl", "messages"]
@@ -59,7 +59,7 @@ def trajectories(
     tokenizer: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="The tokenizer that the rows' policy had.")
     ] = None,
-    checkpoint: Annotated[
+    model: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="The model whose log-probabilities the rows get.")
     ] = None,
     reward: Annotated[
@@ -89,9 +89,9 @@ def trajectories(
         except MalformedTrajectories as error:
             raise InputError(f"{error}\n  {_OTHER_FORMATS}") from error
     else:
-        if tokenizer is None or checkpoint is None:
+        if tokenizer is None or model is None:
             raise InputError(
-                f"--format {format_} needs --tokenizer FOLDER and --checkpoint FOLDER: the file holds "
+                f"--format {format_} needs --tokenizer FOLDER and --model FOLDER: the file holds "
                 "words, and no log-probabilities"
             )
         imported = _import_foreign(
@@ -100,7 +100,7 @@ def trajectories(
             file,
             format_,
             tokenizer,
-            checkpoint,
+            model,
             _Options(tuple(reward or ()), temperature, success, role),
         )
     rows = sum(each.rows for each in imported)
@@ -131,17 +131,17 @@ def trajectories(
         "replay",
         name,
         "--offline",
-        "--iterations",
+        "--iteration",
         span,
         "--config",
         "CONFIG",
-        "--as",
+        "--name",
         f"{name}-trained",
     ]
     print_line("  " + command([*words, *([] if store == DEFAULT_STORE else ["--store", store])]))
     if format_ != "schema":
         print_line(
-            f"Its log-probabilities are those of {checkpoint}, a trainer's and not the sampler's; words were "
+            f"Its log-probabilities are those of {model}, a trainer's and not the sampler's; words were "
             "tokenized again."
         )
 
@@ -152,7 +152,7 @@ def _import_foreign(
     file: Path,
     format_: Format,
     tokenizer: Path,
-    checkpoint: Path,
+    model: Path,
     options: _Options,
 ) -> list[ImportedIteration]:
     """Map a file to the schema, in a folder that is gone afterwards, and import that."""
@@ -170,7 +170,7 @@ def _import_foreign(
         path=file,
         format=format_,
         tokenizer=tokenizer,
-        checkpoint=checkpoint,
+        checkpoint=model,
         role=options.role or first_role(),
         rewards=options.rewards,
         temperature=options.temperature,
@@ -181,7 +181,7 @@ def _import_foreign(
         "format": format_,
         "source_sha256": sha256_file(file),
         "logprobs": "trainer",
-        "logprobs_checkpoint": weights_digest(str(checkpoint)),
+        "logprobs_checkpoint": weights_digest(str(model)),
     }
     with TemporaryDirectory() as folder:
         mapped = Path(folder) / f"{file.stem}.parquet"

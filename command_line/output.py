@@ -25,6 +25,16 @@ def print_line(text: str = "") -> None:
     sys.stdout.write(text + "\n")
 
 
+def bytes_text(size: float | None) -> str:
+    """A size such as `4.2 MB`; empty where it is not known."""
+    if size is None:
+        return ""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6)):
+        if size >= factor / 2:
+            return f"{size / factor:,.1f} {unit}"
+    return f"{size / 1e3:,.1f} kB"
+
+
 def print_table(rows: Sequence[Mapping[str, str]], left: Sequence[str] = ()) -> None:
     """Rows with the same columns on standard output; columns in `left` are text, the others numbers."""
     if not rows:

@@ -30,8 +30,9 @@ Port = Annotated[
 Host = Annotated[
     str, typer.Option("--host", help="Address to listen on; whoever reaches it can start flows.")
 ]
-Name = Annotated[
-    str | None, typer.Option("--name", help="Of the worker, its own on each machine; default: the host's.")
+Worker = Annotated[
+    str | None,
+    typer.Option("--worker", metavar="NAME", help="Its name, another on each machine; default: the host's."),
 ]
 Limit = Annotated[
     int, typer.Option("--limit", min=1, metavar="N", help="Flow runs at once, waiting ones included.")
@@ -49,7 +50,7 @@ MetricsPort = Annotated[
 def serve(
     port: Port = DEFAULT_PORT,
     host: Host = "127.0.0.1",
-    name: Name = None,
+    worker: Worker = None,
     limit: Limit = 4,
     gpus: Gpus = None,
     metrics_port: MetricsPort = None,
@@ -68,8 +69,8 @@ def serve(
         print(line, file=console, flush=True)
 
     stop = Stop()
-    worker = name or socket.gethostname()
-    call_interruptibly(lambda: _serve(stop, port, host, worker, limit, gpus, metrics_port, tell), stop, tell)
+    name = worker or socket.gethostname()
+    call_interruptibly(lambda: _serve(stop, port, host, name, limit, gpus, metrics_port, tell), stop, tell)
     if stop.signal_number is not None:
         tell("Stopped; schedules are kept, and go on with the next `erl-pipeline serve`.")
         # All is closed. Taking down what Prefect made in the interpreter would take seconds more.

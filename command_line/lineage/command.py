@@ -11,6 +11,7 @@ from command_line.lineage import export, questions, reach, samples, trained_on
 from command_line.lineage.listing import Identifier
 from command_line.options import DEFAULT_STORE, Json, RunName, Store
 from command_line.output import counted, print_json, print_line
+from command_line.selectors import artifact_or_row
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -42,7 +43,8 @@ def show(
     from storage.lineage import explain
     from storage.runs.run import RunStore
 
-    node = explain(ArtifactStore(store), RunStore(store).open(run), identifier, depth)
+    opened = RunStore(store).open(run)
+    node = explain(ArtifactStore(store), opened, artifact_or_row(opened, identifier), depth)
     if json:
         print_json(asdict(node))
         return

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from command_line.lineage.listing import DEFAULT_LIMIT, Limit, print_first
-from command_line.options import DEFAULT_STORE, Json, RunName, Store
+from command_line.options import DEFAULT_STORE, Iterations, Json, RunName, Store, iteration_span
 from command_line.output import counted, print_json, print_line
 
 if TYPE_CHECKING:
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 def samples(
     run: RunName,
-    iteration: Annotated[
-        int | None, typer.Option("--iteration", min=1, help="Only the samples of this iteration.")
-    ] = None,
+    iteration: Iterations = None,
     limit: Limit = DEFAULT_LIMIT,
     store: Store = DEFAULT_STORE,
     json: Json = False,
@@ -33,7 +31,8 @@ def samples(
     from storage.errors import InputError
     from storage.runs.run import RunStore
 
-    report = count_samples(ArtifactStore(store), RunStore(store).open(run), iteration)
+    span = iteration_span(iteration)
+    report = count_samples(ArtifactStore(store), RunStore(store).open(run), span)
     if iteration is not None and not report.counts:
         raise InputError(f"run {run} has no samples of iteration {iteration}.")
     totals = _totals(report.counts)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from command_line.output import counted
+from command_line.output import bytes_text, counted
 from command_line.plan.making import ShownPlan
-from command_line.plan.printing import bytes_text, plan_cells, seconds_text, summary
+from command_line.plan.printing import plan_cells, seconds_text, summary
 
 
 def plan_page(shown: ShownPlan) -> str:

@@ -86,7 +86,7 @@ def _offline_config(
     chosen = any(key.startswith(("objective.correction", "objective=")) for key in own)
     if base.objective.correction.type == "bypass" and not chosen:
         needed.append("objective.correction={type: decoupled}")
-    options = {"--as": ("name", name), "--iterations": ("iterations", iterations)}
+    options = {"--name": ("name", name), "--iterations": ("iterations", iterations)}
     adapted = change_config(base, needed, options)
     new = change_config(adapted, own, options)
     if not imported:

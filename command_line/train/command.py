@@ -27,7 +27,10 @@ Iterations = Annotated[
     int | None,
     typer.Option("--iterations", min=1, metavar="N", help="Where to end, instead of the configuration's."),
 ]
-Name = Annotated[str | None, typer.Option("--name", help="Name of the run, instead of the configuration's.")]
+Name = Annotated[
+    str | None,
+    typer.Option("--name", metavar="NAME", help="Name of the run, instead of the configuration's."),
+]
 Check = Annotated[
     bool,
     typer.Option(

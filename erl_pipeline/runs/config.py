@@ -45,7 +45,7 @@ def _require_trained(run: Run) -> None:
     if IMPORTED in run.config:
         raise InputError(
             f"run {run.name} holds imported trajectories and is not trained; train another run on them with "
-            "`replay --offline --config CONFIG --as NAME`"
+            "`replay --offline --config CONFIG --name NAME`"
         )
     if "method" not in run.config and "memory" in run.config:
         raise InputError(

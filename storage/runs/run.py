@@ -20,7 +20,7 @@ from storage.errors import InputError
 from storage.filesystem import StoreRoot, list_names, open_root, read_bytes, write_new
 from storage.runs.lease import LEASE_SECONDS, Lease
 from storage.runs.ledger import Ledger, LedgerEntry
-from storage.runs.locks import lock_run
+from storage.runs.locks import lock_run, run_holder
 from storage.runs.records import read_record, record_bytes
 
 _LEDGER = re.compile(r"ledger(-\d{8})?\.jsonl")
@@ -152,6 +152,10 @@ class RunStore:
         """Names of all runs, sorted."""
         names = list_names(self._root, self._root.join("runs"))
         return [name for name in names if self._root.fs.exists(self._path(name))]
+
+    def holder(self, name: str) -> str | None:
+        """Who works on a run, in words; None for nobody."""
+        return run_holder(self._root, name)
 
     def _path(self, name: str) -> str:
         return self._root.join("runs", name, "run.json")

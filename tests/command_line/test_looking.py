@@ -79,6 +79,10 @@ def test_lineage_of_a_checkpoint_reaches_its_rollouts(finished: FinishedRun) -> 
     ).json
     assert node["id"] == updated.artifact_id
     assert {origin["facts"]["stage"] for origin in node["origins"]} == {"bootstrap", "generate_rollouts"}
+    latest = [each for each in entries if each.stage == "fine_tune"]
+    for selector, found in (("iteration:1", latest[0]), ("latest", latest[1])):
+        shown = invoke("lineage", "show", "small", selector, "--store", finished.store, "--json").json
+        assert shown["id"] == found.artifact_id
     text = invoke("lineage", "show", "small", updated.artifact_id, "--store", finished.store).output
     assert "input rollouts: artifact" in text
 

@@ -132,7 +132,7 @@ def test_export_writes_what_the_memory_holds(store: Path, tmp_path: Path) -> Non
     frame = pl.read_parquet(tmp_path / "memory.parquet")
     assert frame["entry_id"].to_list() == [line["entry_id"] for line in lines]
     assert len(frame["vector"][0]) == 384
-    refused = invoke("memory", "export", "small", "-o", tmp_path / "memory.csv", "--store", store)
+    refused = invoke("memory", "export", "small", "--output", tmp_path / "memory.csv", "--store", store)
     assert (refused.status, "neither .parquet nor .jsonl" in refused.errors) == (2, True)
 
 

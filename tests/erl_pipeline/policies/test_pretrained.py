@@ -114,7 +114,7 @@ def test_a_missing_chat_template_is_refused(checkpoint: Path) -> None:
     [
         ("model.safetensors", "the weights of .* cannot be read"),
         ("config.json", r"the config\.json of .* cannot be used"),
-        ("tokenizer.json", "has no tokenizer that can be read: [^:]+[^:]. Copy the tokenizer's files"),
+        ("tokenizer.json", r"has no tokenizer that can be read: .*line 1.*\. Copy the tokenizer's files"),
     ],
 )
 def test_a_damaged_file_is_named(checkpoint: Path, name: str, message: str) -> None:
