@@ -13,6 +13,8 @@ from rich.table import Table
 
 from storage.wording import counted as counted
 
+_FILE_COLUMNS = 200
+
 
 def print_json(value: Any) -> None:
     """One JSON document on standard output."""
@@ -44,7 +46,10 @@ def print_table(rows: Sequence[Mapping[str, str]], left: Sequence[str] = ()) -> 
         table.add_column(heading, justify="left" if heading in left else "right", no_wrap=heading not in left)
     for row in rows:
         table.add_row(*row.values())
+    wide_console().print(table)
+
+
+def wide_console() -> Console:
+    """Standard output for tables and trees: as wide as the terminal, or 200 columns in a file or a pipe."""
     console = Console(highlight=False, markup=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, markup=False, width=200)
-    console.print(table)
+    return console if console.is_terminal else Console(highlight=False, markup=False, width=_FILE_COLUMNS)

@@ -36,7 +36,7 @@ def test_memory_search_finds_what_the_run_remembers(finished: FinishedRun) -> No
         "memory", "search", "small", "a b c", "--store", finished.store, "--json", "--top-k", "2"
     ).json
     assert found["entries"] == rows[2][ENTRIES.name]
-    assert len(found["found"]) == min(2, found["entries"])
+    assert 1 <= len(found["found"]) <= min(2, found["entries"])
     scores = [hit["score"] for hit in found["found"]]
     assert scores == sorted(scores, reverse=True)
 
@@ -85,6 +85,20 @@ def test_lineage_of_a_checkpoint_reaches_its_rollouts(finished: FinishedRun) -> 
         assert shown["id"] == found.artifact_id
     text = invoke("lineage", "show", "small", updated.artifact_id, "--store", finished.store).output
     assert "input rollouts: artifact" in text
+
+
+def test_lineage_of_a_trajectory_shows_what_was_said_and_where_the_whole_is(finished: FinishedRun) -> None:
+    learned = ["lineage", "trained-on", "latest", "--run", "small", "--store", finished.store, "--json"]
+    row = next(row for row in invoke(*learned).json["rows"] if row["kind"] == "trajectory")
+    words = ["lineage", "show", "small", row["trajectory_id"], "--store", finished.store]
+    node = invoke(*words, "--depth", "0", "--json").json
+    assert node["origins"] == []
+    text = invoke(*words, "--depth", "0").output
+    for message in node["facts"]["messages"]:
+        assert f"[{message['role']}]: {message['content'][:20]}" in text
+    assert f"episodes show {node['facts']['episode_id']} --prompts --store {finished.store}\n" in text
+    longer = invoke(*words, "--depth", "1").output.splitlines()
+    assert len(text.splitlines()) < len(longer) < 60
 
 
 def test_verify_finds_a_flipped_byte_and_says_where(finished: FinishedRun, tmp_path: Path) -> None:
