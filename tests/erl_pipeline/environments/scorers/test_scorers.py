@@ -125,6 +125,22 @@ def test_a_power_that_no_machine_can_hold_is_wrong_and_the_next_answer_is_compar
     assert score("math", "5", "10/2") == 1.0
 
 
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_the_right_answer_scores_1(name: str) -> None:
+    """Each built-in scorer compares with the task's answer, so that this is the gold answer."""
+    payload = {"answer": "1/2"}
+    scorer = scorer_named(name)
+    gold = scorer.gold_answer(payload)
+    assert gold == "1/2"
+    assert checked_score(scorer, gold, payload).score == 1.0
+
+
+@pytest.mark.parametrize("name", ["contains", "exact", "f1"])
+def test_an_answer_that_is_too_long_to_be_given_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="it has 10,001 characters; allowed are 10,000"):
+        scorer_named(name).check_task({"answer": "x" * 10_001})
+
+
 def hostile() -> list[str]:
     made = random.Random(0)
     letters = "0123456789+-*/^(){}[]\\$%,.eE boxedfrac\n\x00é٣\ud7ff∞"
