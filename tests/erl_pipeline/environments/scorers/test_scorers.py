@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 
 from erl_pipeline.environments.interface import ScorerFailed
+from erl_pipeline.environments.questions.answer_format import FORMATS
+from erl_pipeline.environments.questions.settings import AnswerFormat
 from erl_pipeline.environments.scorers import Scored, Scorer, checked_score, scorer_named
 from erl_pipeline.environments.scorers.numbers import Number, read_number
+from erl_pipeline.qualification.hostile_answers import hostile_answers
 
 BUILT_IN = ("contains", "exact", "f1", "math", "numeric")
 
@@ -119,10 +122,26 @@ def test_math_works_in_any_thread() -> None:
     assert given == [1.0]
 
 
-def test_a_power_that_no_machine_can_hold_is_wrong_and_the_next_answer_is_compared() -> None:
-    """A thread could not be ended: such a power is computed in one call."""
+def test_a_power_that_no_machine_can_hold_is_not_compared() -> None:
+    began = time.perf_counter()
     assert remark("math", "5", "10^{100000000}+1") == "It is too large an expression to be compared."
-    assert score("math", "5", "10/2") == 1.0
+    assert time.perf_counter() - began < 0.5
+
+
+def test_what_takes_too_long_is_wrong_and_the_next_answer_is_compared() -> None:
+    """A thread could not be ended: such a power is computed in one call."""
+    hidden = r"\left(10+1\right)^{100000000}+1"
+    for _ in range(2):
+        assert remark("math", "5", hidden) == "It is too large an expression to be compared."
+        assert score("math", "5", "10/2") == 1.0
+
+
+@pytest.mark.parametrize("answer_format", ["boxed", "whole"])
+def test_a_thousand_hostile_answers_are_wrong_within_a_minute(answer_format: AnswerFormat) -> None:
+    began = time.perf_counter()
+    answers = [FORMATS[answer_format].find(each.after("How many?")) for each in hostile_answers(1000, 0)]
+    assert {score("math", "73", said) for said in answers} == {0.0}
+    assert time.perf_counter() - began < 60.0
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
