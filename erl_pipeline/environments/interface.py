@@ -261,7 +261,7 @@ class EnvironmentPlugin(Generic[SettingsT]):
     none."""
     built_files: BuiltFiles | None = None
     """Files that are built once and that episodes are opened with, by `built_files.open` instead of `open`;
-    None where there are none."""
+    None where there are none. A mixture has some where a part has (`built_files_of`)."""
 
     @property
     def is_mixture(self) -> bool:
@@ -276,6 +276,12 @@ class EnvironmentPlugin(Generic[SettingsT]):
         """
         parts = self.parts(settings)
         return part_of(parts, task) if parts else (Part(self, settings), task)
+
+    def built_files_of(self, settings: SettingsT) -> BuiltFiles | None:
+        """None also for a mixture of which no part builds files."""
+        parts = self.parts(settings).values()
+        needed = any(part.plugin.built_files is not None for part in parts) if parts else True
+        return self.built_files if needed else None
 
     def timing_of(self, settings: SettingsT) -> Timing:
         """`waiting` also where a part of a mixture waits."""
