@@ -133,6 +133,10 @@ def _no_files(settings: Any) -> Mapping[str, Path]:
     return {}
 
 
+def _for_any_template(settings: Any, knows_tools: bool) -> Any:
+    return settings
+
+
 def _no_tiny_parts(settings: Any) -> TinyParts | None:
     return None
 
@@ -262,6 +266,11 @@ class EnvironmentPlugin(Generic[SettingsT]):
     built_files: BuiltFiles | None = None
     """Files that are built once and that episodes are opened with, by `built_files.open` instead of `open`;
     None where there are none. A mixture has some where a part has (`built_files_of`)."""
+
+    for_template: Callable[[SettingsT, bool], SettingsT] = _for_any_template
+    """The settings as episodes of a policy have them, by whether its chat template knows tools: shows them,
+    and has them called as `erl_pipeline.environments.tool_calls` reads it. Raises `InputError` where the
+    settings ask for tools that the policy cannot be given."""
 
     @property
     def is_mixture(self) -> bool:

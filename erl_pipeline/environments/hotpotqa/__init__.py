@@ -26,6 +26,7 @@ ENVIRONMENT = EnvironmentPlugin(
     task_key=tasks.question_key,
     timing="waiting",
     gold_answer=gold_answer,
+    for_template=opening.for_template,
     built_files=BuiltFiles(
         settings=opening.index_settings, build=opening.build, open=opening.open_with_index
     ),

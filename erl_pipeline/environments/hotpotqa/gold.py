@@ -18,6 +18,6 @@ def gold_answer(config: HotpotQAConfig, task: Task) -> list[str]:
 
 
 def _search(config: HotpotQAConfig, title: str) -> str:
-    if config.tool_format == "plain":
+    if config.is_plain:
         return f"Search: {title}"
     return json.dumps({"name": SEARCH, "arguments": {"query": title}}).join(MARKERS)

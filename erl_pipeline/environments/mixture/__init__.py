@@ -21,4 +21,5 @@ ENVIRONMENT = EnvironmentPlugin(
     tiny_view=tiny_view,
     parts=tasks.parts_of,
     built_files=BUILT_FILES,
+    for_template=tasks.for_template,
 )
