@@ -133,6 +133,10 @@ def _no_files(settings: Any) -> Mapping[str, Path]:
     return {}
 
 
+def _for_any_template(settings: Any, knows_tools: bool) -> Any:
+    return settings
+
+
 def _no_tiny_parts(settings: Any) -> TinyParts | None:
     return None
 
@@ -261,7 +265,12 @@ class EnvironmentPlugin(Generic[SettingsT]):
     none."""
     built_files: BuiltFiles | None = None
     """Files that are built once and that episodes are opened with, by `built_files.open` instead of `open`;
-    None where there are none."""
+    None where there are none. A mixture has some where a part has (`built_files_of`)."""
+
+    for_template: Callable[[SettingsT, bool], SettingsT] = _for_any_template
+    """The settings as episodes of a policy have them, by whether its chat template knows tools: shows them,
+    and has them called as `erl_pipeline.environments.tool_calls` reads it. Raises `InputError` where the
+    settings ask for tools that the policy cannot be given."""
 
     @property
     def is_mixture(self) -> bool:
@@ -276,6 +285,12 @@ class EnvironmentPlugin(Generic[SettingsT]):
         """
         parts = self.parts(settings)
         return part_of(parts, task) if parts else (Part(self, settings), task)
+
+    def built_files_of(self, settings: SettingsT) -> BuiltFiles | None:
+        """None also for a mixture of which no part builds files."""
+        parts = self.parts(settings).values()
+        needed = any(part.plugin.built_files is not None for part in parts) if parts else True
+        return self.built_files if needed else None
 
     def timing_of(self, settings: SettingsT) -> Timing:
         """`waiting` also where a part of a mixture waits."""

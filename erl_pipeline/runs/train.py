@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from erl_pipeline.plan.plan import Place, Plan, RunState
 from erl_pipeline.runs.driver import OpenRun, carry_out
 from erl_pipeline.runs.planning import plan_for, whole_iterations
+from erl_pipeline.runs.tools import require_tools_are_known
 from erl_pipeline.views.trackers.recording import recorded_metrics
 
 
@@ -34,7 +35,11 @@ def train(
 
     Args:
         tell: is called with the plan before anything is done.
+
+    Raises InputError, before a run's first stage, where its environment cannot offer the policy its tools.
     """
+    if not opened.recorded:
+        require_tools_are_known(opened.config)
     target = iterations or opened.config.iterations
     plan = plan_for(opened.store.uri, opened.run, opened.config, target, entries=opened.entries())
     if tell is not None:
