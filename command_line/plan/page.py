@@ -5,7 +5,7 @@ from __future__ import annotations
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from command_line.plan.making import ShownPlan
-from command_line.plan.printing import bytes_text, plan_cells, seconds_text, summary
+from command_line.plan.printing import bytes_text, disk_lines, plan_cells, seconds_text, summary
 
 
 def plan_page(shown: ShownPlan) -> str:
@@ -28,5 +28,5 @@ def plan_page(shown: ShownPlan) -> str:
         shown=shown,
         tiles=tiles if forecast.computed else tiles[:2],
         rows=plan_cells(forecast),
-        lines=[*summary(forecast), *shown.notes],
+        lines=[*summary(forecast), *disk_lines(shown), *shown.notes],
     )

@@ -14,6 +14,7 @@ from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig, 
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
 from erl_pipeline.config.pipeline import PipelineConfig, ResourcesConfig
 from erl_pipeline.config.policy import PolicyConfig, TinyPolicyConfig
+from erl_pipeline.config.retention import RetentionConfig
 from erl_pipeline.config.rollouts import EvaluationConfig, RolloutConfig
 from erl_pipeline.config.selection import EasyToHardSelection
 from erl_pipeline.config.stream import StreamConfig
@@ -71,6 +72,7 @@ class RunConfig(Settings):
     )
     """What calls the stages. No artifact depends on it."""
     resources: ResourcesConfig = ResourcesConfig()
+    retention: RetentionConfig = RetentionConfig()
     metrics: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ("tensorboard",)
     """Where the numbers of each stage go beside the store; `[]` for nowhere. `tensorboard`: event files in
     `runs/NAME/tensorboard`. `wandb`: an offline run in `runs/NAME/wandb`, for `wandb sync`; it needs the

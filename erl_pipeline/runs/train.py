@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from erl_pipeline.plan.job import StageOutcome
 from erl_pipeline.plan.plan import Place, Plan, RunState
+from erl_pipeline.runs.disk import DiskWatch
 from erl_pipeline.runs.driver import OpenRun, carry_out
-from erl_pipeline.runs.planning import plan_for, whole_iterations
+from erl_pipeline.runs.iteration_ends import IterationEnds
+from erl_pipeline.runs.planning import plan_beyond, plan_for, whole_iterations
+from erl_pipeline.runs.retention import still_needed, what_is_whole
 from erl_pipeline.views.trackers.recording import recorded_metrics
+from storage.errors import PrunedFileError
+from storage.upkeep.retention import RunRetention
 
 
 @dataclass(frozen=True)
@@ -40,12 +46,38 @@ def train(
     if tell is not None:
         tell(plan)
     trusted = frozenset() if check else trusted_places(plan, opened.recorded)
+    disk = DiskWatch(opened, plan)
+    disk.before_run()
+    ends = IterationEnds(plan, trusted, [*_at_iteration_ends(opened, target), disk.after_iteration])
+
+    def on_outcome(outcome: StageOutcome) -> None:
+        disk.take(outcome)
+        ends.take(outcome)
+
     with (
         recorded_metrics(opened.config, opened.store, opened.run, opened.stages()) as recorders,
         opened.observed_by(recorders),
     ):
-        carry_out(opened, plan, trusted)
+        try:
+            carry_out(opened, plan, trusted, on_outcome)
+        except PrunedFileError as gone:
+            raise PrunedFileError(f"{gone} {what_is_whole(opened)}") from gone
     return TrainingSummary(opened.run.name, target, plan.states[-1])
+
+
+def _at_iteration_ends(opened: OpenRun, target: int) -> list[Callable[[int], None]]:
+    """What is done after each iteration's record, as the configuration has it."""
+    calls: list[Callable[[int], None]] = []
+    rules = opened.config.retention.rules()
+    if rules:
+        beyond = plan_beyond(opened.store.uri, opened.run, opened.config, target, opened.entries())
+        retention = RunRetention(opened.store, opened.run, rules)
+
+        def retain(_iteration: int) -> None:
+            retention.apply(opened.stages(), still_needed(beyond, opened.recorded))
+
+        calls.append(retain)
+    return calls
 
 
 def trusted_places(plan: Plan, recorded: Mapping[Place, str]) -> frozenset[Place]:
