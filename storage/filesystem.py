@@ -89,7 +89,7 @@ def existing_folder(path: Path) -> Path:
 
 
 def free_bytes(root: StoreRoot) -> int | None:
-    """Bytes that are free on the disk of a local store; None for an object store, which says nothing of it."""
+    """Bytes that are free on the disk of a local store; None for an object store, which does not say."""
     return shutil.disk_usage(existing_folder(Path(root.path))).free if root.local else None
 
 

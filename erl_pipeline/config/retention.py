@@ -30,8 +30,8 @@ Rule = Annotated[str, BeforeValidator(_as_text), AfterValidator(_require_rule)]
 
 
 class RetentionConfig(Settings):
-    """What a run keeps of its old iterations, each by a rule: the last `N` iterations, `every:K` (those that K
-    divides, and the last), or both as in `2,every:10`; `null` keeps all. The driver applies the rules after
+    """What a run keeps of its old iterations, each by a rule: the last `N` iterations, `every:K` (those that
+    K divides, and the last), or both as in `2,every:10`; `null` keeps all. The driver applies the rules after
     each iteration, and scheduled maintenance does too. Files go that no other run's ledger names and that
     nothing is still to be made from; manifests, ids and lineage stay. No artifact depends on it, and a run
     can be continued with other rules: what is gone stays gone."""

@@ -23,7 +23,7 @@ class ArtifactSize:
 @dataclass(frozen=True)
 class DiskForecast:
     """Bytes that a plan adds to a store. `peak` is the most that lies there at one time, `end` what is left,
-    `removed` what retention takes away. `unknown` stages are left out, those of `estimated` are by arithmetic."""
+    `removed` what retention takes away. `unknown` stages are left out, `estimated` ones are by arithmetic."""
 
     peak: float
     end: float

@@ -15,7 +15,7 @@ from storage.errors import ConfigError, InputError
 from storage.runs.origin import IMPORTED
 from storage.runs.run import Run, config_differences
 
-_MAY_CHANGE = {"iterations", "metrics", "runner", "resources", "retention"}
+_MAY_CHANGE = {"iterations", "metrics", "runner", "resources", "retention", "warnings"}
 
 
 def run_config(run: Run) -> RunConfig:
@@ -46,7 +46,8 @@ def run_config(run: Run) -> RunConfig:
 
 def refuse_other_settings(run: Run, config: RunConfig) -> None:
     """Raise ConfigError when a run was begun with other settings than `config` has; only `iterations`,
-    `metrics`, `runner`, `resources`, `retention` and the engine's `OPERATIONAL_SETTINGS` may change."""
+    `metrics`, `runner`, `resources`, `retention`, `warnings` and the engine's `OPERATIONAL_SETTINGS` may
+    change."""
     differences = config_differences(_fixed(run.config), _fixed(config.model_dump(mode="json")))
     if differences:
         raise ConfigError(

@@ -9,9 +9,9 @@ from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.disk import ArtifactSize, DiskForecast, bytes_of, forecast_disk
 from erl_pipeline.plan.job import StageOutcome
 from erl_pipeline.plan.plan import Plan, PlannedStage
+from erl_pipeline.runs.checkpoint_sizes import estimate_checkpoints
 from erl_pipeline.runs.driver import OpenRun
 from erl_pipeline.runs.lookups import StoreLookups, artifact_size
-from erl_pipeline.sizing.checkpoints import estimate_checkpoints
 from storage.errors import DamagedArtifact, StoreError
 from storage.filesystem import free_bytes, open_root
 
@@ -100,9 +100,9 @@ class DiskWatch:
             return
         what = f"iteration {iteration}" if iteration else "what comes before the first iteration"
         said = (
-            f"the disk would be full: {what} needs about {_gigabytes(need)}, and {_gigabytes(free)} are free at "
-            f"{self._opened.store.uri}. Free some space or set retention.checkpoints and retention.optimizer, "
-            "then run the same command again"
+            f"the disk would be full: {what} needs about {_gigabytes(need)}, and {_gigabytes(free)} are free "
+            f"at {self._opened.store.uri}. Free some space or set retention.checkpoints and "
+            "retention.optimizer, then run the same command again"
         )
         if self._opened.config.resources.full_disk == "refuse":
             raise StoreError(f"{said}; resources.full_disk=warn goes on all the same.")
@@ -112,8 +112,8 @@ class DiskWatch:
 def lack_of_room(need: DiskForecast, free: int) -> str:
     """What is said of a run that does not fit, after its name."""
     return (
-        f"needs about {_gigabytes(need.peak)} on the disk, and {_gigabytes(free)} are free. Free some space, or "
-        "set retention.checkpoints and retention.optimizer, such as 2: old iterations then lose these files"
+        f"needs about {_gigabytes(need.peak)} on the disk, and {_gigabytes(free)} are free. Free some space, "
+        "or set retention.checkpoints and retention.optimizer, such as 2: old iterations then lose such files"
     )
 
 

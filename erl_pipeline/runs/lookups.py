@@ -28,7 +28,7 @@ MEASURED = 5
 _COMPARED = 64
 _OTHERS = 8
 _GENERATING = ("trajectories", "evaluation")
-_NO_SETTINGS = ("name", "iterations", "runner", "resources", "metrics", "retention")
+_NO_SETTINGS = ("name", "iterations", "runner", "resources", "metrics", "retention", "warnings")
 
 
 class StoreLookups:
@@ -94,8 +94,8 @@ class StoreLookups:
         return self._costs[stage]
 
     def size(self, stage: str) -> ArtifactSize | None:
-        """What an artifact of a stage takes on disk, from the same artifacts as its cost; None where there are
-        none."""
+        """What an artifact of a stage takes on disk, from the same artifacts as its cost; None where there
+        are none."""
         found = [artifact_size(manifest) for manifest in self._newest_of(stage)]
         if not found:
             return None

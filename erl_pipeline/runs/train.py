@@ -12,6 +12,7 @@ from erl_pipeline.runs.driver import OpenRun, carry_out
 from erl_pipeline.runs.iteration_ends import IterationEnds
 from erl_pipeline.runs.planning import plan_beyond, plan_for, whole_iterations
 from erl_pipeline.runs.retention import still_needed, what_is_whole
+from erl_pipeline.runs.warnings import WarningWatch
 from erl_pipeline.views.trackers.recording import recorded_metrics
 from storage.errors import PrunedFileError
 from storage.upkeep.retention import RunRetention
@@ -48,16 +49,19 @@ def train(
     trusted = frozenset() if check else trusted_places(plan, opened.recorded)
     disk = DiskWatch(opened, plan)
     disk.before_run()
-    ends = IterationEnds(plan, trusted, [*_at_iteration_ends(opened, target), disk.after_iteration])
-
-    def on_outcome(outcome: StageOutcome) -> None:
-        disk.take(outcome)
-        ends.take(outcome)
-
     with (
-        recorded_metrics(opened.config, opened.store, opened.run, opened.stages()) as recorders,
-        opened.observed_by(recorders),
+        recorded_metrics(opened.config, opened.store, opened.run, opened.stages()) as records,
+        opened.observed_by([record.add for record in records]),
     ):
+        warnings = WarningWatch(opened, [record.warn for record in records])
+        warnings.before_run()
+        calls = [warnings.after_iteration, *_retention(opened, target), disk.after_iteration]
+        ends = IterationEnds(plan, trusted, calls)
+
+        def on_outcome(outcome: StageOutcome) -> None:
+            disk.take(outcome)
+            ends.take(outcome)
+
         try:
             carry_out(opened, plan, trusted, on_outcome)
         except PrunedFileError as gone:
@@ -65,19 +69,18 @@ def train(
     return TrainingSummary(opened.run.name, target, plan.states[-1])
 
 
-def _at_iteration_ends(opened: OpenRun, target: int) -> list[Callable[[int], None]]:
-    """What is done after each iteration's record, as the configuration has it."""
-    calls: list[Callable[[int], None]] = []
+def _retention(opened: OpenRun, target: int) -> list[Callable[[int], None]]:
+    """What prunes old files after an iteration; nothing where the configuration has no rule."""
     rules = opened.config.retention.rules()
-    if rules:
-        beyond = plan_beyond(opened.store.uri, opened.run, opened.config, target, opened.entries())
-        retention = RunRetention(opened.store, opened.run, rules)
+    if not rules:
+        return []
+    beyond = plan_beyond(opened.store.uri, opened.run, opened.config, target, opened.entries())
+    retention = RunRetention(opened.store, opened.run, rules)
 
-        def retain(_iteration: int) -> None:
-            retention.apply(opened.stages(), still_needed(beyond, opened.recorded))
+    def retain(_iteration: int) -> None:
+        retention.apply(opened.stages(), still_needed(beyond, opened.recorded))
 
-        calls.append(retain)
-    return calls
+    return [retain]
 
 
 def trusted_places(plan: Plan, recorded: Mapping[Place, str]) -> frozenset[Place]:

@@ -138,3 +138,17 @@ def test_checkpoints_that_later_rollouts_sample_from_stay(lag: int, oldest: int)
         if node.stage.name == "fine_tune" and node.artifact_id in needed and node.place in recorded
     ]
     assert min(tuned) == oldest
+
+
+def test_a_training_without_a_step_takes_no_disk_for_weights(trained: Path) -> None:
+    """The small run's updates have no advantage, so they have the weights of their inputs: the same files."""
+    artifacts = ArtifactStore(str(trained))
+    shared = 0
+    for place, artifact_id in ids(trained).items():
+        manifest = artifacts.open(artifact_id).manifest
+        if place.iteration and manifest.kind == "checkpoint" and not manifest.counters["optimizer_steps"]:
+            source = artifacts.open(manifest.inputs["checkpoint"])
+            own, before = artifacts.open(artifact_id).path(WEIGHTS), source.path(WEIGHTS)
+            assert own.stat().st_ino == before.stat().st_ino
+            shared += 1
+    assert shared >= 2

@@ -17,8 +17,8 @@ _MASTER, _MOMENTS = 4, 8
 
 
 def estimate_checkpoints(config: RunConfig, nodes: Iterable[PlannedStage]) -> dict[str, ArtifactSize]:
-    """The size of a checkpoint of each stage that makes one, by its name. Empty where the model's config.json is
-    not on this machine; a tiny policy is counted without its vocabulary."""
+    """The size of a checkpoint of each stage that makes one, by its name. Empty where the model's config.json
+    is not on this machine; a tiny policy is counted without its vocabulary."""
     stages = {node.stage.name: node for node in nodes if node.stage.output == "checkpoint"}
     if not stages:
         return {}
@@ -26,7 +26,7 @@ def estimate_checkpoints(config: RunConfig, nodes: Iterable[PlannedStage]) -> di
     adapter = 0
     if isinstance(policy, PretrainedPolicyConfig):
         # Importing what knows architectures takes seconds.
-        from erl_pipeline.sizing.model_size import read_model_size
+        from erl_pipeline.policies.model_size import read_model_size
 
         lora = policy.lora
         try:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from erl_pipeline.config.optimizer import OptimizerConfig
 from erl_pipeline.plan.sources import unread_sources
+from erl_pipeline.runs.checkpoint_sizes import estimate_checkpoints, trained_size
 from erl_pipeline.runs.run_plans import plan_run
-from erl_pipeline.sizing.checkpoints import estimate_checkpoints, trained_size
 from tests.erl_pipeline.runs.small_runs import small
 
 
