@@ -56,9 +56,8 @@ class Run:
 
         Raises RunBusy when another machine has taken the run over.
         """
+        self.require_lock()
         lease = self._lease
-        if lease is not None:
-            lease.require()
         entry = LedgerEntry(
             iteration=iteration,
             stage=stage,
@@ -86,6 +85,11 @@ class Run:
             (name for name in names if _LEDGER.fullmatch(name)), key=lambda name: (len(name), name)
         )
         return [entry for name in found for entry in self._ledger(name).read()]
+
+    def require_lock(self) -> None:
+        """Raise RunBusy when another machine has taken the run over since it was locked."""
+        if self._lease is not None:
+            self._lease.require()
 
     def _ledger(self, name: str) -> Ledger:
         if name not in self._ledgers:
