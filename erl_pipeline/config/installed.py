@@ -50,6 +50,7 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
         "gold_answer",
         "extra",
         "built_files",
+        "warm_start",
     ),
     "methods": (
         "settings",

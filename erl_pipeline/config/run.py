@@ -17,6 +17,7 @@ from erl_pipeline.config.policy import PolicyConfig, TinyPolicyConfig
 from erl_pipeline.config.rollouts import EvaluationConfig, RolloutConfig
 from erl_pipeline.config.selection import EasyToHardSelection
 from erl_pipeline.config.stream import StreamConfig
+from erl_pipeline.config.warm_start import DemonstrationsWarmStart
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -86,6 +87,8 @@ class RunConfig(Settings):
             parts = environment.require_tiny(self.environment)
             if method.shows_failed_attempts(self.method):
                 require_retries(self.environment.type, parts.retry_tokens, self.policy.cold_start.retries)
+        elif isinstance(self.policy.warm_start, DemonstrationsWarmStart):
+            environment.require_warm_start(self.environment)
         if self.evaluation.stream is not None:
             require_streams(self, self.evaluation.stream)
         require_difficulty(self)
