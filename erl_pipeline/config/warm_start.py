@@ -74,7 +74,7 @@ class MessagesWarmStart(WarmStartSteps):
 
     type: Literal["messages"]
     file: str = Field(min_length=1)
-    """JSON lines of `{"messages": [{"role", "content"}, ...]}`, each with a turn of the assistant that follows
+    """JSON lines of `{"messages": [{"role", "content"}, ...]}`, each with a turn of the assistant after
     another message."""
     held_out: float = Field(default=0.05, ge=0.0, lt=1.0)
     """Share of the conversations that is not trained; their loss is measured before and after."""

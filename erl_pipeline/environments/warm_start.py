@@ -1,4 +1,4 @@
-"""What an environment gives so that a pretrained policy can be fine-tuned on it before the first iteration."""
+"""What an environment gives so that a pretrained policy can be fine-tuned before the first iteration."""
 
 from __future__ import annotations
 

@@ -91,10 +91,10 @@ class FrozenLakeConfig(PluginSettings):
     action_mode: Literal["step", "plan"] = "step"
     """`step`: one action a turn, with an observation after each. `plan`: all actions in one turn."""
     format: Literal["prose", "short", "compact"] = "compact"
-    """`prose` and `short` are for language models: `prose` explains itself, `short` takes a third of the tokens
-    and has to be learned, as by `policy.warm_start`. `compact` is word-level and of fixed width, for the tiny
-    policy. Boards of several sizes are shown there in a frame of the largest that `rows` and `columns`
-    allow."""
+    """`prose` and `short` are for language models: `prose` explains itself, `short` takes a third of the
+    tokens and has to be learned, as by `policy.warm_start`. `compact` is word-level and of fixed width, for
+    the tiny policy. Boards of several sizes are shown there in a frame of the largest that `rows` and
+    `columns` allow."""
     actions: Literal["named", "hidden_world", "per_task", "realms"] = "hidden_world"
     """`named`: the words say what they do. `hidden_world`: one permutation of neutral words for the whole
     run, never told. `per_task`: another permutation for each task. `realms`: each task is in a realm, whose

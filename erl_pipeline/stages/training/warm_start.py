@@ -1,5 +1,5 @@
-"""The stages that fine-tune a pretrained policy before the first iteration, on demonstrations of the environment
-or on conversations of a file."""
+"""The stages that fine-tune a pretrained policy before the first iteration, on demonstrations of the
+environment or on conversations of a file."""
 
 from __future__ import annotations
 
@@ -211,7 +211,8 @@ def _sequences(
         response, mask = chat.completion(messages[begin:])
         if len(prompt) + len(response) > room:
             raise InputError(
-                f"{name} {number}: it has {len(prompt) + len(response)} tokens, and the model reads at most {room}"
+                f"{name} {number}: it has {len(prompt) + len(response)} tokens, and the model reads at "
+                f"most {room}"
             )
         found.append(
             TrainingSequence(

@@ -1,4 +1,4 @@
-"""The examination of a policy after its warm start: its most probable answers to an environment's questions."""
+"""The examination of a policy after its warm start: its most probable answers to questions."""
 
 from __future__ import annotations
 
