@@ -51,6 +51,7 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
         "extra",
         "built_files",
         "for_template",
+        "warm_start",
     ),
     "methods": (
         "settings",

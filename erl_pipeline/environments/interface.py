@@ -13,6 +13,7 @@ from erl_pipeline.environments.experience_format import ExperienceFormat
 from erl_pipeline.environments.messages import AssistantTurn, Message, ToolSchema
 from erl_pipeline.environments.prompt_format import PromptFormat
 from erl_pipeline.environments.tiny_parts import TinyParts
+from erl_pipeline.environments.warm_start import WarmStart, WarmStartParts, require_parts
 from storage.errors import InputError
 
 if TYPE_CHECKING:
@@ -272,6 +273,9 @@ class EnvironmentPlugin(Generic[SettingsT]):
     and has them called as `erl_pipeline.environments.tool_calls` reads it. Raises `InputError` where the
     settings ask for tools that the policy cannot be given."""
 
+    warm_start: WarmStart | None = None
+    """Demonstrations for the warm start of a pretrained policy; None where no settings have any."""
+
     @property
     def is_mixture(self) -> bool:
         """Whether its tasks are those of other environments."""
@@ -311,6 +315,10 @@ class EnvironmentPlugin(Generic[SettingsT]):
             needed = f"; allowed with policy.type: tiny is {self.tiny_needs}" if self.tiny_needs else ""
             raise ValueError(f"environment: these settings have no form for a policy of type: tiny{needed}")
         return parts
+
+    def require_warm_start(self, settings: SettingsT) -> WarmStartParts:
+        """The demonstrations for a warm start. Raises `ValueError` where these settings give none."""
+        return require_parts(self.warm_start, settings)
 
 
 def part_name(task_id: str) -> str:
