@@ -29,6 +29,7 @@ from command_line.memory.command import app as memory
 from command_line.plan.command import plan
 from command_line.replay.command import replay
 from command_line.train.command import train
+from command_line.ui.command import ui
 from storage.errors import PipelineError
 
 app = typer.Typer(
@@ -47,6 +48,7 @@ app.command("report")(report.report)
 app.command("export")(export.export)
 app.command("replay")(replay)
 app.command("diff")(diff.diff)
+app.command("ui")(ui)
 app.command("serve")(serve.serve)
 app.command("gc")(gc.gc)
 app.command("doctor")(doctor)

@@ -1,0 +1,11 @@
+"""The pages, by what they show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fastapi import APIRouter
+
+from command_line.ui.routes import runs
+
+ROUTERS: Sequence[APIRouter] = (runs.router,)
