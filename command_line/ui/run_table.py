@@ -45,9 +45,7 @@ def run_lines(stored: Stored, words: str, method: str, status: str, sort: SortKe
                 opened[name] = stored.run(name)
             except StoreError as error:
                 opened[name] = str(error)
-    differing = differing_settings(
-        {name: run.run.config for name, run in opened.items() if isinstance(run, StoredRun) and run.config}
-    )
+    differing = _differing([run for run in opened.values() if isinstance(run, StoredRun)])
     lines = [
         RunLine(name, problem=run) if isinstance(run, str) else _line(stored, run, differing.get(name, ()))
         for name, run in opened.items()
@@ -60,22 +58,41 @@ def run_lines(stored: Stored, words: str, method: str, status: str, sort: SortKe
     return sorted(lines, key=lambda line: _order(line, sort), reverse=not rising)
 
 
-def differing_settings(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
-    """Run -> its values of the settings in which these runs are not all alike, as `dotted.key: value`."""
-    flat = {
-        name: {
-            key: value
-            for key, value in flat_settings(config).items()
-            if key.partition(".")[0] not in _NOT_COMPARED
-        }
-        for name, config in configs.items()
-    }
+def varied_settings(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:
+    """Setting -> run -> its value as JSON, for the settings in which runs are not all alike.
+
+    A run that does not have a setting is left out of it.
+    """
+    flat = {name: _compared(config) for name, config in configs.items()}
     keys = dict.fromkeys(key for settings in flat.values() for key in settings)
-    varied = [key for key in keys if len({settings.get(key) for settings in flat.values()}) > 1]
     return {
-        name: tuple(f"{key}: {settings[key]}" for key in varied if key in settings)
-        for name, settings in flat.items()
+        key: {name: settings[key] for name, settings in flat.items() if key in settings}
+        for key in keys
+        if len({settings.get(key) for settings in flat.values()}) > 1
     }
+
+
+def _compared(config: Mapping[str, Any]) -> dict[str, str]:
+    settings = flat_settings(config)
+    return {key: value for key, value in settings.items() if key.partition(".")[0] not in _NOT_COMPARED}
+
+
+def _differing(runs: Sequence[StoredRun]) -> dict[str, list[str]]:
+    """Run -> its own values of settings that differ among runs of its method and environment.
+
+    Between kinds nearly all settings differ, and the table shows the kinds themselves.
+    """
+    kinds: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
+    for run in runs:
+        if run.config is not None:
+            kind = run.config.method.type, run.config.environment.type
+            kinds.setdefault(kind, {})[run.name] = run.run.config
+    found: dict[str, list[str]] = {}
+    for configs in kinds.values():
+        for key, values in varied_settings(configs).items():
+            for name, value in values.items():
+                found.setdefault(name, []).append(f"{key}: {value}")
+    return found
 
 
 def _line(stored: Stored, run: StoredRun, settings: Sequence[str]) -> RunLine:

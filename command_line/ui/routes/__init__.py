@@ -6,6 +6,6 @@ from collections.abc import Sequence
 
 from fastapi import APIRouter
 
-from command_line.ui.routes import runs
+from command_line.ui.routes import compare, runs
 
-ROUTERS: Sequence[APIRouter] = (runs.router,)
+ROUTERS: Sequence[APIRouter] = (runs.router, compare.router)
