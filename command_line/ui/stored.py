@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -25,7 +24,7 @@ from erl_pipeline.runs.state import completed_iterations
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.watched import WatchedStore
 from storage.errors import PipelineError
-from storage.filesystem import open_root
+from storage.filesystem import StoreRoot, open_root
 from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run, RunStore, latest_entries
 from storage.runs.watching import Holder, ledger_mark, run_holder
@@ -105,6 +104,17 @@ class StoredRun:
         return [record for record in self.history if record.iteration == iteration]
 
 
+class ReadRun(Run):
+    """A run whose ledger was read already; whoever asks for it gets what was read."""
+
+    def __init__(self, root: StoreRoot, run: Run, recorded: Sequence[LedgerEntry]) -> None:
+        super().__init__(root, run.name, run.config)
+        self._read = tuple(recorded)
+
+    def recorded(self) -> list[LedgerEntry]:
+        return list(self._read)
+
+
 @dataclass
 class Kept:
     """Something that was made of a run's ledger, and the ledger that it was made of."""
@@ -120,8 +130,8 @@ class Stored:
     uri: str
     artifacts: WatchedStore = field(init=False)
     runs: RunStore = field(init=False)
+    _root: StoreRoot = field(init=False)
     _kept: dict[tuple[str, str], Kept] = field(default_factory=dict, init=False)
-    _reading: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def __post_init__(self) -> None:
         self.artifacts, self.runs, self._root = WatchedStore(self.uri), RunStore(self.uri), open_root(self.uri)
@@ -179,4 +189,5 @@ class Stored:
             config, problem = run_config(run), ""
         except PipelineError as error:
             config, problem = None, str(error)
-        return StoredRun(run, recorded, history, len(entries) - len(history), config, problem)
+        read = ReadRun(self._root, run, recorded)
+        return StoredRun(read, recorded, history, len(entries) - len(history), config, problem)

@@ -6,6 +6,6 @@ from collections.abc import Sequence
 
 from fastapi import APIRouter
 
-from command_line.ui.routes import compare, runs
+from command_line.ui.routes import compare, rows, run, runs
 
-ROUTERS: Sequence[APIRouter] = (runs.router, compare.router)
+ROUTERS: Sequence[APIRouter] = (runs.router, compare.router, run.router, rows.router)

@@ -28,6 +28,18 @@ function shown(value) {
   return size < 1e-3 ? value.toExponential(1) : String(+value.toPrecision(3));
 }
 
+// Runs have values at different places: each line shows its own value nearest to the pointer.
+function nearest(chart, line, index) {
+  const values = chart.data[line];
+  if (line === 0 || values[index] !== null && values[index] !== undefined) return index;
+  for (let away = 1; away < values.length; away++) {
+    for (const other of [index - away, index + away]) {
+      if (values[other] !== null && values[other] !== undefined) return other;
+    }
+  }
+  return index;
+}
+
 function draw() {
   drawn.forEach((chart) => chart.destroy());
   drawn = [];
@@ -76,7 +88,7 @@ function draw() {
       width: plot.clientWidth, height: 220, series, bands,
       scales: { x: { time: false }, y: chart.share ? { range: [0, 1] } : {} },
       axes: [{ ...axis, values: (_, ticks) => ticks.map(shown) }, { ...axis, size: 52, values: (_, ticks) => ticks.map(shown) }],
-      cursor: { sync: { key: "runs" }, points: { size: 7 } },
+      cursor: { sync: { key: "runs" }, points: { size: 7 }, dataIdx: nearest },
       legend: { live: true },
     }, uPlot.join(tables), plot));
     plot.setAttribute("role", "img");
