@@ -58,7 +58,7 @@ class EpisodeColumn:
 
 @dataclass(frozen=True)
 class EpisodeScreen:
-    """A whole episode. `no_picture` says why the environment drew none, where it should have."""
+    """A whole episode; `rows` are its trajectories in order. `no_picture` says why the environment drew none, where it should have."""
 
     episode_id: str
     holder: Manifest
@@ -96,7 +96,8 @@ def episode_screen(stored: Stored, run: StoredRun, iteration: int, identifier: s
             turns = [] if pruned else _turns(part, before)
             columns.append(EpisodeColumn("attempt", part.title, row, part, turns, picture, done))
             before = part
-            if part.feedback:
+            # What was said of the last attempt led to nothing more: it stands with the attempt.
+            if part.feedback and row is not rows[-1]:
                 columns.append(EpisodeColumn("feedback", "Feedback", row, part))
             continue
         entries = list(zip(row["memory_entry_ids"] or (), part.memory, strict=False))

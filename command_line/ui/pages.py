@@ -111,7 +111,7 @@ def number(value: float | None, digits: int = 3) -> str:
         return "–"
     if float(value).is_integer() and abs(value) < 1e15:
         return f"{int(value):,}"
-    return f"{value:.{digits}g}" if abs(value) < 1e-3 else f"{value:,.{digits}f}"
+    return f"{value:.2g}" if abs(value) < 1e-3 else f"{value:,.{digits}f}"
 
 
 def signed(value: float | None) -> str:
