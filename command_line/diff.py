@@ -26,7 +26,9 @@ def diff(
     run_b: RunB,
     first: Annotated[
         bool,
-        typer.Option("--first-divergence", help="Only where they part: first artifact, row and token or tensor."),
+        typer.Option(
+            "--first-divergence", help="Only where they part: first artifact, row and token or tensor."
+        ),
     ] = False,
     store: Store = DEFAULT_STORE,
     json: Json = False,

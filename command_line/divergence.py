@@ -22,7 +22,9 @@ def show_first_divergence(run_a: str, run_b: str, store: str, *, json: bool) -> 
     from storage.runs.run import RunStore
 
     artifacts, runs = ArtifactStore(store), RunStore(store)
-    found = first_divergence(artifacts, *(read_history(artifacts, runs.open(name)) for name in (run_a, run_b)))
+    found = first_divergence(
+        artifacts, *(read_history(artifacts, runs.open(name)) for name in (run_a, run_b))
+    )
     if json:
         print_json({"a": run_a, "b": run_b, "store": store, **asdict(found)})
         return
@@ -32,7 +34,12 @@ def show_first_divergence(run_a: str, run_b: str, store: str, *, json: bool) -> 
 
 def divergence_lines(found: Divergence, run_a: str, run_b: str) -> list[str]:
     """What was found, in sentences."""
-    lines = [f"A: {run_a}", f"B: {run_b}", "", f"{counted(found.shared, 'artifact')} shared before they part."]
+    lines = [
+        f"A: {run_a}",
+        f"B: {run_b}",
+        "",
+        f"{counted(found.shared, 'artifact')} shared before they part.",
+    ]
     if found.parting is None:
         return [*lines, "They do not part: every artifact is the same."]
     lines.append(f"First artifact that is another: {_where(found.parting)}")

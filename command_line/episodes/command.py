@@ -49,7 +49,9 @@ def list_episodes(
 
     span = iteration_span(iteration)
     artifacts, opened = ArtifactStore(store), RunStore(store).open(run)
-    files = reading.trajectory_paths(artifacts, reading.run_episodes(artifacts, opened, span, held_out=held_out))
+    files = reading.trajectory_paths(
+        artifacts, reading.run_episodes(artifacts, opened, span, held_out=held_out)
+    )
     wanted = reading.EpisodeFilter(task, task_type, outcome, min_reward, text)
     total, shown = reading.list_episodes(list(files), wanted, limit)
     if json:
@@ -118,4 +120,3 @@ def show(
         )
         return
     print_episode(rows, holder, training, memory, prompts=prompts)
-

@@ -1,4 +1,4 @@
-"""Who may see the page: only requests to this server's own address, from its own pages, that change nothing."""
+"""Who may see the page: requests to this server's own address, from its own pages, that only read."""
 
 from __future__ import annotations
 
@@ -118,7 +118,9 @@ class Guard:
             return None
         given = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         if not any(name == TOKEN and _same(value, token) for name, value in given):
-            return _plain("Open this page by the address, with its token, that `erl-pipeline ui` printed.", 401)
+            return _plain(
+                "Open this page by the address, with its token, that `erl-pipeline ui` printed.", 401
+            )
         rest = urlencode([(name, value) for name, value in given if name != TOKEN])
         answer = RedirectResponse(scope["path"] + (f"?{rest}" if rest else ""), status_code=303)
         answer.set_cookie(COOKIE, token, httponly=True, samesite="strict", path="/")

@@ -15,7 +15,14 @@ from command_line.ui.access import Access, Guard
 from command_line.ui.pages import Pages
 from command_line.ui.routes import ROUTERS
 from command_line.ui.stored import Stored
-from storage.errors import ConfigError, DamagedArtifact, InputError, PipelineError, PrunedFileError, StoreError
+from storage.errors import (
+    ConfigError,
+    DamagedArtifact,
+    InputError,
+    PipelineError,
+    PrunedFileError,
+    StoreError,
+)
 
 _STATIC = Path(__file__).parent / "static"
 _HEADINGS: tuple[tuple[type[PipelineError], int, str], ...] = (
@@ -64,7 +71,10 @@ def _http(request: Request, error: Exception) -> HTMLResponse:
 
 def _fault(request: Request, error: Exception) -> HTMLResponse:
     return _error_page(
-        request, 500, "This page has a fault", f"{type(error).__name__}; the terminal that serves it has more."
+        request,
+        500,
+        "This page has a fault",
+        f"{type(error).__name__}; the terminal that serves it has more.",
     )
 
 
@@ -77,6 +87,10 @@ def _unreadable(request: Request, error: Exception) -> HTMLResponse:
 def _error_page(request: Request, status: int, heading: str, message: str) -> HTMLResponse:
     pages: Pages = request.app.state.pages
     return pages.page(
-        request, "error.html.j2", title=heading, answer=status, message=message,
+        request,
+        "error.html.j2",
+        title=heading,
+        answer=status,
+        message=message,
         commands=[pages.command("Check every file of the store", "doctor")],
-    )  # fmt: skip
+    )

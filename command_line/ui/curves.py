@@ -11,7 +11,11 @@ from erl_pipeline.views.report.charts import Chart, Series
 from erl_pipeline.views.report.learning import held_out_charts, training_charts
 
 Axis = Literal["iteration", "tokens", "seconds"]
-AXES: dict[Axis, str] = {"iteration": "iteration", "tokens": "generated tokens", "seconds": "seconds of training"}
+AXES: dict[Axis, str] = {
+    "iteration": "iteration",
+    "tokens": "generated tokens",
+    "seconds": "seconds of training",
+}
 
 
 @dataclass
@@ -30,16 +34,23 @@ def shared_charts(runs: Sequence[StoredRun], axis: Axis) -> list[SharedChart]:
     """The charts of the runs by title, in the order in which the first run that has one shows it."""
     found: dict[str, SharedChart] = {}
     for place, run in enumerate(runs):
-        for chart in (*held_out_charts(run.history, run.columns), *training_charts(run.history, run.columns, {})):
+        for chart in (
+            *held_out_charts(run.history, run.columns),
+            *training_charts(run.history, run.columns, {}),
+        ):
             shared = found.setdefault(
                 chart.title,
                 SharedChart(chart.title, chart.y_label, chart.note, share=chart.y_range == (0.0, 1.0)),
             )
-            shared.series += [_line(run, chart, series, place, axis, alone=len(runs) == 1) for series in chart.series]
+            shared.series += [
+                _line(run, chart, series, place, axis, alone=len(runs) == 1) for series in chart.series
+            ]
     return list(found.values())
 
 
-def _line(run: StoredRun, chart: Chart, series: Series, place: int, axis: Axis, *, alone: bool) -> dict[str, Any]:
+def _line(
+    run: StoredRun, chart: Chart, series: Series, place: int, axis: Axis, *, alone: bool
+) -> dict[str, Any]:
     several = len(chart.series) > 1
     name = series.label if alone else f"{run.name}, {series.label}" if several else run.name
     line = chart.series.index(series)
@@ -77,6 +88,4 @@ def code_differences(runs: Sequence[StoredRun]) -> list[tuple[str, list[str]]]:
     names = dict.fromkeys(name for row in rows for name in row)
     # A stage or package that only one run has is a difference of settings, told of there.
     in_all = [name for name in names if all(name in row for row in rows)]
-    return [
-        (name, [row[name] for row in rows]) for name in in_all if len({row[name] for row in rows}) > 1
-    ]
+    return [(name, [row[name] for row in rows]) for name in in_all if len({row[name] for row in rows}) > 1]

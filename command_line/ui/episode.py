@@ -58,7 +58,8 @@ class EpisodeColumn:
 
 @dataclass(frozen=True)
 class EpisodeScreen:
-    """A whole episode; `rows` are its trajectories in order. `no_picture` says why the environment drew none, where it should have."""
+    """A whole episode; `rows` are its trajectories in order. `no_picture` says why the environment drew none,
+    where it should have."""
 
     episode_id: str
     holder: Manifest

@@ -96,8 +96,11 @@ class Filter:
         if len(bounds) == 2:
             return column.is_between(first, pl.lit(bounds[1], pl.Float32))
         return {
-            ">": column > first, ">=": column >= first, "<": column < first, "<=": column <= first,
-        }.get(found[1] or "=", column == first)  # fmt: skip
+            ">": column > first,
+            ">=": column >= first,
+            "<": column < first,
+            "<=": column <= first,
+        }.get(found[1] or "=", column == first)
 
 
 def read_filters(given: Iterable[tuple[str, str]]) -> list[Filter]:

@@ -45,6 +45,8 @@ class Neighbourhood:
 
     kind: str
     id: str
+    run: str
+    """The run that made it."""
     manifest: Manifest | None
     upstream: Sequence[Step]
     downstream: Sequence[Step]
@@ -63,19 +65,27 @@ def neighbourhood(stored: Stored, identifier: str, depth: int) -> Neighbourhood:
         return Neighbourhood(
             "artifact",
             start,
+            manifests[start].run,
             manifests[start],
-            _steps([_artifact(manifests, *each) for each in graph.ancestors({start: START}, depth).items()], start),
-            _steps([_artifact(manifests, *each) for each in graph.descendants({start: START}, depth).items()], start),
+            _steps(
+                [_artifact(manifests, *each) for each in graph.ancestors({start: START}, depth).items()],
+                start,
+            ),
+            _steps(
+                [_artifact(manifests, *each) for each in graph.descendants({start: START}, depth).items()],
+                start,
+            ),
         )
     if len(matching) > 1:
         raise InputError(f"{len(matching)} artifacts begin with {identifier!r}. Give more of the id.")
     came, led = (search(stored.artifacts, None, identifier, depth) for search in (upstream, downstream))
-    return Neighbourhood(came.kind, came.id, None, _of_reach(came), _of_reach(led))
+    holders = [
+        thing.facts["run"] for thing in came.things if thing.kind == "artifact" and thing.via == came.id
+    ]
+    return Neighbourhood(came.kind, came.id, holders[0], None, _of_reach(came), _of_reach(led))
 
 
-def _artifact(
-    manifests: Mapping[str, Manifest], artifact_id: str, visit: Visit
-) -> tuple[int, Neighbour]:
+def _artifact(manifests: Mapping[str, Manifest], artifact_id: str, visit: Visit) -> tuple[int, Neighbour]:
     manifest = manifests.get(artifact_id)
     if manifest is None:
         gone = Neighbour("artifact", artifact_id, "not in the store", "", visit.relation, visit.via)
@@ -92,7 +102,10 @@ def _artifact(
 
 def _of_reach(reach: Reach) -> list[Step]:
     found = [
-        (thing.depth, Neighbour(thing.kind, thing.id, *_described(thing.kind, thing.facts), thing.relation, thing.via))
+        (
+            thing.depth,
+            Neighbour(thing.kind, thing.id, *_described(thing.kind, thing.facts), thing.relation, thing.via),
+        )
         for thing in reach.things
     ]
     return _steps(found, reach.id)
@@ -100,7 +113,9 @@ def _of_reach(reach: Reach) -> list[Step]:
 
 def _described(kind: str, facts: Mapping[str, Any]) -> tuple[str, str]:
     if kind == "artifact":
-        return str(facts.get("stage", "not in the store")), _place(str(facts.get("run", "")), facts.get("iteration"))
+        return str(facts.get("stage", "not in the store")), _place(
+            str(facts.get("run", "")), facts.get("iteration")
+        )
     title = str(facts["role"]).replace("_", " ") if "role" in facts else kind.replace("_", " ")
     task = facts.get("task_id") or facts.get("task_type") or ""
     return title, f"{task}, iteration {facts.get('iteration')}"

@@ -55,9 +55,11 @@ def planned_stages(stored: Stored, run: StoredRun) -> Sequence[PlannedStage]:
     return stored.kept(
         run.name,
         "plan",
-        lambda: plan_for(
-            stored.uri, run.run, config, run.total, sources=unread_sources(config), entries=run.recorded
-        ).nodes,
+        lambda: (
+            plan_for(
+                stored.uri, run.run, config, run.total, sources=unread_sources(config), entries=run.recorded
+            ).nodes
+        ),
     )
 
 

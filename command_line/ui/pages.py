@@ -49,9 +49,16 @@ class Pages:
         )
         self._templates.globals.update(store_uri=store_uri, address=address, link=link)
         self._templates.filters.update(
-            ago=ago, number=number, signed=signed, printable=printable, short=short, bytes=bytes_text,
-            seconds=seconds_text, words=words, pretty=pretty,
-        )  # fmt: skip
+            ago=ago,
+            number=number,
+            signed=signed,
+            printable=printable,
+            short=short,
+            bytes=bytes_text,
+            seconds=seconds_text,
+            words=words,
+            pretty=pretty,
+        )
 
     def command(self, what: str, *line: str) -> TerminalCommand:
         """A command over this store."""
@@ -168,7 +175,12 @@ def _is_plain(character: str) -> bool:
     code = ord(character)
     if code < 0x20:
         return character in "\n\t"
-    return not (0x7F <= code <= 0x9F or 0x200B <= code <= 0x200F or 0x202A <= code <= 0x202E or 0x2066 <= code <= 0x2069)
+    return not (
+        0x7F <= code <= 0x9F
+        or 0x200B <= code <= 0x200F
+        or 0x202A <= code <= 0x202E
+        or 0x2066 <= code <= 0x2069
+    )
 
 
 def _picture(character: str) -> str:

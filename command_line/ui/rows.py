@@ -1,4 +1,4 @@
-"""The rows of a run's trajectories, with what training did with each, read as lazily as the question allows."""
+"""The rows of a run's trajectories with what training did with each; only what is asked for is read."""
 
 from __future__ import annotations
 
@@ -27,10 +27,20 @@ _OF_RECORD = (
 )  # fmt: skip
 SORTABLE = ("iteration", "reward", *_OF_RECORD, "tokens")
 _SHOWN = (
-    "trajectory_id", "episode_id", "iteration", "role", "task_id", "task_type", "sample_index", "revision_index",
-    "group_id", "reward", "success", "finish_reason", "truncated", "outcome", "tokens", "policy_version",
+    "trajectory_id",
+    "episode_id",
+    "iteration",
+    "role",
+    "task_id",
+    "task_type",
+    "sample_index",
+    "reward",
+    "success",
+    "finish_reason",
+    "outcome",
+    "tokens",
     *_OF_RECORD,
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,9 @@ class RunLine:
     more_settings: int = 0
 
 
-def run_lines(stored: Stored, words: str, method: str, status: str, sort: SortKey, *, rising: bool) -> list[RunLine]:
+def run_lines(
+    stored: Stored, words: str, method: str, status: str, sort: SortKey, *, rising: bool
+) -> list[RunLine]:
     """The runs whose name has `words` in it, of a method and status where these are given."""
     opened: dict[str, StoredRun | str] = {}
     for name in stored.names():
@@ -50,11 +52,7 @@ def run_lines(stored: Stored, words: str, method: str, status: str, sort: SortKe
         RunLine(name, problem=run) if isinstance(run, str) else _line(stored, run, differing.get(name, ()))
         for name, run in opened.items()
     ]
-    lines = [
-        line
-        for line in lines
-        if method in ("", line.method) and status in ("", line.status)
-    ]
+    lines = [line for line in lines if method in ("", line.method) and status in ("", line.status)]
     return sorted(lines, key=lambda line: _order(line, sort), reverse=not rising)
 
 

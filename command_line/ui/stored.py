@@ -97,7 +97,9 @@ class StoredRun:
             if not record.is_part:
                 tokens[record.iteration] += record.number("generated_tokens") or 0.0
             seconds[record.iteration] += record.seconds
-        sums = zip(accumulate(tokens[i] for i in iterations), accumulate(seconds[i] for i in iterations), strict=True)
+        sums = zip(
+            accumulate(tokens[i] for i in iterations), accumulate(seconds[i] for i in iterations), strict=True
+        )
         return dict(zip(iterations, sums, strict=True))
 
     def of_iteration(self, iteration: int) -> list[StageRecord]:
@@ -136,7 +138,11 @@ class Stored:
     _kept: dict[tuple[str, str], Kept] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        self.artifacts, self.runs, self._root = WatchedStore(self.uri), RunStore(self.uri), open_root(self.uri)
+        self.artifacts, self.runs, self._root = (
+            WatchedStore(self.uri),
+            RunStore(self.uri),
+            open_root(self.uri),
+        )
 
     def names(self) -> Sequence[str]:
         """Names of the runs."""

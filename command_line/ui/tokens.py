@@ -52,7 +52,9 @@ class TokenStrip:
     most: float | None
 
 
-def token_strip(stored: Stored, run: StoredRun, iteration: int, trajectory_id: str, measure: Measure | None) -> TokenStrip:
+def token_strip(
+    stored: Stored, run: StoredRun, iteration: int, trajectory_id: str, measure: Measure | None
+) -> TokenStrip:
     """The tokens of a trajectory. Without a `measure` the most telling one that is stored is taken.
 
     Raises InputError for an unknown trajectory.
@@ -90,7 +92,13 @@ def token_strip(stored: Stored, run: StoredRun, iteration: int, trajectory_id: s
 
 
 def _row(stored: Stored, run: StoredRun, iteration: int, trajectory_id: str) -> dict[str, Any]:
-    columns = ("prompt_token_ids", "response_token_ids", "response_mask", "behaviour_logprobs", "policy_version")
+    columns = (
+        "prompt_token_ids",
+        "response_token_ids",
+        "response_mask",
+        "behaviour_logprobs",
+        "policy_version",
+    )
     for held_out in (False, True):
         files = list(row_files(stored, run, (iteration, iteration), held_out=held_out))
         rows = scan_trajectories(files).filter(pl.col("trajectory_id") == trajectory_id)
@@ -109,7 +117,9 @@ def _record(stored: Stored, run: StoredRun, trajectory_id: str) -> dict[str, Any
 def _values(row: dict[str, Any], record: dict[str, Any] | None) -> dict[Measure, list[float] | None]:
     """The measures by token; None for what is not stored."""
     sampled_by = row["behaviour_logprobs"]
-    values: dict[Measure, list[float] | None] = {"logprob": list(sampled_by) if sampled_by is not None else None}
+    values: dict[Measure, list[float] | None] = {
+        "logprob": list(sampled_by) if sampled_by is not None else None
+    }
     if record is None or row["response_mask"] is None:
         return values
     if record["advantage"] is not None:

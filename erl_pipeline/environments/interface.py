@@ -257,9 +257,9 @@ class EnvironmentPlugin(Generic[SettingsT]):
     state, and gives the same for the same task. None for a task without a known solution; the field itself
     is None where the environment can solve none. Nothing that it gives ever reaches a policy."""
     picture: Callable[[SettingsT, Task, Sequence[str]], Picture] | None = None
-    """An attempt as a picture, from what the policy said in each of its turns, for pages. The task is a stored
-    one; it may raise `KeyError`, `TypeError` or `ValueError` for what is not as it makes them. None: the task
-    is shown as text."""
+    """An attempt as a picture, from what the policy said in each of its turns, for pages. The task is a
+    stored one; `KeyError`, `TypeError` or `ValueError` for a payload that is not as its own are. None: the
+    task is shown as text."""
     extra: str = ""
     """The extra of its distribution that the environment cannot do without, such as `reasoning-gym` for
     `pip install 'erl-pipeline[reasoning-gym]'`, so that `env list` can say that it is missing; empty for

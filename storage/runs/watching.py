@@ -1,4 +1,4 @@
-"""Looking at a run from another process without touching it: whether it is worked on, and whether it changed."""
+"""Looking at a run without touching it: whether a process works on it, and whether it has changed."""
 
 from __future__ import annotations
 

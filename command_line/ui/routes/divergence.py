@@ -18,7 +18,9 @@ def divergence(request: Request, a: str, b: str, stored: TheStore, pages: ThePag
     runs = [stored.run(name) for name in (a, b)]
     mark = stored.mark(b)
     found = stored.kept(
-        a, f"divergence from {b} {mark}", lambda: first_divergence(stored.artifacts, *(run.history for run in runs))
+        a,
+        f"divergence from {b} {mark}",
+        lambda: first_divergence(stored.artifacts, *(run.history for run in runs)),
     )
     commands = [pages.command("The same in the terminal", "diff", a, b, "--first-divergence")]
     if found.parting is not None and found.parting.place.iteration:
@@ -26,8 +28,13 @@ def divergence(request: Request, a: str, b: str, stored: TheStore, pages: ThePag
         commands.append(
             pages.command(
                 "Compute the first again, compare bytes",
-                "replay", a, "--from", place.stage, "--iteration", str(place.iteration),
-            )  # fmt: skip
+                "replay",
+                a,
+                "--from",
+                place.stage,
+                "--iteration",
+                str(place.iteration),
+            )
         )
     return pages.page(
         request,

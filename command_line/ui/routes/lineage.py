@@ -33,9 +33,15 @@ def artifact(request: Request, artifact_id: str, stored: TheStore, pages: ThePag
                 "Evaluate it", "evaluate", manifest.run, "--checkpoint", f"iteration:{manifest.iteration}"
             ),
             pages.command(
-                "Take it out of the store", "export", manifest.run, "--iteration", str(manifest.iteration), "--output", "FOLDER"
+                "Take it out of the store",
+                "export",
+                manifest.run,
+                "--iteration",
+                str(manifest.iteration),
+                "--output",
+                "FOLDER",
             ),
-        ]  # fmt: skip
+        ]
     return pages.page(
         request,
         "artifact.html.j2",
@@ -67,10 +73,12 @@ def lineage(
 ) -> HTMLResponse:
     """What one thing came from and led to."""
     found = neighbourhood(stored, identifier, depth)
-    run = [] if found.manifest is None else [found.manifest.run]
     commands = [
-        pages.command(f"{words} in the terminal", "lineage", direction, *(run or ["RUN"]), found.id, "--depth", str(depth))
-        for words, direction in (("Upstream", "upstream"), ("Downstream", "downstream"))
+        pages.command(
+            f"{direction.capitalize()} in the terminal",
+            *("lineage", direction, found.run, found.id, "--depth", str(depth)),
+        )
+        for direction in ("upstream", "downstream")
     ]
     return pages.page(
         request,

@@ -72,7 +72,9 @@ def memory_page(
         hits = [Hit(row, None) for row in rows]
     of_version = ["--iteration", str(memory.iteration)]
     command = (
-        pages.command("This search in the terminal", "memory", "search", name, text, "--mode", mode, *of_version)
+        pages.command(
+            "This search in the terminal", "memory", "search", name, text, "--mode", mode, *of_version
+        )
         if text
         else pages.command("The same list", "memory", "list", name, *of_version)
     )
@@ -114,7 +116,7 @@ def effect(name: str, stored: TheStore, pages: ThePages) -> HTMLResponse:
 def entry_page(
     request: Request, name: str, entry: str, stored: TheStore, pages: ThePages, policies: bool = False
 ) -> HTMLResponse:
-    """One entry: what it was worth, where it is from, who saw it; with `policies` which policies it reached."""
+    """One entry: what it was worth, where it is from, who saw it; `policies`: also which it reached."""
     run = stored.run(name)
     memory = open_memory(stored.uri, name, artifacts=stored.artifacts)
     found = memory.find(entry)
@@ -135,7 +137,9 @@ def entry_page(
         ),
         commands=[
             pages.command("Read it in the terminal", "memory", "show", name, found.entry_id, "--policies"),
-            pages.command("Make the run forget it", "memory", "forget", name, found.entry_id, "--reason", "WHY"),
+            pages.command(
+                "Make the run forget it", "memory", "forget", name, found.entry_id, "--reason", "WHY"
+            ),
         ],
         run=run,
         entry=found,

@@ -93,15 +93,21 @@ def iteration_page(
     groups = stored.kept(name, f"groups {iteration}", lambda: groups_of(joined_rows(stored, run, span)))
     roles = list(dict.fromkeys(group["role"] for group in groups))
     groups = [group for group in groups if role in ("", group["role"])]
-    groups = sorted(groups, key=lambda group: group[sort] if group[sort] is not None else -1.0, reverse=not rising)
+    groups = sorted(
+        groups, key=lambda group: group[sort] if group[sort] is not None else -1.0, reverse=not rising
+    )
     samples = stored.kept(
         name, f"samples {iteration}", lambda: count_samples(stored.artifacts, run.run, iteration)
     )
     row = next((each for each in run.rows if each.iteration == iteration), None)
     numbers = [
-        (column, row.values[column.name]) for column in run.columns if row is not None and column.name in row.values
+        (column, row.values[column.name])
+        for column in run.columns
+        if row is not None and column.name in row.values
     ]
-    commands = [pages.command("Episodes of this iteration", "episodes", "list", name, "--iteration", str(iteration))]
+    commands = [
+        pages.command("Episodes of this iteration", "episodes", "list", name, "--iteration", str(iteration))
+    ]
     learning = next((each for each in records if each.kind == "checkpoint"), None)
     if iteration and learning is not None:
         again = ["replay", name, "--from", learning.stage, "--iteration", str(iteration)]
@@ -150,10 +156,16 @@ def group_page(
         crumbs=run_crumbs(run, iteration_crumb(run, iteration), Crumb("group", here)),
         commands=[
             pages.command(
-                "Episodes of this task", "episodes", "list", name, "--iteration", str(iteration),
-                "--task", found.rows[0]["task_id"],
+                "Episodes of this task",
+                "episodes",
+                "list",
+                name,
+                "--iteration",
+                str(iteration),
+                "--task",
+                found.rows[0]["task_id"],
             )
-        ],  # fmt: skip
+        ],
         run=run,
         iteration=iteration,
         group_id=id,

@@ -12,7 +12,6 @@ from starlette.responses import HTMLResponse, StreamingResponse
 
 from command_line.ui.curves import AXES, Axis
 from command_line.ui.live import live_state
-
 from command_line.ui.routes.common import ThePages, TheStore, run_crumbs
 from command_line.ui.stored import Stored
 from erl_pipeline.views.report.headline import tiles
@@ -72,7 +71,7 @@ def live(name: str, stored: TheStore, pages: ThePages) -> HTMLResponse:
 
 @router.get("/events")
 async def events(name: str, stored: TheStore) -> StreamingResponse:
-    """Server-sent events: `state` whenever the run has committed something, `ended` once nobody works on it."""
+    """Server-sent events: `state` when the run has committed something, `ended` once nobody works on it."""
     await run_in_threadpool(stored.run, name)
     return StreamingResponse(_events(stored, name), media_type="text/event-stream")
 
@@ -98,5 +97,3 @@ def _state_mark(stored: Stored, name: str) -> str:
     """Another text whenever the ledger is."""
     mark = stored.mark(name)
     return str(len(stored.run(name).recorded)) if mark is None else f"{mark[0]}-{mark[1]}"
-
-

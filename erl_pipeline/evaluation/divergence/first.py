@@ -53,7 +53,9 @@ def first_divergence(store: ArtifactStore, a: Sequence[StageRecord], b: Sequence
     """
     ours, theirs = _by_place(a), _by_place(b)
     stages = {name: at for at, name in enumerate(common_order(stage_order(a), stage_order(b)))}
-    places = sorted(ours.keys() | theirs.keys(), key=lambda each: (each.iteration, stages[each.stage], each.key))
+    places = sorted(
+        ours.keys() | theirs.keys(), key=lambda each: (each.iteration, stages[each.stage], each.key)
+    )
     shared = alike = 0
     first: Parting | None = None
     for place in places:
@@ -89,7 +91,9 @@ def content_difference(store: ArtifactStore, a: Manifest, b: Manifest) -> Conten
     return None
 
 
-def _file_difference(store: ArtifactStore, a: Manifest, b: Manifest, entry: FileEntry) -> ContentDifference | None:
+def _file_difference(
+    store: ArtifactStore, a: Manifest, b: Manifest, entry: FileEntry
+) -> ContentDifference | None:
     name = entry.path
     left, right = store.open_file(a, name), store.open_file(b, name)
     if name.endswith(".parquet"):
