@@ -48,6 +48,7 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
         "parts",
         "tiny_view",
         "gold_answer",
+        "picture",
         "extra",
         "built_files",
         "for_template",

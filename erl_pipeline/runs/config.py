@@ -18,12 +18,8 @@ from storage.runs.origin import IMPORTED
 from storage.runs.run import Run, config_differences
 from storage.wording import counted
 
-<<<<<<< HEAD
 _POLICY: TypeAdapter[PolicyConfig] = TypeAdapter(PolicyConfig)
-_MAY_CHANGE = {"iterations", "metrics", "runner", "resources"}
-=======
 _MAY_CHANGE = {"iterations", "metrics", "runner", "resources", "retention", "warnings"}
->>>>>>> disk
 
 
 def run_config(run: Run) -> RunConfig:

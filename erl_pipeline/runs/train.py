@@ -9,15 +9,11 @@ from erl_pipeline.plan.job import StageOutcome
 from erl_pipeline.plan.plan import Place, Plan, RunState
 from erl_pipeline.runs.disk import DiskWatch
 from erl_pipeline.runs.driver import OpenRun, carry_out
-<<<<<<< HEAD
-from erl_pipeline.runs.planning import plan_for, whole_iterations
-from erl_pipeline.runs.tools import require_tools_are_known
-=======
 from erl_pipeline.runs.iteration_ends import IterationEnds
 from erl_pipeline.runs.planning import plan_beyond, plan_for, whole_iterations
 from erl_pipeline.runs.retention import still_needed, what_is_whole
+from erl_pipeline.runs.tools import require_tools_are_known
 from erl_pipeline.runs.warnings import WarningWatch
->>>>>>> disk
 from erl_pipeline.views.trackers.recording import recorded_metrics
 from storage.errors import PrunedFileError
 from storage.upkeep.retention import RunRetention

@@ -167,12 +167,17 @@ class RunStore:
 
 def config_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Settings that differ, one `dotted.key: old -> new` for each."""
-    before, after = dict(_flatten(old)), dict(_flatten(new))
+    before, after = flat_settings(old), flat_settings(new)
     return [
         f"{key}: {before.get(key, 'absent')} -> {after.get(key, 'absent')}"
         for key in dict.fromkeys([*before, *after])
         if key not in before or key not in after or before[key] != after[key]
     ]
+
+
+def flat_settings(config: Mapping[str, Any]) -> dict[str, str]:
+    """Every setting by its dotted key, its value as JSON."""
+    return dict(_flatten(config))
 
 
 def _flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
