@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _Frozen = tuple[str, ...]
+_SOME_TOOL: ToolSchema = {"type": "function", "function": {"name": "look", "description": "Look."}}
 _ASSISTANT_TURN = "@@assistant-turn@@"
 _OPENING: tuple[_Frozen, ...] = (("user", "."), ("assistant", _ASSISTANT_TURN))
 
@@ -42,6 +43,17 @@ class ChatTokenizer:
         cut off before its end.
         """
         return self._between_turns_of(tuple(map(_frozen, messages)), after_end_token, tools)
+
+    @cached_property
+    def knows_tools(self) -> bool:
+        """Whether the chat template shows tools, and writes a call of one as
+        `erl_pipeline.environments.tool_calls` reads it."""
+        if not self.shows([_SOME_TOOL]):
+            return False
+        asked, tools = _frozen({"role": "user", "content": "."}), json.dumps([_SOME_TOOL])
+        called = _frozen(assistant_message(read_turn('{"name": "look"}'.join(MARKERS), 0)))
+        before, after = self._render((asked,), tools), self._render((asked, called), tools)
+        return all(after.count(marker) > before.count(marker) for marker in MARKERS)
 
     def completion(self, turns: Sequence[Message]) -> tuple[list[int], list[int]]:
         """Ids and mask of what follows a prompt, from the assistant's first turn to its last.

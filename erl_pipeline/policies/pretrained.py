@@ -160,7 +160,12 @@ def _load_tokenizer(folder: Path, checkpoint: str | Path) -> PreTrainedTokenizer
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except (OSError, ValueError) as error:
-        raise InputError(f"{checkpoint} has no tokenizer that can be read: {_first_line(error)}") from error
+        whole = " ".join(str(error).split())
+        why = whole if any(folder.glob("*token*")) else "there is no tokenizer.json"
+        raise InputError(
+            f"{checkpoint} has no tokenizer that can be read: {why}. Copy the tokenizer's files of the model "
+            "into the folder."
+        ) from error
     if tokenizer.chat_template is None:
         raise InputError(
             f"the tokenizer of {checkpoint} has no chat template: use an instruction-tuned model, or add a "

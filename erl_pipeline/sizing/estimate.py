@@ -8,8 +8,8 @@ from erl_pipeline.config.generation import VllmEngineConfig
 from erl_pipeline.config.policy import PretrainedPolicyConfig
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.sources import unread_sources
+from erl_pipeline.policies.model_size import ModelSize, read_model_size
 from erl_pipeline.runs.run_plans import plan_run
-from erl_pipeline.sizing.model_size import ModelSize, read_model_size
 from erl_pipeline.sizing.parts import Part
 from erl_pipeline.sizing.sampling import sampling_memory
 from erl_pipeline.sizing.training import BYTES, training_memory

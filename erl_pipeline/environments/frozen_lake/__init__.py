@@ -7,6 +7,7 @@ from pathlib import Path
 from erl_pipeline.environments.chat_prompts import ChatPrompts
 from erl_pipeline.environments.frozen_lake import environment, tasks
 from erl_pipeline.environments.frozen_lake.gold import gold_answer
+from erl_pipeline.environments.frozen_lake.picture import attempt_picture
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.frozen_lake.streams import STREAMS
 from erl_pipeline.environments.frozen_lake.tiny.extractor import experience_format, tiny_extractor
@@ -51,4 +52,5 @@ ENVIRONMENT = EnvironmentPlugin(
     difficulty=tasks.difficulty,
     gold_answer=gold_answer,
     warm_start=WARM_START,
+    picture=attempt_picture,
 )

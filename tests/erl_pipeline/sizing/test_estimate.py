@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from erl_pipeline.config.run import RunConfig
+from erl_pipeline.policies.model_size import ModelSize
 from erl_pipeline.sizing.estimate import estimate_memory, model_size
-from erl_pipeline.sizing.model_size import ModelSize
 from erl_pipeline.sizing.sampling import key_value_bytes
 from storage.errors import InputError
 from tests.erl_pipeline.sizing.models import QWEN3_4B, SMOLLM2_135M, write
