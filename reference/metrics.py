@@ -27,7 +27,7 @@ def shown_columns() -> dict[str, tuple[Column, list[str]]]:
     found: dict[str, tuple[Column, list[str]]] = {}
     for name, plugin in sorted(plugins("methods").found.items()):
         if plugin.is_own:
-            for column in plugin.value.columns(plugin.settings()):
+            for column in plugin.value.columns(plugin.settings.model_validate({"type": name})):
                 found.setdefault(column.name, (column, []))[1].append(name)
     for column in STREAMED:
         found.setdefault(column.name, (column, ["with `evaluation.stream`"]))

@@ -119,7 +119,7 @@ def _said_in(module: ModuleType) -> Mapping[str, str]:
 def docstrings_of(node: ast.Module | ast.ClassDef) -> Iterator[tuple[str, str]]:
     """Names that a body sets, with the docstrings below them."""
     for statement, following in zip(node.body, node.body[1:], strict=False):
-        target = statement.target if isinstance(statement, ast.AnnAssign) else None
+        target: ast.expr | None = statement.target if isinstance(statement, ast.AnnAssign) else None
         if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
             target = statement.targets[0]
         said = following.value if isinstance(following, ast.Expr) else None
