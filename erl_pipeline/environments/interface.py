@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.environments.experience_format import ExperienceFormat
 from erl_pipeline.environments.messages import AssistantTurn, Message, ToolSchema
+from erl_pipeline.environments.pictures import Picture
 from erl_pipeline.environments.prompt_format import PromptFormat
 from erl_pipeline.environments.tiny_parts import TinyParts
+from erl_pipeline.environments.warm_start import WarmStart, WarmStartParts, require_parts
 from storage.errors import InputError
 
 if TYPE_CHECKING:
@@ -259,6 +261,10 @@ class EnvironmentPlugin(Generic[SettingsT]):
     attempt of one turn. The task is one that these settings gave. It may look into the payload, needs no
     state, and gives the same for the same task. None for a task without a known solution; the field itself
     is None where the environment can solve none. Nothing that it gives ever reaches a policy."""
+    picture: Callable[[SettingsT, Task, Sequence[str]], Picture] | None = None
+    """An attempt as a picture, from what the policy said in each of its turns, for pages. The task is a
+    stored one; `KeyError`, `TypeError` or `ValueError` for a payload that is not as its own are. None: the
+    task is shown as text."""
     extra: str = ""
     """The extra of its distribution that the environment cannot do without, such as `reasoning-gym` for
     `pip install 'erl-pipeline[reasoning-gym]'`, so that `env list` can say that it is missing; empty for
@@ -271,6 +277,9 @@ class EnvironmentPlugin(Generic[SettingsT]):
     """The settings as episodes of a policy have them, by whether its chat template knows tools: shows them,
     and has them called as `erl_pipeline.environments.tool_calls` reads it. Raises `InputError` where the
     settings ask for tools that the policy cannot be given."""
+
+    warm_start: WarmStart | None = None
+    """Demonstrations for the warm start of a pretrained policy; None where no settings have any."""
 
     @property
     def is_mixture(self) -> bool:
@@ -311,6 +320,10 @@ class EnvironmentPlugin(Generic[SettingsT]):
             needed = f"; allowed with policy.type: tiny is {self.tiny_needs}" if self.tiny_needs else ""
             raise ValueError(f"environment: these settings have no form for a policy of type: tiny{needed}")
         return parts
+
+    def require_warm_start(self, settings: SettingsT) -> WarmStartParts:
+        """The demonstrations for a warm start. Raises `ValueError` where these settings give none."""
+        return require_parts(self.warm_start, settings)
 
 
 def part_name(task_id: str) -> str:

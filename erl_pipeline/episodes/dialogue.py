@@ -55,6 +55,30 @@ class ChatTokenizer:
         before, after = self._render((asked,), tools), self._render((asked, called), tools)
         return all(after.count(marker) > before.count(marker) for marker in MARKERS)
 
+    def completion(self, turns: Sequence[Message]) -> tuple[list[int], list[int]]:
+        """Ids and mask of what follows a prompt, from the assistant's first turn to its last.
+
+        Each turn of the assistant ends with the tokenizer's end token, and is trained with it (mask 1); what
+        others say in between is not. What they say after the last turn is left out.
+        """
+        end = int(self._tokenizer.eos_token_id)
+        ids: list[int] = []
+        mask: list[int] = []
+        others: list[Message] = []
+        for message in turns:
+            if message["role"] != "assistant":
+                others.append(message)
+                continue
+            if ids:
+                between = self.between_turns(others, end)
+                ids += between
+                mask += [0] * len(between)
+                others = []
+            said = [*self._ids(message["content"]), end]
+            ids += said
+            mask += [1] * len(said)
+        return ids, mask
+
     def shows(self, tools: Sequence[ToolSchema]) -> bool:
         """Whether the chat template tells the policy of these tools."""
         asked: Sequence[Message] = [{"role": "user", "content": "."}]

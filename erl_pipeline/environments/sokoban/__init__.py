@@ -9,6 +9,7 @@ from erl_pipeline.environments.interface import EnvironmentPlugin
 from erl_pipeline.environments.prompt_format import PromptFormat
 from erl_pipeline.environments.sokoban import environment, tasks
 from erl_pipeline.environments.sokoban.gold import gold_answer
+from erl_pipeline.environments.sokoban.picture import attempt_picture
 from erl_pipeline.environments.sokoban.settings import SokobanConfig
 from erl_pipeline.environments.sokoban.tiny.parts import tiny_parts
 
@@ -39,4 +40,5 @@ ENVIRONMENT = EnvironmentPlugin(
     # Demonstrations draw a world of their own each time, and boards that are generated.
     tiny_exclude=frozenset({"world_seed", "task_file", "held_out_file", "instructions"}),
     gold_answer=gold_answer,
+    picture=attempt_picture,
 )
