@@ -180,9 +180,9 @@ ROLE = "first_attempt"
 
 async def first_attempt(context: EpisodeContext) -> list[Trajectory]:
     """The protocol: one attempt."""
+    from erl_pipeline.environments.messages import opening
     from erl_pipeline.episodes.attempt import play_attempt
     from erl_pipeline.episodes.context import Place
-    from erl_pipeline.episodes.plain_prompts import opening
 
     place = Place(ROLE, phase=0)
     attempt = await play_attempt(context, place, opening)
