@@ -10,6 +10,7 @@ from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.disk import ArtifactSize
 from erl_pipeline.plan.plan import PlannedStage
 from erl_pipeline.stages.training.training_stage import TrainingSettings
+from erl_pipeline.stages.training.warm_start import WarmStartSettings
 from storage.errors import InputError
 
 _BYTES = {"float32": 4, "bfloat16": 2}
@@ -18,7 +19,8 @@ _MASTER, _MOMENTS = 4, 8
 
 def estimate_checkpoints(config: RunConfig, nodes: Iterable[PlannedStage]) -> dict[str, ArtifactSize]:
     """The size of a checkpoint of each stage that makes one, by its name. Empty where the model's config.json
-    is not on this machine; a tiny policy is counted without its vocabulary."""
+    is not on this machine; a tiny policy is counted without its vocabulary. A warm start keeps all weights,
+    and no state of an optimizer."""
     stages = {node.stage.name: node for node in nodes if node.stage.output == "checkpoint"}
     if not stages:
         return {}
@@ -40,7 +42,7 @@ def estimate_checkpoints(config: RunConfig, nodes: Iterable[PlannedStage]) -> di
         width = _BYTES["float32"]
     return {
         name: trained_size(adapter or parameters, width, node.settings.optimizer)
-        if isinstance(node.settings, TrainingSettings)
+        if isinstance(node.settings, TrainingSettings) and not isinstance(node.settings, WarmStartSettings)
         else ArtifactSize(parameters * width, {"checkpoints": parameters * width}, estimated=True)
         for name, node in stages.items()
     }
