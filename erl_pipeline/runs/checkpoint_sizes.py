@@ -11,6 +11,7 @@ from erl_pipeline.plan.disk import ArtifactSize
 from erl_pipeline.plan.plan import PlannedStage
 from erl_pipeline.stages.training.training_stage import TrainingSettings
 from storage.errors import InputError
+from storage.upkeep.rules import Kept
 
 _BYTES = {"float32": 4, "bfloat16": 2}
 _MASTER, _MOMENTS = 4, 8
@@ -54,5 +55,5 @@ def trained_size(weights: int, width: int, optimizer: OptimizerConfig) -> Artifa
     """
     sets = 2 if optimizer.moments == "by_use" else 1
     state = (_MASTER if width < _MASTER else 0) + (sets * _MOMENTS if optimizer.carry_state else 0)
-    retained = {"checkpoints": float(weights * width), "optimizer": float(weights * state)}
+    retained: dict[Kept, float] = {"checkpoints": float(weights * width), "optimizer": float(weights * state)}
     return ArtifactSize(sum(retained.values()), retained, estimated=True)
