@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from command_line.completing import run_names
 from command_line.options import DEFAULT_STORE, Json, Store
-from command_line.output import print_json, print_line, print_table
+from command_line.output import counted, print_json, print_line, print_table
 from command_line.program import command
 
 if TYPE_CHECKING:
@@ -25,7 +26,13 @@ MinimumAge = Annotated[
     ),
 ]
 OnlyRun = Annotated[
-    str | None, typer.Option("--run", metavar="RUN", help="Let only this run's iterations lose files.")
+    str | None,
+    typer.Option(
+        "--run",
+        metavar="RUN",
+        help="Let only this run's iterations lose files.",
+        autocompletion=run_names,
+    ),
 ]
 Checkpoints = Annotated[
     str | None,
@@ -92,8 +99,11 @@ def _print(
 ) -> None:
     from storage.upkeep.collection import committed_bytes
 
-    runs = "1 run reaches" if plan.runs == 1 else f"{plan.runs} runs reach"
-    print_line(f"Store {store}: {runs} {plan.reached} artifacts of {_size_text(plan.reached_bytes)}.")
+    reach = "reaches" if plan.runs == 1 else "reach"
+    print_line(
+        f"Store {store}: {counted(plan.runs, 'run')} {reach} {counted(plan.reached, 'artifact')} of "
+        f"{_size_text(plan.reached_bytes)}."
+    )
     rows = [
         *_counted("no run reaches", ((m.stage, committed_bytes(m)) for m in plan.unreached)),
         *_counted("left behind", ((item.kind, item.bytes) for item in plan.leftovers)),
@@ -101,7 +111,8 @@ def _print(
     ]
     print_table(rows, left=("why", "what"))
     if plan.young:
-        print_line(f"{plan.young} artifacts that no run reaches are kept, being younger than {min_age:g} h.")
+        young = counted(plan.young, "artifact")
+        print_line(f"Kept, being younger than {min_age:g} h: {young} that no run reaches.")
     freed = _size_text(plan.bytes + sum(pruning.bytes for pruning in pruned))
     if delete:
         print_line(f"Removed: {freed}.")

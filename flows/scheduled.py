@@ -15,6 +15,7 @@ from prefect.states import Completed, Failed
 
 from flows.scheduled_run import Overlap, ScheduledRun, conclude, work_on_run
 from storage.errors import InputError, RunBusy
+from storage.wording import counted
 
 if TYPE_CHECKING:
     from erl_pipeline.runs.driver import OpenRun
@@ -147,11 +148,14 @@ def _maintain(request: ScheduledRun, garbage_days: float | None, tell: Callable[
     report = verify_run(ArtifactStore(request.store), RunStore(request.store).open(request.run))
     for problem in report.problems:
         tell(problem)
-    checked = f"{report.artifacts} artifacts, {report.files} files, {report.bytes / 1e6:,.1f} MB"
+    checked = (
+        f"{counted(report.artifacts, 'artifact')}, {counted(report.files, 'file')}, "
+        f"{report.bytes / 1e6:,.1f} MB"
+    )
     if report.problems:
         return Failed(
-            message=f"{len(report.problems)} problems in {checked}, the first: {report.problems[0]}. Make "
-            "damaged artifacts again with: erl-pipeline train CONFIG --check"
+            message=f"{counted(len(report.problems), 'problem')} in {checked}, the first: "
+            f"{report.problems[0]}. Make damaged artifacts again with: erl-pipeline train CONFIG --check"
         )
     retained = _retain(request.store, request.run)
     collected = "" if garbage_days is None else f". {_collect(request.store, garbage_days)}"
@@ -182,4 +186,4 @@ def _collect(store: str, days: float) -> str:
     except RunBusy as busy:
         return f"No garbage was removed: {busy}"
     count = len(removed.unreached) + len(removed.leftovers)
-    return f"Removed {count} things that no run reaches, {removed.bytes / 1e6:,.1f} MB"
+    return f"Removed what no run reaches: {counted(count, 'thing')}, {removed.bytes / 1e6:,.1f} MB"

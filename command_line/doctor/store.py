@@ -13,6 +13,7 @@ from command_line.doctor.finding import Finding, gigabytes
 from storage.errors import StoreError
 from storage.filesystem import StoreRoot, existing_folder, open_root, read_bytes, store_errors, write_new
 from storage.runs.run import RunStore
+from storage.wording import counted
 
 DEFAULT_RUN_BYTES = 0.5e9
 """Disk that the default configuration fills, with some to spare."""
@@ -38,7 +39,7 @@ def _runs(uri: str) -> Finding:
     if not names:
         return Finding("store", "ok", f"{uri}: no run yet")
     shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-    return Finding("store", "ok", f"{uri}: {'1 run' if len(names) == 1 else f'{len(names)} runs'}, {shown}")
+    return Finding("store", "ok", f"{uri}: {counted(len(names), 'run')}, {shown}")
 
 
 def _writing(root: StoreRoot, place: Path) -> Finding:

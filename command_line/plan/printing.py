@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from command_line.output import counted, print_line, print_table
+from command_line.output import bytes_text, counted, print_line, print_table
 from command_line.plan.making import ShownPlan
 from erl_pipeline.plan.forecast import Cost, Forecast, iterations_text
 from erl_pipeline.runs.lookups import MEASURED
@@ -128,16 +128,6 @@ def seconds_text(seconds: float | None) -> str:
     if seconds < 120:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
-
-
-def bytes_text(size: float | None) -> str:
-    """A size such as `4.2 MB`; empty where it is not known."""
-    if size is None:
-        return ""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6)):
-        if size >= factor / 2:
-            return f"{size / factor:,.1f} {unit}"
-    return f"{size / 1e3:,.1f} kB"
 
 
 def _cost_cells(cost: Cost | None) -> dict[str, str]:

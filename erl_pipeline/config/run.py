@@ -18,6 +18,7 @@ from erl_pipeline.config.retention import RetentionConfig
 from erl_pipeline.config.rollouts import EvaluationConfig, RolloutConfig
 from erl_pipeline.config.selection import EasyToHardSelection
 from erl_pipeline.config.stream import StreamConfig
+from erl_pipeline.config.warm_start import DemonstrationsWarmStart
 from erl_pipeline.config.warnings import WarningsConfig
 
 if TYPE_CHECKING:
@@ -90,6 +91,8 @@ class RunConfig(Settings):
             parts = environment.require_tiny(self.environment)
             if method.shows_failed_attempts(self.method):
                 require_retries(self.environment.type, parts.retry_tokens, self.policy.cold_start.retries)
+        elif isinstance(self.policy.warm_start, DemonstrationsWarmStart):
+            environment.require_warm_start(self.environment)
         if self.evaluation.stream is not None:
             require_streams(self, self.evaluation.stream)
         require_difficulty(self)

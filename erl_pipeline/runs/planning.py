@@ -16,6 +16,7 @@ from storage.memory.requests import forget_requests
 from storage.runs.ledger import LedgerEntry
 from storage.runs.origin import IMPORTED, BranchOrigin, OfflineOrigin, read_origin
 from storage.runs.run import Run, RunStore
+from storage.wording import counted
 
 
 def recorded_ids(entries: Iterable[LedgerEntry]) -> dict[Place, str]:
@@ -161,7 +162,7 @@ def _plan(
         )
     if iterations > origin.iterations:
         raise InputError(
-            f"run {run.name} has the stored rollouts of {origin.iterations} iterations of "
+            f"run {run.name} has the stored rollouts of {counted(origin.iterations, 'iteration')} of "
             f"{origin.run}; it cannot go on to {iterations}"
         )
     return plan_offline(

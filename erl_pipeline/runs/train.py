@@ -12,6 +12,7 @@ from erl_pipeline.runs.driver import OpenRun, carry_out
 from erl_pipeline.runs.iteration_ends import IterationEnds
 from erl_pipeline.runs.planning import plan_beyond, plan_for, whole_iterations
 from erl_pipeline.runs.retention import still_needed, what_is_whole
+from erl_pipeline.runs.tools import require_tools_are_known
 from erl_pipeline.runs.warnings import WarningWatch
 from erl_pipeline.views.trackers.recording import recorded_metrics
 from storage.errors import PrunedFileError
@@ -41,7 +42,11 @@ def train(
 
     Args:
         tell: is called with the plan before anything is done.
+
+    Raises InputError, before a run's first stage, where its environment cannot offer the policy its tools.
     """
+    if not opened.recorded:
+        require_tools_are_known(opened.config)
     target = iterations or opened.config.iterations
     plan = plan_for(opened.store.uri, opened.run, opened.config, target, entries=opened.entries())
     if tell is not None:

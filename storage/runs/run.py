@@ -20,7 +20,7 @@ from storage.errors import InputError
 from storage.filesystem import StoreRoot, list_names, open_root, read_bytes, write_new
 from storage.runs.lease import LEASE_SECONDS, Lease
 from storage.runs.ledger import Ledger, LedgerEntry
-from storage.runs.locks import lock_run
+from storage.runs.locks import lock_run, run_holder
 from storage.runs.records import read_record, record_bytes
 
 _LEDGER = re.compile(r"ledger(-\d{8})?\.jsonl")
@@ -157,18 +157,27 @@ class RunStore:
         names = list_names(self._root, self._root.join("runs"))
         return [name for name in names if self._root.fs.exists(self._path(name))]
 
+    def holder(self, name: str) -> str | None:
+        """Who works on a run, in words; None for nobody."""
+        return run_holder(self._root, name)
+
     def _path(self, name: str) -> str:
         return self._root.join("runs", name, "run.json")
 
 
 def config_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Settings that differ, one `dotted.key: old -> new` for each."""
-    before, after = dict(_flatten(old)), dict(_flatten(new))
+    before, after = flat_settings(old), flat_settings(new)
     return [
         f"{key}: {before.get(key, 'absent')} -> {after.get(key, 'absent')}"
         for key in dict.fromkeys([*before, *after])
         if key not in before or key not in after or before[key] != after[key]
     ]
+
+
+def flat_settings(config: Mapping[str, Any]) -> dict[str, str]:
+    """Every setting by its dotted key, its value as JSON."""
+    return dict(_flatten(config))
 
 
 def _flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -157,12 +157,15 @@ def _run_names(root: StoreRoot, store_uri: str) -> list[str]:
 
 
 def _roots(store_uri: str, runs: Sequence[str]) -> set[str]:
-    roots: set[str] = set()
-    for name in runs:
-        roots |= {entry.artifact_id for entry in RunStore(store_uri).open(name).recorded()}
-        origin = read_origin(store_uri, name)
-        if isinstance(origin, OfflineOrigin) and origin.checkpoint_id is not None:
-            roots.add(origin.checkpoint_id)
+    return {root for name in runs for root in run_roots(store_uri, name)}
+
+
+def run_roots(store_uri: str, name: str) -> set[str]:
+    """The artifacts that a run names: those of its ledger, and the checkpoint that it began from."""
+    roots = {entry.artifact_id for entry in RunStore(store_uri).open(name).recorded()}
+    origin = read_origin(store_uri, name)
+    if isinstance(origin, OfflineOrigin) and origin.checkpoint_id is not None:
+        roots.add(origin.checkpoint_id)
     return roots
 
 
