@@ -21,8 +21,24 @@ RunB = Annotated[str, typer.Argument(metavar="RUN_B", help="Name of another run 
 _SIGNS = {"shared": "=", "differs": "differs", "only A": "only A", "only B": "only B"}
 
 
-def diff(run_a: RunA, run_b: RunB, store: Store = DEFAULT_STORE, json: Json = False) -> None:
+def diff(
+    run_a: RunA,
+    run_b: RunB,
+    first: Annotated[
+        bool,
+        typer.Option(
+            "--first-divergence", help="Only where they part: first artifact, row and token or tensor."
+        ),
+    ] = False,
+    store: Store = DEFAULT_STORE,
+    json: Json = False,
+) -> None:
     """Show which settings of two runs differ, which artifacts they share, and their results side by side."""
+    if first:
+        from command_line.divergence import show_first_divergence
+
+        show_first_divergence(run_a, run_b, store, json=json)
+        return
     from erl_pipeline.config.differences import settings_differences
     from erl_pipeline.evaluation.history import read_history
     from erl_pipeline.evaluation.run_difference import (

@@ -15,7 +15,8 @@ from command_line.program import command
 
 if TYPE_CHECKING:
     from storage.upkeep.collection import CollectionPlan
-    from storage.upkeep.retention import Kept, PlannedPruning, RetentionRule
+    from storage.upkeep.retention import PlannedPruning
+    from storage.upkeep.rules import Kept, RetentionRule
 
 Delete = Annotated[bool, typer.Option("--delete", help="Do it. Without this, only show what would be done.")]
 MinimumAge = Annotated[
@@ -68,7 +69,8 @@ def gc(
 
     from storage.errors import InputError
     from storage.upkeep.collection import collect, plan_collection
-    from storage.upkeep.retention import parse_rule, plan_retention, retain
+    from storage.upkeep.retention import plan_retention, retain
+    from storage.upkeep.rules import parse_rule
 
     given: Mapping[Kept, str | None] = {
         "checkpoints": retain_checkpoints,

@@ -32,6 +32,7 @@ from command_line.plan.command import plan
 from command_line.replay.command import replay
 from command_line.runs.command import app as runs
 from command_line.train.command import train
+from command_line.ui.command import ui
 from command_line.usage import print_usage_error
 from storage.errors import PipelineError
 
@@ -68,6 +69,7 @@ app.command("report")(report.report)
 app.command("export")(export.export)
 app.command("replay")(replay)
 app.command("diff")(diff.diff)
+app.command("ui")(ui)
 app.command("serve")(serve.serve)
 app.command("gc")(gc.gc)
 app.command("doctor")(doctor)

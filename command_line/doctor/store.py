@@ -11,7 +11,7 @@ from pathlib import Path
 
 from command_line.doctor.finding import Finding, gigabytes
 from storage.errors import StoreError
-from storage.filesystem import StoreRoot, open_root, read_bytes, store_errors, write_new
+from storage.filesystem import StoreRoot, existing_folder, open_root, read_bytes, store_errors, write_new
 from storage.runs.run import RunStore
 from storage.wording import counted
 
@@ -28,7 +28,7 @@ def check_store(uri: str) -> list[Finding]:
     """
     try:
         root = open_root(uri)
-        place = _existing(root.scratch)
+        place = existing_folder(root.scratch)
         return [_runs(uri), _writing(root, place), _locks(place), _disk(place)]
     except StoreError as error:
         return [Finding("store", "problem", f"{uri}: {error}", "choose another store with --store")]
@@ -104,9 +104,3 @@ def _disk(place: Path) -> Finding:
         advice = "enough for the tiny policy; checkpoints of a language model keep up to 14 bytes a weight"
         return Finding("disk", "warning", found, advice)
     return Finding("disk", "ok", found)
-
-
-def _existing(path: Path) -> Path:
-    """The folder itself, or the nearest one above it that exists."""
-    whole = path.absolute()
-    return next(folder for folder in (whole, *whole.parents) if folder.is_dir())

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from command_line.options import DEFAULT_STORE, Iterations, Json, OnlyRun, RunName, Store, iteration_span
 from command_line.output import counted, print_json, print_line, print_table
-
-if TYPE_CHECKING:
-    from storage.artifacts.manifest import Manifest
-    from storage.artifacts.store import ArtifactStore
-    from storage.runs.run import Run
 
 app = typer.Typer(help="Read episodes: attempts, feedback, memory, reflections.", no_args_is_help=True)
 
@@ -52,7 +47,9 @@ def list_episodes(
 
     span = iteration_span(iteration)
     artifacts, opened = ArtifactStore(store), RunStore(store).open(run)
-    files = reading.trajectory_paths(artifacts, _of_run(artifacts, opened, span, held_out))
+    files = reading.trajectory_paths(
+        artifacts, reading.run_episodes(artifacts, opened, span, held_out=held_out)
+    )
     wanted = reading.EpisodeFilter(task, task_type, outcome, min_reward, text)
     total, shown = reading.list_episodes(list(files), wanted, limit)
     if json:
@@ -118,26 +115,3 @@ def show(
         )
         return
     print_episode(rows, holder, training, memory, prompts=prompts)
-
-
-def _of_run(store: ArtifactStore, run: Run, span: tuple[int, int] | None, held_out: bool) -> list[Manifest]:
-    """The artifacts of a run that hold its episodes, or those of its evaluations.
-
-    An offline run has those that it trained on.
-    """
-    from functools import cache
-
-    from storage.lineage.trained_on import training_data
-
-    find = cache(store.find)
-    found: dict[str, None] = {}
-    for entry in run.stages():
-        iteration = entry.iteration or 0
-        if span is not None and not span[0] <= iteration <= span[1]:
-            continue
-        if entry.kind == ("evaluation" if held_out else "trajectories"):
-            found[entry.artifact_id] = None
-        elif entry.kind == "checkpoint" and not held_out:
-            found.update(dict.fromkeys(training_data(find, [entry.artifact_id])))
-    manifests = [find(artifact_id) for artifact_id in found]
-    return [manifest for manifest in manifests if manifest is not None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,8 +14,9 @@ from storage.artifacts.manifest import Manifest
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
-from storage.lineage.trained_on import record_file
+from storage.lineage.trained_on import record_file, training_data
 from storage.memory.chain import read_chain, scan_entries
+from storage.runs.run import Run
 from storage.tables.parquet import scan_files
 from storage.tables.texts import says
 from storage.tables.training_record import scan_training_records
@@ -64,6 +66,27 @@ class EpisodeFilter:
     outcome: Outcome | None = None
     min_reward: float | None = None
     text: str | None = None
+
+
+def run_episodes(
+    store: ArtifactStore, run: Run, span: tuple[int, int] | None, *, held_out: bool
+) -> list[Manifest]:
+    """The artifacts of a run that hold its episodes, or those of its evaluations; by ledger.
+
+    An offline run has those that it trained on. `span` is the first and last iteration; None for all.
+    """
+    find = cache(store.find)
+    found: dict[str, None] = {}
+    for entry in run.stages():
+        iteration = entry.iteration or 0
+        if span is not None and not span[0] <= iteration <= span[1]:
+            continue
+        if entry.kind == ("evaluation" if held_out else "trajectories"):
+            found[entry.artifact_id] = None
+        elif entry.kind == "checkpoint" and not held_out:
+            found.update(dict.fromkeys(training_data(find, [entry.artifact_id])))
+    manifests = [find(artifact_id) for artifact_id in found]
+    return [manifest for manifest in manifests if manifest is not None]
 
 
 def trajectory_paths(

@@ -85,8 +85,13 @@ class RunMemory:
         return removal_of(self.deltas, entry_id)
 
 
-def open_memory(store_uri: str, run_name: str, iteration: int | None = None) -> RunMemory:
+def open_memory(
+    store_uri: str, run_name: str, iteration: int | None = None, artifacts: ArtifactStore | None = None
+) -> RunMemory:
     """The memory of a run after an iteration, or its newest.
+
+    Args:
+        artifacts: the store's artifacts, where they were opened already.
 
     Raises InputError for an unknown run or one without memory.
     """
@@ -94,7 +99,7 @@ def open_memory(store_uri: str, run_name: str, iteration: int | None = None) -> 
     model = _embedding_model(run)
     version = latest_version(run, iteration)
     made = {each.artifact_id: each.iteration for each in memory_versions(run)}
-    return RunMemory(ArtifactStore(store_uri), run, model, version, made.get(version, 0))
+    return RunMemory(artifacts or ArtifactStore(store_uri), run, model, version, made.get(version, 0))
 
 
 def _embedding_model(run: Run) -> str:

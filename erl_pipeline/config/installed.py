@@ -48,8 +48,11 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
         "parts",
         "tiny_view",
         "gold_answer",
+        "picture",
         "extra",
         "built_files",
+        "for_template",
+        "warm_start",
     ),
     "methods": (
         "settings",

@@ -62,6 +62,21 @@ def plan_as_made(
     return _plan(store_uri, run, config, count, sources or read_sources(config), entries, as_made="whole")
 
 
+def plan_beyond(
+    store_uri: str, run: Run, config: RunConfig, iterations: int, entries: Sequence[LedgerEntry]
+) -> Plan:
+    """The plan of a run that goes on past `iterations`, as far as what comes then can read artifacts from
+    before; an offline run ends with its data.
+
+    What is recorded has its ids, what is not has ids of no meaning: no sources are read.
+    """
+    last = iterations + 1 + config.pipeline.lag
+    origin = read_origin(store_uri, run.name)
+    if isinstance(origin, OfflineOrigin):
+        last = min(last, origin.iterations)
+    return _plan(store_uri, run, config, last, unread_sources(config), entries, as_made="partial")
+
+
 def plan_before_branch(
     store_uri: str, run: Run, origin: BranchOrigin, *, sources: Sources | None = None
 ) -> Plan:

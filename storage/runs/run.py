@@ -56,9 +56,8 @@ class Run:
 
         Raises RunBusy when another machine has taken the run over.
         """
+        self.require_lock()
         lease = self._lease
-        if lease is not None:
-            lease.require()
         entry = LedgerEntry(
             iteration=iteration,
             stage=stage,
@@ -86,6 +85,11 @@ class Run:
             (name for name in names if _LEDGER.fullmatch(name)), key=lambda name: (len(name), name)
         )
         return [entry for name in found for entry in self._ledger(name).read()]
+
+    def require_lock(self) -> None:
+        """Raise RunBusy when another machine has taken the run over since it was locked."""
+        if self._lease is not None:
+            self._lease.require()
 
     def _ledger(self, name: str) -> Ledger:
         if name not in self._ledgers:
@@ -163,12 +167,17 @@ class RunStore:
 
 def config_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Settings that differ, one `dotted.key: old -> new` for each."""
-    before, after = dict(_flatten(old)), dict(_flatten(new))
+    before, after = flat_settings(old), flat_settings(new)
     return [
         f"{key}: {before.get(key, 'absent')} -> {after.get(key, 'absent')}"
         for key in dict.fromkeys([*before, *after])
         if key not in before or key not in after or before[key] != after[key]
     ]
+
+
+def flat_settings(config: Mapping[str, Any]) -> dict[str, str]:
+    """Every setting by its dotted key, its value as JSON."""
+    return dict(_flatten(config))
 
 
 def _flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.pruned import PRUNED
@@ -24,6 +25,7 @@ from storage.runs.origin import OfflineOrigin, read_origin
 from storage.runs.run import RunStore
 from storage.upkeep.leftovers import (
     Leftover,
+    half_pruned,
     list_folders,
     local_leftovers,
     modified,
@@ -85,6 +87,8 @@ def plan_collection(store_uri: str, minimum_age: timedelta) -> CollectionPlan:
             leftovers += stray_files(root, root.join("artifacts", stage, artifact_id), stray, manifest)
         if manifest is not None and PRUNED in files:
             leftovers += pruned_yet_there(root, store, manifest, files)
+        if manifest is not None:
+            leftovers += half_pruned(root, store, manifest, files)
         if manifest is None or artifact_id in reached or manifest.kind in _KEPT:
             continue
         if manifest.finished_at < before:
@@ -96,8 +100,8 @@ def plan_collection(store_uri: str, minimum_age: timedelta) -> CollectionPlan:
     return CollectionPlan(
         runs=len(runs),
         reached=len(reached),
-        reached_bytes=sum(
-            int(info["size"])
+        reached_bytes=_stored_bytes(
+            info
             for (_, artifact_id), files in listed.items()
             if artifact_id in reached
             for info in files.values()
@@ -129,6 +133,14 @@ def collect(store_uri: str, minimum_age: timedelta) -> CollectionPlan:
                 else:
                     Path(item.path).unlink(missing_ok=True)
     return plan
+
+
+def _stored_bytes(files: Iterable[Mapping[str, Any]]) -> int:
+    """What files take, by fsspec's information; those that artifacts share are counted once."""
+    sizes: dict[object, int] = {}
+    for info in files:
+        sizes[info.get("ino", info["name"])] = int(info["size"])
+    return sum(sizes.values())
 
 
 def _run_names(root: StoreRoot, store_uri: str) -> list[str]:

@@ -14,7 +14,8 @@ from storage.errors import DamagedArtifact, InputError, PrunedFileError, RunBusy
 from storage.lineage import LineageNode, explain
 from storage.runs.run import Run, RunStore
 from storage.upkeep.collection import collect
-from storage.upkeep.retention import RetentionRule, parse_rule, plan_retention, retain
+from storage.upkeep.retention import plan_retention, retain
+from storage.upkeep.rules import RetentionRule, parse_rule
 from storage.upkeep.verification import verify_run
 
 

@@ -1,0 +1,1 @@
+"""`erl-pipeline ui`: a local, read-only page over a store."""

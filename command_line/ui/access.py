@@ -1,0 +1,151 @@
+"""Who may see the page: requests to this server's own address, from its own pages, that only read."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import secrets
+import socket
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+COOKIE = "erl_pipeline_token"
+TOKEN = "token"
+"""The parameter of the address that is printed at the start; it becomes a cookie and leaves the address."""
+
+_HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+}
+_READING = ("GET", "HEAD")
+
+
+@dataclass(frozen=True)
+class Access:
+    """How the server may be reached.
+
+    `names` are the host names, without ports, that requests may be made to; with `any_address` every IP
+    address counts too, for a server that listens on all of a machine's. With a `token` each request needs
+    it in a cookie.
+    """
+
+    names: frozenset[str]
+    any_address: bool = False
+    token: str | None = None
+
+    def allows_host(self, host: str) -> bool:
+        """Whether a `Host` header names this server, so that no other site's name leads here."""
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            return False
+        return name in self.names or (self.any_address and _is_address(name))
+
+
+def access_for(host: str) -> Access:
+    """The rules for a server that listens at an address: loopback is open to this machine's users, all else
+    needs a token, which is made here."""
+    if is_loopback(host):
+        return Access(frozenset({"localhost", "127.0.0.1", "::1", host.lower()}))
+    machine = {socket.gethostname().lower(), socket.getfqdn().lower(), "localhost", host.lower()}
+    wildcard = _is_address(host) and ipaddress.ip_address(host).is_unspecified
+    return Access(frozenset(machine), any_address=wildcard, token=secrets.token_urlsafe(32))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
+
+
+class Guard:
+    """Refuses what the rules refuse, and puts the protecting headers on every answer."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app = app
+        self._access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_protected(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("cache-control", "no-store")
+            await send(message)
+
+        answer = self._refusal(scope) or self._entrance(scope) or self._app
+        await answer(scope, receive, send_protected)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers = Headers(scope=scope)
+        if scope["method"] not in _READING:
+            return _plain("This page only shows things; it takes no request that could change one.", 405)
+        host = headers.get("host", "")
+        if not self._access.allows_host(host):
+            return _plain("This server does not answer to that host name.", 421)
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != host:
+            return _plain("Requests from pages of other sites are refused.", 403)
+        # A link from elsewhere may lead here; a script or frame of another site may not read from here.
+        elsewhere = headers.get("sec-fetch-site") in ("cross-site", "same-site")
+        if elsewhere and headers.get("sec-fetch-mode") != "navigate":
+            return _plain("Requests from pages of other sites are refused.", 403)
+        return None
+
+    def _entrance(self, scope: Scope) -> Response | None:
+        """Of a server with a token: the answer to who has not shown it yet."""
+        token = self._access.token
+        if token is None:
+            return None
+        if _same(_cookie(Headers(scope=scope)), token):
+            return None
+        given = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        if not any(name == TOKEN and _same(value, token) for name, value in given):
+            return _plain(
+                "Open this page by the address, with its token, that `erl-pipeline ui` printed.", 401
+            )
+        rest = urlencode([(name, value) for name, value in given if name != TOKEN])
+        answer = RedirectResponse(scope["path"] + (f"?{rest}" if rest else ""), status_code=303)
+        answer.set_cookie(COOKIE, token, httponly=True, samesite="strict", path="/")
+        return answer
+
+
+def _plain(text: str, status: int) -> Response:
+    return PlainTextResponse(text + "\n", status_code=status)
+
+
+def _cookie(headers: Headers) -> str:
+    try:
+        cookies: SimpleCookie = SimpleCookie(headers.get("cookie", ""))
+    except CookieError:
+        return ""
+    return cookies[COOKIE].value if COOKIE in cookies else ""
+
+
+def _same(given: str, token: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "replace"), token.encode())
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,96 @@
+"""The server's application: its routes, its guard, and pages for what goes wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from command_line.ui.access import Access, Guard
+from command_line.ui.pages import Pages
+from command_line.ui.routes import ROUTERS
+from command_line.ui.stored import Stored
+from storage.errors import (
+    ConfigError,
+    DamagedArtifact,
+    InputError,
+    PipelineError,
+    PrunedFileError,
+    StoreError,
+)
+
+_STATIC = Path(__file__).parent / "static"
+_HEADINGS: tuple[tuple[type[PipelineError], int, str], ...] = (
+    (PrunedFileError, 410, "This was removed by retention"),
+    (DamagedArtifact, 500, "An artifact is damaged"),
+    (StoreError, 500, "The store cannot be read here"),
+    (ConfigError, 409, "This run is of another version"),
+    (InputError, 404, "There is no such thing in this store"),
+    (PipelineError, 500, "This cannot be shown"),
+)
+"""Kind of error -> HTTP status and heading; the first that fits."""
+
+
+def create_app(store_uri: str, access: Access) -> ASGIApp:
+    """The page over a store; nothing in it writes."""
+    app = FastAPI(title="erl-pipeline", docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.stored = Stored(store_uri)
+    app.state.pages = Pages(store_uri)
+    for router in ROUTERS:
+        app.include_router(router)
+    app.mount("/static", StaticFiles(directory=_STATIC), name="static")
+    app.add_exception_handler(PipelineError, _problem)
+    app.add_exception_handler(FileNotFoundError, _gone)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(RequestValidationError, _unreadable)
+    app.add_exception_handler(Exception, _fault)
+    # Around everything, so that answers to faults of the program are protected too.
+    return Guard(app, access)
+
+
+def _problem(request: Request, error: Exception) -> HTMLResponse:
+    status, heading = next((status, text) for kind, status, text in _HEADINGS if isinstance(error, kind))
+    return _error_page(request, status, heading, str(error))
+
+
+def _gone(request: Request, error: Exception) -> HTMLResponse:
+    return _error_page(
+        request, 410, "A file is gone", f"{error}. It was deleted while the page was made; load it again."
+    )
+
+
+def _http(request: Request, error: Exception) -> HTMLResponse:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    return _error_page(request, status, "There is no such page", f"Nothing is at {request.url.path}.")
+
+
+def _fault(request: Request, error: Exception) -> HTMLResponse:
+    return _error_page(
+        request,
+        500,
+        "This page has a fault",
+        f"{type(error).__name__}; the terminal that serves it has more.",
+    )
+
+
+def _unreadable(request: Request, error: Exception) -> HTMLResponse:
+    details = error.errors() if isinstance(error, RequestValidationError) else []
+    said = "; ".join(f"{'.'.join(map(str, each['loc'][1:]))}: {each['msg']}" for each in details)
+    return _error_page(request, 400, "The address cannot be understood", said or "A parameter is wrong.")
+
+
+def _error_page(request: Request, status: int, heading: str, message: str) -> HTMLResponse:
+    pages: Pages = request.app.state.pages
+    return pages.page(
+        request,
+        "error.html.j2",
+        title=heading,
+        answer=status,
+        message=message,
+        commands=[pages.command("Check every file of the store", "doctor")],
+    )

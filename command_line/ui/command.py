@@ -1,0 +1,45 @@
+"""`erl-pipeline ui`: a local page over a store, to be read in a browser."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from command_line.options import DEFAULT_STORE, Store
+
+DEFAULT_PORT = 4300
+
+Port = Annotated[
+    int, typer.Option("--port", min=0, max=65535, help="Where the page listens; 0: a free port.")
+]
+Host = Annotated[
+    str,
+    typer.Option(
+        "--host", help="Address to listen on. Beyond this machine, the page asks for the token it prints."
+    ),
+]
+
+
+def ui(store: Store = DEFAULT_STORE, port: Port = DEFAULT_PORT, host: Host = "127.0.0.1") -> None:
+    """Open a page over a store until Ctrl-C: runs, episodes, memory, lineage. It only reads."""
+    import uvicorn
+
+    from command_line.ui.access import TOKEN, access_for
+    from command_line.ui.app import create_app
+    from command_line.ui.listening import listen
+
+    access = access_for(host)
+    app = create_app(store, access)
+    with listen(host, port) as listener:
+        bound = listener.getsockname()[1]
+        shown = f"[{host}]" if ":" in host else host
+        token = "" if access.token is None else f"?{TOKEN}={access.token}"
+        print(f"Page: http://{shown}:{bound}/{token}", file=sys.stderr, flush=True)
+        if access.token is not None:
+            print("Whoever has this address can read the whole store.", file=sys.stderr, flush=True)
+        config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)
+        # Live streams are open for hours; Ctrl-C must not wait for them.
+        config.timeout_graceful_shutdown = 1
+        uvicorn.Server(config).run(sockets=[listener])

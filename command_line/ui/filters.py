@@ -1,0 +1,116 @@
+"""Filters over the columns of rows, as an address has them: `role=second_attempt&reward=>0.5&said=~left`."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import polars as pl
+
+from storage.errors import InputError
+from storage.tables.texts import says
+
+Kind = Literal["text", "number", "flag", "list", "said"]
+
+FILTERS: dict[str, Kind] = {
+    "role": "text",
+    "outcome": "text",
+    "success": "flag",
+    "reward": "number",
+    "task_type": "text",
+    "finish_reason": "text",
+    "said": "said",
+    "advantage": "number",
+    "mismatch": "number",
+    "entropy": "number",
+    "mean_ratio": "number",
+    "clipped_share": "number",
+    "loss": "number",
+    "weight": "number",
+    "trained_tokens": "number",
+    "tokens": "number",
+    "task_id": "text",
+    "group_id": "text",
+    "subgroup": "text",
+    "episode_id": "text",
+    "trajectory_id": "text",
+    "parent_trajectory_id": "text",
+    "environment": "text",
+    "policy_version": "text",
+    "memory_version": "text",
+    "memory_entry": "list",
+    "feedback": "text",
+    "truncated": "flag",
+    "temperature": "number",
+    "revision_index": "number",
+    "sample_index": "number",
+    "seed": "number",
+}
+"""Columns that rows can be filtered by, the usual ones first."""
+
+_COMPARED = re.compile(r"(>=|<=|>|<|=)?\s*([^.\s]\S*?)(?:\.\.(\S+))?")
+_YES, _NO = ("true", "yes", "1"), ("false", "no", "0")
+
+
+@dataclass(frozen=True)
+class Filter:
+    """One column and what is asked of it, as the address has it."""
+
+    column: str
+    asked: str
+
+    def condition(self) -> pl.Expr:
+        """The same for polars. Raises InputError, saying what is understood, for what is not."""
+        kind = FILTERS[self.column]
+        if kind == "said":
+            return says(self.asked.removeprefix("~"))
+        if kind == "list":
+            return pl.col("memory_entry_ids").list.eval(pl.element().str.starts_with(self.asked)).list.any()
+        if kind == "flag":
+            if self.asked.lower() not in (*_YES, *_NO):
+                raise InputError(f"{self.column}={self.asked}: give true or false.")
+            return pl.col(self.column) == (self.asked.lower() in _YES)
+        return self._number() if kind == "number" else self._text()
+
+    def _text(self) -> pl.Expr:
+        column = pl.col(self.column)
+        if self.asked.startswith("~"):
+            return column.str.contains(self.asked[1:], literal=True)
+        if self.asked.startswith("!"):
+            return column.ne_missing(pl.lit(self.asked[1:]))
+        return column == self.asked
+
+    def _number(self) -> pl.Expr:
+        found = _COMPARED.fullmatch(self.asked.strip())
+        bounds = [] if found is None else [_finite(text) for text in found.groups()[1:] if text is not None]
+        if found is None or not bounds or None in bounds:
+            raise InputError(
+                f"{self.column}={self.asked}: give a number, such as 0.5, >0.5, <=0.5, or a range, 0.1..0.5."
+            )
+        # Rewards and what training reports are stored in 32 bits; compared as these, 0.1 is found by 0.1.
+        column = pl.col(self.column).cast(pl.Float32)
+        first = pl.lit(bounds[0], pl.Float32)
+        if len(bounds) == 2:
+            return column.is_between(first, pl.lit(bounds[1], pl.Float32))
+        return {
+            ">": column > first,
+            ">=": column >= first,
+            "<": column < first,
+            "<=": column <= first,
+        }.get(found[1] or "=", column == first)
+
+
+def read_filters(given: Iterable[tuple[str, str]]) -> list[Filter]:
+    """The filters among an address's parameters; empty ones, which forms send, are none."""
+    return [Filter(name, value) for name, value in given if name in FILTERS and value != ""]
+
+
+def _finite(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

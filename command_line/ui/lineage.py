@@ -1,0 +1,136 @@
+"""What one thing came from and led to, a few steps away, laid out in columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from command_line.ui.stored import Stored
+from storage.artifacts.manifest import Manifest
+from storage.errors import InputError
+from storage.lineage.graph import START, ArtifactGraph, Visit
+from storage.lineage.reach import Reach, downstream, upstream
+
+MOST_STEPS = 6
+_MOST_SHOWN = 40
+
+Direction = Literal["upstream", "downstream"]
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """A thing in a column; `relation` is what it is to the thing `via`."""
+
+    kind: str
+    id: str
+    title: str
+    detail: str
+    relation: str
+    via: str
+
+
+@dataclass(frozen=True)
+class Step:
+    """What lies as many steps away; `left_out` are those that are too many to show."""
+
+    depth: int
+    things: Sequence[Neighbour]
+    left_out: int
+
+
+@dataclass(frozen=True)
+class Neighbourhood:
+    """One thing and what is around it. `manifest` is None for a row."""
+
+    kind: str
+    id: str
+    run: str
+    """The run that made it."""
+    manifest: Manifest | None
+    upstream: Sequence[Step]
+    downstream: Sequence[Step]
+
+
+def neighbourhood(stored: Stored, identifier: str, depth: int) -> Neighbourhood:
+    """What is around an artifact, trajectory, memory entry or dataset row.
+
+    Raises InputError when nothing, or more than one thing, has this id.
+    """
+    manifests = {manifest.artifact_id: manifest for manifest in stored.artifacts.list()}
+    matching = [artifact_id for artifact_id in manifests if artifact_id.startswith(identifier)]
+    if len(matching) == 1:
+        graph = ArtifactGraph(manifests.values())
+        start = matching[0]
+        return Neighbourhood(
+            "artifact",
+            start,
+            manifests[start].run,
+            manifests[start],
+            _steps(
+                [_artifact(manifests, *each) for each in graph.ancestors({start: START}, depth).items()],
+                start,
+            ),
+            _steps(
+                [_artifact(manifests, *each) for each in graph.descendants({start: START}, depth).items()],
+                start,
+            ),
+        )
+    if len(matching) > 1:
+        raise InputError(f"{len(matching)} artifacts begin with {identifier!r}. Give more of the id.")
+    came, led = (search(stored.artifacts, None, identifier, depth) for search in (upstream, downstream))
+    holders = [
+        thing.facts["run"] for thing in came.things if thing.kind == "artifact" and thing.via == came.id
+    ]
+    return Neighbourhood(came.kind, came.id, holders[0], None, _of_reach(came), _of_reach(led))
+
+
+def _artifact(manifests: Mapping[str, Manifest], artifact_id: str, visit: Visit) -> tuple[int, Neighbour]:
+    manifest = manifests.get(artifact_id)
+    if manifest is None:
+        gone = Neighbour("artifact", artifact_id, "not in the store", "", visit.relation, visit.via)
+        return visit.depth, gone
+    return visit.depth, Neighbour(
+        "artifact",
+        artifact_id,
+        manifest.stage,
+        _place(manifest.run, manifest.iteration),
+        visit.relation,
+        visit.via,
+    )
+
+
+def _of_reach(reach: Reach) -> list[Step]:
+    found = [
+        (
+            thing.depth,
+            Neighbour(thing.kind, thing.id, *_described(thing.kind, thing.facts), thing.relation, thing.via),
+        )
+        for thing in reach.things
+    ]
+    return _steps(found, reach.id)
+
+
+def _described(kind: str, facts: Mapping[str, Any]) -> tuple[str, str]:
+    if kind == "artifact":
+        return str(facts.get("stage", "not in the store")), _place(
+            str(facts.get("run", "")), facts.get("iteration")
+        )
+    title = str(facts["role"]).replace("_", " ") if "role" in facts else kind.replace("_", " ")
+    task = facts.get("task_id") or facts.get("task_type") or ""
+    return title, f"{task}, iteration {facts.get('iteration')}"
+
+
+def _place(run: str, iteration: int | None) -> str:
+    return f"{run}, start" if iteration is None else f"{run}, iteration {iteration}"
+
+
+def _steps(found: Sequence[tuple[int, Neighbour]], start: str) -> list[Step]:
+    by_depth: dict[int, list[Neighbour]] = {}
+    for depth, neighbour in found:
+        if neighbour.id != start:
+            by_depth.setdefault(depth, []).append(neighbour)
+    return [
+        Step(depth, things[:_MOST_SHOWN], max(0, len(things) - _MOST_SHOWN))
+        for depth, things in sorted(by_depth.items())
+    ]

@@ -1,0 +1,67 @@
+"""What a run is doing right now, as far as its ledger and its lock say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from command_line.ui.stored import RunStatus, Stored, StoredRun
+from erl_pipeline.evaluation.history import StageRecord
+from erl_pipeline.plan.plan import Place, PlannedStage
+from erl_pipeline.plan.sources import unread_sources
+from erl_pipeline.runs.planning import plan_for, recorded_ids
+
+_NEWEST = 6
+
+
+@dataclass(frozen=True)
+class LiveState:
+    """A run at a moment.
+
+    `next_stage` is the first planned stage that has no artifact: the one at work, where somebody works.
+    `rate` is in generated tokens a second, of the newest shard.
+    """
+
+    status: RunStatus
+    holder: str
+    next_stage: PlannedStage | None
+    rate: float | None
+    newest: Sequence[StageRecord]
+
+
+def live_state(stored: Stored, run: StoredRun) -> LiveState:
+    """What a run does now."""
+    holder = stored.holder(run.name)
+    shards = [record for record in reversed(run.history) if record.kind == "trajectories"]
+    rate = None
+    if shards and shards[0].seconds:
+        rate = (shards[0].number("generated_tokens") or 0.0) / shards[0].seconds
+    newest = sorted(run.history, key=lambda record: record.manifest.finished_at, reverse=True)[:_NEWEST]
+    return LiveState(
+        stored.status(run),
+        "" if holder is None else f"process {holder.pid} on {holder.host}",
+        next((node for node in planned_stages(stored, run) if node.place not in _places(run)), None),
+        rate,
+        newest,
+    )
+
+
+def planned_stages(stored: Stored, run: StoredRun) -> Sequence[PlannedStage]:
+    """The stages of a run's plan, in order; their ids mean nothing, since today's code was not looked at."""
+    if run.config is None:
+        return ()
+    config = run.config
+    # The plan follows from the settings and the requests in the ledger alone.
+    return stored.kept(
+        run.name,
+        "plan",
+        lambda: (
+            plan_for(
+                stored.uri, run.run, config, run.total, sources=unread_sources(config), entries=run.recorded
+            ).nodes
+        ),
+    )
+
+
+def _places(run: StoredRun) -> set[Place]:
+    return set(recorded_ids(run.entries))

@@ -1,0 +1,64 @@
+"""Several runs side by side: curves, settings, code."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import HTMLResponse
+
+from command_line.ui.curves import AXES, Axis, code_differences, shared_charts
+from command_line.ui.pages import Crumb
+from command_line.ui.routes.common import ThePages, TheStore
+from command_line.ui.run_table import varied_settings
+from storage.errors import InputError
+
+router = APIRouter()
+
+MOST_RUNS = 12
+
+Chosen = Annotated[list[str], Query()]
+
+
+@router.get("/compare")
+def compare(
+    request: Request,
+    stored: TheStore,
+    pages: ThePages,
+    run: Chosen = [],  # noqa: B006 (FastAPI copies it)
+    x: Axis = "iteration",
+    smooth: Annotated[float, Query(ge=0, lt=1)] = 0.0,
+) -> HTMLResponse:
+    """The chosen runs over each other."""
+    names = list(dict.fromkeys(run))
+    if not 1 <= len(names) <= MOST_RUNS:
+        raise InputError(f"Choose 1 to {MOST_RUNS} runs in the table of runs; {len(names)} are chosen.")
+    runs = [stored.run(name) for name in names]
+    settings = varied_settings({each.name: each.run.config for each in runs})
+    commands = []
+    if len(runs) == 2:
+        commands = [
+            pages.command("The same in the terminal", "diff", *names),
+            pages.command("Where they part", "diff", *names, "--first-divergence"),
+        ]
+    return pages.page(
+        request,
+        "compare.html.j2",
+        title=" and ".join(names) if len(names) < 3 else f"{len(names)} runs",
+        crumbs=[Crumb("compare", str(request.url.path) + f"?{request.url.query}")],
+        commands=commands,
+        runs=runs,
+        settings=settings,
+        code=code_differences(runs),
+        x=x,
+        axes=AXES,
+        smooth=smooth,
+    )
+
+
+@router.get("/curves")
+def curves(stored: TheStore, run: Chosen = [], x: Axis = "iteration") -> dict[str, Any]:  # noqa: B006
+    """The curves of runs, as numbers."""
+    runs = [stored.run(name) for name in dict.fromkeys(run)][:MOST_RUNS]
+    return {"x": AXES[x], "charts": [asdict(chart) for chart in shared_charts(runs, x)]}

@@ -1,0 +1,168 @@
+"""The memory of a run: searches as of any iteration, and one entry with all that came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import polars as pl
+from fastapi import APIRouter, Query, Request
+from starlette.responses import HTMLResponse
+
+from command_line.memory.outcomes import interval
+from command_line.memory.run import RunMemory, open_memory
+from command_line.ui.pages import Crumb, address
+from command_line.ui.routes.common import ThePages, TheStore, run_crumbs
+from command_line.ui.rows import PAGE_ROWS
+from erl_pipeline.evaluation.memory_effect import entry_credits, memory_effect
+from storage.lineage.memory_policies import policies_reached
+from storage.memory.history import memory_versions
+from storage.memory.search import SearchMode
+from storage.memory.use import memory_searches, retrieval_counts, rollout_files
+
+router = APIRouter(prefix="/runs/{name}/memory")
+
+Sort = Literal["credit", "support", "retrievals", "last_iteration"]
+_BEST = 20
+_MODES = {"vector": "by meaning", "text": "by words", "hybrid": "by both"}
+_LISTED = (
+    "entry_id", "kind", "text", "task_type", "task_text", "feedback", "support", "credit", "credit_count",
+    "retrievals", "iteration", "last_iteration",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Hit:
+    """An entry in the list, with its score where it was searched for."""
+
+    entry: dict[str, Any]
+    score: float | None
+
+
+@router.get("")
+def memory_page(
+    request: Request,
+    name: str,
+    stored: TheStore,
+    pages: ThePages,
+    text: str = "",
+    mode: SearchMode = "text",
+    iteration: str = "",
+    task_type: str = "",
+    sort: Sort = "credit",
+    rising: bool = False,
+    page: Annotated[int, Query(ge=1)] = 1,
+) -> HTMLResponse:
+    """The entries of a memory version, or those that a search finds."""
+    run = stored.run(name)
+    version = int(iteration) if iteration.isdecimal() else None
+    memory = open_memory(stored.uri, name, version, stored.artifacts)
+    kinds = _task_types(memory)
+    if text:
+        found = stored.searches.search(memory, text, _BEST, task_type or None, mode)
+        hits = [Hit(vars(each.entry), each.score) for each in found]
+        count = len(hits)
+    else:
+        held = memory.held()
+        if task_type:
+            held = held.filter(pl.col("task_type") == task_type)
+        count = held.select(pl.len()).collect().item()
+        ordered = held.select(_LISTED).sort([sort, "entry_id"], descending=[not rising, False])
+        rows = ordered.slice((page - 1) * PAGE_ROWS, PAGE_ROWS).collect().to_dicts()
+        hits = [Hit(row, None) for row in rows]
+    of_version = ["--iteration", str(memory.iteration)]
+    command = (
+        pages.command(
+            "This search in the terminal", "memory", "search", name, text, "--mode", mode, *of_version
+        )
+        if text
+        else pages.command("The same list", "memory", "list", name, *of_version)
+    )
+    return pages.page(
+        request,
+        "memory.html.j2",
+        title="Memory",
+        crumbs=run_crumbs(run, Crumb("memory", address("runs", name, "memory"))),
+        commands=[command, pages.command("Does memory help?", "memory", "stats", name)],
+        run=run,
+        memory=memory,
+        versions=[each.iteration for each in memory_versions(run.run)],
+        hits=hits,
+        count=count,
+        page_number=page,
+        page_count=max(1, -(-count // PAGE_ROWS)),
+        kinds=kinds,
+        text=text,
+        mode=mode,
+        modes=_MODES,
+        iteration=iteration,
+        task_type=task_type,
+        sort=sort,
+        rising=rising,
+    )
+
+
+@router.get("/effect")
+def effect(name: str, stored: TheStore, pages: ThePages) -> HTMLResponse:
+    """The piece of a page that says whether memory helps."""
+    run = stored.run(name)
+    found = stored.kept(
+        name, "effect", lambda: memory_effect(memory_searches(rollout_files(stored.artifacts, run.run)))
+    )
+    return pages.part("memory_effect.html.j2", effect=found)
+
+
+@router.get("/{entry}")
+def entry_page(
+    request: Request, name: str, entry: str, stored: TheStore, pages: ThePages, policies: bool = False
+) -> HTMLResponse:
+    """One entry: what it was worth, where it is from, who saw it; `policies`: also which it reached."""
+    run = stored.run(name)
+    memory = open_memory(stored.uri, name, artifacts=stored.artifacts)
+    found = memory.find(entry)
+    searches = stored.kept(
+        name, "searches", lambda: memory_searches(rollout_files(stored.artifacts, run.run))
+    )
+    credit = stored.kept(name, "credits", lambda: entry_credits(searches)).get(found.entry_id)
+    seen = searches.filter(pl.col("memory_entry_ids").list.contains(found.entry_id))
+    source = _source(searches, found.source_trajectory_id)
+    return pages.page(
+        request,
+        "entry.html.j2",
+        title=f"Memory entry {found.entry_id[:14]}",
+        crumbs=run_crumbs(
+            run,
+            Crumb("memory", address("runs", name, "memory")),
+            Crumb(found.entry_id[:14], address("runs", name, "memory", found.entry_id)),
+        ),
+        commands=[
+            pages.command("Read it in the terminal", "memory", "show", name, found.entry_id, "--policies"),
+            pages.command(
+                "Make the run forget it", "memory", "forget", name, found.entry_id, "--reason", "WHY"
+            ),
+        ],
+        run=run,
+        entry=found,
+        credit=credit,
+        interval=interval(credit),
+        removal=memory.removal(found.entry_id),
+        uses=retrieval_counts(seen).filter(entry_id=found.entry_id).to_dicts(),
+        seen=seen.sort("iteration", descending=True).head(PAGE_ROWS).to_dicts(),
+        seen_count=seen.height,
+        source=source,
+        reached=policies_reached(stored.artifacts, found) if policies else None,
+        policies=policies,
+    )
+
+
+def _task_types(memory: RunMemory) -> list[str]:
+    found = memory.held().select(pl.col("task_type").unique().sort()).collect()
+    return found["task_type"].to_list()
+
+
+def _source(searches: pl.DataFrame, trajectory_id: str | None) -> dict[str, Any] | None:
+    """The row that an entry was taken from, where it is one of this run's."""
+    if trajectory_id is None:
+        return None
+    rows = searches.filter(pl.col("trajectory_id") == trajectory_id).to_dicts()
+    return rows[0] if rows else None

@@ -1,0 +1,93 @@
+"""The plan of a run with what is done, and its settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import yaml
+from fastapi import APIRouter, Request
+from starlette.responses import HTMLResponse
+
+from command_line.ui.live import planned_stages
+from command_line.ui.pages import Crumb, address
+from command_line.ui.routes.common import ThePages, TheStore, run_crumbs
+from erl_pipeline.runs.planning import recorded_ids
+from erl_pipeline.views.report.tables import version_rows
+
+router = APIRouter(prefix="/runs/{name}")
+
+_ITERATIONS = 100
+"""Iterations that a page of the plan shows."""
+
+
+@dataclass
+class PlannedCell:
+    """A stage in an iteration: its artifacts, those that are there first."""
+
+    done: list[str] = field(default_factory=list)
+    to_come: int = 0
+    running: bool = False
+
+
+@router.get("/plan")
+def plan(request: Request, name: str, stored: TheStore, pages: ThePages, first: int = 0) -> HTMLResponse:
+    """Every stage of a run: done, running, to come."""
+    run = stored.run(name)
+    stored.config(run)
+    recorded = recorded_ids(run.entries)
+    nodes = planned_stages(stored, run)
+    at_work = stored.holder(name) is not None
+    cells: dict[int, dict[str, PlannedCell]] = {}
+    stages: dict[str, None] = {}
+    found_running = False
+    for node in nodes:
+        here = node.place.iteration
+        cell = cells.setdefault(here, {}).setdefault(node.stage.name, PlannedCell())
+        stages.setdefault(node.stage.name)
+        if node.place in recorded:
+            cell.done.append(recorded[node.place])
+        else:
+            cell.to_come += 1
+            cell.running = cell.running or (at_work and not found_running)
+            found_running = True
+    order = _iteration_order(stages, cells)
+    count = len(nodes)
+    done = sum(len(cell.done) for of in cells.values() for cell in of.values())
+    shown = sorted(cells)[first : first + _ITERATIONS]
+    return pages.page(
+        request,
+        "plan.html.j2",
+        title="Plan",
+        crumbs=run_crumbs(run, Crumb("plan", address("runs", name, "plan"))),
+        commands=[pages.command("What going on would compute, and why", "plan", name)],
+        run=run,
+        stages=order,
+        cells={iteration: cells[iteration] for iteration in shown},
+        count=count,
+        done=done,
+        first=first,
+        step=_ITERATIONS,
+        more=first + _ITERATIONS < len(cells),
+    )
+
+
+def _iteration_order(stages: dict[str, None], cells: dict[int, dict[str, PlannedCell]]) -> list[str]:
+    """Stages that come only before the first iteration, then the others as iterations go through them."""
+    repeated = dict.fromkeys(stage for number, of in cells.items() if number for stage in of)
+    return [*(stage for stage in stages if stage not in repeated), *repeated]
+
+
+@router.get("/settings")
+def settings(request: Request, name: str, stored: TheStore, pages: ThePages) -> HTMLResponse:
+    """The settings that a run was begun with, and what its artifacts were made by."""
+    run = stored.run(name)
+    return pages.page(
+        request,
+        "settings.html.j2",
+        title="Settings",
+        crumbs=run_crumbs(run, Crumb("settings", address("runs", name, "settings"))),
+        commands=[pages.command("Compare with another run", "diff", name, "RUN_B")],
+        run=run,
+        settings=yaml.safe_dump(run.run.config, sort_keys=False, allow_unicode=True),
+        versions=version_rows(run.history),
+    )

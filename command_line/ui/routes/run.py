@@ -1,0 +1,99 @@
+"""One run: how it does, and what it is doing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import HTMLResponse, StreamingResponse
+
+from command_line.ui.curves import AXES, Axis
+from command_line.ui.live import live_state
+from command_line.ui.routes.common import ThePages, TheStore, run_crumbs
+from command_line.ui.stored import Stored
+from erl_pipeline.views.report.headline import tiles
+from erl_pipeline.views.report.tables import iteration_table
+from storage.runs.origin import read_origin
+
+router = APIRouter(prefix="/runs/{name}")
+
+_LOOK_SECONDS = 0.5
+"""Between two looks at a run's ledger."""
+_SIGN_OF_LIFE_SECONDS = 15.0
+
+
+@router.get("")
+def overview(
+    request: Request,
+    name: str,
+    stored: TheStore,
+    pages: ThePages,
+    x: Axis = "iteration",
+    smooth: Annotated[float, Query(ge=0, lt=1)] = 0.0,
+) -> HTMLResponse:
+    """How a run does."""
+    run = stored.run(name)
+    config = stored.config(run)
+    origin = read_origin(stored.uri, name)
+    state = live_state(stored, run)
+    commands = [pages.command("The same numbers", "status", name)]
+    if state.status == "stopped":
+        commands.insert(0, pages.command("What going on would compute", "plan", name))
+    if state.status == "finished":
+        commands.insert(0, pages.command("Try it on its held-out tasks", "evaluate", name))
+    return pages.page(
+        request,
+        "run.html.j2",
+        title=name,
+        crumbs=run_crumbs(run),
+        commands=commands,
+        run=run,
+        config=config,
+        origin=None if origin is None else origin.describe(),
+        state=state,
+        tiles=tiles(run.history, run.columns),
+        table=iteration_table(run.history, run.columns),
+        x=x,
+        axes=AXES,
+        smooth=smooth,
+    )
+
+
+@router.get("/live")
+def live(name: str, stored: TheStore, pages: ThePages) -> HTMLResponse:
+    """The piece of a page that says what the run does now."""
+    run = stored.run(name)
+    return pages.part("live.html.j2", run=run, state=live_state(stored, run))
+
+
+@router.get("/events")
+async def events(name: str, stored: TheStore) -> StreamingResponse:
+    """Server-sent events: `state` when the run has committed something, `ended` once nobody works on it."""
+    await run_in_threadpool(stored.run, name)
+    return StreamingResponse(_events(stored, name), media_type="text/event-stream")
+
+
+async def _events(stored: Stored, name: str) -> AsyncIterator[str]:
+    before, quiet = None, 0.0
+    while True:
+        mark = await run_in_threadpool(_state_mark, stored, name)
+        if mark != before:
+            yield f"event: state\ndata: {mark}\n\n"
+            before, quiet = mark, 0.0
+        elif quiet >= _SIGN_OF_LIFE_SECONDS:
+            yield ": still here\n\n"
+            quiet = 0.0
+        if stored.holder(name) is None:
+            yield f"event: ended\ndata: {mark}\n\n"
+            return
+        await asyncio.sleep(_LOOK_SECONDS)
+        quiet += _LOOK_SECONDS
+
+
+def _state_mark(stored: Stored, name: str) -> str:
+    """Another text whenever the ledger is."""
+    mark = stored.mark(name)
+    return str(len(stored.run(name).recorded)) if mark is None else f"{mark[0]}-{mark[1]}"

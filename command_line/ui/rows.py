@@ -1,0 +1,142 @@
+"""The rows of a run's trajectories with what training did with each; only what is asked for is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from command_line.episodes.reading import run_episodes, trajectory_paths
+from command_line.ui.filters import Filter
+from command_line.ui.stored import Stored, StoredRun
+from erl_pipeline.evaluation.samples import NO_RECORD, NOT_GIVEN, TRAINED
+from storage.artifacts.manifest import Manifest
+from storage.lineage.trained_on import record_file
+from storage.tables.texts import said
+from storage.tables.training_record import scan_training_records
+from storage.tables.trajectories import scan_trajectories
+
+PAGE_ROWS = 50
+_SAID = 160
+"""Characters of a text that a table shows."""
+_OF_RECORD = (
+    "advantage", "weight", "trained_tokens", "mean_ratio", "clipped_share", "mismatch", "entropy", "loss",
+)  # fmt: skip
+SORTABLE = ("iteration", "reward", *_OF_RECORD, "tokens")
+_SHOWN = (
+    "trajectory_id",
+    "episode_id",
+    "iteration",
+    "role",
+    "task_id",
+    "task_type",
+    "sample_index",
+    "reward",
+    "success",
+    "finish_reason",
+    "outcome",
+    "tokens",
+    *_OF_RECORD,
+)
+
+
+@dataclass(frozen=True)
+class RowPage:
+    """Some of the rows that meet the filters, and how many there are."""
+
+    count: int
+    page: int
+    rows: Sequence[dict[str, Any]]
+
+    @property
+    def pages(self) -> int:
+        return max(1, -(-self.count // PAGE_ROWS))
+
+
+def row_files(
+    stored: Stored, run: StoredRun, span: tuple[int, int] | None, *, held_out: bool = False
+) -> dict[Path, Manifest]:
+    """The files of trajectories of some iterations, the newest first, each verified."""
+    kind = "evaluation" if held_out else "trajectories"
+    own = [
+        record.manifest
+        for record in run.history
+        if record.kind == kind and (span is None or span[0] <= record.iteration <= span[1])
+    ]
+    # A run without rollouts of its own has those that it trained on.
+    found = own or run_episodes(stored.artifacts, run.run, span, held_out=held_out)
+    return trajectory_paths(stored.artifacts, reversed(found))
+
+
+def training_records(stored: Stored, run: StoredRun, span: tuple[int, int] | None) -> pl.LazyFrame:
+    """The training records of some iterations: of reinforcement, one row for each trajectory."""
+    files = [
+        stored.artifacts.open_file(record.manifest, name)
+        for record in run.history
+        if record.kind == "checkpoint" and (span is None or span[0] <= record.iteration <= span[1])
+        if (name := record_file(record.manifest)) is not None
+    ]
+    records = scan_training_records(files).filter(pl.col("sft_row_id").is_null())
+    return records.unique("trajectory_id", keep="first", maintain_order=True)
+
+
+def joined_rows(
+    stored: Stored, run: StoredRun, span: tuple[int, int] | None, *, held_out: bool = False
+) -> pl.LazyFrame:
+    """Trajectories with the columns of their training record, `tokens` and `outcome`: trained, or why not."""
+    rows = scan_trajectories(list(row_files(stored, run, span, held_out=held_out)))
+    records = training_records(stored, run, None if held_out else span)
+    outcome = pl.coalesce(pl.col("not_trained"), pl.lit(TRAINED))
+    records = records.select("trajectory_id", *_OF_RECORD, outcome.alias("outcome"))
+    recorded = stored.kept(run.name, f"recorded {span}", lambda: _any(records))
+    missing = "evaluation" if held_out else NOT_GIVEN if recorded else NO_RECORD
+    joined = rows.join(records, on="trajectory_id", how="left", maintain_order="left")
+    return joined.with_columns(
+        pl.col("outcome").fill_null(missing), tokens=pl.col("response_mask").list.sum().cast(pl.Int64)
+    )
+
+
+def read_page(
+    rows: pl.LazyFrame, filters: Sequence[Filter], sort: str, page: int, *, rising: bool
+) -> RowPage:
+    """A page of the rows that meet the filters. By iteration they come in the order of their files."""
+    for each in filters:
+        rows = rows.filter(each.condition())
+    count = rows.select(pl.len()).collect().item()
+    number = min(max(1, page), max(1, -(-count // PAGE_ROWS)))
+    if sort != "iteration" or rising:
+        keys = rows.select("trajectory_id", sort).sort(
+            sort, "trajectory_id", descending=[not rising, False], nulls_last=True
+        )
+        wanted = keys.slice((number - 1) * PAGE_ROWS, PAGE_ROWS).collect()["trajectory_id"]
+        chosen = rows.filter(pl.col("trajectory_id").is_in(wanted.implode()))
+        chosen = chosen.sort(sort, "trajectory_id", descending=[not rising, False], nulls_last=True)
+    else:
+        chosen = rows.slice((number - 1) * PAGE_ROWS, PAGE_ROWS)
+    shown = chosen.select(*_SHOWN, said=said().str.slice(0, _SAID), pruned=pl.col("messages").is_null())
+    return RowPage(count, number, shown.collect().to_dicts())
+
+
+def groups_of(rows: pl.LazyFrame) -> list[dict[str, Any]]:
+    """The groups of an iteration: rewards and advantages of their rows, those with most spread first."""
+    groups = rows.group_by("group_id", maintain_order=True).agg(
+        pl.col("role", "task_id", "task_type").first(),
+        rows=pl.len(),
+        mean=pl.col("reward").mean(),
+        spread=pl.col("reward").max() - pl.col("reward").min(),
+        successes=pl.col("success").sum(),
+        trained=(pl.col("outcome") == TRAINED).sum(),
+        outcomes=pl.col("outcome"),
+        rewards=pl.col("reward"),
+        advantages=pl.col("advantage"),
+        episodes=pl.col("episode_id"),
+        mismatch=pl.col("mismatch").max(),
+    )
+    return groups.collect().to_dicts()
+
+
+def _any(records: pl.LazyFrame) -> bool:
+    return records.select(pl.len()).head(1).collect().item() > 0

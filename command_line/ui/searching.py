@@ -1,0 +1,40 @@
+"""Searching memories without touching the store: the tables are built in a folder of this server's own."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from pathlib import Path
+
+from command_line.memory.run import RunMemory
+from erl_pipeline.policies.embedding import SentenceEmbedder
+from storage.memory.search import SearchMode
+from storage.memory.view import MemoryHit, MemoryVersions
+
+
+class MemorySearches:
+    """The tables that were searched so far. Several threads may use it, one at a time gets its turn.
+
+    The first search of a run builds its table from the committed memory versions; the first by meaning also
+    loads the embedding model.
+    """
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="erl-pipeline-ui-")
+        self._embedders: dict[str, SentenceEmbedder] = {}
+        self._tables: dict[str, MemoryVersions] = {}
+        self._turn = threading.Lock()
+
+    def search(
+        self, memory: RunMemory, text: str, top_k: int, task_type: str | None, mode: SearchMode
+    ) -> list[MemoryHit]:
+        """The best entries of a memory version."""
+        with self._turn:
+            name, model = memory.run.name, memory.embedding_model
+            if model not in self._embedders:
+                self._embedders[model] = SentenceEmbedder(model, batch_tokens=1)
+            if name not in self._tables:
+                uri = str(Path(self._folder.name))
+                self._tables[name] = MemoryVersions(uri, name, memory.store, self._embedders[model])
+            view = self._tables[name].at(memory.version)
+            return view.search([text], top_k, task_type=task_type, mode=mode, exact=False)[0]

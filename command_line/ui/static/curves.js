@@ -1,0 +1,114 @@
+// Draws the curves of runs with uPlot: one pointer for all charts, smoothing without asking the server again.
+"use strict";
+
+const place = document.querySelector("[data-curves]");
+const slider = document.querySelector('#curve-controls [name="smooth"]');
+let drawn = [];
+let read = null;
+
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const DASHES = [[], [7, 3], [2, 3], [9, 3, 2, 3], [4, 2], [1, 2]];
+
+// An exponential mean that begins at the first value; what is missing stays missing.
+function smoothed(values, weight) {
+  let mean = null;
+  return values.map((value) => {
+    if (value === null || value === undefined) return value;
+    mean = mean === null ? value : weight * mean + (1 - weight) * value;
+    return mean;
+  });
+}
+
+function shown(value) {
+  if (value === null || value === undefined) return "–";
+  const size = Math.abs(value);
+  if (size >= 1e6) return (value / 1e6).toPrecision(3) + "M";
+  if (size >= 1e4) return (value / 1e3).toPrecision(3) + "k";
+  if (Number.isInteger(value)) return String(value);
+  return size < 1e-3 ? value.toExponential(1) : String(+value.toPrecision(3));
+}
+
+// Runs have values at different places: each line shows its own value nearest to the pointer.
+function nearest(chart, line, index) {
+  const values = chart.data[line];
+  if (line === 0 || values[index] !== null && values[index] !== undefined) return index;
+  for (let away = 1; away < values.length; away++) {
+    for (const other of [index - away, index + away]) {
+      if (values[other] !== null && values[other] !== undefined) return other;
+    }
+  }
+  return index;
+}
+
+function draw() {
+  drawn.forEach((chart) => chart.destroy());
+  drawn = [];
+  place.replaceChildren();
+  const weight = slider ? Number(slider.value) : Number(place.dataset.smooth || 0);
+  if (!read.charts.length) {
+    const nothing = document.createElement("p");
+    nothing.className = "empty";
+    nothing.textContent = "No numbers yet: the first iteration is not done.";
+    place.append(nothing);
+  }
+  for (const chart of read.charts) {
+    const card = document.createElement("figure");
+    card.className = "chart";
+    card.style.margin = "0";
+    const title = document.createElement("h3");
+    title.textContent = chart.title;
+    const note = document.createElement("div");
+    note.className = "faint";
+    note.textContent = chart.note;
+    const plot = document.createElement("div");
+    plot.className = "plot";
+    card.append(title, note, plot);
+    place.append(card);
+    const tables = [];
+    const series = [{ label: read.x, value: (_, value) => shown(value) }];
+    const bands = [];
+    for (const one of chart.series) {
+      const line = colour(`--series-${one.colour}`);
+      const y = smoothed(one.y, weight);
+      const banded = one.low && weight === 0;
+      tables.push(banded ? [one.x, y, one.low, one.high] : [one.x, y]);
+      series.push({
+        label: one.label, stroke: line, width: 2, dash: DASHES[one.dashes % DASHES.length], spanGaps: true,
+        points: { size: one.x.length > 60 ? 0 : 5, fill: line }, value: (_, value) => shown(value),
+      });
+      if (banded) {
+        for (const end of ["low", "high"]) {
+          series.push({ label: `${end} end`, class: "band-end", stroke: "transparent", width: 0, spanGaps: true, points: { show: false }, value: (_, value) => shown(value) });
+        }
+        bands.push({ series: [series.length - 1, series.length - 2], fill: line + "22" });
+      }
+    }
+    const axis = { stroke: colour("--faint"), grid: { stroke: colour("--rule"), width: 1 }, ticks: { stroke: colour("--rule") }, font: "11px system-ui, sans-serif" };
+    drawn.push(new uPlot({
+      width: plot.clientWidth, height: 220, series, bands,
+      scales: { x: { time: false }, y: chart.share ? { range: [0, 1] } : {} },
+      axes: [{ ...axis, values: (_, ticks) => ticks.map(shown) }, { ...axis, size: 52, values: (_, ticks) => ticks.map(shown) }],
+      cursor: { sync: { key: "runs" }, points: { size: 7 }, dataIdx: nearest },
+      legend: { live: true },
+    }, uPlot.join(tables), plot));
+    plot.setAttribute("role", "img");
+    plot.setAttribute("aria-label", chart.title + ": " + chart.series.map((one) => `${one.label} from ${shown(one.y[0])} to ${shown(one.y.at(-1))}`).join("; "));
+  }
+}
+
+if (place) {
+  fetch(place.dataset.curves).then((answer) => answer.json()).then((found) => { read = found; draw(); });
+  document.addEventListener("themechange", () => read && draw());
+  let waiting = null;
+  addEventListener("resize", () => {
+    clearTimeout(waiting);
+    waiting = setTimeout(() => drawn.forEach((chart) => chart.setSize({ width: chart.root.parentElement.clientWidth, height: 220 })), 120);
+  });
+  if (slider) slider.addEventListener("input", () => {
+    document.getElementById("smooth-value").textContent = slider.value;
+    const address = new URL(location.href);
+    address.searchParams.set("smooth", slider.value);
+    history.replaceState(null, "", address);
+    if (read) draw();
+  });
+}

@@ -1,0 +1,53 @@
+// What every page does: copying commands, switching colours, keys, and the streams of runs at work.
+"use strict";
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("[data-copy]");
+  if (!button) return;
+  await navigator.clipboard.writeText(button.dataset.copy);
+  const before = button.textContent;
+  button.textContent = "copied";
+  setTimeout(() => { button.textContent = before; }, 1200);
+});
+
+document.getElementById("theme").addEventListener("click", () => {
+  const root = document.documentElement;
+  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = dark ? "light" : "dark";
+  localStorage.setItem("theme", root.dataset.theme);
+  document.dispatchEvent(new Event("themechange"));
+});
+
+// `/` goes to the search field, `j` and `k` to the next and previous page or thing.
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.target.closest("input, select, textarea")) return;
+  if (event.key === "/") {
+    const field = document.querySelector('[data-focus="/"]');
+    if (field) { event.preventDefault(); field.focus(); }
+    return;
+  }
+  const link = /^[a-z]$/.test(event.key) && document.querySelector(`[data-key="${event.key}"]`);
+  if (link) link.click();
+});
+
+// Menus that are a form of their own send it at once.
+document.addEventListener("change", (event) => {
+  if (event.target.matches("[data-submit]")) event.target.form.requestSubmit();
+});
+
+// A run at work tells of each commit; the pieces of the page that show it are fetched again.
+const live = document.querySelector("[data-live]");
+if (live) {
+  const source = new EventSource(live.dataset.live);
+  let shown = null;
+  source.addEventListener("state", (event) => {
+    if (event.data === shown) return;
+    shown = event.data;
+    htmx.ajax("GET", live.dataset.part, { target: "#live", swap: "innerHTML" });
+  });
+  source.addEventListener("ended", () => {
+    source.close();
+    htmx.ajax("GET", live.dataset.part, { target: "#live", swap: "innerHTML" });
+  });
+}

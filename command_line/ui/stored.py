@@ -1,0 +1,201 @@
+"""What the pages read of a store: runs and what is known of each, kept until its ledger grows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from itertools import accumulate
+from typing import Any, Literal, TypeVar
+
+from command_line.ui.searching import MemorySearches
+from erl_pipeline.config.run import RunConfig
+from erl_pipeline.evaluation.history import (
+    CurvePoint,
+    StageRecord,
+    learning_curve,
+    stored_records,
+)
+from erl_pipeline.evaluation.iterations import IterationRow, history_rows
+from erl_pipeline.plan.column import Column
+from erl_pipeline.runs.columns import method_columns
+from erl_pipeline.runs.config import run_config
+from erl_pipeline.runs.state import completed_iterations
+from storage.artifacts.manifest import Manifest
+from storage.artifacts.watched import WatchedStore
+from storage.errors import PipelineError
+from storage.filesystem import StoreRoot, open_root
+from storage.runs.ledger import LedgerEntry
+from storage.runs.run import Run, RunStore, latest_entries
+from storage.runs.watching import Holder, ledger_mark, run_holder
+
+RunStatus = Literal["at work", "finished", "stopped", "begun", "other"]
+"""`stopped`: nobody works on it and iterations are missing. `begun`: no stage yet. `other`: a run that is not
+trained, such as imported trajectories."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run as it was when its ledger was last read.
+
+    `config` is None where this version of the program cannot read the settings; `problem` says why.
+    """
+
+    run: Run
+    recorded: Sequence[LedgerEntry]
+    history: Sequence[StageRecord]
+    missing: int
+    """Artifacts that the ledger names and whose manifests are not there, or are damaged."""
+    config: RunConfig | None
+    problem: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.run.name
+
+    @cached_property
+    def entries(self) -> Sequence[LedgerEntry]:
+        """The latest entry of each place."""
+        return latest_entries(self.recorded)
+
+    @cached_property
+    def columns(self) -> tuple[Column, ...]:
+        return () if self.config is None else method_columns(self.config)
+
+    @cached_property
+    def rows(self) -> Sequence[IterationRow]:
+        return history_rows(self.history, self.columns)
+
+    @cached_property
+    def curve(self) -> Sequence[CurvePoint]:
+        return learning_curve(self.history)
+
+    @cached_property
+    def done(self) -> int:
+        return 0 if self.config is None else completed_iterations(self.config, self.entries)
+
+    @property
+    def total(self) -> int:
+        return 0 if self.config is None else max(self.config.iterations, self.done)
+
+    @property
+    def last_recorded(self) -> datetime | None:
+        return max((entry.recorded_at for entry in self.recorded), default=None)
+
+    @cached_property
+    def spent(self) -> dict[int, tuple[float, float]]:
+        """Iteration -> generated tokens and seconds of training up to its end, evaluations left out."""
+        iterations = [row.iteration for row in self.rows]
+        tokens, seconds = dict.fromkeys(iterations, 0.0), dict.fromkeys(iterations, 0.0)
+        for record in self.history:
+            if record.kind == "evaluation" or record.iteration not in tokens or record.iteration == 0:
+                continue
+            # Rollouts count what their shards count, but take no time themselves.
+            if not record.is_part:
+                tokens[record.iteration] += record.number("generated_tokens") or 0.0
+            seconds[record.iteration] += record.seconds
+        sums = zip(
+            accumulate(tokens[i] for i in iterations), accumulate(seconds[i] for i in iterations), strict=True
+        )
+        return dict(zip(iterations, sums, strict=True))
+
+    def of_iteration(self, iteration: int) -> list[StageRecord]:
+        """The artifacts of an iteration; of 0, those before the first."""
+        return [record for record in self.history if record.iteration == iteration]
+
+
+class ReadRun(Run):
+    """A run whose ledger was read already; whoever asks for it gets what was read."""
+
+    def __init__(self, root: StoreRoot, run: Run, recorded: Sequence[LedgerEntry]) -> None:
+        super().__init__(root, run.name, run.config)
+        self._read = tuple(recorded)
+
+    def recorded(self) -> list[LedgerEntry]:
+        return list(self._read)
+
+
+@dataclass
+class Kept:
+    """Something that was made of a run's ledger, and the ledger that it was made of."""
+
+    mark: Any
+    value: Any
+
+
+@dataclass
+class Stored:
+    """The store that the pages show."""
+
+    uri: str
+    artifacts: WatchedStore = field(init=False)
+    runs: RunStore = field(init=False)
+    searches: MemorySearches = field(default_factory=MemorySearches, init=False)
+    _root: StoreRoot = field(init=False)
+    _kept: dict[tuple[str, str], Kept] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.artifacts, self.runs, self._root = (
+            WatchedStore(self.uri),
+            RunStore(self.uri),
+            open_root(self.uri),
+        )
+
+    def names(self) -> Sequence[str]:
+        """Names of the runs."""
+        return self.runs.list()
+
+    def run(self, name: str) -> StoredRun:
+        """A run. Raises InputError for an unknown one, StoreError for one that cannot be read."""
+        return self.kept(name, "run", lambda: self._read(name))
+
+    def config(self, run: StoredRun) -> RunConfig:
+        """Its configuration. Raises ConfigError or InputError where there is none that can be used."""
+        return run.config if run.config is not None else run_config(run.run)
+
+    def holder(self, name: str) -> Holder | None:
+        """The process that works on a run."""
+        return run_holder(self._root, name)
+
+    def status(self, run: StoredRun) -> RunStatus:
+        """What a run is at."""
+        if self.holder(run.name) is not None:
+            return "at work"
+        if run.config is None:
+            return "other"
+        if not run.recorded:
+            return "begun"
+        return "finished" if run.done >= run.total else "stopped"
+
+    def mark(self, name: str) -> tuple[int, int] | None:
+        """Changes with a run's ledger; None where that cannot be told."""
+        return ledger_mark(self._root, name)
+
+    def kept(self, name: str, what: str, make: Callable[[], T]) -> T:
+        """Something that follows from a run's ledger, made anew only when that has changed."""
+        mark = self.mark(name)
+        found = self._kept.get((name, what))
+        if found is None or mark is None or found.mark != mark:
+            found = Kept(mark, make())
+            self._kept[name, what] = found
+        value: T = found.value
+        return value
+
+    def manifests(self, run: StoredRun) -> list[Manifest]:
+        """All artifacts of a run, as they are now."""
+        return [record.manifest for record in run.history]
+
+    def _read(self, name: str) -> StoredRun:
+        run = self.runs.open(name)
+        recorded = run.recorded()
+        entries = latest_entries(recorded)
+        history = sorted(stored_records(self.artifacts, entries), key=lambda record: record.iteration)
+        try:
+            config, problem = run_config(run), ""
+        except PipelineError as error:
+            config, problem = None, str(error)
+        read = ReadRun(self._root, run, recorded)
+        return StoredRun(read, recorded, history, len(entries) - len(history), config, problem)

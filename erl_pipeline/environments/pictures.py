@@ -1,0 +1,35 @@
+"""Pictures of attempts: a board and the way that was gone on it, for pages to draw."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Cell = Literal["floor", "start", "goal", "hole", "wall", "box", "box_on_goal", "mark"]
+"""What lies in a cell; `mark` is anything else, told apart by its label."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A board, and where an attempt went on it.
+
+    `path` are the cells (row, column) in which the player was, the first one included; one that did not move
+    is there twice in a row. `notes` say what the board does not show, such as moves that had no effect.
+    """
+
+    cells: Sequence[Sequence[Cell]]
+    path: Sequence[tuple[int, int]] = ()
+    boxes: Sequence[tuple[int, int]] = ()
+    """Where boxes lie at the end, where the game has any."""
+    notes: Sequence[str] = ()
+
+    @property
+    def height(self) -> int:
+        """Rows of the board."""
+        return len(self.cells)
+
+    @property
+    def width(self) -> int:
+        """Columns of the board."""
+        return max((len(row) for row in self.cells), default=0)

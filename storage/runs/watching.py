@@ -1,0 +1,71 @@
+"""Looking at a run without touching it: whether a process works on it, and whether it has changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage.filesystem import StoreRoot
+
+_LOCKS = Path("/proc/locks")
+"""The kernel's list of locks; Linux alone has it."""
+
+
+@dataclass(frozen=True)
+class Holder:
+    """The process that works on a run."""
+
+    pid: int
+    host: str
+
+
+def run_holder(root: StoreRoot, name: str) -> Holder | None:
+    """The process of this machine that holds a run; None where none does.
+
+    The lock is not taken, not even for a moment: who wants to begin must not be refused because somebody
+    looks. Of an object store only processes of this machine are seen.
+    """
+    path = root.scratch / "runs" / name / "lock"
+    try:
+        written = json.loads(path.read_text(encoding="utf-8"))
+        inode = path.stat().st_ino
+        holder = Holder(int(written["pid"]), str(written["host"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    held = _is_locked(inode) if _LOCKS.exists() else _is_alive(holder)
+    return holder if held else None
+
+
+def ledger_mark(root: StoreRoot, name: str) -> tuple[int, int] | None:
+    """Changes whenever a line is added to a run's ledger; None where that cannot be told without reading."""
+    if not root.local:
+        return None
+    try:
+        found = Path(root.join("runs", name, "ledger.jsonl")).stat()
+    except FileNotFoundError:
+        return 0, 0
+    return found.st_size, found.st_mtime_ns
+
+
+def _is_locked(inode: int) -> bool:
+    # `1: FLOCK  ADVISORY  WRITE 4242 fe:00:123456 0 EOF`; a line with `->` waits for a lock.
+    for line in _LOCKS.read_text(encoding="ascii").splitlines():
+        fields = line.split()
+        if len(fields) > 5 and fields[1] == "FLOCK" and fields[5].rsplit(":", 1)[-1] == str(inode):
+            return True
+    return False
+
+
+def _is_alive(holder: Holder) -> bool:
+    if holder.host != socket.gethostname():
+        return False
+    try:
+        os.kill(holder.pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
