@@ -11,7 +11,7 @@ import typer.main
 from command_line.main import app
 from tests.command_line.invoke import invoke
 
-WITHOUT_JSON = {"serve", "env play"}
+WITHOUT_JSON = {"serve", "ui", "env play"}
 """They talk with a person until they are left."""
 WITHOUT_STORE = {
     *("serve", "plugins", "config show", "config check"),
