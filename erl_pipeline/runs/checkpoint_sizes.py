@@ -12,6 +12,7 @@ from erl_pipeline.plan.plan import PlannedStage
 from erl_pipeline.stages.training.training_stage import TrainingSettings
 from erl_pipeline.stages.training.warm_start import WarmStartSettings
 from storage.errors import InputError
+from storage.upkeep.rules import Kept
 
 _BYTES = {"float32": 4, "bfloat16": 2}
 _MASTER, _MOMENTS = 4, 8
@@ -56,5 +57,5 @@ def trained_size(weights: int, width: int, optimizer: OptimizerConfig) -> Artifa
     """
     sets = 2 if optimizer.moments == "by_use" else 1
     state = (_MASTER if width < _MASTER else 0) + (sets * _MOMENTS if optimizer.carry_state else 0)
-    retained = {"checkpoints": float(weights * width), "optimizer": float(weights * state)}
+    retained: dict[Kept, float] = {"checkpoints": float(weights * width), "optimizer": float(weights * state)}
     return ArtifactSize(sum(retained.values()), retained, estimated=True)

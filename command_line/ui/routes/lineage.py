@@ -30,16 +30,11 @@ def artifact(request: Request, artifact_id: str, stored: TheStore, pages: ThePag
         commands += [
             pages.command("What it was trained on", "lineage", "trained-on", found),
             pages.command(
-                "Evaluate it", "evaluate", manifest.run, "--checkpoint", f"iteration:{manifest.iteration}"
+                "Evaluate it", "evaluate", manifest.run, "--checkpoint", found, "--tasks", "generated"
             ),
             pages.command(
                 "Take it out of the store",
-                "export",
-                manifest.run,
-                "--iteration",
-                str(manifest.iteration),
-                "--output",
-                "FOLDER",
+                *("export", manifest.run, "--checkpoint", found, "--output", "FOLDER"),
             ),
         ]
     return pages.page(

@@ -21,6 +21,21 @@ def test_low_precision_weights_have_an_fp32_copy_too() -> None:
     assert trained_size(1000, 2, OptimizerConfig(carry_state=False)).bytes == 6_000.0
 
 
+def test_a_pretrained_policy_is_counted_by_its_config(tmp_path: Path) -> None:
+    """SmolLM2-135M has 134,515,008 weights: 2 bytes each, and with an fp32 copy and moments 14."""
+    model = write(SMOLLM2_135M, tmp_path)
+    config = small(policy={"type": "pretrained", "model": model, "dtype": "bfloat16"})
+    sizes = estimate_checkpoints(config, plan_run(config, unread_sources(config)).nodes)
+    assert {name: size.bytes for name, size in sizes.items()} == {
+        "bootstrap": 269_030_016.0,
+        "update_policy": 1_883_210_112.0,
+        "fine_tune": 1_883_210_112.0,
+    }
+    assert sizes["fine_tune"].retained == {"checkpoints": 269_030_016.0, "optimizer": 1_614_180_096.0}
+    (tmp_path / "config.json").unlink()
+    assert estimate_checkpoints(config, plan_run(config, unread_sources(config)).nodes) == {}
+
+
 def test_a_tiny_policy_is_counted_by_its_blocks() -> None:
     """One block of width 64: 12 * 64 * 64 + 13 * 64 = 49,984 weights."""
     config = small()
