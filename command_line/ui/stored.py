@@ -28,7 +28,7 @@ from storage.errors import PipelineError
 from storage.filesystem import StoreRoot, open_root
 from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run, RunStore, latest_entries
-from storage.runs.watching import Holder, ledger_mark, run_holder
+from storage.runs.watching import Holder, run_holder, run_mark
 
 RunStatus = Literal["at work", "finished", "stopped", "begun", "other"]
 """`stopped`: nobody works on it and iterations are missing. `begun`: no stage yet. `other`: a run that is not
@@ -170,9 +170,9 @@ class Stored:
             return "begun"
         return "finished" if run.done >= run.total else "stopped"
 
-    def mark(self, name: str) -> tuple[int, int] | None:
-        """Changes with a run's ledger; None where that cannot be told."""
-        return ledger_mark(self._root, name)
+    def mark(self, name: str) -> tuple[int, ...] | None:
+        """Changes with a run's ledger, and when files are collected; None where that cannot be told."""
+        return run_mark(self._root, name)
 
     def kept(self, name: str, what: str, make: Callable[[], T]) -> T:
         """Something that follows from a run's ledger, made anew only when that has changed."""

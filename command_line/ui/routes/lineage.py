@@ -29,17 +29,10 @@ def artifact(request: Request, artifact_id: str, stored: TheStore, pages: ThePag
     if manifest.kind == "checkpoint" and manifest.iteration is not None:
         commands += [
             pages.command("What it was trained on", "lineage", "trained-on", found),
+            pages.command("Evaluate it", "evaluate", manifest.run, "--checkpoint", found),
             pages.command(
-                "Evaluate it", "evaluate", manifest.run, "--checkpoint", f"iteration:{manifest.iteration}"
-            ),
-            pages.command(
-                "Take it out of the store",
-                "export",
-                manifest.run,
-                "--iteration",
-                str(manifest.iteration),
-                "--output",
-                "FOLDER",
+                "Take the iteration's policy out",
+                *("export", manifest.run, "--iteration", str(manifest.iteration), "--output", "FOLDER"),
             ),
         ]
     return pages.page(
