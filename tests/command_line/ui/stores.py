@@ -46,7 +46,7 @@ def small_config(folder: Path, name: str, **settings: str) -> dict[str, Any]:
 
 
 def trajectories(*rows: Mapping[str, Any]) -> Callable[[Path], object]:
-    """Writes trajectories; `turns` are what the policy said, each answered by the environment but the last."""
+    """Writes trajectories; `turns` are what the policy said, each but the last answered."""
 
     def columns(row: Mapping[str, Any]) -> dict[str, Any]:
         given = dict(row)
@@ -63,36 +63,34 @@ def trajectories(*rows: Mapping[str, Any]) -> Callable[[Path], object]:
 
 FIRST = {"trajectory_id": "first", "group_id": "g/first", "turns": ("down c",)}
 REFLECTION = {
-    **{
-        "trajectory_id": "reflection",
-        "role": "reflection",
-        "parent_trajectory_id": "first",
-        "text": "go right",
-    },
-    **{
-        "group_id": "g/reflection",
-        "reward": 1.0,
-        "success": True,
-        "turns": ("go right",),
-        "revision_index": 1,
-    },
+    "trajectory_id": "reflection",
+    "role": "reflection",
+    "parent_trajectory_id": "first",
+    "text": "go right",
+    "group_id": "g/reflection",
+    "reward": 1.0,
+    "success": True,
+    "turns": ("go right",),
+    "revision_index": 1,
     "memory_version": "empty",
 }
 SECOND = {
-    **{"trajectory_id": "second", "role": "second_attempt", "parent_trajectory_id": "reflection"},
-    **{
-        "group_id": "g/second",
-        "reward": 1.0,
-        "success": True,
-        "turns": ("right d", "down c"),
-        "revision_index": 1,
-    },
-    **{"response_token_ids": [3, 4], "response_mask": [1, 0], "behaviour_logprobs": [-0.5, 0.0]},
+    "trajectory_id": "second",
+    "role": "second_attempt",
+    "parent_trajectory_id": "reflection",
+    "group_id": "g/second",
+    "reward": 1.0,
+    "success": True,
+    "turns": ("right d", "down c"),
+    "revision_index": 1,
+    "response_token_ids": [3, 4],
+    "response_mask": [1, 0],
+    "behaviour_logprobs": [-0.5, 0.0],
 }
 
 
 def write_page_store(folder: Path) -> TrainingStore:
-    """Run `one` with two iterations of two, and run `two`, which shares the first rollouts and learns otherwise.
+    """Run `one` with two iterations, and run `two`, which shares the first rollouts and has learned nothing.
 
     Iteration 1: an episode of task `t1`, failed, then solved after a reflection; the first attempt has no
     advantage and is not trained, the other two are, and the second attempt is distilled. Iteration 2: one
@@ -105,9 +103,13 @@ def write_page_store(folder: Path) -> TrainingStore:
     made.commit("prepare_tasks", "tasks", None, run="one")
     made.commit("bootstrap", "checkpoint", None, {"tasks": "prepare_tasks"}, run="one")
     made.commit(
-        "rollout_shard", "trajectories", 1, {"checkpoint": "bootstrap"}, trajectories(FIRST, REFLECTION, SECOND),
+        "rollout_shard",
+        "trajectories",
+        1,
+        {"checkpoint": "bootstrap"},
+        trajectories(FIRST, REFLECTION, SECOND),
         run="one",
-    )  # fmt: skip
+    )
     counts = {f"{role}_count": 1 for role in ("first_attempt", "reflection", "second_attempt")}
     made.commit("generate_rollouts", "rollouts", 1, {"shard-0000": "rollout_shard"}, run="one", **counts)
     trained = {"reward": 1.0, "success": True, "advantage": 0.5, "loss": -0.25, "mean_ratio": 1.0}
@@ -118,18 +120,35 @@ def write_page_store(folder: Path) -> TrainingStore:
         {"trajectory_id": "second", "role": "second_attempt", **trained, **tokens},
     )
     made.commit(
-        "update_policy", "checkpoint", 1, {"checkpoint": "bootstrap", "rollouts": "generate_rollouts"},
-        record(*rows), run="one", sequences=2, dropped_zero_advantage=1, trained_tokens=6,
-    )  # fmt: skip
+        "update_policy",
+        "checkpoint",
+        1,
+        {"checkpoint": "bootstrap", "rollouts": "generate_rollouts"},
+        record(*rows),
+        run="one",
+        sequences=2,
+        dropped_zero_advantage=1,
+        trained_tokens=6,
+    )
     made.commit(
-        "build_distillation", "sft_dataset", 1, {"rollouts": "generate_rollouts"},
-        lambda to: write_rows(to / "sft.parquet", [sft_row("s-second", "second")], SFT), run="one",
-    )  # fmt: skip
+        "build_distillation",
+        "sft_dataset",
+        1,
+        {"rollouts": "generate_rollouts"},
+        lambda to: write_rows(to / "sft.parquet", [sft_row("s-second", "second")], SFT),
+        run="one",
+    )
     taught = {"trajectory_id": "second", "kind": SUPERVISED, "sft_row_id": "s-second", "role": "distilled"}
     made.commit(
-        "fine_tune", "checkpoint", 1, {"checkpoint": "update_policy", "dataset": "build_distillation"},
-        record({**taught, **NO_REWARD}), run="one", rows=1, trained_tokens=3,
-    )  # fmt: skip
+        "fine_tune",
+        "checkpoint",
+        1,
+        {"checkpoint": "update_policy", "dataset": "build_distillation"},
+        record({**taught, **NO_REWARD}),
+        run="one",
+        rows=1,
+        trained_tokens=3,
+    )
     first = dict(made.ids)
     for name, kind, iteration in (
         ("prepare_tasks", "tasks", None),
@@ -146,10 +165,15 @@ def write_page_store(folder: Path) -> TrainingStore:
         "generate_rollouts", "rollouts", 2, {"shard-0000": "rollout_shard"}, run="one", first_attempt_count=1
     )
     made.commit(
-        "update_policy", "checkpoint", 2, {"checkpoint": "fine_tune", "rollouts": "generate_rollouts"},
-        record({**later, "reward": 0.0, "success": False, "advantage": -0.5}), run="one", sequences=1,
+        "update_policy",
+        "checkpoint",
+        2,
+        {"checkpoint": "fine_tune", "rollouts": "generate_rollouts"},
+        record({**later, "reward": 0.0, "success": False, "advantage": -0.5}),
+        run="one",
+        sequences=1,
         trained_tokens=3,
-    )  # fmt: skip
+    )
     made.commit("fine_tune", "checkpoint", 2, {"checkpoint": "update_policy"}, run="one")
     made.ids.update(first)
     return made
@@ -160,18 +184,12 @@ def write_hostile_store(folder: Path) -> TrainingStore:
     uri = str(folder / "store")
     made = TrainingStore(ArtifactStore(uri), RunStore(uri))
     made.runs.create("one", small_config(folder, "one"))
-    rows = [
-        {
-            **{
-                "trajectory_id": f"first-{name}",
-                "episode_id": name,
-                "task_id": f"t-{name}",
-                "turns": (text,),
-            },
-            **({"feedback": text, "group_id": f"<b>{name}</b>"} if name != "half" else {}),
-        }
-        for name, text in HOSTILE.items()
-    ]
+    rows = []
+    for name, text in HOSTILE.items():
+        row = {"trajectory_id": f"first-{name}", "episode_id": name, "task_id": f"t-{name}", "turns": (text,)}
+        if name != "half":  # only JSON can hold it
+            row |= {"feedback": text, "group_id": f"<b>{name}</b>"}
+        rows.append(row)
     made.commit("bootstrap", "checkpoint", None, run="one")
     made.commit(
         "rollout_shard", "trajectories", 1, {"checkpoint": "bootstrap"}, trajectories(*rows), run="one"
