@@ -61,7 +61,8 @@ def first_divergence(store: ArtifactStore, a: Sequence[StageRecord], b: Sequence
     for place in places:
         left, right = ours.get(place), theirs.get(place)
         if left is None or right is None:
-            lone = Parting(place, *(None if each is None else each.artifact_id for each in (left, right)))
+            ids = [None if each is None else each.artifact_id for each in (left, right)]
+            lone = Parting(place, ids[0], ids[1])
             return Divergence(shared, first or lone, alike, lone, None)
         if left.artifact_id == right.artifact_id:
             shared += first is None

@@ -103,8 +103,7 @@ def visit(browser: Browser) -> Iterator[Visit]:
     context.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1400])
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1400, "light")])
 def test_pages_fit_fail_nowhere_ask_nobody_else_and_are_accessible(
     browser: Browser, served: Served, width: int, scheme: Any
 ) -> None:
