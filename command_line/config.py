@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from command_line.memory_estimate import memory
 from command_line.options import ConfigFile, Json, Settings
 from command_line.output import counted, print_json, print_line
 
 app = typer.Typer(help="Look at a configuration before anything starts.", no_args_is_help=True)
-app.command("memory")(memory)
 
 
 @app.command()

@@ -9,13 +9,14 @@ import typer
 
 from command_line.options import DEFAULT_STORE, Json, RunName, Store
 from command_line.output import print_json, print_line
+from command_line.selectors import SELECTOR, find_checkpoint
 
 Output = Annotated[
     Path, typer.Option("--output", metavar="FOLDER", help="Where to write; a new or an empty folder.")
 ]
-Iteration = Annotated[
-    int | None,
-    typer.Option("--iteration", min=0, help="The checkpoint after this iteration; default: the latest."),
+Checkpoint = Annotated[
+    str,
+    typer.Option("--checkpoint", metavar=SELECTOR, help="An artifact id, the latest, or an iteration's."),
 ]
 AdapterOnly = Annotated[
     bool, typer.Option("--adapter-only", help="Write a LoRA adapter alone, not merged into its base.")
@@ -31,26 +32,20 @@ _SAID = {
 def export(
     run: RunName,
     output: Output,
-    iteration: Iteration = None,
+    checkpoint: Checkpoint = "latest",
     adapter_only: AdapterOnly = False,
     store: Store = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
     """Write a checkpoint as a plain folder with safetensors, configuration and tokenizer."""
     from erl_pipeline.policies.export import export_checkpoint
-    from erl_pipeline.runs.config import run_config
-    from erl_pipeline.runs.state import latest_checkpoint
+    from erl_pipeline.runs.config import run_policy
     from storage.artifacts.store import ArtifactStore
-    from storage.errors import InputError
     from storage.runs.run import RunStore
 
-    opened = RunStore(store).open(run)
-    config = run_config(opened)
-    found = latest_checkpoint(config, opened.stages(), iteration)
-    if found is None:
-        which = "no checkpoint" if iteration is None else f"no checkpoint of iteration {iteration}"
-        raise InputError(f"run {run} has {which}")
-    exported = export_checkpoint(ArtifactStore(store), config, found.artifact_id, output, adapter_only)
+    artifacts, opened = ArtifactStore(store), RunStore(store).open(run)
+    found = find_checkpoint(artifacts, opened, checkpoint)
+    exported = export_checkpoint(artifacts, run_policy(opened), found.artifact_id, output, adapter_only)
     if json:
         print_json(
             {

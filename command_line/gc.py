@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from command_line.completing import run_names
 from command_line.options import DEFAULT_STORE, Json, Store
-from command_line.output import print_json, print_line, print_table
+from command_line.output import counted, print_json, print_line, print_table
 from command_line.program import command
 
 if TYPE_CHECKING:
     from storage.upkeep.collection import CollectionPlan
-    from storage.upkeep.retention import Kept, PlannedPruning, RetentionRule
+    from storage.upkeep.retention import PlannedPruning
+    from storage.upkeep.rules import Kept, RetentionRule
 
 Delete = Annotated[bool, typer.Option("--delete", help="Do it. Without this, only show what would be done.")]
 MinimumAge = Annotated[
@@ -24,7 +26,13 @@ MinimumAge = Annotated[
     ),
 ]
 OnlyRun = Annotated[
-    str | None, typer.Option("--run", metavar="RUN", help="Let only this run's iterations lose files.")
+    str | None,
+    typer.Option(
+        "--run",
+        metavar="RUN",
+        help="Let only this run's iterations lose files.",
+        autocompletion=run_names,
+    ),
 ]
 Checkpoints = Annotated[
     str | None,
@@ -61,7 +69,8 @@ def gc(
 
     from storage.errors import InputError
     from storage.upkeep.collection import collect, plan_collection
-    from storage.upkeep.retention import parse_rule, plan_retention, retain
+    from storage.upkeep.retention import plan_retention, retain
+    from storage.upkeep.rules import parse_rule
 
     given: Mapping[Kept, str | None] = {
         "checkpoints": retain_checkpoints,
@@ -90,8 +99,11 @@ def _print(
 ) -> None:
     from storage.upkeep.collection import committed_bytes
 
-    runs = "1 run reaches" if plan.runs == 1 else f"{plan.runs} runs reach"
-    print_line(f"Store {store}: {runs} {plan.reached} artifacts of {_size_text(plan.reached_bytes)}.")
+    reach = "reaches" if plan.runs == 1 else "reach"
+    print_line(
+        f"Store {store}: {counted(plan.runs, 'run')} {reach} {counted(plan.reached, 'artifact')} of "
+        f"{_size_text(plan.reached_bytes)}."
+    )
     rows = [
         *_counted("no run reaches", ((m.stage, committed_bytes(m)) for m in plan.unreached)),
         *_counted("left behind", ((item.kind, item.bytes) for item in plan.leftovers)),
@@ -99,7 +111,8 @@ def _print(
     ]
     print_table(rows, left=("why", "what"))
     if plan.young:
-        print_line(f"{plan.young} artifacts that no run reaches are kept, being younger than {min_age:g} h.")
+        young = counted(plan.young, "artifact")
+        print_line(f"Kept, being younger than {min_age:g} h: {young} that no run reaches.")
     freed = _size_text(plan.bytes + sum(pruning.bytes for pruning in pruned))
     if delete:
         print_line(f"Removed: {freed}.")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from command_line.options import DEFAULT_STORE, Json, Store
-from command_line.output import print_json, print_line, print_table
+from command_line.output import counted, print_json, print_line, print_table
 from command_line.program import command
 from storage.errors import InputError
 
@@ -21,11 +21,14 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Bring in what was made elsewhere.", no_args_is_help=True)
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="Trajectories, in .parquet or .jsonl.")]
-Name = Annotated[str, typer.Option("--as", metavar="NAME", help="Name of the run that will hold them.")]
+Name = Annotated[str, typer.Option("--name", metavar="NAME", help="Name of the run that will hold them.")]
 
 
 FileFormat = Literal["schema", "trl", "verl", "messages"]
 """What a file of trajectories looks like."""
+
+
+_OTHER_FORMATS = "docs/import.md has the columns; files of TRL, of verl and of chats are mapped by --format"
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ def trajectories(
     tokenizer: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="The tokenizer that the rows' policy had.")
     ] = None,
-    checkpoint: Annotated[
+    model: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="The model whose log-probabilities the rows get.")
     ] = None,
     reward: Annotated[
@@ -76,15 +79,19 @@ def trajectories(
     Rows of other formats are mapped first: docs/import.md.
     """
     from erl_pipeline.stages.rollouts.import_trajectories import import_trajectories
+    from storage.tables.trajectory_import import MalformedTrajectories
 
     if format_ == "schema":
         if tokenizer is not None:
             _require_tokenizer(file, tokenizer)
-        imported = import_trajectories(store, file, name)
+        try:
+            imported = import_trajectories(store, file, name)
+        except MalformedTrajectories as error:
+            raise InputError(f"{error}\n  {_OTHER_FORMATS}") from error
     else:
-        if tokenizer is None or checkpoint is None:
+        if tokenizer is None or model is None:
             raise InputError(
-                f"--format {format_} needs --tokenizer FOLDER and --checkpoint FOLDER: the file holds "
+                f"--format {format_} needs --tokenizer FOLDER and --model FOLDER: the file holds "
                 "words, and no log-probabilities"
             )
         imported = _import_foreign(
@@ -93,7 +100,7 @@ def trajectories(
             file,
             format_,
             tokenizer,
-            checkpoint,
+            model,
             _Options(tuple(reward or ()), temperature, success, role),
         )
     rows = sum(each.rows for each in imported)
@@ -115,23 +122,26 @@ def trajectories(
         left=["artifact", ""],
     )
     span = f"{imported[0].iteration}..{imported[-1].iteration}"
-    print_line(f"Run {name}: {rows:,} trajectories of {len(imported)} iterations, all as the schema says.")
+    print_line(
+        f"Run {name}: {counted(rows, 'trajectory', 'trajectories')} of "
+        f"{counted(len(imported), 'iteration')}, all as the schema says."
+    )
     print_line("Try next:")
     words = [
         "replay",
         name,
         "--offline",
-        "--iterations",
+        "--iteration",
         span,
         "--config",
         "CONFIG",
-        "--as",
+        "--name",
         f"{name}-trained",
     ]
     print_line("  " + command([*words, *([] if store == DEFAULT_STORE else ["--store", store])]))
     if format_ != "schema":
         print_line(
-            f"Its log-probabilities are those of {checkpoint}, a trainer's and not the sampler's; words were "
+            f"Its log-probabilities are those of {model}, a trainer's and not the sampler's; words were "
             "tokenized again."
         )
 
@@ -142,7 +152,7 @@ def _import_foreign(
     file: Path,
     format_: Format,
     tokenizer: Path,
-    checkpoint: Path,
+    model: Path,
     options: _Options,
 ) -> list[ImportedIteration]:
     """Map a file to the schema, in a folder that is gone afterwards, and import that."""
@@ -160,7 +170,7 @@ def _import_foreign(
         path=file,
         format=format_,
         tokenizer=tokenizer,
-        checkpoint=checkpoint,
+        checkpoint=model,
         role=options.role or first_role(),
         rewards=options.rewards,
         temperature=options.temperature,
@@ -171,7 +181,7 @@ def _import_foreign(
         "format": format_,
         "source_sha256": sha256_file(file),
         "logprobs": "trainer",
-        "logprobs_checkpoint": weights_digest(str(checkpoint)),
+        "logprobs_checkpoint": weights_digest(str(model)),
     }
     with TemporaryDirectory() as folder:
         mapped = Path(folder) / f"{file.stem}.parquet"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import sys
+from typing import Annotated
 
 import typer
 
@@ -28,17 +30,36 @@ from command_line.lineage.command import app as lineage
 from command_line.memory.command import app as memory
 from command_line.plan.command import plan
 from command_line.replay.command import replay
+from command_line.runs.command import app as runs
 from command_line.train.command import train
 from command_line.ui.command import ui
+from command_line.usage import print_usage_error
 from storage.errors import PipelineError
 
 app = typer.Typer(
     name="erl-pipeline",
-    help="Train language-model policies by experiential reinforcement learning.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"erl-pipeline {importlib.metadata.version('erl-pipeline')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _program(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version, and end."),
+    ] = False,
+) -> None:
+    """Train language-model policies by experiential reinforcement learning."""
+
+
 app.command("train")(train)
 app.command("plan")(plan)
 app.command("status")(status.status)
@@ -60,6 +81,7 @@ app.add_typer(env, name="env")
 app.add_typer(memory, name="memory")
 app.add_typer(lineage, name="lineage")
 app.add_typer(episodes, name="episodes")
+app.add_typer(runs, name="runs")
 
 
 def main() -> None:
@@ -70,7 +92,10 @@ def main() -> None:
     # Read when huggingface_hub and transformers are imported: bars of their own would tear ours.
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     try:
-        app()
+        sys.exit(app(prog_name="erl-pipeline", standalone_mode=False))
+    except typer.TyperException as error:
+        print_usage_error(error)
+        sys.exit(error.exit_code)
     except PipelineError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from command_line.completing import run_names
+
 Store = Annotated[
     str,
     typer.Option(
@@ -18,11 +20,27 @@ Store = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
-RunName = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run in the store.")]
+RunName = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="Name of a run in the store.", autocompletion=run_names),
+]
+OnlyRun = Annotated[
+    str | None,
+    typer.Option(
+        "--run",
+        metavar="RUN",
+        help="Look at this run only, not at the whole store.",
+        autocompletion=run_names,
+    ),
+]
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="A configuration file, in YAML.")]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, such as rollouts.group_size=4."),
+]
+
+Iterations = Annotated[
+    str | None, typer.Option("--iteration", metavar="N|A..B", help="Only what is of these iterations.")
 ]
 
 DEFAULT_STORE = "store"

@@ -11,6 +11,10 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from storage.wording import counted as counted
+
+_FILE_COLUMNS = 200
+
 
 def print_json(value: Any) -> None:
     """One JSON document on standard output."""
@@ -23,9 +27,14 @@ def print_line(text: str = "") -> None:
     sys.stdout.write(text + "\n")
 
 
-def counted(number: int, one: str, many: str = "") -> str:
-    """A number with its word: `1 row`, `1,200 rows`."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+def bytes_text(size: float | None) -> str:
+    """A size such as `4.2 MB`; empty where it is not known."""
+    if size is None:
+        return ""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6)):
+        if size >= factor / 2:
+            return f"{size / factor:,.1f} {unit}"
+    return f"{size / 1e3:,.1f} kB"
 
 
 def print_table(rows: Sequence[Mapping[str, str]], left: Sequence[str] = ()) -> None:
@@ -37,7 +46,10 @@ def print_table(rows: Sequence[Mapping[str, str]], left: Sequence[str] = ()) -> 
         table.add_column(heading, justify="left" if heading in left else "right", no_wrap=heading not in left)
     for row in rows:
         table.add_row(*row.values())
+    wide_console().print(table)
+
+
+def wide_console() -> Console:
+    """Standard output for tables and trees: as wide as the terminal, or 200 columns in a file or a pipe."""
     console = Console(highlight=False, markup=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, markup=False, width=200)
-    console.print(table)
+    return console if console.is_terminal else Console(highlight=False, markup=False, width=_FILE_COLUMNS)

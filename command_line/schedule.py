@@ -29,7 +29,7 @@ class _AddIsDefault(TyperGroup):
     """`schedule RUN ...` stands for `schedule add RUN ...`; a run called `list` needs the long form."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] != "--help":
+        if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
             args = ["add", *args]
         return super().parse_args(ctx, args)
 
@@ -79,6 +79,10 @@ ConcurrencyLimit = Annotated[
         "--concurrency-limit", metavar="NAME|none", help="Limit of Prefect to hold a slot of meanwhile."
     ),
 ]
+Replace = Annotated[bool, typer.Option("--replace", help="Put it in the place of a schedule that there is.")]
+OnlyStore = Annotated[
+    str | None, typer.Option("--store", metavar="URI", help="Only what is of runs in this store.")
+]
 Port = Annotated[
     int, typer.Option("--port", min=1, max=65535, help="Port of `serve`, where PREFECT_API_URL is not set.")
 ]
@@ -97,11 +101,12 @@ def add(
     garbage_days: GarbageDays = None,
     overlap: WhenOverlapping = "skip",
     concurrency_limit: ConcurrencyLimit = DEVICE_LIMIT,
+    replace: Replace = False,
     store: Store = DEFAULT_STORE,
     port: Port = DEFAULT_PORT,
     json: Json = False,
 ) -> None:
-    """Schedule a flow of a run, or replace its schedule. The word `add` may be left out."""
+    """Schedule a flow of a run. The word `add` may be left out."""
     from storage.errors import InputError
 
     if sum([cron is not None, every is not None, once]) != 1:
@@ -115,7 +120,7 @@ def add(
     with _deployments(port) as client:
         from flows import deployments
 
-        place = store if "://" in store else str(Path(store).resolve())
+        place = _place(store)
         parameters: dict[str, Any] = {}
         if flow != "maintain":
             parameters["concurrency_limit"] = None if concurrency_limit == "none" else concurrency_limit
@@ -131,7 +136,9 @@ def add(
                 schedule = deployments.cron(cron, timezone)
             elif interval is not None:
                 schedule = deployments.every(interval)
-            replaced = deployments.deploy(client, flow, run, place, schedule, overlap, parameters, Path.cwd())
+            replaced = deployments.deploy(
+                client, flow, run, place, schedule, overlap, parameters, Path.cwd(), replace=replace
+            )
         made = deployments.run_once(client, flow, run, place, parameters) if once else None
         (row,) = [each for each in deployments.deployed(client) if (each.run, each.flow) == (run, flow)]
     if json:
@@ -143,12 +150,12 @@ def add(
 
 
 @app.command("list")
-def list_schedules(port: Port = DEFAULT_PORT, json: Json = False) -> None:
-    """Show what is scheduled, when it is due, when it last did its work, and how the last one ended."""
+def list_schedules(store: OnlyStore = None, port: Port = DEFAULT_PORT, json: Json = False) -> None:
+    """Show what is scheduled: when it is due, when it last did its work, when and why it last was skipped."""
     with _deployments(port) as client:
         from flows import deployments
 
-        rows = deployments.deployed(client)
+        rows = [row for row in deployments.deployed(client) if store is None or row.store == _place(store)]
     if json:
         print_json([_plain(row) for row in rows])
         return
@@ -160,12 +167,11 @@ def list_schedules(port: Port = DEFAULT_PORT, json: Json = False) -> None:
             "run": row.run,
             "flow": row.flow,
             "schedule": row.schedule or "by hand",
-            "overlap": row.overlap,
             "next": "paused" if row.paused else _time(row.next),
             "last success": _time(row.succeeded),
+            "last skip": _skip(row),
             "last": _time(row.last),
-            "state": row.state or "",
-            "message": row.message or "",
+            "how it ended": row.ended,
         }
         for row in rows
     ]
@@ -173,21 +179,39 @@ def list_schedules(port: Port = DEFAULT_PORT, json: Json = False) -> None:
 
 
 @app.command()
-def pause(run: RunName, flow: OneFlow = None, port: Port = DEFAULT_PORT) -> None:
+def pause(
+    run: RunName,
+    flow: OneFlow = None,
+    store: OnlyStore = None,
+    port: Port = DEFAULT_PORT,
+    json: Json = False,
+) -> None:
     """Start no more flows of a run; one at work goes on to its end."""
-    _each(run, flow, port, "pause", "paused")
+    _each(run, flow, store, port, json, "pause", "paused")
 
 
 @app.command()
-def resume(run: RunName, flow: OneFlow = None, port: Port = DEFAULT_PORT) -> None:
+def resume(
+    run: RunName,
+    flow: OneFlow = None,
+    store: OnlyStore = None,
+    port: Port = DEFAULT_PORT,
+    json: Json = False,
+) -> None:
     """Go on with a paused schedule."""
-    _each(run, flow, port, "resume", "resumed")
+    _each(run, flow, store, port, json, "resume", "resumed")
 
 
 @app.command()
-def remove(run: RunName, flow: OneFlow = None, port: Port = DEFAULT_PORT) -> None:
+def remove(
+    run: RunName,
+    flow: OneFlow = None,
+    store: OnlyStore = None,
+    port: Port = DEFAULT_PORT,
+    json: Json = False,
+) -> None:
     """Forget a schedule; the run and its artifacts are not touched."""
-    _each(run, flow, port, "remove", "removed")
+    _each(run, flow, store, port, json, "remove", "removed")
 
 
 def parse_interval(text: str) -> timedelta:
@@ -214,19 +238,40 @@ def _deployments(port: int) -> Iterator[SyncPrefectClient]:
         yield client
 
 
-def _each(run: str, flow: FlowName | None, port: int, action: str, done: str) -> None:
-    """Do one thing to one flow of a run, or to all that are scheduled."""
+def _each(
+    run: str, flow: FlowName | None, store: str | None, port: int, json: bool, action: str, done: str
+) -> None:
+    """Do one thing to one flow of a run, or to all that are scheduled, and say so.
+
+    Raises InputError when nothing is scheduled, or it is for a run of another store than is asked for.
+    """
     from storage.errors import InputError
 
     with _deployments(port) as client:
         from flows import deployments
 
         chosen = deployments.of_run(client, run) if flow is None else [flow]
+        if store is not None:
+            for each in chosen:
+                deployments.require_store(client, each, run, _place(store))
         if not chosen:
             raise InputError(f"nothing is scheduled for run {run}; see: erl-pipeline schedule list")
         for each in chosen:
             getattr(deployments, action)(client, each, run)
-            print_line(f"Run {run}: flow {each} is {done}.")
+    if json:
+        print_json({"run": run, "flows": chosen, "done": done})
+        return
+    for each in chosen:
+        print_line(f"Run {run}: flow {each} is {done}.")
+
+
+def _place(store: str) -> str:
+    """A store as deployments name it."""
+    return store if "://" in store else str(Path(store).resolve())
+
+
+def _skip(row: ScheduledFlow) -> str:
+    return f"{_time(row.skipped)}, {row.why_skipped}" if row.skipped else ""
 
 
 def _find_or_begin(run: str, store: str, config: Path | None) -> None:

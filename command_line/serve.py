@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from command_line.output import counted
+
 if TYPE_CHECKING:
     from command_line.interruption import Stop
     from flows.worker_link import Message
@@ -28,8 +30,9 @@ Port = Annotated[
 Host = Annotated[
     str, typer.Option("--host", help="Address to listen on; whoever reaches it can start flows.")
 ]
-Name = Annotated[
-    str | None, typer.Option("--name", help="Of the worker, its own on each machine; default: the host's.")
+Worker = Annotated[
+    str | None,
+    typer.Option("--worker", metavar="NAME", help="Its name, another on each machine; default: the host's."),
 ]
 Limit = Annotated[
     int, typer.Option("--limit", min=1, metavar="N", help="Flow runs at once, waiting ones included.")
@@ -47,7 +50,7 @@ MetricsPort = Annotated[
 def serve(
     port: Port = DEFAULT_PORT,
     host: Host = "127.0.0.1",
-    name: Name = None,
+    worker: Worker = None,
     limit: Limit = 4,
     gpus: Gpus = None,
     metrics_port: MetricsPort = None,
@@ -66,8 +69,8 @@ def serve(
         print(line, file=console, flush=True)
 
     stop = Stop()
-    worker = name or socket.gethostname()
-    call_interruptibly(lambda: _serve(stop, port, host, worker, limit, gpus, metrics_port, tell), stop, tell)
+    name = worker or socket.gethostname()
+    call_interruptibly(lambda: _serve(stop, port, host, name, limit, gpus, metrics_port, tell), stop, tell)
     if stop.signal_number is not None:
         tell("Stopped; schedules are kept, and go on with the next `erl-pipeline serve`.")
         # All is closed. Taking down what Prefect made in the interpreter would take seconds more.
@@ -112,13 +115,16 @@ def _serve(
             slots = set_device_limit(client, DEVICE_LIMIT, gpus)
             restarted = restart_orphans(client, WORK_POOL, name)
         tell(f"Prefect page: {url.removesuffix('/api')}")
-        tell(f"Worker:       {limit} flow runs at once; {slots} can hold a slot of {DEVICE_LIMIT!r}")
+        tell(
+            f"Worker:       {counted(limit, 'flow run')} at once; {slots} can hold a slot of {DEVICE_LIMIT!r}"
+        )
         if metrics_port is not None:
             bound = stack.enter_context(serve_metrics(metrics.registry, host, metrics_port))
             tell(f"Metrics:      http://{host}:{bound}/metrics")
         tell(f"Log:          {log_file}")
         if restarted:
-            tell(f"Going on with {len(restarted)} flow runs whose worker was killed: {', '.join(restarted)}")
+            runs = counted(len(restarted), "flow run")
+            tell(f"Going on with {runs} whose worker was killed: {', '.join(restarted)}")
         work(url, name, limit, handle, stop.event, log_file)
 
 

@@ -38,7 +38,8 @@ from prefect.utilities.callables import parameter_schema
 
 from flows import scheduled
 from flows.local_server import OrchestratorError, answers
-from flows.scheduled_run import Overlap
+from flows.schedule_words import CANCELLED, in_words, is_skip
+from flows.scheduled_run import SKIPPED, Overlap
 from storage.errors import InputError
 
 FlowName = Literal["train", "iteration", "evaluate", "maintain"]
@@ -68,7 +69,8 @@ class ScheduledFlow:
 
     `schedule` in words, None where flow runs are made by hand alone. `next`, `last` and `succeeded` are
     times: when the next flow run is due, when the last one was, and when the last that did its work ended.
-    `state` and `message` are those of the flow run that was last due.
+    `state` and `message` are those of the flow run that was last due, `ended` the same in words. `skipped`
+    is when the last one was due that did nothing since another was at work, `why_skipped` says which.
     """
 
     run: str
@@ -81,7 +83,10 @@ class ScheduledFlow:
     last: datetime | None
     state: str | None
     message: str | None
+    ended: str
     succeeded: datetime | None
+    skipped: datetime | None
+    why_skipped: str
 
 
 @contextmanager
@@ -128,6 +133,8 @@ def deploy(
     overlap: Overlap,
     parameters: Mapping[str, Any],
     folder: Path,
+    *,
+    replace: bool = False,
 ) -> bool:
     """Make the deployment of a flow for a run, or replace its schedule and settings; True if it was there.
 
@@ -135,12 +142,19 @@ def deploy(
         schedule: when flow runs are due; None for none but those made by hand.
         parameters: arguments of the flow beside `run`, `store` and `overlap`.
         folder: where flow runs work, for relative paths in the run's configuration.
+        replace: whether a schedule that there is may be replaced by this one.
 
-    Raises InputError when the deployment is for a run of that name in another store.
+    Raises InputError when the deployment is for a run of that name in another store, or would replace a
+    schedule.
     """
     before = find(client, run, flow)
     if before is not None:
         _refuse_other_store(before, flow, store)
+        if before.schedules and not replace:
+            raise InputError(
+                f"flow {flow} of run {run} is scheduled already, {_in_words(before.schedules[0].schedule)}; "
+                "--replace puts the new schedule in its place"
+            )
     _make_work_pool(client)
     function = _FLOWS[flow]
     arguments = {"run": run, "store": store, **parameters}
@@ -222,6 +236,11 @@ def deployed(client: SyncPrefectClient) -> list[ScheduledFlow]:
     return sorted(rows, key=lambda row: (row.run, row.flow))
 
 
+def require_store(client: SyncPrefectClient, flow: FlowName, run: str, store: str) -> None:
+    """Raise InputError when a flow is deployed for a run of that name in another store."""
+    _refuse_other_store(_existing(client, run, flow), flow, store)
+
+
 def _refuse_other_store(deployment: DeploymentResponse, flow: FlowName, store: str) -> None:
     other = deployment.parameters["store"]
     if other != store:
@@ -264,10 +283,17 @@ def _row(client: SyncPrefectClient, deployment: DeploymentResponse, flow: FlowNa
     )
     succeeded = client.read_flow_runs(
         deployment_filter=of_deployment,
-        flow_run_filter=_in_states([StateType.COMPLETED], name="Completed"),
+        flow_run_filter=_in_states([StateType.COMPLETED], "Completed"),
         sort=FlowRunSort.END_TIME_DESC,
         limit=1,
     )
+    perhaps_skipped = client.read_flow_runs(
+        deployment_filter=of_deployment,
+        flow_run_filter=_in_states([StateType.COMPLETED, StateType.CANCELLED], SKIPPED, CANCELLED),
+        sort=FlowRunSort.EXPECTED_START_TIME_DESC,
+        limit=_PAGE,
+    )
+    skipped = [run for run in perhaps_skipped if run.state and is_skip(run.state.name, run.state.message)]
     state = begun[0].state if begun else None
     options = deployment.concurrency_options
     waits = options is not None and options.collision_strategy == ConcurrencyLimitStrategy.ENQUEUE
@@ -282,12 +308,17 @@ def _row(client: SyncPrefectClient, deployment: DeploymentResponse, flow: FlowNa
         last=begun[0].expected_start_time if begun else None,
         state=state.name if state else None,
         message=state.message if state else None,
+        ended=in_words(state.name, state.message) if state else "",
         succeeded=succeeded[0].end_time if succeeded else None,
+        skipped=skipped[0].expected_start_time if skipped else None,
+        why_skipped=in_words(skipped[0].state.name, skipped[0].state.message)
+        if skipped and skipped[0].state
+        else "",
     )
 
 
-def _in_states(states: list[StateType], name: str | None = None) -> FlowRunFilter:
-    named = None if name is None else FlowRunFilterStateName(any_=[name])
+def _in_states(states: list[StateType], *names: str) -> FlowRunFilter:
+    named = FlowRunFilterStateName(any_=list(names)) if names else None
     return FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=states), name=named))
 
 

@@ -15,6 +15,7 @@ from prefect.states import Completed, Failed
 
 from flows.scheduled_run import Overlap, ScheduledRun, conclude, work_on_run
 from storage.errors import InputError, RunBusy
+from storage.wording import counted
 
 if TYPE_CHECKING:
     from erl_pipeline.runs.driver import OpenRun
@@ -84,9 +85,11 @@ def evaluate(
 
 @flow(name="maintain", flow_run_name="{run}")
 def maintain(run: str, store: str, garbage_days: float | None = None) -> State[None]:
-    """Check a whole run: files against manifests, rows against rows, memory against artifacts.
+    """Check a whole run: files against manifests, rows against rows, memory against artifacts. When all is
+    whole, old files go by the rules of the run's `retention`.
 
-    The flow run fails, and names what is wrong, when something is. It needs no device and no lock.
+    The flow run fails, and names what is wrong, when something is. It needs no device. The check needs no
+    lock; while another process works on the run, that process applies the rules.
 
     Args:
         garbage_days: when all is whole, remove from the store what no run reaches and is older than so many
@@ -145,14 +148,34 @@ def _maintain(request: ScheduledRun, garbage_days: float | None, tell: Callable[
     report = verify_run(ArtifactStore(request.store), RunStore(request.store).open(request.run))
     for problem in report.problems:
         tell(problem)
-    checked = f"{report.artifacts} artifacts, {report.files} files, {report.bytes / 1e6:,.1f} MB"
+    checked = (
+        f"{counted(report.artifacts, 'artifact')}, {counted(report.files, 'file')}, "
+        f"{report.bytes / 1e6:,.1f} MB"
+    )
     if report.problems:
         return Failed(
-            message=f"{len(report.problems)} problems in {checked}, the first: {report.problems[0]}. Make "
-            "damaged artifacts again with: erl-pipeline train CONFIG --check"
+            message=f"{counted(len(report.problems), 'problem')} in {checked}, the first: "
+            f"{report.problems[0]}. Make damaged artifacts again with: erl-pipeline train CONFIG --check"
         )
+    retained = _retain(request.store, request.run)
     collected = "" if garbage_days is None else f". {_collect(request.store, garbage_days)}"
-    return Completed(message=f"All is whole: {checked}{collected}")
+    return Completed(message=f"All is whole: {checked}{retained}{collected}")
+
+
+def _retain(store: str, run: str) -> str:
+    """Apply the run's rules of retention; a sentence on what went, empty where nothing did."""
+    from erl_pipeline.runs.retention import retain_run
+    from storage.artifacts.store import ArtifactStore
+    from storage.runs.run import RunStore
+
+    try:
+        pruned = retain_run(ArtifactStore(store), RunStore(store).open(run))
+    except RunBusy as busy:
+        return f". No file was pruned: {busy}"
+    if not pruned:
+        return ""
+    size = sum(pruning.bytes for pruning in pruned)
+    return f". Pruned by retention: {sum(len(p.files) for p in pruned)} files, {size / 1e6:,.1f} MB"
 
 
 def _collect(store: str, days: float) -> str:
@@ -163,4 +186,4 @@ def _collect(store: str, days: float) -> str:
     except RunBusy as busy:
         return f"No garbage was removed: {busy}"
     count = len(removed.unreached) + len(removed.leftovers)
-    return f"Removed {count} things that no run reaches, {removed.bytes / 1e6:,.1f} MB"
+    return f"Removed what no run reaches: {counted(count, 'thing')}, {removed.bytes / 1e6:,.1f} MB"

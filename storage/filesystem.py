@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import secrets
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -79,6 +80,17 @@ def open_root(uri: str) -> StoreRoot:
             "(s3:// needs the extra `s3`)."
         ) from error
     return StoreRoot(uri, fs, path)
+
+
+def existing_folder(path: Path) -> Path:
+    """The folder itself, or the nearest one above it that exists."""
+    whole = path.absolute()
+    return next(folder for folder in (whole, *whole.parents) if folder.is_dir())
+
+
+def free_bytes(root: StoreRoot) -> int | None:
+    """Bytes that are free on the disk of a local store; None for an object store, which does not say."""
+    return shutil.disk_usage(existing_folder(Path(root.path))).free if root.local else None
 
 
 @contextmanager

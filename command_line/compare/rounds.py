@@ -18,6 +18,7 @@ from erl_pipeline.evaluation.history import CurvePoint
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.runs.run_plans import plan_run
 from storage.errors import InputError
+from storage.wording import counted
 
 Curves = dict[str, dict[int, list[CurvePoint]]]
 
@@ -88,12 +89,12 @@ class Rounds:
             run = end.task.run
             if end.failure:
                 self.failures[run.config.name] = Failure(run.config.name, run.arm, run.seed, end.failure)
-            what = f"{end.task.iterations} iterations" if end.task.iterations else "the start"
+            what = counted(end.task.iterations, "iteration") if end.task.iterations else "the start"
             how = "stopped" if end.failure is None else f"failed: {end.failure}" if end.failure else what
             self.tell(f"[{number} of {len(left)}] {run.config.name}: {how}")
 
         if len(left) < len(tasks) > 1:
-            self.tell(f"{len(tasks) - len(left)} of {len(tasks)} runs are finished already.")
+            self.tell(f"{len(tasks) - len(left)} of {counted(len(tasks), 'run')} finished already.")
         do_tasks(left, self.jobs, self.threads, self.stop, ended, self.tell)
         if self.stop.is_set():
             raise Interrupted

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from command_line.doctor.finding import Finding, gigabytes
 from storage.errors import StoreError
-from storage.filesystem import StoreRoot, open_root, read_bytes, store_errors, write_new
+from storage.filesystem import StoreRoot, existing_folder, open_root, read_bytes, store_errors, write_new
 from storage.runs.run import RunStore
+from storage.wording import counted
 
 DEFAULT_RUN_BYTES = 0.5e9
 """Disk that the default configuration fills, with some to spare."""
@@ -27,7 +28,7 @@ def check_store(uri: str) -> list[Finding]:
     """
     try:
         root = open_root(uri)
-        place = _existing(root.scratch)
+        place = existing_folder(root.scratch)
         return [_runs(uri), _writing(root, place), _locks(place), _disk(place)]
     except StoreError as error:
         return [Finding("store", "problem", f"{uri}: {error}", "choose another store with --store")]
@@ -38,7 +39,7 @@ def _runs(uri: str) -> Finding:
     if not names:
         return Finding("store", "ok", f"{uri}: no run yet")
     shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-    return Finding("store", "ok", f"{uri}: {'1 run' if len(names) == 1 else f'{len(names)} runs'}, {shown}")
+    return Finding("store", "ok", f"{uri}: {counted(len(names), 'run')}, {shown}")
 
 
 def _writing(root: StoreRoot, place: Path) -> Finding:
@@ -103,9 +104,3 @@ def _disk(place: Path) -> Finding:
         advice = "enough for the tiny policy; checkpoints of a language model keep up to 14 bytes a weight"
         return Finding("disk", "warning", found, advice)
     return Finding("disk", "ok", found)
-
-
-def _existing(path: Path) -> Path:
-    """The folder itself, or the nearest one above it that exists."""
-    whole = path.absolute()
-    return next(folder for folder in (whole, *whole.parents) if folder.is_dir())

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from command_line.output import print_line
+from command_line.options import Json
+from command_line.output import counted, print_json, print_line
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -38,14 +39,19 @@ def new(
         Path | None, typer.Option("--folder", metavar="FOLDER", help="Where to write it.  [default: NAME]")
     ] = None,
     model: Annotated[
-        str, typer.Option("--model", help="The pretrained policy that the configuration trains.")
+        str,
+        typer.Option("--model", metavar="FOLDER", help="The pretrained policy that it trains."),
     ] = "models/SmolLM2-135M-Instruct",
+    json: Json = False,
 ) -> None:
     """Write a package with an environment, its test and a configuration, which trains as it is."""
     _require_free(name)
     target = folder if folder is not None else Path(name)
     written = write_package(name, kind, target, model)
-    print_line(f"Wrote {len(written)} files to {target}. README.md there says which is for what.")
+    if json:
+        print_json({"name": name, "folder": str(target), "files": [str(path) for path in written]})
+        return
+    print_line(f"Wrote {counted(len(written), 'file')} to {target}. README.md there says which is for what.")
     print_line("Install it, run its test, train:")
     print_line(f"  pip install --no-deps --no-build-isolation --editable {_as_path(target)}")
     print_line(f"  python -m pytest {shlex.quote(str(target))}")

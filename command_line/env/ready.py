@@ -21,7 +21,7 @@ def ready_environment(config: RunConfig) -> Iterator[EnvironmentPlugin[Any]]:
     from erl_pipeline.config.installed import plugins
 
     plugin: EnvironmentPlugin[Any] = plugins("environments")[config.environment.type].value
-    if plugin.built_files is None:
+    if plugin.built_files_of(config.environment) is None:
         yield plugin
         return
     from erl_pipeline.plan.resources import Resources, WorkerSettings

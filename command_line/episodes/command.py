@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from command_line.options import DEFAULT_STORE, Json, RunName, Store, iteration_span
+from command_line.options import DEFAULT_STORE, Iterations, Json, OnlyRun, RunName, Store, iteration_span
 from command_line.output import counted, print_json, print_line, print_table
 
 app = typer.Typer(help="Read episodes: attempts, feedback, memory, reflections.", no_args_is_help=True)
@@ -20,9 +20,7 @@ Text = Annotated[
 @app.command("list")
 def list_episodes(
     run: RunName,
-    iteration: Annotated[
-        str | None, typer.Option("--iteration", metavar="A[..B]", help="Only episodes of these iterations.")
-    ] = None,
+    iteration: Iterations = None,
     task: Annotated[str | None, typer.Option("--task", help="Only episodes of this task.")] = None,
     task_type: Annotated[str | None, typer.Option("--task-type", help="Only this task type.")] = None,
     outcome: Annotated[
@@ -82,10 +80,7 @@ def list_episodes(
 @app.command()
 def show(
     episode: Annotated[str, typer.Argument(metavar="EPISODE", help="Id of an episode, or its beginning.")],
-    run: Annotated[
-        str | None,
-        typer.Option("--run", metavar="RUN", help="Look at this run only, not at the whole store."),
-    ] = None,
+    run: OnlyRun = None,
     prompts: Annotated[
         bool, typer.Option("--prompts", help="Also what the policy was told before it spoke.")
     ] = False,

@@ -9,24 +9,20 @@ import typer
 
 from command_line.options import DEFAULT_STORE, Json, RunName, Store
 from command_line.output import counted, print_json, print_line
+from command_line.selectors import SELECTOR, find_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from erl_pipeline.plan.job import StageOutcome
     from erl_pipeline.runs.driver import OpenRun
-    from storage.artifacts.store import ArtifactStore
-    from storage.runs.run import Run
-
 Tasks = Annotated[
     str | None,
     typer.Option("--tasks", metavar="FILE|generated", help="A task file, or generated held-out tasks."),
 ]
 Checkpoint = Annotated[
     str,
-    typer.Option(
-        "--checkpoint", metavar="ID|latest|iteration:N", help="An artifact id, the latest, or an iteration's."
-    ),
+    typer.Option("--checkpoint", metavar=SELECTOR, help="An artifact id, the latest, or an iteration's."),
 ]
 Count = Annotated[
     int | None, typer.Option("--count", min=1, help="Generated tasks; default: as many as in training.")
@@ -75,7 +71,8 @@ def evaluate(
         raise InputError("--count is for --tasks generated; a file has the tasks that it has")
     opened_run = RunStore(store).open(run)
     config = run_config(opened_run)
-    iteration, checkpoint_id = find_checkpoint(ArtifactStore(store), opened_run, checkpoint)
+    found = find_checkpoint(ArtifactStore(store), opened_run, checkpoint)
+    iteration, checkpoint_id = found.iteration or 0, found.artifact_id
     beginning = plan_as_made(store, opened_run, 0, sources=unread_sources(config)).states[0]
     if stream:
         evaluate_streams(opened_run, store, iteration, checkpoint_id, beginning.bases.get(POLICY), json)
@@ -109,27 +106,3 @@ def evaluate(
         if name in outcome.metrics:
             value, low, high = (outcome.metrics[f"{name}{end}"] for end in ("", "_low", "_high"))
             print_line(f"  {words + ':':<20}{value:.3f}  (95 % interval {low:.3f} to {high:.3f})")
-
-
-def find_checkpoint(store: ArtifactStore, run: Run, wanted: str) -> tuple[int, str]:
-    """The iteration and artifact id of a checkpoint of a run. Raises InputError when there is no such one."""
-    from erl_pipeline.runs.config import run_config
-    from erl_pipeline.runs.state import latest_checkpoint
-    from storage.errors import InputError
-
-    config, entries = run_config(run), run.stages()
-    name, colon, number = wanted.partition(":")
-    if wanted == "latest":
-        found = latest_checkpoint(config, entries)
-    elif name == "iteration" and colon and number.isdecimal():
-        found = latest_checkpoint(config, entries, int(number))
-    else:
-        artifact_id = store.resolve(wanted)
-        of_run = [entry for entry in entries if entry.kind == "checkpoint"]
-        found = next((entry for entry in of_run if entry.artifact_id == artifact_id), None)
-    if found is None:
-        raise InputError(
-            f"--checkpoint {wanted}: run {run.name} has no such checkpoint; allowed are latest, iteration:N "
-            "with an iteration that is done, and the id of a checkpoint of the run"
-        )
-    return found.iteration or 0, found.artifact_id

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from command_line.lineage import export, questions, reach, samples, trained_on
-from command_line.lineage.listing import Identifier
+from command_line.lineage import export, questions, reach, samples, showing, trained_on
 from command_line.options import DEFAULT_STORE, Json, RunName, Store
-from command_line.output import print_json, print_line
-
-if TYPE_CHECKING:
-    from rich.tree import Tree
-
-    from storage.lineage import LineageNode
+from command_line.output import counted, print_json, print_line
 
 app = typer.Typer(
     help="Follow artifacts and rows to what they came from and what they reached.", no_args_is_help=True
 )
+app.command("show")(showing.show)
 app.command("upstream")(reach.upstream)
 app.command("downstream")(reach.downstream)
 app.command("rows-using-memory")(questions.rows_using_memory)
@@ -29,26 +23,6 @@ app.command("samples")(samples.samples)
 app.command("made-by")(questions.made_by)
 app.command("export")(export.export)
 app.command("graph")(export.graph)
-
-Depth = Annotated[int, typer.Option("--depth", min=0, help="Steps from artifact to input to follow.")]
-
-
-@app.command()
-def show(
-    run: RunName, identifier: Identifier, depth: Depth = 2, store: Store = DEFAULT_STORE, json: Json = False
-) -> None:
-    """Show what an artifact or a row came from."""
-    from storage.artifacts.store import ArtifactStore
-    from storage.lineage import explain
-    from storage.runs.run import RunStore
-
-    node = explain(ArtifactStore(store), RunStore(store).open(run), identifier, depth)
-    if json:
-        print_json(asdict(node))
-        return
-    from rich.console import Console
-
-    Console(highlight=False, soft_wrap=True).print(_tree(node))
 
 
 @app.command()
@@ -64,43 +38,20 @@ def verify(run: RunName, store: Store = DEFAULT_STORE, json: Json = False) -> No
     else:
         for problem in found.problems:
             print_line(f"wrong: {problem}")
-        verdict = f"{len(found.problems)} problems" if found.problems else "all is whole"
+        verdict = counted(len(found.problems), "problem") if found.problems else "all is whole"
         print_line(
-            f"Run {run}: {verdict}. Checked {found.artifacts} artifacts, {found.files} files, "
-            f"{found.bytes / 1e6:,.1f} MB, {found.trajectories:,} trajectories, "
-            f"{found.memory_entries:,} memory entries, {found.sft_rows:,} SFT rows."
+            f"Run {run}: {verdict}. Checked {counted(found.artifacts, 'artifact')}, "
+            f"{counted(found.files, 'file')}, {found.bytes / 1e6:,.1f} MB, "
+            f"{counted(found.trajectories, 'trajectory', 'trajectories')}, "
+            f"{counted(found.memory_entries, 'memory entry', 'memory entries')}, "
+            f"{counted(found.sft_rows, 'SFT row')}."
         )
         if found.pruned_files:
             print_line(
-                f"Pruned by retention: {found.pruned_files} files, {found.pruned_bytes / 1e6:,.1f} MB."
+                f"Pruned by retention: {counted(found.pruned_files, 'file')}, "
+                f"{found.pruned_bytes / 1e6:,.1f} MB."
             )
         if found.problems:
             print_line("Damaged or missing artifacts are made again by: erl-pipeline train CONFIG --check")
     if found.problems:
         raise typer.Exit(1)
-
-
-def _tree(node: LineageNode) -> Tree:
-    from rich.text import Text
-    from rich.tree import Tree
-
-    label = Text()
-    if node.relation:
-        label.append(f"{node.relation}: ", style="dim")
-    label.append(node.kind.replace("_", " ") + " ", style="bold")
-    label.append(node.id)
-    if node.more:
-        label.append(f"  ({node.more})", style="dim")
-    for name, value in node.facts.items():
-        label.append(f"\n{name}: ", style="dim")
-        label.append(_shown(value))
-    tree = Tree(label)
-    for origin in node.origins:
-        tree.children.append(_tree(origin))
-    return tree
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {_shown(number)}" for name, number in value.items())
-    return f"{value:.6g}" if isinstance(value, float) else str(value)

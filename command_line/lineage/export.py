@@ -47,7 +47,7 @@ def graph(
     ],
     iteration: Annotated[
         str | None,
-        typer.Option("--iteration", metavar="A[..B]", help="Iterations to draw; the last 6 when left out."),
+        typer.Option("--iteration", metavar="N|A..B", help="Iterations to draw; default: the last 6."),
     ] = None,
     of: Annotated[
         str | None,

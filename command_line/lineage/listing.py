@@ -8,12 +8,15 @@ from typing import Annotated
 import typer
 
 from command_line.output import print_line, print_table
+from command_line.selectors import SELECTOR
 
 Identifier = Annotated[
-    str, typer.Argument(metavar="ID", help="Artifact, trajectory, SFT row or memory entry, or its beginning.")
-]
-OneRun = Annotated[
-    str | None, typer.Option("--run", metavar="RUN", help="Look at this run only, not at the whole store.")
+    str,
+    typer.Argument(
+        metavar=SELECTOR,
+        help="Id of an artifact, trajectory, SFT row or memory entry, or its beginning; or the latest "
+        "checkpoint, or an iteration's.",
+    ),
 ]
 Limit = Annotated[int, typer.Option("--limit", min=1, help="Lines to print; --json has all.")]
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from command_line.lineage.listing import DEFAULT_LIMIT, SHORT, Limit, OneRun, print_first
-from command_line.options import DEFAULT_STORE, Json, Store
+from command_line.lineage.listing import DEFAULT_LIMIT, SHORT, Limit, print_first
+from command_line.options import DEFAULT_STORE, Json, OnlyRun, Store
 from command_line.output import counted, print_json, print_line
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def rows_using_memory(
     entry: Annotated[str, typer.Argument(metavar="ENTRY", help="A memory entry's id, or its beginning.")],
-    run: OneRun = None,
+    run: OnlyRun = None,
     limit: Limit = DEFAULT_LIMIT,
     store: Store = DEFAULT_STORE,
     json: Json = False,
@@ -39,7 +39,7 @@ def rows_using_memory(
 
 def policies_trained_on(
     task: Annotated[str, typer.Argument(metavar="TASK", help="A task's id.")],
-    run: OneRun = None,
+    run: OnlyRun = None,
     limit: Limit = DEFAULT_LIMIT,
     store: Store = DEFAULT_STORE,
     json: Json = False,
@@ -64,7 +64,7 @@ def made_by(
     code_version: Annotated[
         str, typer.Argument(metavar="VERSION", help="A commit or version of the code, or its beginning.")
     ],
-    run: OneRun = None,
+    run: OnlyRun = None,
     limit: Limit = DEFAULT_LIMIT,
     store: Store = DEFAULT_STORE,
     json: Json = False,

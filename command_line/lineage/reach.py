@@ -12,6 +12,7 @@ import typer
 from command_line.lineage.listing import DEFAULT_LIMIT, SHORT, Identifier, Limit, print_first
 from command_line.options import DEFAULT_STORE, Json, RunName, Store
 from command_line.output import counted, print_json, print_line, print_table
+from command_line.selectors import artifact_or_row
 
 if TYPE_CHECKING:
     from storage.artifacts.store import ArtifactStore
@@ -111,7 +112,9 @@ def _walk(
     from storage.runs.run import RunStore
 
     runs = RunStore(store_uri)
-    return walk(ArtifactStore(store_uri), runs.open(run), identifier, depth), runs_by_artifact(runs)
+    opened = runs.open(run)
+    found = walk(ArtifactStore(store_uri), opened, artifact_or_row(opened, identifier), depth)
+    return found, runs_by_artifact(runs)
 
 
 def _title(reach: Reach) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from command_line.lineage.listing import DEFAULT_LIMIT, Limit, print_first
-from command_line.options import DEFAULT_STORE, Json, RunName, Store
-from command_line.output import print_json, print_line
+from command_line.options import DEFAULT_STORE, Iterations, Json, RunName, Store, iteration_span
+from command_line.output import counted, print_json, print_line
 
 if TYPE_CHECKING:
     from erl_pipeline.evaluation.samples import SampleCount
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 def samples(
     run: RunName,
-    iteration: Annotated[
-        int | None, typer.Option("--iteration", min=1, help="Only the samples of this iteration.")
-    ] = None,
+    iteration: Iterations = None,
     limit: Limit = DEFAULT_LIMIT,
     store: Store = DEFAULT_STORE,
     json: Json = False,
@@ -33,7 +31,8 @@ def samples(
     from storage.errors import InputError
     from storage.runs.run import RunStore
 
-    report = count_samples(ArtifactStore(store), RunStore(store).open(run), iteration)
+    span = iteration_span(iteration)
+    report = count_samples(ArtifactStore(store), RunStore(store).open(run), span)
     if iteration is not None and not report.counts:
         raise InputError(f"run {run} has no samples of iteration {iteration}.")
     totals = _totals(report.counts)
@@ -52,8 +51,10 @@ def samples(
             print_line(f"wrong: {problem}")
         issued = sum(each.issued for each in totals)
         trained = sum(each.trained for each in totals)
-        verdict = f"{len(report.problems)} counts do not add up" if report.problems else "all counts add up"
-        print_line(f"Run {run}: {issued:,} samples issued, {trained:,} trained; {verdict}.")
+        verdict = "all counts add up"
+        if report.problems:
+            verdict = counted(len(report.problems), "count does not add up", "counts do not add up")
+        print_line(f"Run {run}: {counted(issued, 'sample')} issued, {trained:,} trained; {verdict}.")
         cells = _cells([*totals, *report.counts], len(totals))
         print_first(cells[: len(totals) + limit], len(cells), left=("iteration", "role"))
     if report.problems:

@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from command_line.lineage.listing import SHORT
-from command_line.options import DEFAULT_STORE, Json, Store
+from command_line.options import DEFAULT_STORE, Json, OnlyRun, Store, iteration_span
 from command_line.output import counted, print_json, print_line, print_table
+from command_line.selectors import SELECTOR, find_checkpoint, is_place
 
 if TYPE_CHECKING:
     import polars as pl
 
+    from storage.artifacts.store import ArtifactStore
     from storage.lineage.trained_on import TrainedOn
 
 Checkpoint = Annotated[
-    str, typer.Argument(metavar="CHECKPOINT", help="Id of a checkpoint's artifact, or its beginning.")
+    str, typer.Argument(metavar=SELECTOR, help="A checkpoint's id, or the latest or an iteration's of --run.")
 ]
 Success = Annotated[
     bool | None, typer.Option("--success/--failure", help="Only rows that succeeded, or that did not.")
@@ -45,6 +47,7 @@ _SHOWN = (
 
 def trained_on(
     checkpoint: Checkpoint,
+    run: OnlyRun = None,
     role: Annotated[str | None, typer.Option("--role", help="Only rows of this role.")] = None,
     task_type: Annotated[str | None, typer.Option("--task-type", help="Only rows of this task type.")] = None,
     success: Success = None,
@@ -52,7 +55,8 @@ def trained_on(
         float | None, typer.Option("--min-reward", help="Only rows with at least this reward.")
     ] = None,
     iteration: Annotated[
-        int | None, typer.Option("--iteration", min=1, help="Only rows that this iteration sampled.")
+        str | None,
+        typer.Option("--iteration", metavar="N|A..B", help="Only rows that these iterations sampled."),
     ] = None,
     text: Annotated[
         str | None,
@@ -71,8 +75,8 @@ def trained_on(
     from storage.lineage.trained_on import RowFilter, TrainedOn
 
     artifacts = ArtifactStore(store)
-    found = TrainedOn(artifacts, artifacts.resolve(checkpoint))
-    wanted = RowFilter(role, task_type, success, min_reward, iteration, text)
+    found = TrainedOn(artifacts, _resolve(artifacts, checkpoint, run))
+    wanted = RowFilter(role, task_type, success, min_reward, iteration_span(iteration), text)
     rows = found.rows(wanted)
     counts, tasks, first = pl.collect_all(
         [_summary(rows), rows.select(pl.col("task_id").n_unique()), rows.select(_SHOWN).head(limit)]
@@ -105,6 +109,17 @@ def trained_on(
     print_table([_cells(row) for row in shown.to_dicts()], left=("how", "policy", "role", "task", "text"))
     if total > shown.height:
         print_line(f"{total - shown.height:,} more: --limit {total}")
+
+
+def _resolve(store: ArtifactStore, checkpoint: str, run: str | None) -> str:
+    from storage.errors import InputError
+    from storage.runs.run import RunStore
+
+    if run is not None:
+        return find_checkpoint(store, RunStore(store.uri).open(run), checkpoint).artifact_id
+    if is_place(checkpoint):
+        raise InputError(f"{checkpoint}: of which run? Name it with --run RUN.")
+    return store.resolve(checkpoint)
 
 
 def _summary(rows: pl.LazyFrame) -> pl.LazyFrame:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -15,78 +14,21 @@ from command_line.memory.options import (
     MinimumCredit,
     Since,
     TaskType,
-    TopK,
 )
+from command_line.memory.search import search
 from command_line.memory.stats import stats
-from command_line.memory.texts import headline, print_texts
 from command_line.options import DEFAULT_STORE, Json, RunName, Store
-from command_line.output import print_json, print_line, print_table
+from command_line.output import counted, print_json, print_line, print_table
 
 if TYPE_CHECKING:
     import polars as pl
 
 
 app = typer.Typer(help="Ask the reflection memory, or make it forget.", no_args_is_help=True)
+app.command()(search)
 app.command()(stats)
 app.command()(show)
 app.command("forget")(forget_entry)
-
-
-@app.command()
-def search(
-    run: RunName,
-    text: Annotated[str, typer.Argument(help="What to look for.")],
-    mode: Annotated[
-        Literal["vector", "text", "hybrid"],
-        typer.Option("--mode", help="By similarity of meaning, by words (BM25), or both, fused by rank."),
-    ] = "vector",
-    top_k: TopK = 5,
-    task_type: TaskType = None,
-    environment: Environment = None,
-    min_credit: MinimumCredit = None,
-    since: Since = None,
-    iteration: Iteration = None,
-    exact: Annotated[
-        bool, typer.Option("--exact", help="Compare every vector, also where a large memory has an index.")
-    ] = False,
-    store: Store = DEFAULT_STORE,
-    json: Json = False,
-) -> None:
-    """Find reflections: those whose situation is most like TEXT, or that have most of its words."""
-    from command_line.memory.run import open_memory
-
-    memory = open_memory(store, run, iteration)
-    view = memory.table()
-    hits = view.search(
-        [text],
-        top_k,
-        task_type=task_type,
-        minimum_credit=min_credit,
-        environment=environment,
-        first_iteration=since,
-        mode=mode,
-        exact=exact,
-    )[0]
-    index = None if exact or mode == "text" else view.vector_index
-    if json:
-        found = [{"score": hit.score, **asdict(hit.entry)} for hit in hits]
-        print_json(
-            {
-                "run": run,
-                "memory_version": memory.version,
-                "entries": view.count(),
-                "mode": mode,
-                "vector_search": index or "exact",
-                "found": found,
-            }
-        )
-        return
-    how = f" (by the index {index}, which may miss some; --exact does not)" if index else ""
-    print_line(f"{view.count():,} entries after iteration {memory.iteration}; the best {len(hits)}{how}:")
-    for hit in hits:
-        print_line()
-        print_line(f"{hit.score:.3f}  {headline(hit.entry)}")
-        print_texts(hit.entry)
 
 
 @app.command("list")
@@ -122,7 +64,8 @@ def list_entries(
     if json:
         print_json({"run": run, "memory_version": memory.version, "entries": count, "shown": shown})
         return
-    print_line(f"{count:,} entries after iteration {memory.iteration}; {len(shown)} shown, {sort} first")
+    held = counted(count, "entry", "entries")
+    print_line(f"{held} after iteration {memory.iteration}; {len(shown)} shown, {sort} first")
     print_table(
         [
             {
@@ -145,13 +88,15 @@ def list_entries(
 def export(
     run: RunName,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="File to write: .parquet, or .jsonl without vectors.")
+        Path,
+        typer.Option("--output", metavar="FILE", help="A .parquet file, or .jsonl without vectors."),
     ],
     task_type: TaskType = None,
     environment: Environment = None,
     min_credit: MinimumCredit = None,
     since: Since = None,
     iteration: Iteration = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Write over a file that there is.")] = False,
     store: Store = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
@@ -164,6 +109,8 @@ def export(
 
     if output.suffix not in (".parquet", ".jsonl"):
         raise InputError(f"{output} ends in neither .parquet nor .jsonl, which says what to write.")
+    if output.exists() and not replace:
+        raise InputError(f"--output {output} is there already; --replace writes over it.")
     memory = open_memory(store, run, iteration)
     entries = _narrowed(memory.held(), task_type, environment, min_credit, since)
     count = entries.select(pl.len()).collect().item()
@@ -175,7 +122,8 @@ def export(
     if json:
         print_json({"run": run, "memory_version": memory.version, "entries": count, "output": str(output)})
     else:
-        print_line(f"Wrote {count:,} entries, as they were after iteration {memory.iteration}, to {output}")
+        held = f"{counted(count, 'entry', 'entries')}, as the memory was after iteration {memory.iteration},"
+        print_line(f"Wrote {held} to {output}")
 
 
 _LISTED = [

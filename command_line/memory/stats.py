@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from command_line.memory.options import Iteration
 from command_line.options import DEFAULT_STORE, Json, RunName, Store
-from command_line.output import print_json, print_line, print_table
+from command_line.output import counted, print_json, print_line, print_table
 
 if TYPE_CHECKING:
     import polars as pl
@@ -63,7 +63,8 @@ def stats(
         )
         return
     changes = ", ".join(f"{numbers[name]:,} {name}" for name in _CHANGES if numbers[name])
-    print_line(f"{numbers['entries']:,} entries after iteration {memory.iteration}: {changes or 'no change'}")
+    entries = counted(numbers["entries"], "entry", "entries")
+    print_line(f"{entries} after iteration {memory.iteration}: {changes or 'no change'}")
     if types:
         print_line("by task type: " + ", ".join(f"{name} {count:,}" for name, count in types.items()))
     columns = ["iteration", *(name for name in _CHANGES if numbers[name]), "entries", "retrieved"]
@@ -74,7 +75,8 @@ def stats(
         "word for word"
     )
     print_line(
-        f"{numbers['entries_retrieved']:,} entries were retrieved, {numbers['retrievals']:,} times; "
+        f"entries retrieved: {numbers['entries_retrieved']:,}, "
+        f"{counted(numbers['retrievals'], 'time')} in all; "
         f"{numbers['held_and_never_retrieved']:,} of those held never were"
     )
     print_table(

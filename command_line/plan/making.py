@@ -10,14 +10,17 @@ from command_line.replay.planned_branch import planned_branch
 from command_line.replay.stored import StoredRun
 from erl_pipeline.config.load import change_config, load_config
 from erl_pipeline.config.run import RunConfig
+from erl_pipeline.plan.disk import DiskForecast, forecast_disk
 from erl_pipeline.plan.forecast import Forecast, forecast
 from erl_pipeline.plan.plan import Place, Plan
 from erl_pipeline.plan.sources import read_sources
 from erl_pipeline.runs.config import refuse_other_settings, run_config
+from erl_pipeline.runs.disk import expected_sizes
 from erl_pipeline.runs.lookups import StoreLookups
 from erl_pipeline.runs.planning import plan_as_made, plan_for
 from erl_pipeline.runs.run_plans import plan_run, shared_stages
 from storage.errors import ConfigError, InputError
+from storage.filesystem import free_bytes, open_root
 from storage.runs.run import Run, RunStore
 
 
@@ -30,6 +33,9 @@ class ShownPlan:
     iterations: int
     what: str
     forecast: Forecast
+    disk: DiskForecast
+    free: int | None
+    """Bytes that are free for the store; None where it does not say."""
     notes: tuple[str, ...] = ()
 
 
@@ -98,7 +104,12 @@ def _shown(
     again: frozenset[Place] = frozenset(),
 ) -> ShownPlan:
     lookups = StoreLookups(store, config.model_dump(mode="json"))
-    return ShownPlan(config.name, store, plan.iterations, what, forecast(plan, lookups, again), notes)
+    found = forecast(plan, lookups, again)
+    computed = [stage.node for stage in found.computed]
+    sizes = expected_sizes(config, computed, lookups)
+    disk = forecast_disk(computed, sizes, config.retention.rules(), config.pipeline.lag)
+    free = free_bytes(open_root(store))
+    return ShownPlan(config.name, store, plan.iterations, what, found, disk, free, notes)
 
 
 def _refusal(run: Run, config: RunConfig) -> tuple[str, ...]:

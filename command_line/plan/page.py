@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from command_line.output import bytes_text, counted
 from command_line.plan.making import ShownPlan
-from command_line.plan.printing import bytes_text, plan_cells, seconds_text, summary
+from command_line.plan.printing import disk_lines, plan_cells, seconds_text, summary
 
 
 def plan_page(shown: ShownPlan) -> str:
@@ -19,8 +20,8 @@ def plan_page(shown: ShownPlan) -> str:
     )
     forecast = shown.forecast
     tiles = [
-        ("reused", f"{len(forecast.reused):,} artifacts"),
-        ("computed", f"{len(forecast.computed):,} artifacts"),
+        ("reused", counted(len(forecast.reused), "artifact")),
+        ("computed", counted(len(forecast.computed), "artifact")),
         ("expected time", seconds_text(forecast.total.seconds) or "unknown"),
         ("expected size", bytes_text(forecast.total.bytes) or "unknown"),
     ]
@@ -28,5 +29,5 @@ def plan_page(shown: ShownPlan) -> str:
         shown=shown,
         tiles=tiles if forecast.computed else tiles[:2],
         rows=plan_cells(forecast),
-        lines=[*summary(forecast), *shown.notes],
+        lines=[*summary(forecast), *disk_lines(shown), *shown.notes],
     )

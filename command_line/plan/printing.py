@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from command_line.output import counted, print_line, print_table
+from command_line.output import bytes_text, counted, print_line, print_table
 from command_line.plan.making import ShownPlan
 from erl_pipeline.plan.forecast import Cost, Forecast, iterations_text
 from erl_pipeline.runs.lookups import MEASURED
@@ -19,7 +19,7 @@ def print_plan(shown: ShownPlan) -> None:
     """The plan as a table, and what it adds up to."""
     print_line(f"{shown.what}; {counted(shown.iterations, 'iteration')}")
     print_table(plan_cells(shown.forecast), left=("iterations", "stage", "what", "why"))
-    for line in [*summary(shown.forecast), *shown.notes]:
+    for line in [*summary(shown.forecast), *disk_lines(shown), *shown.notes]:
         print_line(line)
 
 
@@ -69,6 +69,26 @@ def summary(forecast: Forecast) -> list[str]:
     return lines
 
 
+def disk_lines(shown: ShownPlan) -> list[str]:
+    """What the plan takes on disk, and whether that fits."""
+    disk, free = shown.disk, shown.free
+    if not shown.forecast.computed:
+        return []
+    if not disk.peak:
+        return ["Disk: unknown, since the store has no artifact to go by."]
+    need = f"Disk: about {bytes_text(disk.end)} at the end"
+    if disk.removed:
+        need += f", at most {bytes_text(disk.peak)} on the way; retention removes {bytes_text(disk.removed)}"
+    if free is not None:
+        need += f"; {bytes_text(free)} are free, so it {'fits' if disk.peak <= free else 'does not fit'}"
+    lines = [f"{need}."]
+    if disk.estimated:
+        lines.append(f"By the size of the model alone: {', '.join(disk.estimated)}.")
+    if free is not None and disk.peak > free:
+        lines.append("Free some space, or set retention.checkpoints and retention.optimizer, such as 2.")
+    return lines
+
+
 def plan_json(shown: ShownPlan) -> dict[str, Any]:
     """The plan for programs: rows as in the table, and every artifact."""
     forecast = shown.forecast
@@ -82,6 +102,7 @@ def plan_json(shown: ShownPlan) -> dict[str, Any]:
         "computed": len(forecast.computed),
         "expected": asdict(forecast.total),
         "unknown": forecast.unknown,
+        "disk": {**asdict(shown.disk), "free": shown.free},
         "rows": [asdict(row) for row in forecast.rows()],
         "artifacts": [
             {
@@ -106,16 +127,6 @@ def seconds_text(seconds: float | None) -> str:
     if seconds < 120:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
-
-
-def bytes_text(size: float | None) -> str:
-    """A size such as `4.2 MB`; empty where it is not known."""
-    if size is None:
-        return ""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6)):
-        if size >= factor / 2:
-            return f"{size / factor:,.1f} {unit}"
-    return f"{size / 1e3:,.1f} kB"
 
 
 def _cost_cells(cost: Cost | None) -> dict[str, str]:

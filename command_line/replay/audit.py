@@ -58,11 +58,17 @@ def replay_audit(
             for line in result.differences:
                 print_line(f"iteration {result.iteration}, {result.stage} {result.key}: {line}")
         files = sum(result.files for result in results if result.verdict == "equal")
+        not_computed = verdicts.pop("input pruned", 0)
         summary = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
         print_line(
-            f"{counted(len(results), 'artifact')} computed again: {summary}; {counted(files, 'file')} "
-            f"{'has' if files == 1 else 'have'} the stored bytes."
+            f"{counted(len(results) - not_computed, 'artifact')} computed again: {summary or 'none'}; "
+            f"{counted(files, 'file')} {'has' if files == 1 else 'have'} the stored bytes."
         )
+        if not_computed:
+            print_line(
+                f"{counted(not_computed, 'artifact')} not computed: retention has removed what they are made "
+                "from. `train` in another store makes all of it again."
+            )
     if any(result.verdict in REFUTED for result in results):
         raise typer.Exit(1)
 

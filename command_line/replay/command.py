@@ -8,30 +8,32 @@ from typing import Annotated
 
 import typer
 
-from command_line.options import DEFAULT_STORE, Json, RunName, Settings, Store
+from command_line.options import DEFAULT_STORE, Json, RunName, Settings, Store, iteration_span
+from command_line.selectors import SELECTOR
 from storage.errors import InputError
 
 Iteration = Annotated[
-    int | None, typer.Option("--iteration", min=0, metavar="N", help="The iteration to begin in.")
+    str | None,
+    typer.Option(
+        "--iteration",
+        metavar="N|A..B",
+        help="The iteration to begin in. Offline: the stored iterations to train on.",
+    ),
 ]
 FromStage = Annotated[
     str | None, typer.Option("--from", metavar="STAGE", help="The first stage that is computed again.")
 ]
-NewName = Annotated[str | None, typer.Option("--as", metavar="NAME", help="Name of the new run.")]
+NewName = Annotated[str | None, typer.Option("--name", metavar="NAME", help="Name of the new run.")]
 Iterations = Annotated[
-    str | None,
-    typer.Option(
-        "--iterations",
-        metavar="M|A..B",
-        help="Where to end; default: where the run ended. Offline: the stored iterations to train on.",
-    ),
+    int | None,
+    typer.Option("--iterations", min=1, metavar="N", help="Where to end, instead of where the run ended."),
 ]
 Offline = Annotated[bool, typer.Option("--offline", help="Train on stored rollouts, without generation.")]
 Checkpoint = Annotated[
     str | None,
     typer.Option(
         "--checkpoint",
-        metavar="ID|latest|iteration:N",
+        metavar=SELECTOR,
         help="Where offline training begins; default: the run's first checkpoint.",
     ),
 ]
@@ -70,50 +72,40 @@ def replay(
     stored rollouts alone.
     """
     if offline:
-        if iteration is not None or stage is not None or scratch is not None:
-            raise InputError("--iteration, --from and --scratch have no meaning with --offline")
-        if name is None or iterations is None:
-            raise InputError("--offline needs --iterations A..B and a name for the new run, --as NAME")
+        if iterations is not None or stage is not None or scratch is not None:
+            raise InputError("--iterations, --from and --scratch have no meaning with --offline")
+        span = iteration_span(iteration)
+        if name is None or span is None:
+            raise InputError("--offline needs --iteration A..B and a name for the new run, --name NAME")
         from command_line.replay.offline import replay_offline
 
-        span = _span(iterations)
         replay_offline(run, span, name, settings or [], checkpoint, not no_evaluation, config, store, json)
         return
     if checkpoint is not None or no_evaluation or config is not None:
         raise InputError("--checkpoint, --no-evaluation and --config have a meaning only with --offline")
     if iteration is None or stage is None:
         raise InputError("say where to begin, with --iteration N and --from STAGE, or use --offline")
-    last = None if iterations is None else _whole(iterations)
+    first = _whole(iteration)
     if not settings:
         if name is not None:
             raise InputError(
-                f"--as {name}: without --set nothing changes, so this is an audit and makes no run; leave "
-                "out --as, or say with --set what the new run does otherwise"
+                f"--name {name}: without --set nothing changes, so this is an audit and makes no run; leave "
+                "out --name, or say with --set what the new run does otherwise"
             )
         from command_line.replay.audit import replay_audit
 
-        replay_audit(run, iteration, stage, last, scratch, store, json)
+        replay_audit(run, first, stage, iterations, scratch, store, json)
         return
     if name is None:
-        raise InputError("changed settings make a new run: name it with --as NAME")
+        raise InputError("changed settings make a new run: name it with --name NAME")
     if scratch is not None:
         raise InputError("--scratch has a meaning only without --set")
     from command_line.replay.branch import replay_branch
 
-    replay_branch(run, iteration, stage, last, settings, name, store, json)
+    replay_branch(run, first, stage, iterations, settings, name, store, json)
 
 
 def _whole(text: str) -> int:
     if not (text.isascii() and text.isdecimal()):
-        raise InputError(f"--iterations {text}: allowed is a whole number; A..B only with --offline")
+        raise InputError(f"--iteration {text}: allowed is one iteration; A..B only with --offline")
     return int(text)
-
-
-def _span(text: str) -> tuple[int, int]:
-    first, dots, last = text.partition("..")
-    if not dots:
-        last = first
-    whole = all(part.isascii() and part.isdecimal() for part in (first, last))
-    if not whole or not 1 <= int(first) <= int(last):
-        raise InputError(f"--iterations {text}: allowed is A..B with 1 <= A <= B, such as 3..7")
-    return int(first), int(last)

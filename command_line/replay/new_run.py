@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from command_line.foreground import work_on_run
 from command_line.options import DEFAULT_STORE
-from command_line.output import print_json, print_line, print_table
+from command_line.output import counted, print_json, print_line, print_table
 from command_line.program import command
 from command_line.run_state import run_folder
 from erl_pipeline.config.run import RunConfig
@@ -26,7 +25,6 @@ from erl_pipeline.runs.train import train
 from erl_pipeline.stages.training.measure_staleness import MEASURE_STALENESS
 from erl_pipeline.views.iteration_table import legend, row_cells, shown_columns
 from storage.artifacts.store import ArtifactStore
-from storage.errors import ConfigError
 from storage.runs.origin import OfflineOrigin, read_origin
 from storage.runs.run import RunStore
 
@@ -49,17 +47,7 @@ def work_on_new_run(
         train(opened, config.iterations)
 
     kept = f"Stopped. What was committed is kept; continue with: {command(sys.argv[1:])}"
-    with naming_option("--as"):
-        work_on_run(config, store, config.iterations, work, lambda: kept)
-
-
-@contextmanager
-def naming_option(option: str) -> Iterator[None]:
-    """Messages about a name that is taken say which option of this command names a run."""
-    try:
-        yield
-    except ConfigError as error:
-        raise ConfigError(str(error).replace("another --name", f"another name with {option}")) from error
+    work_on_run(config, store, config.iterations, work, lambda: kept)
 
 
 def conclude(name: str, source: str, store: str, last: int, json: bool) -> None:
@@ -106,7 +94,7 @@ def conclude(name: str, source: str, store: str, last: int, json: bool) -> None:
         print_line(_STALENESS_LEGEND)
     print_line()
     print_line(
-        f"Run {name}, begun {origin.describe()}: {reused['shared']} artifacts shared, "
+        f"Run {name}, begun {origin.describe()}: {counted(reused['shared'], 'artifact')} shared, "
         f"{reused['computed']} computed"
     )
     place = [] if store == DEFAULT_STORE else ["--store", store]

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from command_line.evaluate.command import find_checkpoint
 from command_line.replay.new_run import conclude, work_on_new_run
 from command_line.replay.stored import own_settings, require_other_name
+from command_line.selectors import find_checkpoint
 from erl_pipeline.config.differences import changed_settings
 from erl_pipeline.config.load import change_config, load_config
 from erl_pipeline.config.run import RunConfig
@@ -46,7 +46,7 @@ def replay_offline(
     require_other_name(run, name)
     checkpoint_id = None
     if checkpoint is not None:
-        checkpoint_id = find_checkpoint(ArtifactStore(store), stored, checkpoint)[1]
+        checkpoint_id = find_checkpoint(ArtifactStore(store), stored, checkpoint).artifact_id
     origin = OfflineOrigin(
         run=run,
         first_iteration=span[0],
@@ -86,7 +86,7 @@ def _offline_config(
     chosen = any(key.startswith(("objective.correction", "objective=")) for key in own)
     if base.objective.correction.type == "bypass" and not chosen:
         needed.append("objective.correction={type: decoupled}")
-    options = {"--as": ("name", name), "--iterations": ("iterations", iterations)}
+    options = {"--name": ("name", name), "--iterations": ("iterations", iterations)}
     adapted = change_config(base, needed, options)
     new = change_config(adapted, own, options)
     if not imported:

@@ -45,11 +45,11 @@ def planned_branch(
     last = last or max(stored.done, iteration)
     if last < iteration:
         raise InputError(f"--iterations {last}: the branch begins in iteration {iteration}")
-    options = {"--as": ("name", name), "--iterations": ("iterations", last)}
+    options = {"--name": ("name", name), "--iterations": ("iterations", last)}
     config = change_config(stored.config, own_settings(settings), options)
     changed = changed_settings(stored.config, config)
     if not changed:
-        raise InputError(f"run {run} has these settings already; leave out --set and --as to audit it")
+        raise InputError(f"run {run} has these settings already; leave out --set and --name to audit it")
     origin = BranchOrigin(run=run, iteration=iteration, stage=stage)
     source = plan_before_branch(store, stored.run, origin)
     shared = shared_stages(source, iteration, stage)

@@ -31,12 +31,12 @@ class StoredRun:
 def require_other_name(run: str, name: str) -> None:
     """Raise InputError when a new run would have the name of the one it starts from."""
     if run == name:
-        raise InputError(f"--as {name}: stored artifacts are never replaced; give the new run another name")
+        raise InputError(f"--name {name}: stored artifacts are never replaced; give the new run another name")
 
 
 def own_settings(settings: Sequence[str]) -> list[str]:
     """The user's overrides. Raises InputError for those that are options of this command."""
-    options = {"name": "--as", "iterations": "--iterations"}
+    options = {"name": "--name", "iterations": "--iterations"}
     for setting in settings:
         option = options.get(setting.partition("=")[0].strip())
         if option:

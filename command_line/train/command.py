@@ -27,7 +27,10 @@ Iterations = Annotated[
     int | None,
     typer.Option("--iterations", min=1, metavar="N", help="Where to end, instead of the configuration's."),
 ]
-Name = Annotated[str | None, typer.Option("--name", help="Name of the run, instead of the configuration's.")]
+Name = Annotated[
+    str | None,
+    typer.Option("--name", metavar="NAME", help="Name of the run, instead of the configuration's."),
+]
 Check = Annotated[
     bool,
     typer.Option(
@@ -116,7 +119,7 @@ def _kept(config: RunConfig, store: str) -> str:
     entries = RunStore(store).open(config.name).stages()
     return (
         f"Stopped. Run {config.name} is kept through iteration {completed_iterations(config, entries)}, "
-        f"{len(entries)} artifacts in all; continue with: {command(sys.argv[1:])}"
+        f"{counted(len(entries), 'artifact')} in all; continue with: {command(sys.argv[1:])}"
     )
 
 

@@ -51,6 +51,8 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
         "picture",
         "extra",
         "built_files",
+        "for_template",
+        "warm_start",
     ),
     "methods": (
         "settings",

@@ -13,11 +13,20 @@ from erl_pipeline.config.installed import Group, plugins
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.config.yaml_values import KeyPath, parse_yaml, shorten
 from storage.errors import ConfigError
+from storage.wording import counted
 
 Options = Mapping[str, tuple[str, Any]]
 """Options of a command that give a setting: name of the option, such as `--name` -> (dotted key, value)."""
 
 _NONE: Options = {}
+
+PLUGGED: Mapping[str, Group] = {
+    "environment": "environments",
+    "method": "methods",
+    "trainer": "trainers",
+    "runner": "runners",
+}
+"""Settings whose `type` names a plug-in, and the group that it is of."""
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = (), options: Options = _NONE) -> RunConfig:
@@ -67,19 +76,13 @@ def _validate(
         return RunConfig.model_validate(values)
     except ValidationError as error:
         problems = explain(error, RunConfig, origins)
-        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        count = counted(len(problems), "problem")
         raise ConfigError("\n  ".join([f"{where}: {count}", *problems])) from error
 
 
 def require_usable_plugins(values: Mapping[str, Any]) -> None:
     """Raise ConfigError where settings name a plug-in that is installed but cannot be used."""
-    groups: tuple[tuple[str, Group], ...] = (
-        ("environment", "environments"),
-        ("method", "methods"),
-        ("trainer", "trainers"),
-        ("runner", "runners"),
-    )
-    for key, group in groups:
+    for key, group in PLUGGED.items():
         value = values.get(key)
         type_ = value.get("type") if isinstance(value, dict) else value
         if isinstance(type_, str):

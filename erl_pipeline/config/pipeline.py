@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from erl_pipeline.config.base import Settings
@@ -26,3 +28,7 @@ class ResourcesConfig(Settings):
     devices: int = Field(default=1, ge=1, le=64)
     """Stages that may compute with a model at the same time, each on a device of its own. A machine without
     GPU counts its processor as one; with more, its cores are shared."""
+    full_disk: Literal["refuse", "warn"] = "refuse"
+    """What is done where the next iteration is expected to take more than is free at a store that is a
+    folder: `refuse` stops before it, so that nothing is lost and the same command goes on once there is room.
+    What is expected is what the stages took before, or follows from the model's size."""

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from erl_pipeline.config.base import Settings
+from erl_pipeline.config.warm_start import WarmStartConfig
 
 ModuleName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.]+$")]
 """A module's name in a model, or the end of it."""
@@ -128,6 +129,10 @@ class PretrainedPolicyConfig(Settings):
     lora: LoraConfig | None = None
     """Train an adapter of the model; `null` trains all weights. An adapter takes a higher learning rate
     (`optimizer.learning_rate`), about ten times that of all weights."""
+    warm_start: WarmStartConfig | None = None
+    """Supervised training of all weights before the first iteration, on `{type: demonstrations}` of the
+    environment or on `{type: messages}` of a file; `null`: the model as it is. Runs of a store share it. An
+    adapter is trained on top of it."""
 
 
 PolicyConfig = Annotated[TinyPolicyConfig | PretrainedPolicyConfig, Field(discriminator="type")]

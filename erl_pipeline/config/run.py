@@ -14,9 +14,12 @@ from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig, 
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
 from erl_pipeline.config.pipeline import PipelineConfig, ResourcesConfig
 from erl_pipeline.config.policy import PolicyConfig, TinyPolicyConfig
+from erl_pipeline.config.retention import RetentionConfig
 from erl_pipeline.config.rollouts import EvaluationConfig, RolloutConfig
 from erl_pipeline.config.selection import EasyToHardSelection
 from erl_pipeline.config.stream import StreamConfig
+from erl_pipeline.config.warm_start import DemonstrationsWarmStart
+from erl_pipeline.config.warnings import WarningsConfig
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -71,6 +74,8 @@ class RunConfig(Settings):
     )
     """What calls the stages. No artifact depends on it."""
     resources: ResourcesConfig = ResourcesConfig()
+    retention: RetentionConfig = RetentionConfig()
+    warnings: WarningsConfig = WarningsConfig()
     metrics: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ("tensorboard",)
     """Where the numbers of each stage go beside the store; `[]` for nowhere. `tensorboard`: event files in
     `runs/NAME/tensorboard`. `wandb`: an offline run in `runs/NAME/wandb`, for `wandb sync`; it needs the
@@ -86,6 +91,8 @@ class RunConfig(Settings):
             parts = environment.require_tiny(self.environment)
             if method.shows_failed_attempts(self.method):
                 require_retries(self.environment.type, parts.retry_tokens, self.policy.cold_start.retries)
+        elif isinstance(self.policy.warm_start, DemonstrationsWarmStart):
+            environment.require_warm_start(self.environment)
         if self.evaluation.stream is not None:
             require_streams(self, self.evaluation.stream)
         require_difficulty(self)

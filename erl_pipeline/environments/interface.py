@@ -14,6 +14,7 @@ from erl_pipeline.environments.messages import AssistantTurn, Message, ToolSchem
 from erl_pipeline.environments.pictures import Picture
 from erl_pipeline.environments.prompt_format import PromptFormat
 from erl_pipeline.environments.tiny_parts import TinyParts
+from erl_pipeline.environments.warm_start import WarmStart, WarmStartParts, require_parts
 from storage.errors import InputError
 
 if TYPE_CHECKING:
@@ -132,6 +133,10 @@ def _no_prompts(settings: Any) -> PromptFormat | None:
 
 def _no_files(settings: Any) -> Mapping[str, Path]:
     return {}
+
+
+def _for_any_template(settings: Any, knows_tools: bool) -> Any:
+    return settings
 
 
 def _no_tiny_parts(settings: Any) -> TinyParts | None:
@@ -266,7 +271,15 @@ class EnvironmentPlugin(Generic[SettingsT]):
     none."""
     built_files: BuiltFiles | None = None
     """Files that are built once and that episodes are opened with, by `built_files.open` instead of `open`;
-    None where there are none."""
+    None where there are none. A mixture has some where a part has (`built_files_of`)."""
+
+    for_template: Callable[[SettingsT, bool], SettingsT] = _for_any_template
+    """The settings as episodes of a policy have them, by whether its chat template knows tools: shows them,
+    and has them called as `erl_pipeline.environments.tool_calls` reads it. Raises `InputError` where the
+    settings ask for tools that the policy cannot be given."""
+
+    warm_start: WarmStart | None = None
+    """Demonstrations for the warm start of a pretrained policy; None where no settings have any."""
 
     @property
     def is_mixture(self) -> bool:
@@ -281,6 +294,12 @@ class EnvironmentPlugin(Generic[SettingsT]):
         """
         parts = self.parts(settings)
         return part_of(parts, task) if parts else (Part(self, settings), task)
+
+    def built_files_of(self, settings: SettingsT) -> BuiltFiles | None:
+        """None also for a mixture of which no part builds files."""
+        parts = self.parts(settings).values()
+        needed = any(part.plugin.built_files is not None for part in parts) if parts else True
+        return self.built_files if needed else None
 
     def timing_of(self, settings: SettingsT) -> Timing:
         """`waiting` also where a part of a mixture waits."""
@@ -301,6 +320,10 @@ class EnvironmentPlugin(Generic[SettingsT]):
             needed = f"; allowed with policy.type: tiny is {self.tiny_needs}" if self.tiny_needs else ""
             raise ValueError(f"environment: these settings have no form for a policy of type: tiny{needed}")
         return parts
+
+    def require_warm_start(self, settings: SettingsT) -> WarmStartParts:
+        """The demonstrations for a warm start. Raises `ValueError` where these settings give none."""
+        return require_parts(self.warm_start, settings)
 
 
 def part_name(task_id: str) -> str:

@@ -69,3 +69,9 @@ def user_message(content: str) -> Message:
 def tool_message(call: ToolCall, content: str) -> Message:
     """The answer to a tool call; also for one that could not be done."""
     return {"role": "tool", "content": content, "tool_call_id": call.call_id, "name": call.name}
+
+
+def opening(system: str, user: str) -> list[Message]:
+    """A system message, left out where it would be empty, and a user message."""
+    asked: Message = {"role": "user", "content": user}
+    return [{"role": "system", "content": system}, asked] if system else [asked]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _Frozen = tuple[str, ...]
+_SOME_TOOL: ToolSchema = {"type": "function", "function": {"name": "look", "description": "Look."}}
 _ASSISTANT_TURN = "@@assistant-turn@@"
 _OPENING: tuple[_Frozen, ...] = (("user", "."), ("assistant", _ASSISTANT_TURN))
 
@@ -42,6 +43,41 @@ class ChatTokenizer:
         cut off before its end.
         """
         return self._between_turns_of(tuple(map(_frozen, messages)), after_end_token, tools)
+
+    @cached_property
+    def knows_tools(self) -> bool:
+        """Whether the chat template shows tools, and writes a call of one as
+        `erl_pipeline.environments.tool_calls` reads it."""
+        if not self.shows([_SOME_TOOL]):
+            return False
+        asked, tools = _frozen({"role": "user", "content": "."}), json.dumps([_SOME_TOOL])
+        called = _frozen(assistant_message(read_turn('{"name": "look"}'.join(MARKERS), 0)))
+        before, after = self._render((asked,), tools), self._render((asked, called), tools)
+        return all(after.count(marker) > before.count(marker) for marker in MARKERS)
+
+    def completion(self, turns: Sequence[Message]) -> tuple[list[int], list[int]]:
+        """Ids and mask of what follows a prompt, from the assistant's first turn to its last.
+
+        Each turn of the assistant ends with the tokenizer's end token, and is trained with it (mask 1); what
+        others say in between is not. What they say after the last turn is left out.
+        """
+        end = int(self._tokenizer.eos_token_id)
+        ids: list[int] = []
+        mask: list[int] = []
+        others: list[Message] = []
+        for message in turns:
+            if message["role"] != "assistant":
+                others.append(message)
+                continue
+            if ids:
+                between = self.between_turns(others, end)
+                ids += between
+                mask += [0] * len(between)
+                others = []
+            said = [*self._ids(message["content"]), end]
+            ids += said
+            mask += [1] * len(said)
+        return ids, mask
 
     def shows(self, tools: Sequence[ToolSchema]) -> bool:
         """Whether the chat template tells the policy of these tools."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from erl_pipeline.environments.messages import Message
+from erl_pipeline.environments.messages import Message, opening
 
 
 class PlainPrompts:
@@ -15,9 +15,3 @@ class PlainPrompts:
         if notes:
             raise ValueError("plain prompts have no form for notes")
         return opening(instructions, observation)
-
-
-def opening(system: str, user: str) -> list[Message]:
-    """A system message, left out where it would be empty, and a user message."""
-    asked: Message = {"role": "user", "content": user}
-    return [{"role": "system", "content": system}, asked] if system else [asked]

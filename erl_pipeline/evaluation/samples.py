@@ -65,13 +65,13 @@ class _Sources:
     updates: list[tuple[int, Path, Manifest]] = field(default_factory=list)
 
 
-def count_samples(store: ArtifactStore, run: Run, iteration: int | None = None) -> SampleReport:
-    """Follow every sample of a run's iterations, or of one of them, to an update or to a reason.
+def count_samples(store: ArtifactStore, run: Run, span: tuple[int, int] | None = None) -> SampleReport:
+    """Follow every sample of a run's iterations, or of a span, first and last, to an update or to a reason.
 
     Rows of a supervised dataset are counted as samples of the role `distilled`. Iterations are those of the
     run that trains: an offline run counts stored rollouts where it trains on them.
     """
-    sources = _sources(store, run, iteration)
+    sources = _sources(store, run, span)
     records = _rows(
         scan_training_records, sources.records, ("trajectory_id", "sft_row_id", "role", "not_trained")
     )
@@ -96,12 +96,12 @@ def count_samples(store: ArtifactStore, run: Run, iteration: int | None = None) 
     return SampleReport(counts, problems)
 
 
-def _sources(store: ArtifactStore, run: Run, wanted: int | None) -> _Sources:
+def _sources(store: ArtifactStore, run: Run, span: tuple[int, int] | None) -> _Sources:
     sources = _Sources()
     find = cache(store.find)
     given: dict[int, dict[str, None]] = {}
     for entry in run.stages():
-        if entry.iteration is None or wanted not in (None, entry.iteration):
+        if entry.iteration is None or (span and not span[0] <= entry.iteration <= span[1]):
             continue
         manifest = find(entry.artifact_id)
         if entry.kind == "rollouts":

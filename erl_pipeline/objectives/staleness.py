@@ -19,13 +19,13 @@ STALENESS_TABLE = TableFormat(
     version=1,
     schema=pa.schema(
         [
-            pa.field("trajectory_id", pa.string(), nullable=False),
-            pa.field("policy_version", pa.string(), nullable=False),
-            pa.field("age", pa.int32()),
-            pa.field("tokens", pa.int32(), nullable=False),
-            pa.field("log_ratio", pa.float32(), nullable=False),
-            pa.field("mean_weight", pa.float32(), nullable=False),
-            pa.field("capped_tokens", pa.int32(), nullable=False),
+            pa.field("trajectory_id", pa.string(), nullable=False),  # the stored sequence
+            pa.field("policy_version", pa.string(), nullable=False),  # the checkpoint that sampled it
+            pa.field("age", pa.int32()),  # policy versions between the two; null: unknown
+            pa.field("tokens", pa.int32(), nullable=False),  # that were sampled
+            pa.field("log_ratio", pa.float32(), nullable=False),  # policy to sampler, the sum, nats
+            pa.field("mean_weight", pa.float32(), nullable=False),  # importance weight that is used
+            pa.field("capped_tokens", pa.int32(), nullable=False),  # truncated or masked
         ]
     ),
     dictionary=("policy_version",),

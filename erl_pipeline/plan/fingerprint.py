@@ -65,31 +65,33 @@ def normalised_source(source: str | bytes) -> bytes:
 def normalised_tree(tree: ast.AST) -> bytes:
     """The same of a tree. What is empty is left out, so that fields which a later Python adds to its trees
     change nothing."""
-    return "".join(_written(tree)).encode()
+    parts: list[str] = []
+    _write(tree, parts)
+    return "".join(parts).encode()
 
 
-def _written(value: object) -> Iterator[str]:
+def _write(value: object, parts: list[str]) -> None:
+    """Append the text of a value. One list for the whole tree: every start of a command waits for this."""
     if isinstance(value, ast.AST):
-        yield type(value).__name__
-        yield "("
+        parts.append(f"{type(value).__name__}(")
         for name, part in ast.iter_fields(value):
             # `kind` says that a string was written u"...", `type_comment` is a comment.
             if part in (None, []) and not isinstance(value, ast.Constant):
                 continue
             if name not in ("kind", "type_comment"):
-                yield f"{name}="
-                yield from _written(part)
-                yield ","
-        yield ")"
+                parts.append(f"{name}=")
+                _write(part, parts)
+                parts.append(",")
+        parts.append(")")
     elif isinstance(value, list):
-        yield "["
+        parts.append("[")
         for item in value:
-            yield from _written(item)
-            yield ","
-        yield "]"
+            _write(item, parts)
+            parts.append(",")
+        parts.append("]")
     else:
         # Which characters `repr` escapes depends on the Unicode version of the Python.
-        yield ascii(value)
+        parts.append(ascii(value))
 
 
 def _files(folder: Path) -> Iterator[Path]:

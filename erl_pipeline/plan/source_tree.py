@@ -47,8 +47,9 @@ class SourceTree:
                 continue
             found.add(name)
             package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-            waiting += _imports(_tree(path), package)
-            for group in _asked_groups(_tree(path)):
+            imports, groups = _followed(path, package)
+            waiting += imports
+            for group in groups:
                 for plugin in self.plugged_in.get(group, ()):
                     waiting += self._modules_of(plugin)
         return found
@@ -77,9 +78,11 @@ def _parsed(path: Path) -> ast.Module:
 
 
 @cache
-def _tree(path: Path) -> ast.Module:
-    """Parsed once, and not to be changed."""
-    return _parsed(path)
+def _followed(path: Path, package: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The modules that a module of `package` imports, and the groups of plug-ins that it asks for, each once.
+    Many stages reach the same modules, so a file is read once in a process."""
+    tree = _parsed(path)
+    return tuple(dict.fromkeys(_imports(tree, package))), tuple(dict.fromkeys(_asked_groups(tree)))
 
 
 def _imports(tree: ast.Module, package: str) -> list[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from erl_pipeline.config.installed import plugins
 from erl_pipeline.config.policy import PretrainedPolicyConfig
+from erl_pipeline.config.warm_start import MessagesWarmStart
 from erl_pipeline.plan.fingerprint import package_fingerprint
 from erl_pipeline.policies.checkpoint_files import weights_digest
 from storage.errors import InputError
@@ -69,6 +70,7 @@ def read_sources(config: RunConfig) -> Sources:
             # The project's own trainer is guarded by the versions of the stages that train.
             "trainer": {each: package_fingerprint(each) for each in trainer.packages if not trainer.is_own},
         },
+        files={**environment.files, **{str(path): _sha256(path) for path in _conversation_files(config)}},
         weights=None if model is None else weights_digest(model),
         model=model or "",
         models={each: weights_digest(each) for each in _method_models(config)},
@@ -91,7 +93,7 @@ def environment_sources(config: RunConfig) -> Sources:
 def unread_sources(config: RunConfig) -> Sources:
     """Sources that nothing was read for: for plans whose artifacts are known from a ledger."""
     environment = plugins("environments")[config.environment.type]
-    paths = environment.value.files(config.environment).values()
+    paths = [*environment.value.files(config.environment).values(), *_conversation_files(config)]
     return Sources(
         code={"environment": {}, "method": {}, "trainer": {}},
         files={str(path): "" for path in paths},
@@ -116,6 +118,13 @@ def environment_packages(config: RunConfig) -> Sequence[str]:
 def _method_models(config: RunConfig) -> Sequence[str]:
     models: Sequence[str] = plugins("methods")[config.method.type].value.pretrained_models(config.method)
     return models
+
+
+def _conversation_files(config: RunConfig) -> list[Path]:
+    """The file that the policy's warm start trains on, if any."""
+    policy = config.policy
+    warm_start = policy.warm_start if isinstance(policy, PretrainedPolicyConfig) else None
+    return [Path(warm_start.file)] if isinstance(warm_start, MessagesWarmStart) else []
 
 
 def _sha256(path: Path) -> str:

@@ -71,7 +71,11 @@ class StageCall(Generic[SettingsT]):
 
 @dataclass(frozen=True)
 class StageResult:
-    """What `compute` says of the files it wrote: numbers for the manifest, and rows of each Parquet file."""
+    """What `compute` says of the files it wrote: numbers for the manifest, and rows of each Parquet file.
+
+    `unchanged` names the input that the artifact repeats, such as the checkpoint of a training without a
+    step: the files that both have are then stored once, where the store can do that.
+    """
 
     counters: Mapping[str, int] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -79,6 +83,7 @@ class StageResult:
     policy_version: str | None = None
     memory_version: str | None = None
     determinism: Determinism = "bytes"
+    unchanged: str = ""
 
 
 @dataclass(frozen=True)

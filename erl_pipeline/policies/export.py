@@ -7,10 +7,9 @@ import tempfile
 from pathlib import Path
 from typing import Literal
 
-from erl_pipeline.config.policy import PretrainedPolicyConfig
-from erl_pipeline.config.run import RunConfig
+from erl_pipeline.config.policy import PolicyConfig, PretrainedPolicyConfig
 from erl_pipeline.policies.adapters import merge_adapter, write_adapter
-from erl_pipeline.policies.checkpoints import load_checkpoint, stored_parts, weights_settings
+from erl_pipeline.policies.checkpoints import WeightsSettings, load_checkpoint, stored_parts
 from erl_pipeline.policies.pretrained import save_policy
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
@@ -20,9 +19,9 @@ Exported = Literal["weights", "merged", "adapter"]
 
 
 def export_checkpoint(
-    store: ArtifactStore, config: RunConfig, checkpoint_id: str, output: Path, adapter_only: bool = False
+    store: ArtifactStore, policy: PolicyConfig, checkpoint_id: str, output: Path, adapter_only: bool = False
 ) -> Exported:
-    """Write a checkpoint of a run with this configuration into the folder `output`, whole or not at all.
+    """Write a checkpoint of a run with this policy into the folder `output`, whole or not at all.
 
     A checkpoint that is an adapter is merged into its base, in the policy's number type, unless
     `adapter_only` is given. Raises `InputError` when the folder holds something already or cannot be
@@ -38,7 +37,7 @@ def export_checkpoint(
         # Beside the folder, so that it appears at once when all is there.
         with tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.parent) as scratch:
             written = Path(scratch) / "model"
-            exported = _write(store, config, checkpoint_id, written, adapter_only)
+            exported = _write(store, policy, checkpoint_id, written, adapter_only)
             if output.is_dir():
                 output.rmdir()
             written.rename(output)
@@ -48,18 +47,20 @@ def export_checkpoint(
 
 
 def _write(
-    store: ArtifactStore, config: RunConfig, checkpoint_id: str, folder: Path, adapter_only: bool
+    store: ArtifactStore, policy: PolicyConfig, checkpoint_id: str, folder: Path, adapter_only: bool
 ) -> Exported:
     parts = stored_parts(store, checkpoint_id)
     if parts.adapter_folder is None:
         shutil.copytree(parts.base_folder, folder, copy_function=shutil.copyfile)
         return "weights"
-    policy = load_checkpoint(parts, weights_settings(config))
+    assert isinstance(policy, PretrainedPolicyConfig)
+    # The adapter is there: no fresh one is drawn.
+    settings = WeightsSettings(dtype=policy.dtype, lora=policy.lora, adapter_seed=None)
+    loaded = load_checkpoint(parts, settings)
     if adapter_only:
-        assert isinstance(config.policy, PretrainedPolicyConfig)
         # Outside the store a base is known by the name that it came from.
-        write_adapter(policy.model, folder, base=config.policy.model)
+        write_adapter(loaded.model, folder, base=policy.model)
         return "adapter"
-    merge_adapter(policy.model)
-    save_policy(policy, folder)
+    merge_adapter(loaded.model)
+    save_policy(loaded, folder)
     return "merged"

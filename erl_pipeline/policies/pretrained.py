@@ -18,6 +18,7 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
+    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -70,17 +71,18 @@ def load_policy(
         raise InputError(
             f"{checkpoint} names no end-of-sequence token: set eos_token in its tokenizer_config.json"
         )
-    context_length = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    if not context_length:
-        raise InputError(
-            f"{checkpoint} names no context length: set max_position_embeddings in its config.json"
-        )
-    return LoadedPolicy(model, tokenizer, tokenizer_digest(tokenizer), int(context_length), eos_token_ids)
+    context_length = _context_length(model.config, checkpoint)
+    return LoadedPolicy(model, tokenizer, tokenizer_digest(tokenizer), context_length, eos_token_ids)
 
 
 def load_tokenizer(checkpoint: str | Path) -> PreTrainedTokenizerBase:
     """The tokenizer of a folder, or of a model by its name on the hub. Raises InputError as `load_policy`."""
     return _load_tokenizer(checkpoint_folder(checkpoint), checkpoint)
+
+
+def read_context_length(folder: Path) -> int:
+    """The context length of a checkpoint, in tokens. Raises InputError as `load_policy`."""
+    return _context_length(_load_config(folder, folder), folder)
 
 
 def save_policy(policy: LoadedPolicy, folder: Path) -> None:
@@ -110,11 +112,24 @@ def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
     return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
 
 
-def _load_model(folder: Path, checkpoint: str | Path, dtype: Precision) -> PreTrainedModel:
+def _load_config(folder: Path, checkpoint: str | Path) -> PretrainedConfig:
     try:
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise InputError(f"the config.json of {checkpoint} cannot be used: {_first_line(error)}") from error
+
+
+def _context_length(config: PretrainedConfig, checkpoint: str | Path) -> int:
+    length = getattr(config.get_text_config(), "max_position_embeddings", None)
+    if not length:
+        raise InputError(
+            f"{checkpoint} names no context length: set max_position_embeddings in its config.json"
+        )
+    return int(length)
+
+
+def _load_model(folder: Path, checkpoint: str | Path, dtype: Precision) -> PreTrainedModel:
+    config = _load_config(folder, checkpoint)
     if config.is_encoder_decoder:
         raise InputError(f"{checkpoint} is not a causal language model: {config.model_type} has an encoder")
     try:
@@ -145,7 +160,12 @@ def _load_tokenizer(folder: Path, checkpoint: str | Path) -> PreTrainedTokenizer
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except (OSError, ValueError) as error:
-        raise InputError(f"{checkpoint} has no tokenizer that can be read: {_first_line(error)}") from error
+        whole = " ".join(str(error).split())
+        why = whole if any(folder.glob("*token*")) else "there is no tokenizer.json"
+        raise InputError(
+            f"{checkpoint} has no tokenizer that can be read: {why}. Copy the tokenizer's files of the model "
+            "into the folder."
+        ) from error
     if tokenizer.chat_template is None:
         raise InputError(
             f"the tokenizer of {checkpoint} has no chat template: use an instruction-tuned model, or add a "

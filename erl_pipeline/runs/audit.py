@@ -21,13 +21,14 @@ from storage.artifacts.artifact import Artifact
 from storage.artifacts.manifest import Manifest, package_versions
 from storage.artifacts.staging import StagingFolder, remove_abandoned
 from storage.artifacts.store import ArtifactStore
-from storage.errors import DamagedArtifact, InputError
+from storage.errors import DamagedArtifact, InputError, PrunedFileError
 from storage.runs.run import RunStore
 
-AuditVerdict = Literal["equal", "not promised", "different", "other recipe", "damaged"]
-"""`equal`: every file has the stored bytes. `not promised`: it has not, but the artifact's manifest promises
-none (a GPU, a server that batches). `other recipe`: this program's stage would make another artifact.
-`damaged`: the stored files are no longer those of their manifest."""
+AuditVerdict = Literal["equal", "not promised", "different", "other recipe", "damaged", "input pruned"]
+"""`equal`: every file has the stored bytes, which the manifest knows of files that retention has removed too.
+`not promised`: it has not, but the artifact's manifest promises none (a GPU, a server that batches). `other
+recipe`: this program's stage would make another artifact. `damaged`: the stored files are no longer those of
+their manifest. `input pruned`: retention has removed a file that the stage reads, so nothing was computed."""
 
 REFUTED: frozenset[AuditVerdict] = frozenset({"different", "other recipe", "damaged"})
 """Verdicts of artifacts that are not what computing them again gives."""
@@ -109,7 +110,7 @@ class ScratchStore(ArtifactStore):
         """A stored artifact."""
         return self.stored.open(artifact_id)
 
-    def publish(self, manifest: Manifest, folder: Path) -> Artifact:
+    def publish(self, manifest: Manifest, folder: Path, unchanged_from: str = "") -> Artifact:
         """Remember what was made; its files go with the scratch folder."""
         self.made[manifest.artifact_id] = manifest
         return Artifact(manifest, folder)
@@ -131,8 +132,11 @@ def _again(
     threads = int(stored.environment.get("threads", resources.settings.threads))
     store.threads = threads
     settings = replace(resources.settings, threads=threads)
-    with Resources(settings, resources.stop, store) as own:
-        compute(replace(job, worker=settings), own, StageProgress(node.title, listener, own.stop))
+    try:
+        with Resources(settings, resources.stop, store) as own:
+            compute(replace(job, worker=settings), own, StageProgress(node.title, listener, own.stop))
+    except PrunedFileError as gone:
+        return _result(node, "input pruned", 0, started, (str(gone),))
     made = store.made[node.artifact_id]
     listener.stage_finished(node.title, outcome_of(node, made, reused=False, started=started))
     differences = manifest_differences(stored, made)

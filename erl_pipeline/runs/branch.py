@@ -109,6 +109,6 @@ def _establish(opened: OpenRun, origin: BranchOrigin | OfflineOrigin) -> None:
         begun = "by itself" if found is None else found.describe()
         raise ConfigError(
             f"run {opened.run.name} exists and was begun {begun}, not {origin.describe()}. "
-            "Give the new run another name with --as."
+            "Give the new run another --name."
         )
     write_origin(opened.store.uri, opened.run.name, origin)

@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from erl_pipeline.config.explain import explain
 from erl_pipeline.config.generation import OPERATIONAL_SETTINGS
-from erl_pipeline.config.load import require_usable_plugins
+from erl_pipeline.config.installed import plugins
+from erl_pipeline.config.load import PLUGGED, require_usable_plugins
+from erl_pipeline.config.policy import PolicyConfig
 from erl_pipeline.config.run import RunConfig
 from storage.errors import ConfigError, InputError
 from storage.runs.origin import IMPORTED
 from storage.runs.run import Run, config_differences
+from storage.wording import counted
 
-_MAY_CHANGE = {"iterations", "metrics", "runner", "resources"}
+_POLICY: TypeAdapter[PolicyConfig] = TypeAdapter(PolicyConfig)
+_MAY_CHANGE = {"iterations", "metrics", "runner", "resources", "retention", "warnings"}
 
 
 def run_config(run: Run) -> RunConfig:
@@ -24,16 +28,8 @@ def run_config(run: Run) -> RunConfig:
     Raises ConfigError when this version of the program does not know those settings, InputError for what was
     never trained: imported trajectories, and memories that stand by themselves.
     """
-    if IMPORTED in run.config:
-        raise InputError(
-            f"run {run.name} holds imported trajectories and is not trained; train another run on them with "
-            "`replay --offline --config CONFIG --as NAME`"
-        )
-    if "method" not in run.config and "memory" in run.config:
-        raise InputError(
-            f"run {run.name} is a memory that stands by itself and is not trained; "
-            f"`memory list {run.name}` and the other commands of `memory` look into it"
-        )
+    _require_trained(run)
+    _require_installed(run)
     try:
         require_usable_plugins(run.config)
         return RunConfig.model_validate(run.config)
@@ -44,9 +40,52 @@ def run_config(run: Run) -> RunConfig:
         ) from error
 
 
+def _require_trained(run: Run) -> None:
+    """Raise InputError for a run that has no policy."""
+    if IMPORTED in run.config:
+        raise InputError(
+            f"run {run.name} holds imported trajectories and is not trained; train another run on them with "
+            "`replay --offline --config CONFIG --name NAME`"
+        )
+    if "method" not in run.config and "memory" in run.config:
+        raise InputError(
+            f"run {run.name} is a memory that stands by itself and is not trained; "
+            f"`memory list {run.name}` and the other commands of `memory` look into it"
+        )
+
+
+def run_policy(run: Run) -> PolicyConfig:
+    """The policy that a run was begun with, whether or not the code of the rest is there.
+
+    Raises ConfigError and InputError as `run_config` does.
+    """
+    _require_trained(run)
+    try:
+        return _POLICY.validate_python(run.config.get("policy"))
+    except ValidationError as error:
+        raise ConfigError(
+            f"run {run.name} was begun with a policy of another version "
+            f"({counted(error.error_count(), 'problem')} in policy)"
+        ) from error
+
+
+def _require_installed(run: Run) -> None:
+    """Raise ConfigError where a run was begun with a plug-in that is not installed now."""
+    for key, group in PLUGGED.items():
+        settings = run.config.get(key)
+        type_ = settings.get("type") if isinstance(settings, dict) else settings
+        known = plugins(group)
+        if isinstance(type_, str) and type_ not in {*known.found, *(each.type for each in known.broken)}:
+            raise ConfigError(
+                f"run {run.name} was begun with {key} {type_}, and no installed package has that. Install "
+                "the package again; `erl-pipeline plugins` lists what is installed."
+            )
+
+
 def refuse_other_settings(run: Run, config: RunConfig) -> None:
     """Raise ConfigError when a run was begun with other settings than `config` has; only `iterations`,
-    `metrics`, `runner`, `resources` and the engine's `OPERATIONAL_SETTINGS` may change."""
+    `metrics`, `runner`, `resources`, `retention`, `warnings` and the engine's `OPERATIONAL_SETTINGS` may
+    change."""
     differences = config_differences(_fixed(run.config), _fixed(config.model_dump(mode="json")))
     if differences:
         raise ConfigError(

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from erl_pipeline.config.differences import settings_differences
+from erl_pipeline.plan.disk import ArtifactSize
 from erl_pipeline.plan.forecast import Cost, Earlier, own_differences
 from erl_pipeline.plan.plan import Place, PlannedStage
 from erl_pipeline.runs.planning import recorded_ids
@@ -19,6 +20,7 @@ from storage.artifacts.store import ArtifactStore
 from storage.errors import StoreError
 from storage.runs.ledger import LedgerEntry
 from storage.runs.run import RunStore
+from storage.upkeep.retention import files_of, rules_about
 
 MEASURED = 5
 """Artifacts of a stage, the newest, that its expected cost is the median of."""
@@ -26,7 +28,7 @@ MEASURED = 5
 _COMPARED = 64
 _OTHERS = 8
 _GENERATING = ("trajectories", "evaluation")
-_NO_SETTINGS = ("name", "iterations", "runner", "resources", "metrics")
+_NO_SETTINGS = ("name", "iterations", "runner", "resources", "metrics", "retention", "warnings")
 
 
 class StoreLookups:
@@ -88,11 +90,26 @@ class StoreLookups:
         if not self._others:
             return Cost()
         if stage not in self._costs:
-            ids = [entry.artifact_id for entry in self._computed.get(stage, [])]
-            newest = list(dict.fromkeys(reversed(ids)))[:MEASURED]
-            found = [manifest for each in newest if (manifest := self._manifest(each, stage)) is not None]
-            self._costs[stage] = _median_cost(found)
+            self._costs[stage] = _median_cost(self._newest_of(stage))
         return self._costs[stage]
+
+    def size(self, stage: str) -> ArtifactSize | None:
+        """What an artifact of a stage takes on disk, from the same artifacts as its cost; None where there
+        are none."""
+        found = [artifact_size(manifest) for manifest in self._newest_of(stage)]
+        if not found:
+            return None
+        kinds = found[0].retained
+        return ArtifactSize(
+            statistics.median(size.bytes for size in found),
+            {kind: statistics.median(size.retained[kind] for size in found) for kind in kinds},
+        )
+
+    def _newest_of(self, stage: str) -> list[Manifest]:
+        """The newest artifacts that any run has computed by a stage."""
+        ids = [entry.artifact_id for entry in self._computed.get(stage, [])]
+        newest = list(dict.fromkeys(reversed(ids)))[:MEASURED]
+        return [manifest for each in newest if (manifest := self._manifest(each, stage)) is not None]
 
     def _manifest(self, artifact_id: str, stage: str) -> Manifest | None:
         # What is damaged is named when it is opened; a forecast goes without it.
@@ -184,5 +201,14 @@ def _median_cost(manifests: Sequence[Manifest]) -> Cost:
         tokens=statistics.median(m.counters.get("generated_tokens", 0) for m in manifests)
         if generating
         else None,
-        bytes=statistics.median(sum(entry.bytes for entry in m.files) for m in manifests),
+        bytes=statistics.median(artifact_size(manifest).bytes for manifest in manifests),
     )
+
+
+def artifact_size(manifest: Manifest) -> ArtifactSize:
+    """What an artifact took when it was committed."""
+    retained = {
+        kind: float(sum(entry.bytes for entry in files_of(manifest, kind)))
+        for kind in rules_about(manifest.kind)
+    }
+    return ArtifactSize(float(sum(entry.bytes for entry in manifest.files)), retained)

@@ -16,6 +16,7 @@ from storage.memory.requests import forget_requests
 from storage.runs.ledger import LedgerEntry
 from storage.runs.origin import IMPORTED, BranchOrigin, OfflineOrigin, read_origin
 from storage.runs.run import Run, RunStore
+from storage.wording import counted
 
 
 def recorded_ids(entries: Iterable[LedgerEntry]) -> dict[Place, str]:
@@ -59,6 +60,21 @@ def plan_as_made(
     entries = run.recorded()
     count = completed_iterations(config, entries) if iterations is None else iterations
     return _plan(store_uri, run, config, count, sources or read_sources(config), entries, as_made="whole")
+
+
+def plan_beyond(
+    store_uri: str, run: Run, config: RunConfig, iterations: int, entries: Sequence[LedgerEntry]
+) -> Plan:
+    """The plan of a run that goes on past `iterations`, as far as what comes then can read artifacts from
+    before; an offline run ends with its data.
+
+    What is recorded has its ids, what is not has ids of no meaning: no sources are read.
+    """
+    last = iterations + 1 + config.pipeline.lag
+    origin = read_origin(store_uri, run.name)
+    if isinstance(origin, OfflineOrigin):
+        last = min(last, origin.iterations)
+    return _plan(store_uri, run, config, last, unread_sources(config), entries, as_made="partial")
 
 
 def plan_before_branch(
@@ -146,7 +162,7 @@ def _plan(
         )
     if iterations > origin.iterations:
         raise InputError(
-            f"run {run.name} has the stored rollouts of {origin.iterations} iterations of "
+            f"run {run.name} has the stored rollouts of {counted(origin.iterations, 'iteration')} of "
             f"{origin.run}; it cannot go on to {iterations}"
         )
     return plan_offline(

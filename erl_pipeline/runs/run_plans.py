@@ -20,6 +20,7 @@ from erl_pipeline.stages.tasks.build_environment_files import built_inputs
 from erl_pipeline.stages.tasks.prepare_tasks import PREPARE_TASKS
 from erl_pipeline.stages.training.bootstrap import COPY_PRETRAINED, plan_cold_start
 from erl_pipeline.stages.training.measure_staleness import MEASURE_STALENESS
+from erl_pipeline.stages.training.warm_start import plan_warm_start
 from storage.artifacts.recipe import Recipe
 from storage.errors import ConfigError, InputError
 from storage.runs.origin import BranchOrigin, OfflineOrigin
@@ -169,7 +170,7 @@ def _begin(planner: Planner) -> RunState:
     config = planner.config
     tasks = planner.add(PREPARE_TASKS, built_inputs(planner), iteration=None)
     if isinstance(config.policy, PretrainedPolicyConfig):
-        first = planner.add(COPY_PRETRAINED, {}, iteration=None)
+        first = plan_warm_start(planner, planner.add(COPY_PRETRAINED, {}, iteration=None))
         bases = {} if config.policy.lora is None else {POLICY: first}
     else:
         first, bases = plan_cold_start(planner), {}

@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from erl_pipeline.plan.job import StageOutcome
 from erl_pipeline.plan.plan import Place, Plan, RunState
+from erl_pipeline.runs.disk import DiskWatch
 from erl_pipeline.runs.driver import OpenRun, carry_out
-from erl_pipeline.runs.planning import plan_for, whole_iterations
+from erl_pipeline.runs.iteration_ends import IterationEnds
+from erl_pipeline.runs.planning import plan_beyond, plan_for, whole_iterations
+from erl_pipeline.runs.retention import still_needed, what_is_whole
+from erl_pipeline.runs.tools import require_tools_are_known
+from erl_pipeline.runs.warnings import WarningWatch
 from erl_pipeline.views.trackers.recording import recorded_metrics
+from storage.errors import PrunedFileError
+from storage.upkeep.retention import RunRetention
 
 
 @dataclass(frozen=True)
@@ -34,18 +42,50 @@ def train(
 
     Args:
         tell: is called with the plan before anything is done.
+
+    Raises InputError, before a run's first stage, where its environment cannot offer the policy its tools.
     """
+    if not opened.recorded:
+        require_tools_are_known(opened.config)
     target = iterations or opened.config.iterations
     plan = plan_for(opened.store.uri, opened.run, opened.config, target, entries=opened.entries())
     if tell is not None:
         tell(plan)
     trusted = frozenset() if check else trusted_places(plan, opened.recorded)
+    disk = DiskWatch(opened, plan)
+    disk.before_run()
     with (
-        recorded_metrics(opened.config, opened.store, opened.run, opened.stages()) as recorders,
-        opened.observed_by(recorders),
+        recorded_metrics(opened.config, opened.store, opened.run, opened.stages()) as records,
+        opened.observed_by([record.add for record in records]),
     ):
-        carry_out(opened, plan, trusted)
+        warnings = WarningWatch(opened, [record.warn for record in records])
+        warnings.before_run()
+        calls = [warnings.after_iteration, *_retention(opened, target), disk.after_iteration]
+        ends = IterationEnds(plan, trusted, calls)
+
+        def on_outcome(outcome: StageOutcome) -> None:
+            disk.take(outcome)
+            ends.take(outcome)
+
+        try:
+            carry_out(opened, plan, trusted, on_outcome)
+        except PrunedFileError as gone:
+            raise PrunedFileError(f"{gone} {what_is_whole(opened)}") from gone
     return TrainingSummary(opened.run.name, target, plan.states[-1])
+
+
+def _retention(opened: OpenRun, target: int) -> list[Callable[[int], None]]:
+    """What prunes old files after an iteration; nothing where the configuration has no rule."""
+    rules = opened.config.retention.rules()
+    if not rules:
+        return []
+    beyond = plan_beyond(opened.store.uri, opened.run, opened.config, target, opened.entries())
+    retention = RunRetention(opened.store, opened.run, rules)
+
+    def retain(_iteration: int) -> None:
+        retention.apply(opened.stages(), still_needed(beyond, opened.recorded))
+
+    return [retain]
 
 
 def trusted_places(plan: Plan, recorded: Mapping[Place, str]) -> frozenset[Place]:

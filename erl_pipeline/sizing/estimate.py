@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from erl_pipeline.config.generation import VllmEngineConfig
 from erl_pipeline.config.policy import PretrainedPolicyConfig
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.sources import unread_sources
+from erl_pipeline.policies.model_size import ModelSize, read_model_size
 from erl_pipeline.runs.run_plans import plan_run
-from erl_pipeline.sizing.model_size import ModelSize, read_model_size
 from erl_pipeline.sizing.parts import Part
 from erl_pipeline.sizing.sampling import sampling_memory
 from erl_pipeline.sizing.training import BYTES, training_memory
@@ -65,6 +67,10 @@ def estimate_memory(config: RunConfig, size: ModelSize, sequence_tokens: int | N
         )
         for each in passes
     ]
+    warm_start = policy.warm_start if isinstance(policy, PretrainedPolicyConfig) else None
+    if warm_start is not None:  # it trains all weights, also where an adapter is trained afterwards
+        whole = replace(size, adapter_parameters=0)
+        estimates.append(training_memory(whole, dtype, config.optimizer, warm_start, reference=False))
     training = max(estimates, key=lambda parts: sum(part.bytes for part in parts))
     engine = config.engine
     if isinstance(engine, VllmEngineConfig):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from erl_pipeline.sizing.model_size import ModelSize
+from erl_pipeline.policies.model_size import ModelSize
 from erl_pipeline.sizing.parts import Part, count
 
 

@@ -61,11 +61,16 @@ class Reinforcement:
 
 @dataclass(frozen=True)
 class SupervisedTraining:
-    """Supervised steps on the trained tokens of `sequences`. `seed` decides in which order they are drawn."""
+    """Supervised steps on the trained tokens of `sequences`.
+
+    `seed` decides in which order they are drawn. `rate` gives the learning rate of each step, by its number
+    from 1; None: all have that of the settings.
+    """
 
     sequences: Sequence[TrainingSequence]
     settings: FineTuneConfig
     seed: int
+    rate: Callable[[int], float] | None = None
 
 
 class Trainer(Protocol):

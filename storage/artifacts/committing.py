@@ -42,7 +42,7 @@ class Staging:
     def __init__(
         self,
         parent: Path,
-        publish: Callable[[Manifest, Path], Artifact],
+        publish: Callable[[Manifest, Path, str], Artifact],
         recipe: Recipe,
         run: str,
         iteration: int | None,
@@ -75,10 +75,12 @@ class Staging:
         policy_version: str | None = None,
         memory_version: str | None = None,
         determinism: Determinism = "bytes",
+        unchanged_from: str = "",
     ) -> Artifact:
         """Publish what was written; where another writer was first, its artifact is returned instead.
 
-        `rows` (file name -> rows) is checked against the Parquet files.
+        `rows` (file name -> rows) is checked against the Parquet files. `unchanged_from` is the id of an
+        artifact of which this one repeats files: what is equal is stored once, where the store can do that.
 
         Raises ValueError when `rows` names a file that is not there or holds another number of rows, and
         StoreError when the store cannot be written.
@@ -111,7 +113,7 @@ class Staging:
             files=files,
         )
         manifest.require_finite()
-        return self._publish(manifest, self.path)
+        return self._publish(manifest, self.path, unchanged_from)
 
 
 def put_in_place(layout: StoreLayout, manifest: Manifest, folder: Path) -> Path | None:

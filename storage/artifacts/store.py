@@ -17,9 +17,10 @@ from storage.artifacts.downloads import forget_download, local_copy, local_file
 from storage.artifacts.integrity import Problems, file_problems, parse_manifest, relative_files, row_problems
 from storage.artifacts.layout import StoreLayout
 from storage.artifacts.manifest import MANIFEST, Manifest
-from storage.artifacts.pruned import PRUNED, PruneRecord, parse_pruned, present_files
+from storage.artifacts.pruned import KEPT_ROWS, PRUNED, PruneRecord, parse_pruned, present_files
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.removal import delete, prune_files, set_aside
+from storage.artifacts.sharing import share_equal_files
 from storage.artifacts.staging import remove_abandoned
 from storage.errors import DamagedArtifact, InputError
 from storage.filesystem import open_root, read_bytes
@@ -179,7 +180,12 @@ class ArtifactStore:
         if not problems:
             problems += row_problems(present, folder)
         known = {MANIFEST, PRUNED, *(entry.path for entry in [*manifest.files, *present])}
-        strange = [name for name in relative_files(folder) if name not in known]
+        # What a killed pruning wrote before its record belongs to nothing yet; collection removes it.
+        strange = [
+            name
+            for name in relative_files(folder)
+            if name not in known and not name.startswith(f"{KEPT_ROWS}/")
+        ]
         problems += [f"{folder / name} is not in the manifest" for name in strange]
         for name, input_id in sorted(manifest.inputs.items()):
             # A damaged input is a fault of its own, not of what was made from it.
@@ -196,11 +202,13 @@ class ArtifactStore:
         set_aside(self._layout, artifact_id)
         self._verified.pop(artifact_id, None)
 
-    def publish(self, manifest: Manifest, folder: Path) -> Artifact:
+    def publish(self, manifest: Manifest, folder: Path, unchanged_from: str = "") -> Artifact:
         """Make a written folder the artifact of its manifest; the first writer of an id wins.
 
-        For `Staging.commit`; the folder is moved away or left to be discarded.
+        For `Staging.commit`, which see; the folder is moved away or left to be discarded.
         """
+        if unchanged_from and self._layout.root.local:
+            share_equal_files(folder, manifest, self.open(unchanged_from))
         kept = put_in_place(self._layout, manifest, folder)
         if kept is not None:
             self._verified[manifest.artifact_id] = Artifact(manifest, kept)

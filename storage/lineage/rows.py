@@ -32,7 +32,6 @@ _TOKENS = (
     "response_mask",
     "behaviour_logprobs",
     "vector",
-    "messages",
 )
 
 

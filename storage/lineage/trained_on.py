@@ -55,8 +55,8 @@ class RowFilter:
     task_type: str | None = None
     success: bool | None = None
     min_reward: float | None = None
-    iteration: int | None = None
-    """The one that sampled the row."""
+    iterations: tuple[int, int] | None = None
+    """First and last of those that sampled the row."""
     text: str | None = None
 
     @property
@@ -141,10 +141,12 @@ class TrainedOn:
         asks for them, else null.
         """
         rows = self._records.filter(pl.col("not_trained").is_null())
-        for name in ("role", "task_type", "iteration"):
+        for name in ("role", "task_type"):
             value = getattr(wanted, name)
             if value is not None:
                 rows = rows.filter(pl.col(name) == value)
+        if wanted.iterations is not None:
+            rows = rows.filter(pl.col("iteration").is_between(*wanted.iterations))
         if wanted.wants_outcomes:
             rows = self._with_outcomes(rows)
         if wanted.success is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,7 +18,8 @@ from storage.runs.run import Run
 class LineageNode:
     """Something, and what it came from.
 
-    `relation` says what it is to the node above it. Where a node was shown before, or lies deeper than
+    `relation` says what it is to the node above it. Among the facts of a row are its `messages`, where it
+    has any. Where a node was shown before, or lies deeper than
     asked for, `origins` is empty and `more` says why.
     """
 
@@ -35,7 +37,7 @@ def explain(store: ArtifactStore, run: Run | None, identifier: str, depth: int =
     Args:
         run: look among this run's artifacts only; None for the whole store.
         identifier: an id, or the beginning of one when there is only one such.
-        depth: how many steps to go from artifact to input, and from memory entry to memory entry.
+        depth: how many steps to go; with 0 there is only the thing itself.
 
     Raises InputError when nothing, or more than one thing, has this id.
     """
@@ -60,14 +62,18 @@ class _Explanation:
                 f"{kind} {identifier} is named in the lineage, but is in no artifact that was looked at."
             )
         facts = {name: row[name] for name in _FACTS[kind] if row[name] is not None}
+        messages = _messages(kind, row)
+        if messages is not None:
+            facts["messages"] = messages
         if (kind, identifier) in self._shown:
             return LineageNode(kind, identifier, relation, facts, more="shown above")
-        if depth < 0:
+        found = list(_origins(kind, row))
+        if found and depth == 0:
             return LineageNode(kind, identifier, relation, facts, more="deeper")
         self._shown.add((kind, identifier))
         origins = tuple(
-            self.node(origin, origin_id, name, depth - (origin in _DEEPER), row.get("artifact_id"))
-            for origin, origin_id, name in _origins(kind, row)
+            self.node(origin, origin_id, name, depth - 1, row.get("artifact_id"))
+            for origin, origin_id, name in found
         )
         return LineageNode(kind, identifier, relation, facts, origins)
 
@@ -76,6 +82,7 @@ _FACTS: dict[Kind, tuple[str, ...]] = {
     "artifact": ("stage", "run", "iteration", "code_version", "seed", "counters", "metrics"),
     "sft_row": ("task_id", "task_type", "iteration", "weight", "artifact_id"),
     "trajectory": (
+        "episode_id",
         "role",
         "task_id",
         "task_type",
@@ -96,7 +103,16 @@ _FACTS: dict[Kind, tuple[str, ...]] = {
         "artifact_id",
     ),
 }
-_DEEPER: tuple[Kind, ...] = ("artifact", "memory_entry")
+
+
+def _messages(kind: Kind, row: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """What was said in a row; None for what holds no messages, or where they were pruned."""
+    if kind == "sft_row":
+        return [*row["prompt"], *row["completion"]]
+    if kind == "trajectory" and row["messages"] is not None:
+        found: list[dict[str, Any]] = json.loads(row["messages"])
+        return found
+    return None
 
 
 def _origins(kind: Kind, row: Mapping[str, Any]) -> Iterator[tuple[Kind, str, str]]:

@@ -202,7 +202,7 @@ def _leaving(
             now[entry_id] = changed(now[entry_id], operation)
     return evicted(
         view.facts().filter(~pl.col("entry_id").is_in(list(gone))),
-        [Held(each.entry_id, each.last_iteration, each.credit) for each in now.values()],
+        [Held(each.entry_id, each.text_key, each.last_iteration, each.credit) for each in now.values()],
         limits.evict,
         excess,
     )

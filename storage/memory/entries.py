@@ -21,15 +21,15 @@ from storage.tables.parquet import TableFormat, require_format, scan_files, writ
 SCHEMA_VERSION = 4
 MEMORY_SCHEMA = pa.schema(
     [
-        pa.field("entry_id", pa.string(), nullable=False),
+        pa.field("entry_id", pa.string(), nullable=False),  # `m-` and 32 hex digits
         pa.field("kind", pa.string(), nullable=False),
         pa.field("text", pa.string(), nullable=False),
-        pa.field("task_type", pa.string(), nullable=False),
+        pa.field("task_type", pa.string(), nullable=False),  # kind of task that the text is for
         pa.field("task_text", pa.string(), nullable=False),
         pa.field("feedback", pa.string(), nullable=False),
         pa.field("key_text", pa.string(), nullable=False),
-        pa.field("vector", pa.list_(pa.float32()), nullable=False),
-        pa.field("embedding_model", pa.string(), nullable=False),
+        pa.field("vector", pa.list_(pa.float32()), nullable=False),  # embedding of `key_text`
+        pa.field("embedding_model", pa.string(), nullable=False),  # the model that made the vector
         pa.field("support", pa.int32(), nullable=False),
         pa.field("credit", pa.float64(), nullable=False),
         pa.field("credit_count", pa.int32(), nullable=False),
@@ -39,7 +39,7 @@ MEMORY_SCHEMA = pa.schema(
         pa.field("last_iteration", pa.int32(), nullable=False),
         pa.field("policy_version", pa.string(), nullable=False),
         pa.field("parent_entry_ids", pa.list_(pa.string()), nullable=False),
-        pa.field("operation", pa.string(), nullable=False),
+        pa.field("operation", pa.string(), nullable=False),  # `add`, or `update` of its parents
         pa.field("memory_version", pa.string(), nullable=False),
         pa.field("environment", pa.string()),
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from storage.errors import InputError
 from storage.memory.chain import EMPTY_MEMORY
 from storage.runs.run import Run
 
@@ -26,7 +27,14 @@ def memory_versions(run: Run) -> list[MemoryVersion]:
 
 
 def latest_version(run: Run, iteration: int | None = None) -> str:
-    """The newest memory version, or the newest after an iteration; `empty` before the first."""
+    """The newest memory version, or the newest after an iteration; `empty` before the first.
+
+    Raises InputError for an iteration that the run does not have.
+    """
     versions = memory_versions(run)
+    if iteration:
+        last = max((entry.iteration or 0 for entry in run.stages()), default=0)
+        if iteration > last:
+            raise InputError(f"run {run.name} has no iteration {iteration}; its last one is {last}.")
     ids = [each.artifact_id for each in versions if iteration is None or each.iteration <= iteration]
     return ids[-1] if ids else EMPTY_MEMORY

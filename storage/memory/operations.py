@@ -25,14 +25,14 @@ MEMORY_OPERATIONS = TableFormat(
     version=1,
     schema=pa.schema(
         [
-            pa.field("operation", pa.string(), nullable=False),
-            pa.field("entry_id", pa.string(), nullable=False),
-            pa.field("iteration", pa.int32(), nullable=False),
+            pa.field("operation", pa.string(), nullable=False),  # `update`, `return` or `remove`
+            pa.field("entry_id", pa.string(), nullable=False),  # the entry that is changed
+            pa.field("iteration", pa.int32(), nullable=False),  # the one whose rollouts led to it
             pa.field("memory_version", pa.string(), nullable=False),
-            pa.field("support", pa.int32(), nullable=False),
+            pa.field("support", pa.int32(), nullable=False),  # added to the entry's support
             pa.field("credit_sum", pa.float64(), nullable=False),
-            pa.field("credit_count", pa.int32(), nullable=False),
-            pa.field("retrievals", pa.int32(), nullable=False),
+            pa.field("credit_count", pa.int32(), nullable=False),  # observations in `credit_sum`
+            pa.field("retrievals", pa.int32(), nullable=False),  # added to the entry's retrievals
             pa.field("trajectory_ids", pa.list_(pa.string()), nullable=False),
             pa.field("parent_entry_ids", pa.list_(pa.string()), nullable=False),
             pa.field("similarity", pa.float64()),

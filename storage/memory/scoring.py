@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
-from storage.memory.search import SCORE_DECIMALS, Ranked, nearest_entries
+from storage.memory.search import SCORE_DECIMALS, Found, Ranked, nearest_entries, rank
 
 if TYPE_CHECKING:
     from lancedb.table import Table
@@ -61,20 +61,23 @@ def scored_search(
     least = -math.inf if scoring.min_similarity is None else scoring.min_similarity
     scored = (
         [
-            (entry_id, scoring.score(similarity, *facts))
-            for entry_id, similarity, facts in candidates
-            if similarity >= least
+            hit._replace(score=scoring.score(hit.score, *facts))
+            for hit, facts in candidates
+            if hit.score >= least
         ]
         for candidates in nearest_entries(table, queries, wanted, condition, _FACTS)
     )
-    return [sorted(ranked, key=lambda hit: (-hit[1], hit[0]))[:top_k] for ranked in scored]
+    return [sorted(ranked, key=rank)[:top_k] for ranked in scored]
 
 
 def most_recent(table: Table, count: int, condition: str) -> Ranked:
-    """The entries that were written last, the newest first, equals by entry id; without a score."""
-    search = table.search().select(["entry_id", "last_iteration"])
+    """The entries that were written last, the newest first, equals by text and then by entry id; without a
+    score."""
+    search = table.search().select(["entry_id", "text", "last_iteration"])
     if condition:
         search = search.where(condition)
     rows = search.limit(max(1, table.count_rows())).to_arrow()
-    newest = rows.sort_by([("last_iteration", "descending"), ("entry_id", "ascending")])
-    return [(entry_id, 0.0) for entry_id in newest.column("entry_id").slice(0, count).to_pylist()]
+    newest = rows.sort_by(
+        [("last_iteration", "descending"), ("text", "ascending"), ("entry_id", "ascending")]
+    )
+    return [Found(row["entry_id"], 0.0, row["text"]) for row in newest.slice(0, count).to_pylist()]

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,10 +31,21 @@ if TYPE_CHECKING:
     from storage.memory.entries import MemoryEntry
 
 SearchMode = Literal["vector", "text", "hybrid"]
-Ranked = list[tuple[str, float]]
-"""(entry id, score), the best first, equals by entry id."""
-Candidate = tuple[str, float, tuple[Any, ...]]
-"""(entry id, cosine similarity, values of further columns)."""
+
+
+class Found(NamedTuple):
+    """An entry that a search found, and what it is ranked by."""
+
+    entry_id: str
+    score: float
+    text: str = ""
+
+
+Ranked = list[Found]
+"""The best first. Equals are in the order of their texts, and only those of one text by id: ids follow from
+those of artifacts, which change with every edit of the code that made them."""
+Candidate = tuple[Found, tuple[Any, ...]]
+"""An entry with its cosine similarity, and values of further columns."""
 
 SCORE_DECIMALS = 6
 _FIRST_CANDIDATES = 32
@@ -68,10 +79,15 @@ class MemoryFilter:
         return " AND ".join(parts)
 
 
+def rank(hit: Found) -> tuple[float, str, str]:
+    """What entries are sorted by."""
+    return -hit.score, hit.text, hit.entry_id
+
+
 def exact_search(table: Table, queries: npt.NDArray[np.float32], top_k: int, condition: str) -> list[Ranked]:
     """The nearest entries of each query by cosine similarity, among all that meet the condition."""
     found = nearest_entries(table, queries, top_k, condition, [])
-    return [[(entry_id, similarity) for entry_id, similarity, _ in ranked] for ranked in found]
+    return [[hit for hit, _ in ranked] for ranked in found]
 
 
 def nearest_entries(
@@ -83,10 +99,10 @@ def nearest_entries(
     while open_queries:
         found = _candidates(table, queries[open_queries], limit, condition, columns)
         for query, candidates in zip(open_queries, found, strict=True):
-            ranked = sorted(candidates, key=lambda hit: (-hit[1], hit[0]))
+            ranked = sorted(candidates, key=lambda candidate: rank(candidate[0]))
             # A tie that reaches the last candidate may go on beyond it; then look further, since which of
             # equal entries LanceDB returns depends on how its files happen to lie.
-            if len(ranked) < limit or ranked[-1][1] < ranked[top_k - 1][1]:
+            if len(ranked) < limit or ranked[-1][0].score < ranked[top_k - 1][0].score:
                 nearest[query] = ranked[:top_k]
         open_queries = [query for query in open_queries if query not in nearest]
         limit *= 4
@@ -103,7 +119,7 @@ def indexed_search(
     if vector_index(table) is None:
         return exact_search(table, queries, top_k, chosen.condition())
     found = [indexed_entries(table, query, top_k, chosen) for query in queries]
-    return [[(entry.entry_id, score) for entry, score in entries] for entries in found]
+    return [[Found(entry.entry_id, score, entry.text) for entry, score in entries] for entries in found]
 
 
 def indexed_entries(
@@ -125,7 +141,7 @@ def indexed_entries(
     scores = vectors @ query / (np.linalg.norm(vectors, axis=1) * np.linalg.norm(query))
     entries = map(read_entry, found.column(ENTRY).to_pylist())
     rounded = (round(float(score), SCORE_DECIMALS) for score in scores)
-    return sorted(zip(entries, rounded, strict=True), key=lambda hit: (-hit[1], hit[0].entry_id))
+    return sorted(zip(entries, rounded, strict=True), key=lambda hit: (-hit[1], hit[0].text, hit[0].entry_id))
 
 
 def text_search(table: Table, texts: Sequence[str], top_k: int, condition: str) -> list[Ranked]:
@@ -138,21 +154,27 @@ def text_search(table: Table, texts: Sequence[str], top_k: int, condition: str) 
         search = searched.search(MultiMatchQuery(text, list(TEXT_COLUMNS)), query_type="fts")
         if condition:
             search = search.where(condition, prefilter=True)
-        rows = search.select(["entry_id", "_score"]).limit(max(_FIRST_CANDIDATES, 2 * top_k)).to_arrow()
-        scores = [round(score, SCORE_DECIMALS) for score in rows.column("_score").to_pylist()]
-        found.append(_best_first(list(zip(rows.column("entry_id").to_pylist(), scores, strict=True)))[:top_k])
+        rows = search.select(["entry_id", "text", "_score"]).limit(max(_FIRST_CANDIDATES, 2 * top_k))
+        hits = [
+            Found(row["entry_id"], round(row["_score"], SCORE_DECIMALS), row["text"])
+            for row in rows.to_list()
+        ]
+        found.append(sorted(hits, key=rank)[:top_k])
     return found
 
 
 def fuse(rankings: Sequence[Ranked], top_k: int) -> Ranked:
     """Reciprocal rank fusion (Cormack, Clarke and Büttcher 2009): score = sum of 1 / (60 + rank)."""
     scores: dict[str, float] = defaultdict(float)
+    texts: dict[str, str] = {}
     for ranking in rankings:
-        for rank, (entry_id, _) in enumerate(ranking, start=1):
-            scores[entry_id] += 1.0 / (_RANK_OFFSET + rank)
-    return _best_first([(entry_id, round(score, SCORE_DECIMALS)) for entry_id, score in scores.items()])[
-        :top_k
+        for place, hit in enumerate(ranking, start=1):
+            scores[hit.entry_id] += 1.0 / (_RANK_OFFSET + place)
+            texts[hit.entry_id] = hit.text
+    hits = [
+        Found(entry_id, round(score, SCORE_DECIMALS), texts[entry_id]) for entry_id, score in scores.items()
     ]
+    return sorted(hits, key=rank)[:top_k]
 
 
 def hybrid_search(
@@ -180,19 +202,20 @@ def _candidates(
     search = search.bypass_vector_index()
     if condition:
         search = search.where(condition, prefilter=True)
-    rows = search.select(["entry_id", *columns, "_distance"]).limit(limit).to_arrow()
+    rows = search.select(["entry_id", "text", *columns, "_distance"]).limit(limit).to_arrow()
     # LanceDB numbers the queries only where there are several.
     numbers = rows.column("query_index").to_pylist() if len(queries) > 1 else [0] * rows.num_rows
     values = zip(*(rows.column(name).to_pylist() for name in columns), strict=True)
     found: list[list[Candidate]] = [[] for _ in queries]
-    for number, entry_id, distance, further in zip(
+    for number, entry_id, text, distance, further in zip(
         numbers,
         rows.column("entry_id").to_pylist(),
+        rows.column("text").to_pylist(),
         rows.column("_distance").to_pylist(),
         values if columns else repeat(()),
         strict=False,
     ):
-        found[number].append((entry_id, round(1.0 - distance, SCORE_DECIMALS), further))
+        found[number].append((Found(entry_id, round(1.0 - distance, SCORE_DECIMALS), text), further))
     return found
 
 
@@ -200,10 +223,6 @@ def _matching(search: LanceVectorQueryBuilder, condition: str, limit: int) -> pa
     if condition:
         search = search.where(condition, prefilter=True)
     return search.select([ENTRY, "vector", "_distance"]).limit(limit).to_arrow()
-
-
-def _best_first(found: Ranked) -> Ranked:
-    return sorted(found, key=lambda hit: (-hit[1], hit[0]))
 
 
 def _with_text_index(table: Table) -> Table:

@@ -33,6 +33,7 @@ class Held(NamedTuple):
     """What eviction goes by; the columns of `MemoryView.facts`."""
 
     entry_id: str
+    text_key: str
     last_iteration: int
     credit: float
 
@@ -43,7 +44,7 @@ def near_duplicates(
     """New entries that say nearly what an earlier one of the same task type says: id -> (its id, similarity).
 
     Texts are compared with those of the 32 earlier entries that have the most similar situations. The most
-    similar text stands for the new one; of equals the one with the lesser id.
+    similar text stands for the new one; of equals the one whose text comes first, then the lesser id.
     """
     earlier: list[list[MemoryEntry]] = [[] for _ in entries]
     for task_type in sorted({entry.task_type for entry in entries}):
@@ -58,7 +59,9 @@ def near_duplicates(
     for entry, candidates in zip(entries, earlier, strict=True):
         others = [*candidates, *(each for each in kept if each.task_type == entry.task_type)]
         alike = [(_similarity(vectors[entry.text], vectors[other.text]), other) for other in others]
-        similarity, best = min(alike, key=lambda pair: (-pair[0], pair[1].entry_id), default=(-1.0, entry))
+        similarity, best = min(
+            alike, key=lambda pair: (-pair[0], pair[1].text, pair[1].entry_id), default=(-1.0, entry)
+        )
         if similarity >= least:
             merged[entry.entry_id] = (best.entry_id, similarity)
         else:
@@ -69,7 +72,8 @@ def near_duplicates(
 def evicted(held: pl.DataFrame, changed: Sequence[Held], policy: Eviction, excess: int) -> list[str]:
     """Which `excess` entries leave: those written longest ago, or those of the lowest credit.
 
-    Equals leave by the other of the two, then by id.
+    Equals leave by the other of the two, then by the digest of their texts, and only those of one text by
+    id.
 
     Args:
         held: what was there before, as `MemoryView.facts` gives it.
@@ -78,7 +82,7 @@ def evicted(held: pl.DataFrame, changed: Sequence[Held], policy: Eviction, exces
     now = pl.DataFrame(changed, schema=held.schema, orient="row")
     order = ["last_iteration", "credit"] if policy == "oldest" else ["credit", "last_iteration"]
     entries = pl.concat([held.join(now, on="entry_id", how="anti"), now])
-    return entries.sort([*order, "entry_id"]).head(excess)["entry_id"].to_list()
+    return entries.sort([*order, "text_key", "entry_id"]).head(excess)["entry_id"].to_list()
 
 
 def _similarity(left: np.ndarray, right: np.ndarray) -> float:

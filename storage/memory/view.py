@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from lancedb.table import Table
 
 _FETCHED_AT_ONCE = 1000
+_FACTS = {"entry_id": pl.String, "text_key": pl.String, "last_iteration": pl.Int32, "credit": pl.Float64}
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,8 @@ class MemoryView:
         mode: SearchMode = "vector",
         exact: bool = True,
     ) -> list[list[MemoryHit]]:
-        """For each text the `top_k` best entries, the best first, equals by entry id.
+        """For each text the `top_k` best entries, the best first, equals by text and then
+        by entry id.
 
         Args:
             minimum_credit: the least credit.
@@ -115,7 +117,8 @@ class MemoryView:
     def retrieve(
         self, texts: Sequence[str], top_k: int, scoring: Scoring, task_type: str | None = None
     ) -> list[list[MemoryHit]]:
-        """For each text the `top_k` entries of the highest score, the best first, equals by entry id.
+        """For each text the `top_k` entries of the highest score, the best first, equals by text and then
+        by entry id.
 
         Exact, as everything is that a run's data follow from. Raises StoreError as `search` does.
         """
@@ -167,12 +170,11 @@ class MemoryView:
         return 0 if self._table is None else int(self._table.count_rows())
 
     def facts(self) -> pl.DataFrame:
-        """What eviction goes by: id, last iteration and credit of all entries; by id."""
-        columns = ["entry_id", "last_iteration", "credit"]
+        """What eviction goes by, `storage.memory.selection.Held`, of all entries; by id."""
+        columns = list(_FACTS)
         if self._table is None:
-            rows = MEMORY_SCHEMA.empty_table().select(columns)
-        else:
-            rows = self._table.search().select(columns).limit(max(1, self.count())).to_arrow()
+            return pl.DataFrame(schema=_FACTS)
+        rows = self._table.search().select(columns).limit(max(1, self.count())).to_arrow()
         return _frame(rows)
 
     def get(self, entry_ids: Sequence[str]) -> dict[str, MemoryEntry]:
@@ -220,8 +222,8 @@ def _frame(rows: pa.Table) -> pl.DataFrame:
 
 
 def _hits(table: Table, found: Sequence[Ranked]) -> list[list[MemoryHit]]:
-    entries = _fetch(table, {entry_id for ranked in found for entry_id, _ in ranked})
-    return [[MemoryHit(entries[entry_id], score) for entry_id, score in ranked] for ranked in found]
+    entries = _fetch(table, {hit.entry_id for ranked in found for hit in ranked})
+    return [[MemoryHit(entries[hit.entry_id], hit.score) for hit in ranked] for ranked in found]
 
 
 def _fetch(table: Table, values: set[str], column: str = "entry_id") -> dict[str, MemoryEntry]:

@@ -49,6 +49,27 @@ def lock_run(root: StoreRoot, name: str, lease_seconds: float = LEASE_SECONDS) -
             yield lease
 
 
+def run_holder(root: StoreRoot, name: str) -> str | None:
+    """Who works on a run: `process 12 on host`, or the machine that has its lease; None for nobody."""
+    path = root.scratch / "runs" / name / "lock"
+    if path.exists() and _is_locked(path):
+        return _holder(path)
+    if root.local:
+        return None
+    state = lease_state(root, run_lease(root, name))
+    return state.holder if state.held else None
+
+
+def _is_locked(path: Path) -> bool:
+    """Whether a process has a lock; looking takes a shared one for a moment."""
+    with store_errors("look at", path), path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
+
+
 @contextmanager
 def lock_collection(root: StoreRoot, runs: list[str], lease_seconds: float = LEASE_SECONDS) -> Iterator[None]:
     """Keep all runs of the store from being worked on, while files are deleted.

@@ -20,7 +20,7 @@ from storage.errors import InputError
 from storage.filesystem import StoreRoot, list_names, open_root, read_bytes, write_new
 from storage.runs.lease import LEASE_SECONDS, Lease
 from storage.runs.ledger import Ledger, LedgerEntry
-from storage.runs.locks import lock_run
+from storage.runs.locks import lock_run, run_holder
 from storage.runs.records import read_record, record_bytes
 
 _LEDGER = re.compile(r"ledger(-\d{8})?\.jsonl")
@@ -56,9 +56,8 @@ class Run:
 
         Raises RunBusy when another machine has taken the run over.
         """
+        self.require_lock()
         lease = self._lease
-        if lease is not None:
-            lease.require()
         entry = LedgerEntry(
             iteration=iteration,
             stage=stage,
@@ -86,6 +85,11 @@ class Run:
             (name for name in names if _LEDGER.fullmatch(name)), key=lambda name: (len(name), name)
         )
         return [entry for name in found for entry in self._ledger(name).read()]
+
+    def require_lock(self) -> None:
+        """Raise RunBusy when another machine has taken the run over since it was locked."""
+        if self._lease is not None:
+            self._lease.require()
 
     def _ledger(self, name: str) -> Ledger:
         if name not in self._ledgers:
@@ -152,6 +156,10 @@ class RunStore:
         """Names of all runs, sorted."""
         names = list_names(self._root, self._root.join("runs"))
         return [name for name in names if self._root.fs.exists(self._path(name))]
+
+    def holder(self, name: str) -> str | None:
+        """Who works on a run, in words; None for nobody."""
+        return run_holder(self._root, name)
 
     def _path(self, name: str) -> str:
         return self._root.join("runs", name, "run.json")

@@ -15,11 +15,11 @@ SCHEMA_VERSION = 2
 _MESSAGES = pa.list_(pa.struct([pa.field("role", pa.string()), pa.field("content", pa.string())]))
 SFT_SCHEMA = pa.schema(
     [
-        pa.field("sft_row_id", pa.string(), nullable=False),
-        pa.field("prompt", _MESSAGES, nullable=False),
-        pa.field("completion", _MESSAGES, nullable=False),
-        pa.field("input_token_ids", pa.list_(pa.int32()), nullable=False),
-        pa.field("loss_mask", pa.list_(pa.int8()), nullable=False),
+        pa.field("sft_row_id", pa.string(), nullable=False),  # `s-` and 32 hex digits
+        pa.field("prompt", _MESSAGES, nullable=False),  # messages up to the first turn of the assistant
+        pa.field("completion", _MESSAGES, nullable=False),  # the messages after them
+        pa.field("input_token_ids", pa.list_(pa.int32()), nullable=False),  # prompt and completion as tokens
+        pa.field("loss_mask", pa.list_(pa.int8()), nullable=False),  # 1 on the tokens that are trained
         pa.field("trajectory_id", pa.string(), nullable=False),
         pa.field("role", pa.string()),
         pa.field("reflection_trajectory_id", pa.string()),
@@ -28,9 +28,9 @@ SFT_SCHEMA = pa.schema(
         pa.field("task_id", pa.string(), nullable=False),
         pa.field("task_type", pa.string(), nullable=False),
         pa.field("episode_id", pa.string(), nullable=False),
-        pa.field("iteration", pa.int32(), nullable=False),
+        pa.field("iteration", pa.int32(), nullable=False),  # the one that sampled it
         pa.field("policy_version", pa.string(), nullable=False),
-        pa.field("weight", pa.float32(), nullable=False),
+        pa.field("weight", pa.float32(), nullable=False),  # its weight in the loss
     ]
 )
 SFT = TableFormat(

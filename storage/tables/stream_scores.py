@@ -14,14 +14,14 @@ STREAM_SCORE_SCHEMA = pa.schema(
     [
         pa.field("condition", pa.string(), nullable=False),
         pa.field("encounter", pa.int32(), nullable=False),
-        pa.field("realm", pa.string(), nullable=False),
+        pa.field("realm", pa.string(), nullable=False),  # the held-out realm
         pa.field("stream", pa.int32(), nullable=False),
         pa.field("task_id", pa.string(), nullable=False),
         pa.field("note", pa.string()),
         pa.field("first_attempt_success", pa.bool_(), nullable=False),
         pa.field("retry_success", pa.bool_()),
-        pa.field("first_trajectory_id", pa.string(), nullable=False),
-        pa.field("reflection_trajectory_id", pa.string()),
+        pa.field("first_trajectory_id", pa.string(), nullable=False),  # the first attempt
+        pa.field("reflection_trajectory_id", pa.string()),  # null: there was none
     ]
 )
 STREAM_SCORES = TableFormat(

@@ -20,31 +20,31 @@ REINFORCEMENT, SUPERVISED = "reinforcement", "supervised"
 
 TRAINING_RECORD_SCHEMA = pa.schema(
     [
-        pa.field("trajectory_id", pa.string(), nullable=False),
+        pa.field("trajectory_id", pa.string(), nullable=False),  # the sequence that the update was given
         pa.field("sft_row_id", pa.string()),  # null in reinforcement
-        pa.field("kind", pa.string(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),  # `reinforcement` or `supervised`
         pa.field("episode_id", pa.string(), nullable=False),
         pa.field("group_id", pa.string()),  # null in supervised training, as all down to `advantage`
         pa.field("subgroup", pa.string()),
-        pa.field("reward", pa.float32()),
-        pa.field("success", pa.bool_()),
-        pa.field("advantage", pa.float32()),
+        pa.field("reward", pa.float32()),  # as in the trajectory
+        pa.field("success", pa.bool_()),  # as in the trajectory
+        pa.field("advantage", pa.float32()),  # what its reward was over its group's
         pa.field("task_id", pa.string(), nullable=False),
         pa.field("task_type", pa.string(), nullable=False),
         pa.field("role", pa.string(), nullable=False),
         pa.field("iteration", pa.int32(), nullable=False),  # the one that sampled it
         pa.field("policy_version", pa.string(), nullable=False),  # the checkpoint that sampled it
-        pa.field("weight", pa.float32(), nullable=False),
+        pa.field("weight", pa.float32(), nullable=False),  # its weight in the loss
         pa.field("not_trained", pa.string()),  # the reason; null for what was trained
-        pa.field("steps", pa.int32(), nullable=False),
-        pa.field("trained_tokens", pa.int64(), nullable=False),
+        pa.field("steps", pa.int32(), nullable=False),  # optimizer steps that trained it
+        pa.field("trained_tokens", pa.int64(), nullable=False),  # its tokens with a loss, over all steps
         pa.field("mean_ratio", pa.float32()),  # null in supervised training, as the two that follow
-        pa.field("clipped_share", pa.float32()),
-        pa.field("mismatch", pa.float32()),
-        pa.field("entropy", pa.float32()),
-        pa.field("loss", pa.float32()),
+        pa.field("clipped_share", pa.float32()),  # share of its tokens at which the clip took the gradient
+        pa.field("mismatch", pa.float32()),  # mean difference to the sampler's log-probabilities, nats
+        pa.field("entropy", pa.float32()),  # mean at its trained tokens, nats
+        pa.field("loss", pa.float32()),  # its own part of the loss
         pa.field("token_logprobs", pa.list_(pa.float32())),  # null unless tokens are recorded
-        pa.field("token_entropies", pa.list_(pa.float32())),
+        pa.field("token_entropies", pa.list_(pa.float32())),  # null unless tokens are recorded
     ]
 )
 TRAINING_RECORD = TableFormat(

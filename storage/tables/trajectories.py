@@ -18,29 +18,29 @@ from storage.tables.parquet import TableFormat, read_rows, scan_files, write_row
 SCHEMA_VERSION = 2
 TRAJECTORY_SCHEMA = pa.schema(
     [
-        pa.field("trajectory_id", pa.string(), nullable=False),
+        pa.field("trajectory_id", pa.string(), nullable=False),  # digest of the recipe and of its place in it
         pa.field("episode_id", pa.string(), nullable=False),
         pa.field("parent_trajectory_id", pa.string()),
-        pa.field("iteration", pa.int32(), nullable=False),
-        pa.field("task_id", pa.string(), nullable=False),
-        pa.field("task_type", pa.string(), nullable=False),
-        pa.field("environment", pa.string(), nullable=False),
+        pa.field("iteration", pa.int32(), nullable=False),  # the one that sampled it
+        pa.field("task_id", pa.string(), nullable=False),  # the task, as its environment names it
+        pa.field("task_type", pa.string(), nullable=False),  # kind of task; memory is filtered by it
+        pa.field("environment", pa.string(), nullable=False),  # type of the environment
         pa.field("role", pa.string(), nullable=False),
         pa.field("revision_index", pa.int32(), nullable=False),
         pa.field("sample_index", pa.int32(), nullable=False),
         pa.field("group_id", pa.string(), nullable=False),
         pa.field("subgroup", pa.string()),
-        pa.field("prompt_token_ids", pa.list_(pa.int32()), nullable=False),
+        pa.field("prompt_token_ids", pa.list_(pa.int32()), nullable=False),  # before the first sampled token
         pa.field("response_token_ids", pa.list_(pa.int32()), nullable=False),
         pa.field("response_mask", pa.list_(pa.int8()), nullable=False),
         pa.field("behaviour_logprobs", pa.list_(pa.float32()), nullable=False),
-        pa.field("temperature", pa.float32(), nullable=False),
+        pa.field("temperature", pa.float32(), nullable=False),  # that it was sampled at
         pa.field("policy_version", pa.string(), nullable=False),
-        pa.field("tokenizer_digest", pa.string(), nullable=False),
-        pa.field("reward", pa.float32(), nullable=False),
-        pa.field("success", pa.bool_(), nullable=False),
-        pa.field("finish_reason", pa.string(), nullable=False),
-        pa.field("truncated", pa.bool_(), nullable=False),
+        pa.field("tokenizer_digest", pa.string(), nullable=False),  # of the tokenizer
+        pa.field("reward", pa.float32(), nullable=False),  # of a reflection, that of the attempt after it
+        pa.field("success", pa.bool_(), nullable=False),  # whether the reward reached the threshold
+        pa.field("finish_reason", pa.string(), nullable=False),  # how it ended
+        pa.field("truncated", pa.bool_(), nullable=False),  # whether a limit cut it off
         pa.field("feedback", pa.string(), nullable=False),
         pa.field("messages", pa.string(), nullable=False),
         pa.field("memory_version", pa.string(), nullable=False),

@@ -16,12 +16,17 @@ from storage.filesystem import store_errors
 from storage.tables.row_checks import Row, row_problems, shown
 from storage.tables.row_links import Problems, RowLinks
 from storage.tables.trajectories import NO_METRICS, TRAJECTORY_SCHEMA, Trajectory
+from storage.wording import counted
 
 FORMATS = (".parquet", ".jsonl")
 
 _BATCH_ROWS = 1024
 # What pyarrow raises for bytes that are not what they should be.
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, OverflowError)
+
+
+class MalformedTrajectories(InputError):
+    """A file of trajectories cannot be read, or has rows that are not as the schema says."""
 
 
 def check_trajectories(path: Path) -> int:
@@ -31,8 +36,8 @@ def check_trajectories(path: Path) -> int:
     their iterations (from 1); within the file ids are unique, parents are rows of the same episode, an
     episode begins with revision 0, and a group has one task and role.
 
-    Raises InputError, with row and field of at most `SHOWN_PROBLEMS` problems, for a file that cannot be
-    read, has no rows or has a row that is wrong.
+    Raises MalformedTrajectories, with row and field of at most `SHOWN_PROBLEMS` problems, for a file
+    that cannot be read, has no rows or has a row that is wrong.
     """
     problems, links = Problems(), RowLinks()
     rows = 0
@@ -49,10 +54,10 @@ def check_trajectories(path: Path) -> int:
     if not rows and not problems.count:
         problems.add("it holds no rows")
     if problems.count:
-        count = "1 problem" if problems.count == 1 else f"{problems.count:,} problems"
+        count = counted(problems.count, "problem")
         more = problems.count - len(problems.shown)
         lines = [f"{path}: {count}", *problems.shown, *([f"and {more:,} more"] if more else [])]
-        raise InputError("\n  ".join(lines))
+        raise MalformedTrajectories("\n  ".join(lines))
     return rows
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.pruned import PRUNED
@@ -24,6 +25,7 @@ from storage.runs.origin import OfflineOrigin, read_origin
 from storage.runs.run import RunStore
 from storage.upkeep.leftovers import (
     Leftover,
+    half_pruned,
     list_folders,
     local_leftovers,
     modified,
@@ -85,6 +87,8 @@ def plan_collection(store_uri: str, minimum_age: timedelta) -> CollectionPlan:
             leftovers += stray_files(root, root.join("artifacts", stage, artifact_id), stray, manifest)
         if manifest is not None and PRUNED in files:
             leftovers += pruned_yet_there(root, store, manifest, files)
+        if manifest is not None:
+            leftovers += half_pruned(root, store, manifest, files)
         if manifest is None or artifact_id in reached or manifest.kind in _KEPT:
             continue
         if manifest.finished_at < before:
@@ -96,8 +100,8 @@ def plan_collection(store_uri: str, minimum_age: timedelta) -> CollectionPlan:
     return CollectionPlan(
         runs=len(runs),
         reached=len(reached),
-        reached_bytes=sum(
-            int(info["size"])
+        reached_bytes=_stored_bytes(
+            info
             for (_, artifact_id), files in listed.items()
             if artifact_id in reached
             for info in files.values()
@@ -131,6 +135,14 @@ def collect(store_uri: str, minimum_age: timedelta) -> CollectionPlan:
     return plan
 
 
+def _stored_bytes(files: Iterable[Mapping[str, Any]]) -> int:
+    """What files take, by fsspec's information; those that artifacts share are counted once."""
+    sizes: dict[object, int] = {}
+    for info in files:
+        sizes[info.get("ino", info["name"])] = int(info["size"])
+    return sum(sizes.values())
+
+
 def _run_names(root: StoreRoot, store_uri: str) -> list[str]:
     runs = RunStore(store_uri).list()
     for name in list_names(root, root.join("runs")):
@@ -145,12 +157,15 @@ def _run_names(root: StoreRoot, store_uri: str) -> list[str]:
 
 
 def _roots(store_uri: str, runs: Sequence[str]) -> set[str]:
-    roots: set[str] = set()
-    for name in runs:
-        roots |= {entry.artifact_id for entry in RunStore(store_uri).open(name).recorded()}
-        origin = read_origin(store_uri, name)
-        if isinstance(origin, OfflineOrigin) and origin.checkpoint_id is not None:
-            roots.add(origin.checkpoint_id)
+    return {root for name in runs for root in run_roots(store_uri, name)}
+
+
+def run_roots(store_uri: str, name: str) -> set[str]:
+    """The artifacts that a run names: those of its ledger, and the checkpoint that it began from."""
+    roots = {entry.artifact_id for entry in RunStore(store_uri).open(name).recorded()}
+    origin = read_origin(store_uri, name)
+    if isinstance(origin, OfflineOrigin) and origin.checkpoint_id is not None:
+        roots.add(origin.checkpoint_id)
     return roots
 
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from storage.artifacts.layout import TRASH, upload_folder
 from storage.artifacts.manifest import Manifest
+from storage.artifacts.pruned import KEPT_ROWS
 from storage.artifacts.staging import abandoned
 from storage.artifacts.store import ArtifactStore
 from storage.filesystem import StoreRoot, store_errors
@@ -22,6 +23,7 @@ LeftoverKind = Literal[
     "without a manifest",
     "half written",
     "pruned, and still there",
+    "half pruned",
     "memory table of no run",
     "download of a deleted artifact",
 ]
@@ -93,6 +95,23 @@ def pruned_yet_there(
         _leftover("pruned, and still there", f"{folder}/{path}", [files[path]], remote=not root.local)
         for path in (own + file.path for file in store.pruned(manifest).files)
         if path in files
+    ]
+
+
+def half_pruned(
+    root: StoreRoot, store: ArtifactStore, manifest: Manifest, files: Mapping[str, dict[str, Any]]
+) -> list[Leftover]:
+    """Rows that a pruning kept, and that a kill left without a record."""
+    folder = root.join("artifacts", manifest.stage, manifest.artifact_id)
+    own = "" if root.local else f"{upload_folder(manifest)}/"
+    found = [path for path in files if path.startswith(f"{own}{KEPT_ROWS}/")]
+    if not found:
+        return []
+    recorded = {f"{own}{file.kept.path}" for file in store.pruned(manifest).files if file.kept is not None}
+    return [
+        _leftover("half pruned", f"{folder}/{path}", [files[path]], remote=not root.local)
+        for path in found
+        if path not in recorded
     ]
 
 

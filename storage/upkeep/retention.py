@@ -2,59 +2,27 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Literal
 
-from storage.artifacts.manifest import Manifest
+from storage.artifacts.manifest import FileEntry, Manifest
 from storage.artifacts.pruned import present_files
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
-from storage.errors import InputError
 from storage.filesystem import open_root
+from storage.runs.ledger import LedgerEntry
 from storage.runs.locks import lock_collection
+from storage.runs.origin import OfflineOrigin, read_origin
 from storage.runs.run import Run, RunStore
+from storage.upkeep.rules import Kept, RetentionRule
 
-Kept = Literal["checkpoints", "optimizer", "trajectories"]
-"""What a rule is about: weights, optimizer states, or the rows of rollouts."""
-
-_RULE = re.compile(r"(\d{1,9})|(\d{1,9}),every:(\d{1,9})|every:(\d{1,9})")
 _FILES: Mapping[Kept, tuple[ArtifactKind, str]] = {
     "checkpoints": ("checkpoint", "model/*.safetensors"),
     "optimizer": ("checkpoint", "optimizer.safetensors"),
     "trajectories": ("trajectories", "*.parquet"),
 }
 """The kind of artifact, and its files by name."""
-
-
-@dataclass(frozen=True)
-class RetentionRule:
-    """Which iterations keep their files: the `last` few, and those that `every` divides."""
-
-    text: str
-    last: int
-    every: int | None = None
-
-    def kept(self, iterations: Iterable[int]) -> set[int]:
-        """Those of a run's iterations that keep their files; the last one always does."""
-        ordered = sorted(set(iterations))
-        kept = set(ordered[-self.last :])
-        return kept | {number for number in ordered if self.every and number % self.every == 0}
-
-
-def parse_rule(text: str) -> RetentionRule:
-    """`N`, `every:K` or `N,every:K`. Raises InputError for anything else."""
-    found = _RULE.fullmatch(text.strip())
-    numbers = [int(number) if number else None for number in found.groups()] if found else [0]
-    if 0 in numbers:
-        raise InputError(
-            f"{text!r} is no rule of retention: give a number of last iterations to keep, at least 1, "
-            "or every:K, or both as in 3,every:10."
-        )
-    last, both, every, every_alone = numbers
-    return RetentionRule(text.strip(), last or both or 1, every or every_alone)
 
 
 @dataclass(frozen=True)
@@ -83,21 +51,19 @@ def plan_retention(
     runs, store = RunStore(store_uri), ArtifactStore(store_uri)
     if run_name is not None:
         runs.open(run_name)
-    opened = [runs.open(name) for name in runs.list()]
+    stages = {name: runs.open(name).stages() for name in runs.list()}
+    begun_from = _beginnings(store_uri, stages)
     planned: list[PlannedPruning] = []
     for kind, rule in rules.items():
-        artifact_kind, pattern = _FILES[kind]
         offered: set[str] = set()
-        kept: set[str] = set()
-        for run in opened:
-            made = _by_iteration(run, artifact_kind)
-            # What a run began with is never pruned: adapters need it.
-            kept.update(made.pop(0, []))
-            last = rule.kept(made) if run_name in (None, run.name) else set(made)
-            for iteration, artifact_ids in made.items():
-                (kept if iteration in last else offered).update(artifact_ids)
+        kept = set(begun_from)
+        for name, entries in stages.items():
+            of_run = offered_by(entries, kind, rule)
+            if run_name in (None, name):
+                offered |= of_run
+            kept |= {entry.artifact_id for entry in entries} - (of_run if run_name in (None, name) else set())
         for artifact_id in sorted(offered - kept):
-            planned += _pruning_of(store, artifact_id, kind, pattern, rule)
+            planned += _pruning_of(store, artifact_id, kind, rule)
     return planned
 
 
@@ -116,26 +82,106 @@ def retain(
     return planned
 
 
-def _by_iteration(run: Run, kind: ArtifactKind) -> dict[int, list[str]]:
-    """Iteration -> ids of the run's artifacts of a kind; 0 for those from before the first."""
+@dataclass
+class RunRetention:
+    """Prunes old files of one run while its lock is held, so also between the stages of its driver.
+
+    Only artifacts that stand in no other run's ledger lose files: another run that is worked on has what it
+    reads in its own ledger. So nobody else needs to be kept from working.
+    """
+
+    store: ArtifactStore
+    run: Run
+    rules: Mapping[Kept, RetentionRule]
+    _settled: set[tuple[Kept, str]] = field(default_factory=set)
+    """Artifacts that have nothing left to lose."""
+
+    def apply(self, entries: Sequence[LedgerEntry], needed: Collection[str]) -> list[PlannedPruning]:
+        """Prune what the rules no longer keep; gives what was pruned.
+
+        Args:
+            entries: the latest of each place in the run's ledger.
+            needed: artifacts that something is still to be made from; they stay whole.
+
+        Raises RunBusy when another machine has taken the run over.
+        """
+        offered = [
+            (kind, artifact_id)
+            for kind, rule in self.rules.items()
+            for artifact_id in sorted(offered_by(entries, kind, rule))
+            if (kind, artifact_id) not in self._settled and artifact_id not in needed
+        ]
+        if not offered:
+            return []
+        self.run.require_lock()
+        kept = self._kept_by_others()
+        done = []
+        for kind, artifact_id in offered:
+            if artifact_id in kept:
+                continue
+            for pruning in _pruning_of(self.store, artifact_id, kind, self.rules[kind]):
+                self.store.prune(artifact_id, pruning.files, pruning.reason)
+                done.append(pruning)
+            self._settled.add((kind, artifact_id))
+        return done
+
+    def _kept_by_others(self) -> set[str]:
+        runs = RunStore(self.store.uri)
+        others = {name: runs.open(name).recorded() for name in runs.list() if name != self.run.name}
+        named = {entry.artifact_id for entries in others.values() for entry in entries}
+        return named | _beginnings(self.store.uri, others)
+
+
+def offered_by(entries: Iterable[LedgerEntry], kind: Kept, rule: RetentionRule) -> set[str]:
+    """What a run would give up by a rule. What it began with stays: adapters need it. So do the rollouts of
+    a run that keeps experience, from which any of them may be replayed."""
+    listed = list(entries)
+    if kind == "trajectories" and any(entry.kind == "experience" for entry in listed):
+        return set()
+    made = iterations_of(listed, kind)
+    begun_with = set(made.pop(0, []))
+    last = rule.kept(made)
+    kept = {artifact_id for iteration in last for artifact_id in made[iteration]}
+    return {artifact_id for ids in made.values() for artifact_id in ids} - kept - begun_with
+
+
+def iterations_of(entries: Iterable[LedgerEntry], kind: Kept) -> dict[int, list[str]]:
+    """Iteration -> ids of the artifacts that a rule of a kind is about; 0: from before the first."""
     found: dict[int, list[str]] = {}
-    for entry in run.stages():
-        if entry.kind == kind:
+    for entry in entries:
+        if entry.kind == _FILES[kind][0]:
             found.setdefault(entry.iteration or 0, []).append(entry.artifact_id)
     return found
 
 
+def files_of(manifest: Manifest, kind: Kept) -> list[FileEntry]:
+    """The files, whether or not they were pruned, that a rule takes of an artifact that it is about."""
+    return [entry for entry in manifest.files if fnmatchcase(entry.path, _FILES[kind][1])]
+
+
+def rules_about(kind: ArtifactKind) -> list[Kept]:
+    """What can be kept or not of an artifact of a kind."""
+    return [kept for kept, (about, _) in _FILES.items() if about == kind]
+
+
+def _beginnings(store_uri: str, runs: Iterable[str]) -> set[str]:
+    """The checkpoints of other runs that runs on stored rollouts begin with."""
+    origins = [read_origin(store_uri, name) for name in runs]
+    return {
+        origin.checkpoint_id
+        for origin in origins
+        if isinstance(origin, OfflineOrigin) and origin.checkpoint_id is not None
+    }
+
+
 def _pruning_of(
-    store: ArtifactStore, artifact_id: str, kind: Kept, pattern: str, rule: RetentionRule
+    store: ArtifactStore, artifact_id: str, kind: Kept, rule: RetentionRule
 ) -> Sequence[PlannedPruning]:
     manifest = store.find(artifact_id)
     if manifest is None:
         return []
-    present = [
-        entry
-        for entry in present_files(manifest, store.pruned(manifest))
-        if fnmatchcase(entry.path, pattern) and entry in manifest.files
-    ]
+    there = present_files(manifest, store.pruned(manifest))
+    present = [entry for entry in files_of(manifest, kind) if entry in there]
     if not present:
         return []
     return [
@@ -144,6 +190,6 @@ def _pruning_of(
             kind=kind,
             files=tuple(entry.path for entry in present),
             bytes=sum(entry.bytes for entry in present),
-            reason=f"the rule --retain-{kind} {rule.text}",
+            reason=rule.reason(kind),
         )
     ]

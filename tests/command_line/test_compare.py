@@ -105,7 +105,7 @@ def test_charts_are_written_for_success_rewards_and_numbers_of_training(compared
 
 def test_a_finished_comparison_is_answered_from_the_store(compared: Compared) -> None:
     again = invoke(*words(compared.folder), "--json")
-    assert "4 of 4 runs are finished already." in again.errors
+    assert "4 of 4 runs finished already." in again.errors
     assert "[1 of" not in again.errors
     assert without_times(again.json) == without_times(compared.document)
 

@@ -90,6 +90,7 @@ def test_graph_draws_to_svg_and_html(history: History, tmp_path: Path) -> None:
         (["policies-trained-on", "t9"], "no row is of task 't9'"),
         (["made-by", "no-commit"], "nothing was made by code version 'no-commit'"),
         (["export", "base", "--openlineage", "kafka://x"], "give an http:// or https:// URL"),
+        (["export", "base", "--openlineage", "localhost:5000"], "such as http://localhost:5000"),
         (["graph", "base", "--output", "x.png"], "name a file that ends in .svg or .html"),
         (["graph", "base", "--output", "x.svg", "--iteration", "2..1"], "the first is after the last"),
         (["graph", "base", "--output", "x.svg", "--iteration", "one"], "give one, such as 7"),

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -32,9 +33,33 @@ def test_a_run_of_another_version_is_refused_with_its_strange_settings(tmp_path:
     assert "speed: unknown key; did you mean seed?" in result.errors
 
 
-def test_usage_errors_have_status_2() -> None:
-    assert invoke("train").status == 2
-    assert invoke("status", "run", "--bad-option").status == 2
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["train"], "error: missing argument 'CONFIG'. See: erl-pipeline train --help\n"),
+        (["status", "run", "--bad"], "error: no such option: --bad. See: erl-pipeline status --help\n"),
+        (
+            ["lineage", "shaw"],
+            "error: no such command 'shaw'. Did you mean 'show'? See: erl-pipeline lineage --help\n",
+        ),
+    ],
+)
+def test_usage_errors_are_one_line_and_status_2(words: list[str], said: str) -> None:
+    result = invoke(*words)
+    assert (result.status, result.errors, result.output) == (2, said, "")
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    result = invoke("--version")
+    assert (result.status, result.output) == (0, f"erl-pipeline {version('erl-pipeline')}\n")
+
+
+def test_a_shell_completes_names_of_runs(finished: FinishedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = f"erl-pipeline status --store {finished.store} sm"
+    monkeypatch.setenv("_ERL_PIPELINE_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", "4")
+    assert invoke().output.split() == ["small"]
 
 
 def test_a_store_that_cannot_be_written_is_refused(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def import_file(content: bytes) -> Result:
     folder = Path(tempfile.mkdtemp())
     try:
         path = put(folder, "file.parquet", content)
-        return invoke("import", "trajectories", path, "--as", "imported", "--store", folder / "store")
+        return invoke("import", "trajectories", path, "--name", "imported", "--store", folder / "store")
     finally:
         shutil.rmtree(folder)
 

@@ -121,6 +121,17 @@ def test_search_says_how_it_searched(store: Path, mode: str) -> None:
     found = ask(store, *words)
     assert (found["mode"], found["vector_search"]) == (mode, "exact")
     assert all(hit["environment"] == "frozen_lake" for hit in found["found"])
+    text = invoke("memory", "search", "small", "fell", "--mode", mode, "--store", store).output
+    assert f"\nscore: {found['score_is']}\n" in text
+    assert {"vector": "cosine", "text": "BM25", "hybrid": "reciprocal ranks"}[mode] in found["score_is"]
+
+
+def test_search_shows_near_duplicates_only_when_asked(store: Path) -> None:
+    entries = ask(store, "list", "small")["entries"]
+    folded = ask(store, "search", "small", "x", "--top-k", "99")["found"]
+    every = ask(store, "search", "small", "x", "--top-k", "99", "--duplicates")["found"]
+    assert len(every) == entries == len(folded) + sum(len(hit["alike"]) for hit in folded)
+    assert all(hit["alike"] == [] for hit in every)
 
 
 def test_export_writes_what_the_memory_holds(store: Path, tmp_path: Path) -> None:
@@ -132,7 +143,11 @@ def test_export_writes_what_the_memory_holds(store: Path, tmp_path: Path) -> Non
     frame = pl.read_parquet(tmp_path / "memory.parquet")
     assert frame["entry_id"].to_list() == [line["entry_id"] for line in lines]
     assert len(frame["vector"][0]) == 384
-    refused = invoke("memory", "export", "small", "-o", tmp_path / "memory.csv", "--store", store)
+    words = ["memory", "export", "small", "--output", tmp_path / "memory.jsonl", "--store", store]
+    kept = invoke(*words)
+    assert (kept.status, "is there already; --replace writes over it" in kept.errors) == (2, True)
+    assert invoke(*words, "--replace").status == 0
+    refused = invoke("memory", "export", "small", "--output", tmp_path / "memory.csv", "--store", store)
     assert (refused.status, "neither .parquet nor .jsonl" in refused.errors) == (2, True)
 
 

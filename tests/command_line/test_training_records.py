@@ -76,7 +76,7 @@ def test_counts_that_do_not_add_up_end_with_status_1(tmp_path: Path) -> None:
     result = invoke("lineage", "samples", "run", "--store", made.store.uri)
     assert result.status == 1
     assert "wrong: iteration 2, reflection: 5 issued and 0 generated\n" in result.output
-    assert "1 counts do not add up" in result.output
+    assert "1 count does not add up" in result.output
     found = invoke("lineage", "samples", "run", "--store", made.store.uri, "--json")
     assert (found.status, found.json["adds_up"], len(found.json["problems"])) == (1, False, 1)
 
@@ -110,6 +110,9 @@ def test_trained_on_follows_a_trained_run_to_its_first_update(finished: Finished
     found = invoke(*words, "--limit", "1000", "--json").json
     assert found["total"] == len(found["rows"]) == sum(each["trained"] for each in samples["totals"])
     assert all(row["text"] for row in found["rows"])
+    for selector in ("latest", "iteration:2"):
+        same = ("lineage", "trained-on", selector, "--run", "small", "--store", finished.store, "--json")
+        assert invoke(*same).json["checkpoint"] == found["checkpoint"]
     succeeded = invoke(*words, "--success", "--role", "distilled", "--limit", "1000", "--json").json
     assert {row["success"] for row in succeeded["rows"]} <= {True}
 
@@ -119,7 +122,9 @@ def test_trained_on_follows_a_trained_run_to_its_first_update(finished: Finished
     [
         (["samples", "rum"], "Did you mean run?"),
         (["samples", "run", "--iteration", "7"], "run run has no samples of iteration 7"),
+        (["samples", "run", "--iteration", "x"], "--iteration x: give one, such as 7, or a range"),
         (["trained-on", "nothing"], "no artifact nothing"),
+        (["trained-on", "latest"], "latest: of which run? Name it with --run RUN."),
     ],
 )
 def test_mistakes_are_named_with_status_2(made: TrainingStore, words: list[str], said: str) -> None:

@@ -47,7 +47,10 @@ def test_a_deployment_is_made_replaced_paused_and_removed(client: SyncPrefectCli
         "skip",
         False,
     )
-    assert deploy(client, "iteration", "one", "/store", every(timedelta(hours=6)), "wait", {}, tmp_path)
+    often = every(timedelta(hours=6))
+    with pytest.raises(InputError, match=r"scheduled already, cron 0 3 .* Europe/Zurich; --replace puts"):
+        deploy(client, "iteration", "one", "/store", often, "wait", {}, tmp_path)
+    assert deploy(client, "iteration", "one", "/store", often, "wait", {}, tmp_path, replace=True)
     (row,) = [row for row in deployed(client) if row.run == "one"]
     assert (row.schedule, row.overlap) == ("every 6h", "wait")
 

@@ -56,7 +56,7 @@ def test_a_run_is_begun_from_its_configuration_and_goes_on_by_one_iteration(tmp_
 
     whole = scheduled.maintain("small", store, garbage_days=0, return_state=True)
     assert str(whole.message).startswith("All is whole: ")
-    assert str(whole.message).endswith("Removed 0 things that no run reaches, 0.0 MB")
+    assert str(whole.message).endswith("Removed what no run reaches: 0 things, 0.0 MB")
     victim = next(Path(store).glob("artifacts/build_distillation/*/sft.parquet"))
     victim.write_bytes(victim.read_bytes()[:-1])
     damaged = scheduled.maintain("small", store, return_state=True)

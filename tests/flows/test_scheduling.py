@@ -107,6 +107,9 @@ def test_a_schedule_that_fires_too_early_is_skipped_and_says_so(workplace: Workp
     one = of_state(workplace, "a", "one-iteration", "Cancelled")[0]
     assert one["state"]["message"] == "Deployment concurrency limit reached."
     assert one["run_count"] == 0
+    (row,) = [each for each in workplace.schedule("list", "--json").json if each["run"] == "a"]
+    assert row["why_skipped"] == "skipped: the one before it was still at work"
+    assert row["skipped"] is not None
 
 
 def test_flows_that_wait_for_the_last_one_run_after_it(workplace: Workplace) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from erl_pipeline.environments.chat_prompts import ChatPrompts
 from erl_pipeline.environments.frozen_lake import environment, tasks
 from erl_pipeline.environments.frozen_lake.gold import gold_answer
 from erl_pipeline.environments.frozen_lake.picture import attempt_picture
@@ -11,12 +12,16 @@ from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.frozen_lake.streams import STREAMS
 from erl_pipeline.environments.frozen_lake.tiny.extractor import experience_format, tiny_extractor
 from erl_pipeline.environments.frozen_lake.tiny.parts import tiny_parts
+from erl_pipeline.environments.frozen_lake.warm_start.parts import WARM_START
 from erl_pipeline.environments.hidden_words.prompts import CompactPrompts
 from erl_pipeline.environments.interface import EnvironmentPlugin
 from erl_pipeline.environments.prompt_format import PromptFormat
 
 
 def _prompts(settings: FrozenLakeConfig) -> PromptFormat | None:
+    if settings.format == "short":
+        assert settings.prompts is not None
+        return ChatPrompts(settings.prompts)
     return CompactPrompts(settings.action_words) if settings.format == "compact" else None
 
 
@@ -35,7 +40,7 @@ ENVIRONMENT = EnvironmentPlugin(
     tasks_from_file=tasks.tasks_from_file,
     prompts=_prompts,
     files=_files,
-    packages=("erl_pipeline.environments.hidden_words",),
+    packages=("erl_pipeline.environments.hidden_words", "erl_pipeline.environments.chat_prompts"),
     task_key=tasks.board_key,
     tiny=tiny_parts,
     tiny_needs="format: compact",
@@ -46,5 +51,6 @@ ENVIRONMENT = EnvironmentPlugin(
     streams=STREAMS,
     difficulty=tasks.difficulty,
     gold_answer=gold_answer,
+    warm_start=WARM_START,
     picture=attempt_picture,
 )

@@ -10,6 +10,7 @@ from erl_pipeline.environments.frozen_lake.board import Board
 from erl_pipeline.environments.frozen_lake.compact import CompactRendering
 from erl_pipeline.environments.frozen_lake.prose import ProseRendering
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
+from erl_pipeline.environments.frozen_lake.short import ShortRendering
 from erl_pipeline.environments.frozen_lake.steps import Action, Ending, Step
 from erl_pipeline.environments.frozen_lake.world import Symbols, World
 from erl_pipeline.environments.interface import Task
@@ -129,6 +130,8 @@ def game_of(config: FrozenLakeConfig, task: Task) -> FrozenLake:
     rendering: Rendering
     if config.format == "compact":
         rendering = CompactRendering(board, world, config.max_steps, config.frame)
+    elif config.format == "short":
+        rendering = ShortRendering(board, world, config.instructions)
     else:
         rendering = ProseRendering(board, world, max_steps, config.action_mode, config.instructions)
     return FrozenLake(board, world, max_steps, config.action_mode, rendering)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Literal
 
 from erl_pipeline.config.templates import render
 from erl_pipeline.environments.frozen_lake.board import Board
+from erl_pipeline.environments.frozen_lake.grid import grid, read_bracketed
 from erl_pipeline.environments.frozen_lake.steps import Action, Ending, Outcome, Step
 from erl_pipeline.environments.frozen_lake.world import World
 
-_BRACKETED = re.compile(r"```(?:[a-z]+\n)?(.*?)```|\[([^\[\]]*)\]|`([^`]+)`", re.DOTALL)
 _EFFECTS: dict[Outcome, str] = {
     "bump": "the action was valid but had no effect",
     "bad": "the answer held no valid action, so nothing was done",
@@ -64,14 +63,7 @@ class ProseRendering:
 
     def read_actions(self, text: str) -> list[Action]:
         """The words in the last brackets or code fence; empty when one of them is no action."""
-        found = list(_BRACKETED.finditer(text))
-        if not found:
-            return []
-        inside = next(group for group in found[-1].groups() if group is not None)
-        words = [word.lower() for word in re.split(r"[\s,;]+", inside) if word]
-        if any(word not in self._world.actions for word in words):
-            return []
-        return [Action(word) for word in words]
+        return read_bracketed(text, self._world.actions)
 
     def observation(self, steps: Sequence[Step]) -> str:
         last = steps[-1]
@@ -106,14 +98,7 @@ class ProseRendering:
         return f"{outcome} {counts}"
 
     def _grid(self, player: int) -> str:
-        symbols = self._world.symbols
-        by_letter = {"S": symbols.frozen, "F": symbols.frozen, "H": symbols.hole, "G": symbols.goal}
-        cells = [by_letter[letter] for letter in self._board.letters]
-        cells[player] = symbols.player
-        width = self._board.width
-        return "\n".join(
-            " ".join(cells[row * width : (row + 1) * width]) for row in range(self._board.height)
-        )
+        return grid(self._board, self._world.symbols, player)
 
     def _remaining(self, used: int) -> str:
         return f"Steps left: {self._max_steps - used}"

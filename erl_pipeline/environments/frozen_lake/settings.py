@@ -7,16 +7,22 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from erl_pipeline.config.base import PluginSettings, Settings
+from erl_pipeline.config.prompts import PromptTemplates
 from erl_pipeline.config.templates import check_template
 
 PERMUTATIONS = 24
 """Of four action words."""
+
+MOST_PLACES = 9
+"""Rows and columns of a board whose places `format: short` can name."""
 
 _INSTRUCTIONS = (
     "You act in a world that is shown as a grid of symbols. Its rules and the meaning of the symbols are not "
     "told; find out what leads to success. You may think first; the last square brackets count. The possible "
     "actions are: {{ actions | join(', ') }}."
 )
+
+_SHORT_INSTRUCTIONS = "Actions: {{ actions | join(' ') }}"
 
 
 class RealmConfig(Settings):
@@ -35,6 +41,23 @@ class RealmConfig(Settings):
                 "in all, since four action words have no more permutations"
             )
         return self
+
+
+class ShortPrompts(PromptTemplates):
+    """The prompts of `format: short`, as templates with the same variables as `method.prompts`."""
+
+    second_attempt: str = "{{ instructions }}{% for note in notes %}\nNotes: {{ note }}{% endfor %}"
+    """System message of an attempt that follows a reflection. Variables: instructions, observation, notes."""
+    retry: str = (
+        "{{ instructions }}{% for note in notes %}\nNotes: {{ note }}{% endfor %}\nTried:\n{{ trace }}"
+    )
+    """System message of an attempt that is told how the one before it failed. Variables: instructions,
+    observation, trace, feedback, reward, notes."""
+    reflection_system: str = "Which word moves where?"
+    """System message that asks for a reflection. Variables: none."""
+    reflection: str = "{{ instructions }}{% for note in memory %}\nNotes: {{ note }}{% endfor %}\n{{ trace }}"
+    """User message that asks for a reflection. Variables: instructions, observation, trace, feedback, reward,
+    memory."""
 
 
 class FrozenLakeConfig(PluginSettings):
@@ -67,9 +90,11 @@ class FrozenLakeConfig(PluginSettings):
     """Moves in one attempt. A task file's own `max_steps` wins for its tasks."""
     action_mode: Literal["step", "plan"] = "step"
     """`step`: one action a turn, with an observation after each. `plan`: all actions in one turn."""
-    format: Literal["prose", "compact"] = "compact"
-    """`prose` is for language models; `compact` is word-level and of fixed width, for the tiny policy. Boards
-    of several sizes are shown in a frame of the largest that `rows` and `columns` allow."""
+    format: Literal["prose", "short", "compact"] = "compact"
+    """`prose` and `short` are for language models: `prose` explains itself, `short` takes a third of the
+    tokens and has to be learned, as by `policy.warm_start`. `compact` is word-level and of fixed width, for
+    the tiny policy. Boards of several sizes are shown there in a frame of the largest that `rows` and
+    `columns` allow."""
     actions: Literal["named", "hidden_world", "per_task", "realms"] = "hidden_world"
     """`named`: the words say what they do. `hidden_world`: one permutation of neutral words for the whole
     run, never told. `per_task`: another permutation for each task. `realms`: each task is in a realm, whose
@@ -85,8 +110,11 @@ class FrozenLakeConfig(PluginSettings):
     permute_symbols: bool = False
     """Another permutation of the symbols for each task."""
     instructions: str = _INSTRUCTIONS
-    """What a language model is told first (`format: prose`), as a Jinja template. `actions`: the action
-    words in alphabetical order. How to answer is told with each observation."""
+    """What a language model is told first, as a Jinja template. `actions`: the action words in alphabetical
+    order. `format: prose` tells with each observation how to answer; `format: short` never does, and has
+    `Actions:` and the words as its default."""
+    prompts: ShortPrompts | None = None
+    """The prompts of `format: short`, and only of that; `null` takes its defaults."""
 
     @property
     def column_range(self) -> tuple[int, int]:
@@ -103,6 +131,14 @@ class FrozenLakeConfig(PluginSettings):
     def _realms_by_default(cls, values: Any) -> Any:
         if isinstance(values, dict) and values.get("actions") == "realms" and values.get("realms") is None:
             return {**values, "realms": RealmConfig()}
+        return values
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_by_default(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("format") == "short":
+            given = {key: value for key, value in values.items() if value is not None or key != "prompts"}
+            return {"instructions": _SHORT_INSTRUCTIONS, "prompts": ShortPrompts(), **given}
         return values
 
     @field_validator("instructions")
@@ -144,6 +180,25 @@ class FrozenLakeConfig(PluginSettings):
         if self.realms is not None and self.actions != "realms":
             raise ValueError(
                 f"realms: they are for actions: realms; allowed with actions: {self.actions} is null"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _prompts_have_a_use(self) -> FrozenLakeConfig:
+        if self.prompts is not None and self.format != "short":
+            raise ValueError(
+                f"prompts: they are for format: short; allowed with format: {self.format} is null"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _short_is_a_plan(self) -> FrozenLakeConfig:
+        if self.format == "short" and self.action_mode != "plan":
+            raise ValueError("format: short has its actions in one turn; set action_mode: plan")
+        if self.format == "short" and max(self.frame) > MOST_PLACES:
+            raise ValueError(
+                f"format: short names rows and columns by one digit; allowed are boards up to {MOST_PLACES}x"
+                f"{MOST_PLACES}"
             )
         return self
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from typing import Protocol
 
-from erl_pipeline.config.policy import ColdStartConfig
 from erl_pipeline.environments.hidden_words.directions import DIRECTIONS, Direction, KnowsWords
 from erl_pipeline.environments.hidden_words.prompts import UNKNOWN
 
@@ -13,14 +13,28 @@ Slots = Mapping[Direction, str]
 """Direction -> the action word that is said to move there; a direction that is not told is absent."""
 
 
-def hearsay(stream: random.Random, world: KnowsWords, cold_start: ColdStartConfig) -> Slots:
+class NoteErrors(Protocol):
+    """How often what is told is wrong."""
+
+    @property
+    def swapped_notes(self) -> float:
+        """Share of notes with the words of two directions swapped."""
+        ...
+
+    @property
+    def reshuffled_notes(self) -> float:
+        """Share of notes whose words are in any order at all."""
+        ...
+
+
+def hearsay(stream: random.Random, world: KnowsWords, errors: NoteErrors) -> Slots:
     """One to four slots of a world: as it is, with the words of two directions swapped, or in any order."""
     words = [world.word_for(direction) for direction in DIRECTIONS]
     chance = stream.random()
-    if chance < cold_start.swapped_notes:
+    if chance < errors.swapped_notes:
         first, second = stream.sample(range(len(words)), 2)
         words[first], words[second] = words[second], words[first]
-    elif chance < cold_start.swapped_notes + cold_start.reshuffled_notes:
+    elif chance < errors.swapped_notes + errors.reshuffled_notes:
         stream.shuffle(words)
     told = stream.sample(DIRECTIONS, stream.randint(1, 4))
     return {d: word for d, word in zip(DIRECTIONS, words, strict=True) if d in told}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from erl_pipeline.environments.hotpotqa import opening, tasks
+from erl_pipeline.environments.hotpotqa.gold import gold_answer
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
 from erl_pipeline.environments.interface import BuiltFiles, EnvironmentPlugin
 
@@ -24,6 +25,8 @@ ENVIRONMENT = EnvironmentPlugin(
     files=_files,
     task_key=tasks.question_key,
     timing="waiting",
+    gold_answer=gold_answer,
+    for_template=opening.for_template,
     built_files=BuiltFiles(
         settings=opening.index_settings, build=opening.build, open=opening.open_with_index
     ),

@@ -52,12 +52,14 @@ class HotpotQA:
 
     @property
     def instructions(self) -> str:
-        return _INSTRUCTIONS[self._config.tool_format].format(turns=self._config.max_turns)
+        return _INSTRUCTIONS["plain" if self._config.is_plain else "template"].format(
+            turns=self._config.max_turns
+        )
 
     @property
     def tools(self) -> Sequence[ToolSchema]:
         """None in the plain protocol, which the instructions explain."""
-        return (SEARCH_TOOL,) if self._config.tool_format == "template" else ()
+        return () if self._config.is_plain else (SEARCH_TOOL,)
 
     def reset(self) -> Observation:
         self._record = Record(frozenset(self._task.payload["supporting"]))
@@ -66,7 +68,7 @@ class HotpotQA:
     def step(self, turn: AssistantTurn) -> Transition:
         record = self._record
         found, bad = record.supporting_found, len(record.bad_calls)
-        read = read_tool_calls if self._config.tool_format == "template" else read_plain_lines
+        read = read_plain_lines if self._config.is_plain else read_tool_calls
         events: list[Event] = []
         record.turns.append(events)
         messages = [self._do(action, events) for action in read(turn)]

@@ -112,7 +112,7 @@ class SearchIndex:
         if mode != "full_text":
             rankings.append(self._ranked(self._by_vector(query, depth), "_distance", 1.0, pages))
         best = rankings[0][:count] if len(rankings) == 1 else fuse(rankings, count)
-        return [pages[number] for number, _ in best]
+        return [pages[hit.entry_id] for hit in best]
 
     def by_vector(self, vector: npt.NDArray[np.float32], count: int) -> list[int]:
         """The places, in the list that the index was built of, of the pages nearest to a vector."""
@@ -145,10 +145,17 @@ class SearchIndex:
         rows: Sequence[Mapping[str, Any]], column: str, sign: float, pages: dict[str, Passage]
     ) -> Ranked:
         """Best first, of equals the one that comes first in the files; adds the pages by number."""
+        from storage.memory.search import Found
+
         rows = sorted(rows, key=lambda row: (sign * row[column], row["number"]))
         for row in rows:
-            pages[str(row["number"])] = Passage(row["title"], row["page"][len(row["title"]) + 1 :])
-        return [(str(row["number"]), row[column]) for row in rows]
+            pages[_key(row)] = Passage(row["title"], row["page"][len(row["title"]) + 1 :])
+        return [Found(_key(row), row[column]) for row in rows]
+
+
+def _key(row: Mapping[str, Any]) -> str:
+    """A page's number in ten digits, so that keys are in the order of the files."""
+    return f"{row['number']:010d}"
 
 
 _opened: dict[tuple[Path, str | None], SearchIndex] = {}

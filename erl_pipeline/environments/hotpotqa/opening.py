@@ -30,6 +30,18 @@ def index_settings(config: HotpotQAConfig) -> HotpotQAConfig:
     return config.model_copy(update=others)
 
 
+def for_template(config: HotpotQAConfig, knows_tools: bool) -> HotpotQAConfig:
+    """The settings with the protocol that a policy can speak. Raises `InputError` for another one."""
+    if knows_tools:
+        return config
+    if config.tool_format == "template":
+        raise InputError(
+            "environment.tool_format: template; the policy's chat template knows no tools, or has them "
+            "called in another form than <tool_call>{...}</tool_call>; allowed with it are plain and auto"
+        )
+    return config.model_copy(update={"tool_format": "plain"})
+
+
 def build(config: HotpotQAConfig, folder: Path, embedders: Embedders) -> Mapping[str, int]:
     """Write the index of the configured files into an empty folder."""
     embedder = None if config.search == _WORDS_ALONE else embedders(config.embedding_model)

@@ -27,9 +27,11 @@ class HotpotQAConfig(PluginSettings):
     """Share of the questions that held-out tasks are made of."""
     test_share: float = Field(default=0.2, ge=0.0, lt=1.0)
     """Share of the questions of the third split, which `compare` alone reports on. 0: there is none."""
-    tool_format: Literal["template", "plain"] = "template"
+    tool_format: Literal["auto", "template", "plain"] = "auto"
     """`template`: the tool is offered through the policy's chat template, and called in its form. `plain`:
-    the policy writes a line `Search: ...`; for a template that knows no tools, such as SmolLM2's."""
+    the policy writes a line `Search: ...`. `auto`: `template` where the policy's chat template knows tools,
+    as Qwen's does, else `plain`, as with SmolLM2's; attempts without a policy, such as those of `env play`,
+    have `template`."""
     search: SearchMode = "hybrid"
     """`full_text`: pages with most of the words (BM25). `vector`: pages near in meaning. `hybrid`: both,
     fused by rank."""
@@ -50,6 +52,11 @@ class HotpotQAConfig(PluginSettings):
     """What the answer earns. An attempt succeeds from `rollouts.success_threshold` on: with `exact_match`
     that is an exact match; with `f1` and a threshold of 1 it is the right words in any order, with a lower
     threshold a part of them."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the tool is called in plain lines."""
+        return self.tool_format == "plain"
 
     @model_validator(mode="after")
     def _training_questions_are_left(self) -> HotpotQAConfig:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from erl_pipeline.environments.interface import EnvironmentPlugin
 from erl_pipeline.environments.mixture import tasks
+from erl_pipeline.environments.mixture.files import BUILT_FILES
 from erl_pipeline.environments.mixture.settings import MixtureConfig
 from erl_pipeline.environments.mixture.tiny import tiny_parts, tiny_view
 
@@ -19,4 +20,6 @@ ENVIRONMENT = EnvironmentPlugin(
     tiny_needs="parts that each have a form for it",
     tiny_view=tiny_view,
     parts=tasks.parts_of,
+    built_files=BUILT_FILES,
+    for_template=tasks.for_template,
 )

@@ -50,11 +50,6 @@ def _environment(value: Any) -> PluginSettings:
         plugin = installed[type_]
     except ConfigError as error:
         raise ValueError(f"environment.type: {error}") from None
-    if plugin.value.built_files is not None:
-        raise ValueError(
-            f"environment.type: {type_} builds files of its own, such as a search index, which a mixture "
-            "hands on to no part; train on it alone"
-        )
     model = plugin.settings
     try:
         return model.model_validate(given)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from erl_pipeline.config.installed import plugins
+from erl_pipeline.config.nested import with_settings
 from erl_pipeline.environments.interface import Environment, Part, Task, part_of
 from erl_pipeline.environments.mixture.settings import MixtureConfig
 from erl_pipeline.environments.mixture.shares import turns
@@ -73,6 +74,17 @@ def open_task(settings: MixtureConfig, task: Task) -> Environment:
     part, own = part_of(parts_of(settings), task)
     opened: Environment = part.plugin.open(part.settings, own)
     return opened
+
+
+def for_template(settings: MixtureConfig, knows_tools: bool) -> MixtureConfig:
+    """The settings of each part as a policy's chat template allows. Raises `InputError` as the parts do."""
+    return with_settings(
+        settings,
+        {
+            f"parts.{name}.environment": part.plugin.for_template(part.settings, knows_tools)
+            for name, part in parts_of(settings).items()
+        },
+    )
 
 
 def _named(name: str, part: Part, task: Task) -> Task:

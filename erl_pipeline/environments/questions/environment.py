@@ -78,6 +78,8 @@ def open_question(config: QuestionsConfig, task: Task) -> QuestionEnvironment:
     return QuestionEnvironment(config, task)
 
 
-def gold_answer(config: QuestionsConfig, task: Task) -> str:
-    """A reply with the right answer, in the format that is asked for. It never reaches a policy."""
-    return FORMATS[config.answer_format].reply(task.payload["answer"])
+def gold_answer(config: QuestionsConfig, task: Task) -> str | None:
+    """A reply with an answer that scores 1, in the format that is asked for; None where the scorer knows
+    none. It never reaches a policy."""
+    answer = scorer_named(config.scorer).gold_answer(task.payload)
+    return None if answer is None else FORMATS[config.answer_format].reply(answer)

@@ -48,6 +48,11 @@ def _any_task(payload: Mapping[str, Any]) -> None:
     """Every task can be scored."""
 
 
+def _its_answer(payload: Mapping[str, Any]) -> str:
+    """The right answer, where answers are compared with it."""
+    return str(payload["answer"])
+
+
 @dataclass(frozen=True)
 class Scorer:
     """A function with more to be said of it. A plain function stands for one with these defaults."""
@@ -55,6 +60,9 @@ class Scorer:
     score: ScorerFunction
     check_task: Callable[[Mapping[str, Any]], None] = _any_task
     """Raises `ValueError`, saying what is wrong, for the payload of a task that cannot be scored."""
+    gold_answer: Callable[[Mapping[str, Any]], str | None] = _its_answer
+    """From a task's payload an answer that scores 1, by which `env qualify` sees that there is one; None
+    where none is known. It never reaches a policy."""
     packages: tuple[str, ...] = ()
     """Further packages whose code decides the score; its own always counts."""
     install: str = ""

@@ -2,7 +2,8 @@
 
 math-verify's own time limits are signals, which work in the first thread of a process alone; and a thread
 cannot be stopped while it computes a power of a power. So a second process compares. It works on one answer
-for a few seconds of processor time and in limited memory, and is ended where it needs more.
+for two seconds of processor time and in limited memory, and is replaced where it needs more. What can be seen
+to be too large is not given to it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from erl_pipeline.environments.scorers.interface import Scored, Scorer, too_long
+from erl_pipeline.environments.scorers.magnitude import has_huge_number
 from erl_pipeline.environments.scorers.texts import normalised
 
 _LONGEST = 400  # characters; the parser's time grows with the square of the nesting
@@ -92,7 +94,7 @@ def _math(answer: str | None, payload: Mapping[str, Any]) -> float | Scored:
         return 1.0
     if _depth(answer) > _DEEPEST:
         return Scored(0.0, f"An expression that nests more than {_DEEPEST} brackets is not looked at.")
-    verdict = _PROCESS.ask(right, answer)
+    verdict = "too_hard" if has_huge_number(answer) else _PROCESS.ask(right, answer)
     if verdict == "unreadable":
         return Scored(0.0, "It cannot be read as an expression.")
     if verdict == "too_hard":

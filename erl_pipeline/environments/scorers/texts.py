@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from erl_pipeline.environments.scorers.interface import Scored, Scorer, too_long
+from erl_pipeline.environments.scorers.interface import LONGEST_ANSWER, Scored, Scorer, too_long
 
 _AROUND = " \t\n.,;:!?\"'`“”‘’*"
 _WORDS = re.compile(r"\w+")
@@ -50,12 +50,22 @@ def _words(text: str) -> list[str]:
     return [word for word in found if word not in _ARTICLES]
 
 
+def _short_enough(payload: Mapping[str, Any]) -> None:
+    length = len(str(payload["answer"]))
+    if length > LONGEST_ANSWER:
+        raise ValueError(
+            f"answer: it has {length:,} characters; allowed are {LONGEST_ANSWER:,}, as of a policy's answer"
+        )
+
+
 def _has_text(payload: Mapping[str, Any]) -> None:
+    _short_enough(payload)
     if not _right(payload):
         raise ValueError(f"answer: {payload['answer']!r} has nothing that could be compared")
 
 
 def _has_words(payload: Mapping[str, Any]) -> None:
+    _short_enough(payload)
     if not _words(str(payload["answer"])):
         raise ValueError(f"answer: {payload['answer']!r} has no word that could be compared")
 

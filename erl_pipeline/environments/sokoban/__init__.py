@@ -8,6 +8,7 @@ from erl_pipeline.environments.hidden_words.prompts import CompactPrompts
 from erl_pipeline.environments.interface import EnvironmentPlugin
 from erl_pipeline.environments.prompt_format import PromptFormat
 from erl_pipeline.environments.sokoban import environment, tasks
+from erl_pipeline.environments.sokoban.gold import gold_answer
 from erl_pipeline.environments.sokoban.picture import attempt_picture
 from erl_pipeline.environments.sokoban.settings import SokobanConfig
 from erl_pipeline.environments.sokoban.tiny.parts import tiny_parts
@@ -38,5 +39,6 @@ ENVIRONMENT = EnvironmentPlugin(
     tiny_needs="format: compact",
     # Demonstrations draw a world of their own each time, and boards that are generated.
     tiny_exclude=frozenset({"world_seed", "task_file", "held_out_file", "instructions"}),
+    gold_answer=gold_answer,
     picture=attempt_picture,
 )

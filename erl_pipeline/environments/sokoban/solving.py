@@ -47,7 +47,7 @@ def solution_length(board: Board, most: int | None = None) -> int | None:
                 if moved.pushed:
                     if board.is_solved(moved.state.boxes):
                         return moves
-                    needed = _pushes_needed(pushes, moved.state.boxes)
+                    needed = pushes_needed(pushes, moved.state.boxes)
                     if needed is None or (most is not None and moves + needed > most):
                         continue
                 reached.append(moved.state)
@@ -64,7 +64,7 @@ def require_solvable(board: Board, max_steps: int) -> None:
     names = deadlocks(board, board.start.boxes)
     if names:
         raise ValueError(f"the board cannot be solved: it begins with a deadlock ({', '.join(names)})")
-    needed = _pushes_needed(push_distances(board), board.start.boxes)
+    needed = pushes_needed(push_distances(board), board.start.boxes)
     if needed is None:
         raise ValueError("the board cannot be solved: a box can be pushed to no goal")
     if needed > max_steps:
@@ -77,7 +77,7 @@ def require_solvable(board: Board, max_steps: int) -> None:
             raise ValueError(f"the board needs {moves} moves, but max_steps is {max_steps}")
 
 
-def _pushes_needed(pushes: dict[int, int], boxes: tuple[int, ...]) -> int | None:
+def pushes_needed(pushes: dict[int, int], boxes: tuple[int, ...]) -> int | None:
     """A lower bound of the pushes that are still needed; None where a box is lost."""
     needed = 0
     for box in boxes:

@@ -16,6 +16,11 @@ from storage.errors import ConfigError
 Split = Literal["training", "held_out", "test"]
 
 _QUARTERS: tuple[Split, ...] = ("training", "training", "held_out", "test")
+_ASKED_BY: dict[Split, str] = {
+    "training": "environment.training_tasks",
+    "held_out": "evaluation.tasks",
+    "test": "environment.test_tasks",
+}
 _TRIES_WITHOUT_NEW = 1_000
 
 
@@ -67,7 +72,7 @@ def _tasks(settings: TextArenaConfig, split: Split, count: int) -> list[Task]:
         without_new += 1
         if without_new > _TRIES_WITHOUT_NEW:
             raise ConfigError(
-                f"environment: {count} {split} tasks of {settings.game} are asked for, but only {len(found)} "
+                f"{_ASKED_BY[split]}: {count} tasks of {settings.game} are asked for, but only {len(found)} "
                 "different beginnings were found; ask for fewer"
             )
         if start in found or _split_of(start, settings.test_tasks is not None) != split:

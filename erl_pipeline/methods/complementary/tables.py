@@ -12,15 +12,15 @@ EXTRACTOR_CALLS = TableFormat(
     schema=pa.schema(
         [
             pa.field("request_id", pa.string(), nullable=False),  # also the trajectory with its tokens
-            pa.field("extractor_version", pa.string(), nullable=False),
+            pa.field("extractor_version", pa.string(), nullable=False),  # the extractor's checkpoint
             pa.field("source_trajectory_id", pa.string(), nullable=False),  # the episode that was read
             pa.field("task_type", pa.string(), nullable=False),
             pa.field("environment", pa.string(), nullable=False),
             pa.field("situation", pa.string(), nullable=False),  # the task as it was told, without lessons
             pa.field("feedback", pa.string(), nullable=False),
-            pa.field("seen_entry_ids", pa.list_(pa.string()), nullable=False),
-            pa.field("parse_ok", pa.bool_(), nullable=False),
-            pa.field("operations", pa.list_(pa.string()), nullable=False),
+            pa.field("seen_entry_ids", pa.list_(pa.string()), nullable=False),  # lessons that it was shown
+            pa.field("parse_ok", pa.bool_(), nullable=False),  # whether the answer could be read
+            pa.field("operations", pa.list_(pa.string()), nullable=False),  # what the answer wants
             pa.field("texts", pa.list_(pa.string()), nullable=False),  # as many; empty for `return`
             pa.field("replaced_entry_ids", pa.list_(pa.list_(pa.string())), nullable=False),  # as many
             pa.field("produced_entry_ids", pa.list_(pa.string()), nullable=False),  # as many; "" for `return`
@@ -36,7 +36,7 @@ CREDITS = TableFormat(
     version=1,
     schema=pa.schema(
         [
-            pa.field("entry_id", pa.string(), nullable=False),
+            pa.field("entry_id", pa.string(), nullable=False),  # the entry that was shown
             pa.field("request_id", pa.string(), nullable=False),  # the request that first wrote its text
             pa.field("trajectory_id", pa.string(), nullable=False),  # the attempt that saw it
             pa.field("iteration", pa.int32(), nullable=False),
@@ -55,7 +55,7 @@ EXPERIENCE_SCORES = TableFormat(
     schema=pa.schema(
         [
             pa.field("trajectory_id", pa.string(), nullable=False),
-            pa.field("weight", pa.float64(), nullable=False),
+            pa.field("weight", pa.float64(), nullable=False),  # what it is drawn with to be trained again
             pa.field("label", pa.float64()),  # null: not told yet
             pa.field("mean_logprob_then", pa.float64(), nullable=False),  # nats a token, when it was sampled
             pa.field("mean_logprob_now", pa.float64()),  # under the policy of the artifact

@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 def _open_episode(
     settings: ErlEpisodeSettings, prompts: PromptFormat | None, *, first_only: bool, retrieval: bool
 ) -> EpisodeProtocol:
+    from erl_pipeline.environments.chat_prompts import ChatPrompts
     from erl_pipeline.methods.erl.episode import ErlRules, run_episode
-    from erl_pipeline.methods.erl.prompts import ChatPrompts, judge_prompt
+    from erl_pipeline.methods.erl.prompts import judge_prompt
 
     judge = settings.feedback if isinstance(settings.feedback, JudgeFeedback) else None
     rules = ErlRules(
@@ -90,7 +91,7 @@ def _require_possible(config: RunConfig) -> None:
 
 
 def _reflecting(settings: ErlEpisodeSettings) -> Reflecting:
-    from erl_pipeline.methods.erl.prompts import ChatPrompts
+    from erl_pipeline.environments.chat_prompts import ChatPrompts
 
     return Reflecting(ChatPrompts(settings.prompts), FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT)
 
@@ -116,6 +117,7 @@ METHOD = Method(
     open_episode=_open_episode,
     role_limits=_role_limits,
     retrieval=_retrieval,
+    packages=("erl_pipeline.environments.chat_prompts",),
     reflecting=_reflecting,
     columns=columns,
     chat_server=_judge,

@@ -10,7 +10,7 @@ from erl_pipeline.config.base import PluginSettings, Settings, switch
 from erl_pipeline.config.distillation import DistillationConfig
 from erl_pipeline.config.feedback import FeedbackConfig, RulesFeedback
 from erl_pipeline.config.memory import MemoryConfig
-from erl_pipeline.methods.erl.prompts import PromptTemplates
+from erl_pipeline.config.prompts import PromptTemplates
 
 FIRST_ATTEMPT = "first_attempt"
 REFLECTION = "reflection"

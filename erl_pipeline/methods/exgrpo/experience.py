@@ -29,14 +29,14 @@ GROUPS = TableFormat(
     version=1,
     schema=pa.schema(
         [
-            pa.field("task_id", pa.string(), nullable=False),
-            pa.field("iteration", pa.int32(), nullable=False),
+            pa.field("task_id", pa.string(), nullable=False),  # the task of the group
+            pa.field("iteration", pa.int32(), nullable=False),  # the one that sampled it
             pa.field("policy_version", pa.string(), nullable=False),
-            pa.field("group_size", pa.int32(), nullable=False),
-            pa.field("fresh", pa.int32(), nullable=False),
-            pa.field("replayed", pa.int32(), nullable=False),
-            pa.field("successes", pa.int32(), nullable=False),
-            pa.field("status", pa.string(), nullable=False),
+            pa.field("group_size", pa.int32(), nullable=False),  # attempts, fresh and replayed
+            pa.field("fresh", pa.int32(), nullable=False),  # attempts sampled in the iteration
+            pa.field("replayed", pa.int32(), nullable=False),  # stored attempts beside them
+            pa.field("successes", pa.int32(), nullable=False),  # of all of them
+            pa.field("status", pa.string(), nullable=False),  # `active`, or `retired`: solved each time
         ]
     ),
     dictionary=("policy_version", "status"),
@@ -46,15 +46,15 @@ MEMBERS = TableFormat(
     version=1,
     schema=pa.schema(
         [
-            pa.field("task_id", pa.string(), nullable=False),
-            pa.field("trajectory_id", pa.string(), nullable=False),
-            pa.field("rollouts_id", pa.string(), nullable=False),
-            pa.field("iteration", pa.int32(), nullable=False),
-            pa.field("response_digest", pa.int64(), nullable=False),
-            pa.field("quality", pa.float32()),
-            pa.field("tier", pa.int8()),
-            pa.field("trainer_logprobs", pa.list_(pa.float32())),
-            pa.field("logprob_policy_version", pa.string()),
+            pa.field("task_id", pa.string(), nullable=False),  # the task of the group
+            pa.field("trajectory_id", pa.string(), nullable=False),  # the stored attempt
+            pa.field("rollouts_id", pa.string(), nullable=False),  # the artifact of its iteration's rollouts
+            pa.field("iteration", pa.int32(), nullable=False),  # the one that sampled it
+            pa.field("response_digest", pa.int64(), nullable=False),  # equal for equal prompts and responses
+            pa.field("quality", pa.float32()),  # with sampler `tiers`
+            pa.field("tier", pa.int8()),  # with sampler `tiers`
+            pa.field("trainer_logprobs", pa.list_(pa.float32())),  # under the policy named next, nats
+            pa.field("logprob_policy_version", pa.string()),  # null where none were computed
         ]
     ),
     dictionary=("task_id", "rollouts_id", "logprob_policy_version"),

@@ -21,15 +21,15 @@ SELECTION = TableFormat(
     version=1,
     schema=pa.schema(
         [
-            pa.field("task_id", pa.string(), nullable=False),
-            pa.field("bucket", pa.int32()),
-            pa.field("bucket_probability", pa.float64()),
-            pa.field("trajectory_id", pa.string(), nullable=False),
-            pa.field("rollouts_id", pa.string(), nullable=False),
-            pa.field("candidates", pa.int32(), nullable=False),
-            pa.field("entropy", pa.float64()),
-            pa.field("entropy_kind", pa.string()),
-            pa.field("entropy_policy_version", pa.string()),
+            pa.field("task_id", pa.string(), nullable=False),  # the task
+            pa.field("bucket", pa.int32()),  # successes of its group; null where no buckets were drawn
+            pa.field("bucket_probability", pa.float64()),  # chance of that bucket
+            pa.field("trajectory_id", pa.string(), nullable=False),  # the stored attempt
+            pa.field("rollouts_id", pa.string(), nullable=False),  # the artifact of its iteration's rollouts
+            pa.field("candidates", pa.int32(), nullable=False),  # stored attempts to choose from
+            pa.field("entropy", pa.float64()),  # of the chosen one; null where none was computed
+            pa.field("entropy_kind", pa.string()),  # how it was computed
+            pa.field("entropy_policy_version", pa.string()),  # the policy under which
         ]
     ),
     dictionary=("rollouts_id", "entropy_kind", "entropy_policy_version"),

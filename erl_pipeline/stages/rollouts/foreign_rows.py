@@ -80,6 +80,21 @@ def read_foreign(path: Path, format_: Format, rewards: Sequence[str]) -> list[Fo
     return sorted(found, key=lambda row: row.step)
 
 
+def read_conversations(path: Path) -> list[list[Message]]:
+    """The `messages` of each row of a `.jsonl` or `.parquet` file.
+
+    Raises InputError for a file that cannot be read or has no rows, and for the first row that has no turn
+    of the assistant after another message.
+    """
+    found = []
+    for number, row in enumerate(_raw_rows(path), start=1):
+        prompt, completion = _conversation(row.get("messages"), f"{path}, row {number}")
+        found.append([*prompt, *completion])
+    if not found:
+        raise InputError(f"{path}: it holds no rows")
+    return found
+
+
 def _raw_rows(path: Path) -> Iterator[dict[str, Any]]:
     if not path.is_file():
         raise InputError(f"{path}: no such file")
@@ -123,7 +138,12 @@ def _parts(row: Mapping[str, Any], format_: Format, where: str) -> tuple[Text, T
     if format_ != "messages":
         first, second = _COLUMNS[format_]
         return _text(row[first], where, first), _text(row[second], where, second)
-    messages = _messages(row["messages"], where, "messages")
+    return _conversation(row["messages"], where)
+
+
+def _conversation(value: Any, where: str) -> tuple[list[Message], list[Message]]:
+    """The messages before the assistant's first turn, and all from there."""
+    messages = _messages(value, where, "messages")
     begin = next((place for place, each in enumerate(messages) if each["role"] == "assistant"), 0)
     if begin == 0:
         raise InputError(f"{where}: messages: a user's message and an assistant's after it are needed")

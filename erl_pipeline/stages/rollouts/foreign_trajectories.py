@@ -96,7 +96,7 @@ def _tokenized(file: ForeignFile, rows: Sequence[ForeignRow], policy: LoadedPoli
         prompt = (
             _ids(policy.tokenizer, row.prompt) if isinstance(row.prompt, str) else chat.prompt(row.prompt)
         )
-        response, mask = _response(chat, policy.tokenizer, row.completion)
+        response, mask = chat.completion(_turns(row.completion))
         where = f"{file.path}, row {row.number}"
         if not prompt:
             raise InputError(f"{where}: its prompt has no tokens")
@@ -141,31 +141,8 @@ def _tokenized(file: ForeignFile, rows: Sequence[ForeignRow], policy: LoadedPoli
         )
 
 
-def _response(
-    chat: ChatTokenizer, tokenizer: PreTrainedTokenizerBase, completion: Text
-) -> tuple[list[int], list[int]]:
-    """Tokens and mask. Each turn of the assistant ends with the tokenizer's end token, which such files leave
-    out; what others say in between is not trained."""
-    turns: Sequence[Message] = (
-        [{"role": "assistant", "content": completion}] if isinstance(completion, str) else completion
-    )
-    end = int(tokenizer.eos_token_id)
-    ids: list[int] = []
-    mask: list[int] = []
-    others: list[Message] = []
-    for message in turns:
-        if message["role"] != "assistant":
-            others.append(message)
-            continue
-        if ids:
-            between = chat.between_turns(others, end)
-            ids += between
-            mask += [0] * len(between)
-            others = []
-        said = [*_ids(tokenizer, message["content"]), end]
-        ids += said
-        mask += [1] * len(said)
-    return ids, mask
+def _turns(completion: Text) -> Sequence[Message]:
+    return [{"role": "assistant", "content": completion}] if isinstance(completion, str) else completion
 
 
 def _with_logprobs(

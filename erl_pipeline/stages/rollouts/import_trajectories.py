@@ -80,7 +80,7 @@ def _open_run(store_uri: str, name: str, settings: Mapping[str, Any]) -> Run:
         held = (
             "is no import" if before is None else f"holds the trajectories of another file, {before['file']}"
         )
-        raise InputError(f"run {name} exists and {held}; choose another name with --as")
+        raise InputError(f"run {name} exists and {held}; choose another --name")
     return run
 
 

@@ -142,13 +142,14 @@ def play_episodes(
     if temperature is not None and own is None:
         by_role = {role: replace(each, temperature=temperature) for role, each in by_role.items()}
     memory = call.inputs.get(MEMORY) if with_memory else None
+    chat = ChatTokenizer(policy.tokenizer)
     setup = play.EpisodeSetup(
         plugin=environment,
-        settings=settings.environment,
+        settings=environment.for_template(settings.environment, chat.knows_tools),
         protocol=own.protocol
         if own is not None
         else _protocol(settings, first_only=first_only, retrieval=memory is not None),
-        chat=ChatTokenizer(policy.tokenizer),
+        chat=chat,
         limits=EpisodeLimits(
             context_length=policy.context_length,
             end_token_ids=policy.eos_token_ids,

@@ -58,8 +58,8 @@ def _table() -> TableFormat:
 
     schema = pa.schema(
         [
-            pa.field("task_id", pa.string(), nullable=False),
-            pa.field("samples", pa.int32(), nullable=False),
+            pa.field("task_id", pa.string(), nullable=False),  # a task of the iteration
+            pa.field("samples", pa.int32(), nullable=False),  # episodes of it
         ]
     )
     return TableFormat(name="sample_counts", version=1, schema=schema)

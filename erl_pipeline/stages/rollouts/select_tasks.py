@@ -288,17 +288,17 @@ def _table() -> TableFormat:
 
     schema = pa.schema(
         [
-            pa.field("task_id", pa.string(), nullable=False),
-            pa.field("task_type", pa.string(), nullable=False),
-            pa.field("part", pa.string(), nullable=False),
-            pa.field("tries", pa.float64()),
-            pa.field("successes", pa.float64()),
-            pa.field("last_iteration", pa.int32()),
-            pa.field("expected_success", pa.float64()),
-            pa.field("difficulty", pa.float64()),
-            pa.field("weight", pa.float64(), nullable=False),
-            pa.field("probability", pa.float64(), nullable=False),
-            pa.field("reason", pa.string(), nullable=False),
+            pa.field("task_id", pa.string(), nullable=False),  # the drawn task
+            pa.field("task_type", pa.string(), nullable=False),  # kind of task
+            pa.field("part", pa.string(), nullable=False),  # of a mixture; empty without one
+            pa.field("tries", pa.float64()),  # first attempts, earlier ones discounted
+            pa.field("successes", pa.float64()),  # of these
+            pa.field("last_iteration", pa.int32()),  # of these; null: never tried
+            pa.field("expected_success", pa.float64()),  # 0 to 1
+            pa.field("difficulty", pa.float64()),  # what the environment says
+            pa.field("weight", pa.float64(), nullable=False),  # what it was drawn with
+            pa.field("probability", pa.float64(), nullable=False),  # chance of a single draw
+            pa.field("reason", pa.string(), nullable=False),  # `new`, `expected_success` or `window`
         ]
     )
     return TableFormat(

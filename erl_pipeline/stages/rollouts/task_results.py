@@ -124,10 +124,10 @@ def _table() -> TableFormat:
 
     schema = pa.schema(
         [
-            pa.field("task_id", pa.string(), nullable=False),
-            pa.field("tries", pa.float64(), nullable=False),
-            pa.field("successes", pa.float64(), nullable=False),
-            pa.field("last_iteration", pa.int32(), nullable=False),
+            pa.field("task_id", pa.string(), nullable=False),  # a task that was tried
+            pa.field("tries", pa.float64(), nullable=False),  # first attempts, earlier ones discounted
+            pa.field("successes", pa.float64(), nullable=False),  # of these
+            pa.field("last_iteration", pa.int32(), nullable=False),  # of these
         ]
     )
     return TableFormat(name="task_results", version=1, schema=schema)

@@ -11,6 +11,7 @@ from pydantic import SerializeAsAny
 
 from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.installed import plugins
+from erl_pipeline.config.nested import with_settings
 from erl_pipeline.environments.interface import EnvironmentPlugin
 from erl_pipeline.plan.resources import Resources
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
@@ -42,8 +43,8 @@ class BuiltFilesSettings(Settings):
 def built_inputs(planner: Planner) -> dict[str, str]:
     """Inputs of a task set: the files that its environment builds, which are put into the plan; none where
     it builds none."""
-    plugin = plugins("environments")[planner.config.environment.type].value
-    if plugin.built_files is None:
+    environment = planner.config.environment
+    if plugins("environments")[environment.type].value.built_files_of(environment) is None:
         return {}
     return {BUILT_FILES: planner.add(BUILD_ENVIRONMENT_FILES, {}, iteration=None)}
 
@@ -80,9 +81,10 @@ def ready_to_open(
 
     Raises what `BuiltFiles.build` raises.
     """
-    if plugin.built_files is None:
+    built = plugin.built_files_of(settings)
+    if built is None:
         return plugin
-    plugin.built_files.build(plugin.built_files.settings(settings), folder, _passage_embedder)
+    built.build(built.settings(settings), folder, _passage_embedder)
     return opened_with(plugin, folder, lambda model: _query_embedder(resources, model))
 
 
@@ -91,7 +93,7 @@ def _slice(config: RunConfig, sources: Sources) -> BuiltFilesSettings:
     chosen = plugin.built_files.settings(config.environment)
     files: Mapping[str, Path] = plugin.files(chosen)
     return BuiltFilesSettings(
-        environment=chosen.model_copy(update=dict.fromkeys(files)),
+        environment=with_settings(chosen, dict.fromkeys(files)),
         files={name: sources.files[str(path)] for name, path in files.items()},
     )
 

@@ -114,7 +114,7 @@ def _requested(call: StageCall[RequestedTaskSettings]) -> StageResult:
     elif plugin.tasks_from_file is None:
         raise InputError(f"environment {environment.type} reads no task files; leave --tasks at generated")
     else:
-        path = _unchanged(call.locations[settings.task_file], settings.task_file, "the task file")
+        path = unchanged_file(call.locations[settings.task_file], settings.task_file, "the task file")
         tasks = plugin.tasks_from_file(environment, settings.seed, path)
     _write(call.folder, HELD_OUT, tasks)
     return StageResult(counters={"held_out_tasks": len(tasks)})
@@ -143,11 +143,13 @@ def located(
     """
     paths: dict[str, str] = {}
     for name, sha256 in files.items():
-        paths[name] = str(_unchanged(locations[sha256], sha256, f"environment.{name}"))
+        paths[name] = str(unchanged_file(locations[sha256], sha256, f"environment.{name}"))
     return with_settings(environment, paths)
 
 
-def _unchanged(path: str, sha256: str, name: str) -> Path:
+def unchanged_file(path: str, sha256: str, name: str) -> Path:
+    """The path of a file that has the content that the plan was made with. Raises `InputError` where it has
+    not; `name` is the setting that names it."""
     if hashlib.sha256(Path(path).read_bytes()).hexdigest() != sha256:
         raise InputError(f"{name}: {path} has changed since the run was planned; start it again")
     return Path(path)

@@ -41,7 +41,9 @@ def fine_tune_supervised(
     learner.optimizer.turn_to("supervised", settings.learning_rate)
     with ready_for_training(learner.model, settings.gradient_checkpointing) as forward:
         steps = OptimizerSteps(forward, learner.optimizer, settings.microbatch_tokens, on_step)
-        for members in _batches(range(len(trainable)), settings, work.seed):
+        for step, members in enumerate(_batches(range(len(trainable)), settings, work.seed), start=1):
+            if work.rate is not None:
+                learner.optimizer.turn_to("supervised", work.rate(step))
             batch = [trainable[number] for number in members]
             columns = token_columns(batch, "token_mean", forward.device)
             seen = BatchLog(len(columns.sequence), forward.device)

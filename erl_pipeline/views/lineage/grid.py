@@ -16,6 +16,7 @@ from storage.lineage import ArtifactGraph, downstream, runs_by_artifact, upstrea
 from storage.lineage.graph import START
 from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run, RunStore
+from storage.wording import counted
 
 DEFAULT_ITERATIONS = 6
 MOST_ITERATIONS = 60
@@ -231,7 +232,7 @@ def _lines(
     if len(manifests) == 1:
         yield first.artifact_id[:12]
     else:
-        yield f"{len(manifests)} artifacts"
+        yield counted(len(manifests), "artifact")
     told = set()
     for what, versions in (
         ("policy", {manifest.policy_version for manifest in manifests}),
@@ -243,7 +244,7 @@ def _lines(
             yield f"{what} {', '.join(version[:_SHORT] for version in others[:2])}"
     rows = sum(entry.rows or 0 for manifest in manifests for entry in manifest.files)
     if rows:
-        yield f"{rows:,} row" if rows == 1 else f"{rows:,} rows"
+        yield counted(rows, "row")
     if len(records) == 1:
         yield from _numbers(records[0], columns)
     for name, input_id in [each for each in far.items() if each[1] not in told][:1]:

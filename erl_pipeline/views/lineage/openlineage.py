@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +16,9 @@ from storage.runs.run import Run
 
 if TYPE_CHECKING:
     from openlineage.client import OpenLineageClient
+
+_ADDRESS = re.compile(r"[\w.-]+:\d+(/.*)?")
+"""A host and a port, which somebody may give without the scheme."""
 
 
 class ExportError(PipelineError):
@@ -40,6 +44,11 @@ def export_run(store: ArtifactStore, run: Run, target: str, repository: str | No
         return _send(store, run, target, repository)
     if "://" in target:
         raise InputError(f"--openlineage {target}: give an http:// or https:// URL, or a file.")
+    if _ADDRESS.fullmatch(target):
+        raise InputError(
+            f"--openlineage {target}: an address begins with http:// or https://, such as http://{target}; "
+            f"for a file of that name give ./{target}"
+        )
     return _write(store, run, Path(target), repository)
 
 

@@ -39,6 +39,7 @@ from storage.memory.chain import ENTRIES_FILE, PARENT_INPUT
 from storage.memory.entries import scan_deltas
 from storage.runs.origin import BranchOrigin, OfflineOrigin, read_origin
 from storage.runs.run import Run
+from storage.runs.warnings import read_warnings
 from storage.tables.trajectories import scan_trajectories
 
 _ROWS = "trajectories"
@@ -109,6 +110,7 @@ def render_report(store: ArtifactStore, run: Run, description: RunDescription) -
         name=run.name,
         summary=summary_line(run.config, history, description.done),
         environment=description.environment,
+        warnings=[warning.sentence for warning in read_warnings(store.uri, run.name)],
         result=held_out_result(learning_curve(history), _change(store, held_out_evaluations(history))),
         opening_figure=_figure(held_out[0]) if held_out else None,
         tiles=tiles(history, columns),

@@ -19,6 +19,7 @@ from storage.artifacts.recipe import digest
 from storage.errors import ConfigError, StoreError
 from storage.filesystem import store_errors
 from storage.runs.run import Run
+from storage.runs.warnings import RunWarning
 
 if TYPE_CHECKING:
     from mlflow.entities import Metric
@@ -106,6 +107,13 @@ class MlflowWriter:
         self._waiting += [
             Metric(name, value, milliseconds, iteration) for name, value in stage_numbers(manifest).items()
         ]
+
+    def warn(self, warning: RunWarning) -> None:
+        """Write the warning into a tag."""
+        with self._errors():
+            self._client.set_tag(
+                self._started_run(), f"erl_pipeline.warning.{warning.kind}", warning.sentence
+            )
 
     def flush(self) -> None:
         """Send what was written."""

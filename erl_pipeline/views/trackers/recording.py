@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
@@ -16,16 +16,17 @@ from storage.artifacts.store import ArtifactStore
 from storage.filesystem import open_root
 from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run
+from storage.runs.warnings import read_warnings
 
 
 @contextmanager
 def recorded_metrics(
     config: RunConfig, store: ArtifactStore, run: Run, entries: Sequence[LedgerEntry]
-) -> Iterator[list[Callable[[LedgerEntry], None]]]:
-    """Within the block, artifacts that the given functions are told of are recorded as `metrics` says.
+) -> Iterator[list[RunRecord]]:
+    """Within the block, artifacts and warnings that the given records are told of go where `metrics` says.
 
-    What the run had committed before and a record lacks is written first, from its ledger: records are views
-    of the store, so a run that was killed at any moment has each step once.
+    What the run had before and a record lacks is written first, from its ledger: records are views of the
+    store, so a run that was killed at any moment has each step once.
 
     Args:
         entries: the latest of each place in the ledger.
@@ -38,7 +39,10 @@ def recorded_metrics(
         for name in config.metrics:
             writer = stack.enter_context(closing(_open(name, folder, config, store.uri, run)))
             records.append(RunRecord(writer, store, entries, lag=config.pipeline.lag))
-        yield [record.add for record in records]
+        for warning in read_warnings(store.uri, run.name):
+            for record in records:
+                record.warn(warning)
+        yield records
 
 
 def _open(name: str, folder: Path, config: RunConfig, store_uri: str, run: Run) -> MetricsWriter:

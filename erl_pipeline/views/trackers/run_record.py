@@ -11,6 +11,7 @@ from storage.artifacts.recipe import digest
 from storage.artifacts.store import ArtifactStore
 from storage.errors import DamagedArtifact
 from storage.runs.ledger import LedgerEntry
+from storage.runs.warnings import RunWarning
 
 
 class _Artifact(NamedTuple):
@@ -50,6 +51,11 @@ class RunRecord:
                 self._marked = mark.iteration
             writer.supersede(self._marked + 1)
         self._write_again(self._marked + 1)
+
+    def warn(self, warning: RunWarning) -> None:
+        """Record a warning of the run."""
+        self._writer.warn(warning)
+        self._writer.flush()
 
     def add(self, entry: LedgerEntry) -> None:
         """Record an artifact, unless it stands there; what it takes the place of no longer counts."""

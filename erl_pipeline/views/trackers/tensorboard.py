@@ -12,10 +12,12 @@ from pydantic import TypeAdapter, ValidationError
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
+from tensorboardX.summary import text
 
 from erl_pipeline.views.trackers.writer import Mark, stage_numbers
 from storage.artifacts.manifest import Manifest
 from storage.filesystem import open_root, replace_file, store_errors
+from storage.runs.warnings import RunWarning
 
 _MARK = TypeAdapter(Mark)
 _NUMBERED = re.compile(r"events\.(\d{6,})\.out\.tfevents\..*")
@@ -79,6 +81,16 @@ class TensorBoardWriter:
         ]
         event = Event(
             wall_time=manifest.finished_at.timestamp(), step=iteration, summary=Summary(value=values)
+        )
+        with store_errors("write", self._folder):
+            self._open().write_event(event)
+
+    def warn(self, warning: RunWarning) -> None:
+        """Add a text, with the time at which it was first said."""
+        event = Event(
+            wall_time=warning.said_at.timestamp(),
+            step=warning.iteration,
+            summary=text(f"warnings/{warning.kind}", warning.sentence),
         )
         with store_errors("write", self._folder):
             self._open().write_event(event)

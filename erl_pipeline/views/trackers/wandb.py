@@ -9,6 +9,7 @@ from pathlib import Path
 from erl_pipeline.views.trackers.writer import stage_numbers
 from storage.artifacts.manifest import Manifest
 from storage.errors import ConfigError
+from storage.runs.warnings import RunWarning
 
 
 class WandbWriter:
@@ -45,6 +46,10 @@ class WandbWriter:
     def write(self, iteration: int, manifest: Manifest) -> None:
         """Add one row for the stage."""
         self._run.log({"iteration": iteration, **stage_numbers(manifest)})
+
+    def warn(self, warning: RunWarning) -> None:
+        """Put the warning into the run's summary."""
+        self._run.summary[f"warnings/{warning.kind}"] = warning.sentence
 
     def flush(self) -> None:
         """wandb writes by itself."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from storage.artifacts.manifest import Manifest
+from storage.runs.warnings import RunWarning
 
 
 class MetricsWriter(Protocol):
@@ -13,6 +14,10 @@ class MetricsWriter(Protocol):
 
     def write(self, iteration: int, manifest: Manifest) -> None:
         """Take the numbers of a stage's artifact, at the step of its iteration."""
+        ...
+
+    def warn(self, warning: RunWarning) -> None:
+        """Take a warning of the run, at the step of its iteration. It may come again, and counts once."""
         ...
 
     def flush(self) -> None:

@@ -22,7 +22,7 @@ from tests.integration.runs import artifact_hashes, start
 def test_a_branch_shares_what_is_before_its_stage_and_computes_the_rest(store: Path) -> None:
     before = file_hashes(store)
     words = ["small", "--iteration", "2", "--from", "update_policy", "--set", "optimizer.learning_rate=0.001"]
-    result = replay(store, *words, "--as", "fast")
+    result = replay(store, *words, "--name", "fast")
     assert result.status == 0, result.errors
     ours, theirs = entries(store, "small"), entries(store, "fast")
     assert ours.keys() == theirs.keys()
@@ -46,7 +46,7 @@ def test_a_branch_shares_what_is_before_its_stage_and_computes_the_rest(store: P
         False,
     ]
 
-    again = replay(store, *words, "--as", "fast")
+    again = replay(store, *words, "--name", "fast")
     assert again.status == 0
     assert entries(store, "fast") == theirs
     assert file_hashes(store).keys() == after.keys()
@@ -54,7 +54,7 @@ def test_a_branch_shares_what_is_before_its_stage_and_computes_the_rest(store: P
 
 def test_a_branch_goes_on_beyond_the_run_and_train_continues_it(store: Path, finished: FinishedRun) -> None:
     words = ["small", "--iteration", "2", "--from", "generate_rollouts", "--set", "sampling.temperature=0.9"]
-    result = replay(store, *words, "--iterations", "3", "--as", "cool")
+    result = replay(store, *words, "--iterations", "3", "--name", "cool")
     assert result.status == 0, result.errors
     assert [row["iteration"] for row in result.json["rows"]] == [0, 1, 2, 3]
     three = entries(store, "cool")
@@ -77,7 +77,7 @@ def test_what_was_forgotten_stays_forgotten_in_a_branch(remembering: FinishedRun
     assert held
     assert invoke("memory", "forget", "small", held[0], "--reason", "test", "--store", store).status == 0
     for stage in ("generate_rollouts", "fine_tune"):
-        words = ["--iteration", "2", "--from", stage, "--set", "fine_tune.steps=2", "--as", stage]
+        words = ["--iteration", "2", "--from", stage, "--set", "fine_tune.steps=2", "--name", stage]
         result = replay(store, "small", *words, "--iterations", "3")
         assert result.status == 0, result.errors
         assert memory_ids(store, stage, 1) == held
@@ -118,7 +118,7 @@ def memory_ids(store: Path, run: str, iteration: int) -> list[str]:
         ),
         ("evaluate", "optimizer.learning_rate=0.001", "change update_policy, which comes before evaluate"),
         ("update_policy", "update.epochs=1", "run small has these settings already"),
-        ("update_policy", "name=other", "--set name=other: use --as"),
+        ("update_policy", "name=other", "--set name=other: use --name"),
         ("update_policy", "iterations=9", "--set iterations=9: use --iterations"),
         ("update_policy", "update.epoch=2", "--set: update.epoch: unknown key; did you mean epochs?"),
         (
@@ -131,7 +131,7 @@ def memory_ids(store: Path, run: str, iteration: int) -> list[str]:
 def test_settings_of_what_is_shared_are_refused(
     stage: str, setting: str, said: str, finished: FinishedRun
 ) -> None:
-    words = ["small", "--iteration", "2", "--from", stage, "--set", setting, "--as", "refused"]
+    words = ["small", "--iteration", "2", "--from", stage, "--set", setting, "--name", "refused"]
     result = replay(finished.store, *words)
     assert result.status == 2
     assert said in result.errors
@@ -147,17 +147,23 @@ def test_settings_of_what_is_shared_are_refused(
             ["--iteration", "0", "--from", "update_policy"],
             "the stages of iteration 0 are prepare_tasks, boots",
         ),
-        (["--iteration", "2", "--from", "evaluate", "--set", "update.epochs=2"], "name it with --as NAME"),
+        (["--iteration", "2", "--from", "evaluate", "--set", "update.epochs=2"], "name it with --name NAME"),
         (
-            ["--iteration", "9", "--from", "evaluate", "--set", "update.epochs=2", "--as", "x"],
+            ["--iteration", "9", "--from", "evaluate", "--set", "update.epochs=2", "--name", "x"],
             "run small has no rollout_shard 0000 of iteration 3, which comes before the branch",
         ),
-        (["--iteration", "1", "--from", "evaluate", "--iterations", "1..2"], "allowed is a whole number"),
-        (["--offline", "--iterations", "2..1", "--as", "x"], "--iterations 2..1: allowed is A..B"),
-        (["--offline", "--iterations", "2..3", "--as", "x"], "no rollouts of iteration 3; it has 1 to 2"),
-        (["--offline", "--as", "x"], "--offline needs --iterations A..B"),
-        (["--offline", "--iterations", "1..2", "--as", "small"], "--as small: stored artifacts are never"),
-        (["--offline", "--iterations", "1..2", "--as", "x", "--iteration", "1"], "no meaning with --offline"),
+        (["--from", "evaluate", "--iteration", "1..2"], "allowed is one iteration; A..B only with --offline"),
+        (
+            ["--offline", "--iteration", "2..1", "--name", "x"],
+            "--iteration 2..1: the first is after the last",
+        ),
+        (["--offline", "--iteration", "2..3", "--name", "x"], "no rollouts of iteration 3; it has 1 to 2"),
+        (["--offline", "--name", "x"], "--offline needs --iteration A..B"),
+        (["--offline", "--iteration", "1..2", "--name", "small"], "--name small: stored artifacts are never"),
+        (
+            ["--offline", "--iteration", "1..2", "--name", "x", "--iterations", "1"],
+            "no meaning with --offline",
+        ),
         (["--iteration", "1", "--from", "evaluate", "--no-evaluation"], "a meaning only with --offline"),
     ],
 )
@@ -179,7 +185,7 @@ def test_a_branch_that_was_interrupted_continues_to_the_same_bytes(store: Path, 
         "update_policy",
         "--set",
         "update.epochs=2",
-        "--as",
+        "--name",
         "twice",
     ]
     process = start("replay", *words, "--store", store)
@@ -199,7 +205,7 @@ def test_a_branch_that_was_interrupted_continues_to_the_same_bytes(store: Path, 
 
 
 def test_a_name_stands_for_one_branch(store: Path) -> None:
-    branch = ["small", "--from", "evaluate", "--set", "evaluation.samples_per_task=1", "--as", "sampled"]
+    branch = ["small", "--from", "evaluate", "--set", "evaluation.samples_per_task=1", "--name", "sampled"]
     assert replay(store, *branch, "--iteration", "2").status == 0
     moved = replay(store, *branch, "--iteration", "1")
     assert moved.status == 2

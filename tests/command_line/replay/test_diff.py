@@ -19,7 +19,7 @@ def test_two_runs_side_by_side(store: Path) -> None:
         "fine_tune",
         "--set",
         "fine_tune.steps=9",
-        "--as",
+        "--name",
         "longer",
     ]
     assert replay(store, *words).status == 0

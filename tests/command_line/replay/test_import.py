@@ -30,7 +30,7 @@ def test_trajectories_that_leave_a_store_can_be_imported_and_trained_on(
     for name in ("rows.jsonl", "rows.parquet"):
         file = tmp_path / name
         found = invoke(
-            "import", "trajectories", file, "--as", file.suffix[1:], "--store", elsewhere, "--json"
+            "import", "trajectories", file, "--name", file.suffix[1:], "--store", elsewhere, "--json"
         )
         assert found.status == 0, found.errors
         assert found.json["rows"] == rows.height
@@ -44,7 +44,7 @@ def test_trajectories_that_leave_a_store_can_be_imported_and_trained_on(
     assert pl.concat(imported).equals(rows)
     assert invoke("lineage", "verify", "jsonl", "--store", elsewhere).status == 0
 
-    words = ["jsonl", "--offline", "--iterations", "1..2", "--as", "taught", "--config", finished.config]
+    words = ["jsonl", "--offline", "--iteration", "1..2", "--name", "taught", "--config", finished.config]
     trained = replay(elsewhere, *words)
     assert trained.status == 0, trained.errors
     assert [row["age_unknown"] for row in trained.json["staleness"]] == [0, rows.filter(iteration=2).height]
@@ -53,7 +53,7 @@ def test_trajectories_that_leave_a_store_can_be_imported_and_trained_on(
     assert status.status == 2
     assert "run jsonl holds imported trajectories" in status.errors
     for name, said in (("rows.parquet", "exists and holds the trajectories of another file, rows.jsonl"),):
-        taken = invoke("import", "trajectories", tmp_path / name, "--as", "jsonl", "--store", elsewhere)
+        taken = invoke("import", "trajectories", tmp_path / name, "--name", "jsonl", "--store", elsewhere)
         assert (taken.status, said in taken.errors) == (2, True)
 
 
@@ -63,12 +63,13 @@ def test_a_wrong_file_is_refused_with_ten_problems_and_leaves_nothing(store: Pat
     ]
     path = tmp_path / "wrong.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    result = invoke("import", "trajectories", path, "--as", "wrong", "--store", tmp_path / "new")
+    result = invoke("import", "trajectories", path, "--name", "wrong", "--store", tmp_path / "new")
     assert result.status == 2
     lines = result.errors.splitlines()
     assert lines[0].endswith("wrong.jsonl: 30 problems")
     assert lines[1].strip() == "row 1: reward: is null; a value is needed"
-    assert (len(lines), lines[-1].strip()) == (12, "and 20 more")
+    assert (len(lines), lines[-2].strip()) == (13, "and 20 more")
+    assert lines[-1].strip().startswith("docs/import.md has the columns; files of TRL, of verl and of chats")
     assert not (tmp_path / "new").exists()
 
 
@@ -77,8 +78,8 @@ def test_rows_of_another_tokenizer_are_not_trained_on(
 ) -> None:
     path = tmp_path / "rows.parquet"
     rollout_rows(store).with_columns(tokenizer_digest=pl.lit("theirs")).write_parquet(path)
-    assert invoke("import", "trajectories", path, "--as", "theirs", "--store", store).status == 0
-    words = ["theirs", "--offline", "--iterations", "1..1", "--as", "x", "--no-evaluation"]
+    assert invoke("import", "trajectories", path, "--name", "theirs", "--store", store).status == 0
+    words = ["theirs", "--offline", "--iteration", "1..1", "--name", "x", "--no-evaluation"]
     assert "name one with --config CONFIG" in replay(store, *words).errors
     result = replay(store, *words, "--config", finished.config)
     assert result.status == 2

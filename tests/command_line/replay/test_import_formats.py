@@ -27,16 +27,14 @@ def test_a_dump_of_verl_is_mapped_and_trained_on(store: Path, finished: Finished
     ]
     file.write_text("".join(json.dumps(row) + "\n" for row in dumped))
     elsewhere = tmp_path / "elsewhere"
-    command = ["import", "trajectories", file, "--as", "theirs", "--store", elsewhere, "--format", "verl"]
+    command = ["import", "trajectories", file, "--name", "theirs", "--store", elsewhere, "--format", "verl"]
     refused = invoke(*command)
-    assert (refused.status, "needs --tokenizer FOLDER and --checkpoint" in refused.errors) == (2, True)
+    assert (refused.status, "needs --tokenizer FOLDER and --model FOLDER" in refused.errors) == (2, True)
 
-    done = invoke(*command, "--tokenizer", model, "--checkpoint", model)
+    done = invoke(*command, "--tokenizer", model, "--model", model)
     assert done.status == 0, done.errors
     assert "a trainer's and not the sampler's" in done.output
-    assert invoke(*command, "--tokenizer", model, "--checkpoint", model, "--json").json["iterations"][0][
-        "reused"
-    ]
+    assert invoke(*command, "--tokenizer", model, "--model", model, "--json").json["iterations"][0]["reused"]
     imported = [
         entry.artifact_id
         for entry in RunStore(str(elsewhere)).open("theirs").stages()
@@ -54,7 +52,7 @@ def test_a_dump_of_verl_is_mapped_and_trained_on(store: Path, finished: Finished
 
     trained = replay(
         elsewhere,
-        *("theirs", "--offline", "--iterations", "1..2", "--as", "taught", "--config", finished.config),
+        *("theirs", "--offline", "--iteration", "1..2", "--name", "taught", "--config", finished.config),
     )
     assert trained.status == 0, trained.errors
 
@@ -67,7 +65,7 @@ def test_rows_of_another_tokenizer_are_refused_at_import(store: Path, tmp_path: 
     rows = pl.read_parquet(artifacts.open(shard).path("trajectories.parquet"))
     rows.with_columns(tokenizer_digest=pl.lit("other")).write_parquet(tmp_path / "rows.parquet")
     found = invoke(
-        *("import", "trajectories", tmp_path / "rows.parquet", "--as", "x", "--store", tmp_path / "store"),
+        *("import", "trajectories", tmp_path / "rows.parquet", "--name", "x", "--store", tmp_path / "store"),
         *("--tokenizer", model),
     )
     assert found.status == 2

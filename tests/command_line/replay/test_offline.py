@@ -14,7 +14,7 @@ from tests.command_line.replay.stores import entries, replay
 
 def test_offline_training_takes_stored_rollouts_and_generates_none(store: Path) -> None:
     result = replay(
-        store, "small", "--offline", "--iterations", "1..2", "--as", "offline", "--checkpoint", "latest"
+        store, "small", "--offline", "--iteration", "1..2", "--name", "offline", "--checkpoint", "latest"
     )
     assert result.status == 0, result.errors
     ours, theirs = entries(store, "small"), entries(store, "offline")
@@ -50,13 +50,13 @@ def test_offline_training_takes_stored_rollouts_and_generates_none(store: Path) 
 
 
 def test_on_its_own_first_iteration_offline_training_is_on_policy(store: Path) -> None:
-    result = replay(store, "small", "--offline", "--iterations", "1..1", "--as", "own", "--no-evaluation")
+    result = replay(store, "small", "--offline", "--iteration", "1..1", "--name", "own", "--no-evaluation")
     assert result.status == 0, result.errors
     [staleness] = result.json["staleness"]
     assert (staleness["age_mean"], staleness["capped"]) == (0.0, 0.0)
     assert staleness["effective_sample_size"] == pytest.approx(1.0, abs=1e-6)
     assert not [place for place in entries(store, "own") if place[1] == "evaluate"]
-    again = replay(store, "small", "--offline", "--iterations", "1..1", "--as", "own")
+    again = replay(store, "small", "--offline", "--iteration", "1..1", "--name", "own")
     assert again.status == 2
     assert (
         "was begun on the stored rollouts of iterations 1..1 of small, without evaluation, not"
@@ -65,7 +65,7 @@ def test_on_its_own_first_iteration_offline_training_is_on_policy(store: Path) -
 
 
 def test_offline_training_without_correction_is_refused(finished: FinishedRun) -> None:
-    words = ["--offline", "--iterations", "1..2", "--as", "x", "--set", "objective.correction.type=bypass"]
+    words = ["--offline", "--iteration", "1..2", "--name", "x", "--set", "objective.correction.type=bypass"]
     result = replay(finished.store, "small", *words)
     assert result.status == 2
     assert "objective.correction.type: bypass cannot be trained offline" in result.errors

@@ -18,6 +18,11 @@ SEARCH: ToolSchema = {
         "parameters": {"type": "object", "properties": {"for": {"type": "string"}}},
     },
 }
+WITH_CALLS = (
+    "{{ message['content'] | trim }}{% for call in message['tool_calls'] or [] %}<tool_call>"
+    "{{ call['function'] | tojson }}</tool_call>{% endfor %}"
+)
+"""What a template says of an assistant's turn that knows calls of tools."""
 CHATML = (
     "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
     "{% for message in messages %}<|im_start|>{% if message['role'] == 'tool' %}"
@@ -145,3 +150,17 @@ def test_tool_calls_are_read_also_where_their_markers_are_special_tokens() -> No
 def test_without_an_opening_there_are_no_tokens() -> None:
     tokenizer = build_tokenizer(WORDS, 128)
     assert Dialogue(ChatTokenizer(tokenizer), (), end_ids(tokenizer)).token_ids == ()
+
+
+def test_a_template_knows_tools_that_shows_them_and_writes_calls_as_they_are_read() -> None:
+    tokenizer = chatml_tokenizer()
+
+    def knows(template: str) -> bool:
+        tokenizer.chat_template = template
+        return ChatTokenizer(tokenizer).knows_tools
+
+    with_calls = CHATML.replace("{{ message['content'] | trim }}", WITH_CALLS)
+    assert knows(with_calls)
+    assert not knows(CHATML)  # a call would be written as nothing
+    assert not knows(with_calls.replace("if tools", "if false"))
+    assert not knows(with_calls.replace("<tool_call>", "[TOOL_CALLS]"))

@@ -48,7 +48,7 @@ def test_every_sample_is_trained_or_dropped_for_a_reason(made: TrainingStore) ->
         SampleCount(2, "first_attempt", 1, 1, 1, {}),
     ]
     assert all(each.generated == each.trained + sum(each.dropped.values()) for each in report.counts)
-    assert count_samples(made.store, made.run("run"), iteration=2).counts == report.counts[4:]
+    assert count_samples(made.store, made.run("run"), span=(2, 2)).counts == report.counts[4:]
 
 
 def test_an_offline_run_counts_stored_rollouts_in_its_own_iterations(made: TrainingStore) -> None:
@@ -59,7 +59,7 @@ def test_an_offline_run_counts_stored_rollouts_in_its_own_iterations(made: Train
 
 def test_what_is_replayed_is_counted_beside_what_is_fresh(made: TrainingStore) -> None:
     write_replay(made)
-    report = count_samples(made.store, made.run("run"), 3)
+    report = count_samples(made.store, made.run("run"), (3, 3))
     assert report.problems == []
     assert report.counts == [
         SampleCount(3, "first_attempt", 1, 1, 1, {}),
@@ -69,7 +69,7 @@ def test_what_is_replayed_is_counted_beside_what_is_fresh(made: TrainingStore) -
 
 def test_what_no_update_was_given_says_so(made: TrainingStore) -> None:
     rollouts(made)
-    waiting = count_samples(made.store, made.run("run"), 3)
+    waiting = count_samples(made.store, made.run("run"), (3, 3))
     assert waiting.counts == [SampleCount(3, "first_attempt", 2, 2, 0, {"no_record": 2})]
     made.commit(
         "update-3",
@@ -80,7 +80,7 @@ def test_what_no_update_was_given_says_so(made: TrainingStore) -> None:
         sequences=1,
         trained_tokens=3,
     )
-    report = count_samples(made.store, made.run("run"), 3)
+    report = count_samples(made.store, made.run("run"), (3, 3))
     assert report.counts == [SampleCount(3, "first_attempt", 2, 2, 1, {"not_given": 1})]
     assert report.problems == []
 
@@ -100,7 +100,7 @@ def test_counts_that_do_not_add_up_are_named(made: TrainingStore) -> None:
         trained_tokens=9,
     )
     where = f"iteration 3, checkpoint {update[:12]}"
-    assert count_samples(made.store, made.run("run"), 3).problems == [
+    assert count_samples(made.store, made.run("run"), (3, 3)).problems == [
         "iteration 3, first_attempt: 3 issued and 2 generated",
         "iteration 3, second_attempt: of the rows in the training record 1 is of no sample of the iteration",
         f"{where}: the trainer counted 3 sequences, its record has 2",

@@ -25,15 +25,23 @@ UPDATE = StageCode("update", "house.update.compute", 3, {"house.update": "u1", "
 TUNE = StageCode("tune", "house.tune.compute", 1, {"house.tune": "t1", "house.shared": "s1"})
 
 
-def test_every_stage_has_the_version_of_its_code() -> None:
-    codes, file = stage_codes(in_tree(), find_stages()), read_file()
+@pytest.fixture(scope="module")
+def codes() -> list[StageCode]:
+    """The code of all stages as it is now."""
+    return stage_codes(in_tree(), find_stages())
+
+
+def test_every_stage_has_the_version_of_its_code(codes: list[StageCode]) -> None:
+    file = read_file()
     problems = [said for code in codes if (said := problem(code, file))]
     assert not problems, "\n".join(problems)
     assert {code.compute for code in codes} == file.stages.keys(), "versions.toml names stages that are gone"
 
 
-def test_a_stage_that_trains_reaches_the_trainer_and_none_reaches_methods_or_environments() -> None:
-    reached = {code.name: set(code.modules) for code in stage_codes(in_tree(), find_stages())}
+def test_a_stage_that_trains_reaches_the_trainer_and_none_reaches_methods_or_environments(
+    codes: list[StageCode],
+) -> None:
+    reached = {code.name: set(code.modules) for code in codes}
     assert "erl_pipeline.trainers.local.optimizer" in reached["update_policy"]
     assert "erl_pipeline.trainers.local.optimizer" not in reached["prepare_tasks"]
     plugged = {

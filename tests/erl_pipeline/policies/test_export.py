@@ -71,7 +71,7 @@ def checkpoints(tmp_path: Path, tokenizer: PreTrainedTokenizerFast) -> Checkpoin
 def test_a_whole_model_is_copied_byte_for_byte(checkpoints: Checkpoints, tmp_path: Path) -> None:
     output = tmp_path / "out"
     output.mkdir()
-    exported = export_checkpoint(checkpoints.store, checkpoints.config, checkpoints.base_id, output)
+    exported = export_checkpoint(checkpoints.store, checkpoints.config.policy, checkpoints.base_id, output)
     assert exported == "weights"
     stored = checkpoints.store.open(checkpoints.base_id).path("model")
     files = {path.name: path.read_bytes() for path in stored.iterdir()}
@@ -82,7 +82,7 @@ def test_a_whole_model_is_copied_byte_for_byte(checkpoints: Checkpoints, tmp_pat
 def test_merged_the_logits_are_those_of_base_and_adapter(checkpoints: Checkpoints, tmp_path: Path) -> None:
     """Within 1e-5: the logits are below 10 in size, and float32 is rounded at other places."""
     output = tmp_path / "out"
-    exported = export_checkpoint(checkpoints.store, checkpoints.config, checkpoints.adapter_id, output)
+    exported = export_checkpoint(checkpoints.store, checkpoints.config.policy, checkpoints.adapter_id, output)
     assert exported == "merged"
     merged = AutoModelForCausalLM.from_pretrained(output)
     assert (logits(merged) - logits(checkpoints.adapted)).abs().max() < 1e-5
@@ -93,7 +93,7 @@ def test_merged_the_logits_are_those_of_base_and_adapter(checkpoints: Checkpoint
 def test_the_adapter_alone_is_what_peft_loads(checkpoints: Checkpoints, tmp_path: Path) -> None:
     output = tmp_path / "out"
     exported = export_checkpoint(
-        checkpoints.store, checkpoints.config, checkpoints.adapter_id, output, adapter_only=True
+        checkpoints.store, checkpoints.config.policy, checkpoints.adapter_id, output, adapter_only=True
     )
     assert exported == "adapter"
     loaded = PeftModel.from_pretrained(random_llama(len(WORDS)), str(output))
@@ -105,6 +105,10 @@ def test_the_adapter_alone_is_what_peft_loads(checkpoints: Checkpoints, tmp_path
 def test_a_whole_model_has_no_adapter_to_write(checkpoints: Checkpoints, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="it is a whole model"):
         export_checkpoint(
-            checkpoints.store, checkpoints.config, checkpoints.base_id, tmp_path / "out", adapter_only=True
+            checkpoints.store,
+            checkpoints.config.policy,
+            checkpoints.base_id,
+            tmp_path / "out",
+            adapter_only=True,
         )
     assert not (tmp_path / "out").exists()

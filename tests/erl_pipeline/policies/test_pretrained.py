@@ -99,7 +99,7 @@ def test_an_encoder_decoder_is_refused(tmp_path: Path) -> None:
 def test_a_missing_tokenizer_is_refused(checkpoint: Path) -> None:
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (checkpoint / name).unlink()
-    with pytest.raises(InputError, match="has no tokenizer"):
+    with pytest.raises(InputError, match=r"there is no tokenizer\.json\. Copy the tokenizer's files"):
         load_policy(checkpoint, device=CPU)
 
 
@@ -114,7 +114,7 @@ def test_a_missing_chat_template_is_refused(checkpoint: Path) -> None:
     [
         ("model.safetensors", "the weights of .* cannot be read"),
         ("config.json", r"the config\.json of .* cannot be used"),
-        ("tokenizer.json", "has no tokenizer that can be read"),
+        ("tokenizer.json", r"has no tokenizer that can be read: .*line 1.*\. Copy the tokenizer's files"),
     ],
 )
 def test_a_damaged_file_is_named(checkpoint: Path, name: str, message: str) -> None:

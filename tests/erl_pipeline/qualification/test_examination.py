@@ -105,9 +105,10 @@ def test_who_stops_it_leaves_no_process() -> None:
     def stop() -> None:
         raise Stopped
 
+    before = psutil.Process().children()  # a server of tests before may still be there
     with pytest.raises(Stopped):
         examine(Subject("sums", {"type": "sums"}, 0, 10, 20.0), 12, 60, stopped=stop)
-    assert psutil.Process().children() == []
+    assert set(psutil.Process().children()) <= set(before)
 
 
 @pytest.mark.usefixtures("_sums")

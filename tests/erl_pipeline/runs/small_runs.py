@@ -25,6 +25,8 @@ SMALL = {
     "resources": {"threads": 1},
     "runner": {"type": "in_process"},
     "metrics": [],
+    # So small a run learns nothing, and would be warned of it.
+    "warnings": {"no_advantage": None, "ill_formed": None, "cut_off": None},
     "environment": {
         "type": "frozen_lake",
         "training_boards": 16,

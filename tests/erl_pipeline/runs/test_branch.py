@@ -114,7 +114,7 @@ def test_a_run_cannot_be_begun_otherwise_than_it_was(store: Path) -> None:
     with pytest.raises(
         ConfigError,
         match=r"run branch exists and was begun from update_policy in iteration 2 of small, not from "
-        r"fine_tune in iteration 2 of small\. Give the new run another name with --as\.",
+        r"fine_tune in iteration 2 of small\. Give the new run another --name\.",
     ):
         begun(store, partial(begin_branch, origin=elsewhere), **OTHER)
     with pytest.raises(ConfigError, match="run small exists and was begun by itself"):

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from erl_pipeline.config.run import RunConfig
+from erl_pipeline.policies.model_size import ModelSize
 from erl_pipeline.sizing.estimate import estimate_memory, model_size
-from erl_pipeline.sizing.model_size import ModelSize
 from erl_pipeline.sizing.sampling import key_value_bytes
 from storage.errors import InputError
 from tests.erl_pipeline.sizing.models import QWEN3_4B, SMOLLM2_135M, write
@@ -54,6 +54,21 @@ def test_replicas_and_sequences_in_flight(tmp_path: Path) -> None:
 def test_the_embedded_engine_samples_from_the_weights_that_are_trained(tmp_path: Path) -> None:
     run = config(write(SMOLLM2_135M, tmp_path), rollouts={"tasks_per_shard": 4, "group_size": 8})
     assert sampler(run, model_size(run)) == {"key-value cache": 32 * 1024 * 23_040}
+
+
+def test_a_warm_start_trains_all_weights_also_below_an_adapter(tmp_path: Path) -> None:
+    """In bf16 it holds 2 bytes a weight, gradients of 2, and 16 of fp32 copy, sums and moments."""
+    policy = {"type": "pretrained", "model": write(SMOLLM2_135M, tmp_path), "dtype": "bfloat16"}
+    lora = {**policy, "lora": {"rank": 8}}
+
+    def of_training(policy: dict[str, object]) -> int:
+        run = config(str(tmp_path), policy=policy)
+        names = {"weights", "gradients of a pass", "fp32 weights", "summed gradients", "moments of AdamW"}
+        parts = estimate_memory(run, model_size(run))
+        return sum(part.bytes for part in parts if part.name in names and part.place != "sampler")
+
+    assert of_training(lora) < 134_515_008 * 3
+    assert of_training({**lora, "warm_start": {"type": "messages", "file": "f"}}) == 134_515_008 * 20
 
 
 def test_a_reference_is_loaded_for_the_kl_term_unless_an_adapter_is_trained(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_rows_are_filtered_and_supervised_rows_have_the_reward_of_their_attempt(
     assert len(found(made, "tuned", success=True)) == len(found(made, "tuned", min_reward=1.0)) == 3
     assert found(made, "update-2", success=False) == [("directly", "update-2", "first_attempt")]
     assert found(made, "update-2", role="reflection") == [("by inheritance", "update", "reflection")]
-    assert len(found(made, "update-2", iteration=1)) == 3
+    assert len(found(made, "update-2", iterations=(1, 1))) == 3
     assert found(made, "update-2", task_type="another") == []
 
 

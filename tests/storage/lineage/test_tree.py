@@ -16,7 +16,7 @@ def outline(node: LineageNode) -> list[Any]:
 
 
 def test_an_sft_row_leads_to_reflection_first_attempt_and_policy(tiny_run: Any) -> None:
-    node = explain(tiny_run.store, tiny_run.run, "s-second")
+    node = explain(tiny_run.store, tiny_run.run, "s-second", depth=9)
     policy = ("policy that sampled it", "artifact", tiny_run.checkpoint)
     assert outline(node) == [
         ("", "sft_row", "s-second"),
@@ -35,6 +35,7 @@ def test_an_sft_row_leads_to_reflection_first_attempt_and_policy(tiny_run: Any) 
     assert reflection.facts["artifact_id"] == tiny_run.shard
     first = reflection.origins[0]
     assert (first.facts["feedback"], first.facts["reward"]) == ("fell into B", 0.0)
+    assert first.facts["messages"][-1] == {"role": "assistant", "content": "left"}
     assert reflection.origins[1].more == "shown above"
 
 
@@ -45,8 +46,20 @@ def test_a_memory_entry_leads_to_the_reflection_it_holds(tiny_run: Any) -> None:
     assert outline(node.origins[0])[0] == ("trajectory it was taken from", "trajectory", "reflection")
 
 
+def levels(node: LineageNode) -> int:
+    """How many steps a tree goes below its root."""
+    return max((1 + levels(origin) for origin in node.origins), default=0)
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2, 3])
+def test_a_tree_goes_as_many_steps_as_asked_whatever_lies_on_the_way(tiny_run: Any, depth: int) -> None:
+    node = explain(tiny_run.store, tiny_run.run, "s-second", depth=depth)
+    assert levels(node) == depth
+    assert (node.more == "deeper") == (depth == 0)
+
+
 def test_an_artifact_leads_to_its_inputs_as_deep_as_asked(tiny_run: Any) -> None:
-    node = explain(tiny_run.store, tiny_run.run, tiny_run.dataset[:10], depth=1)
+    node = explain(tiny_run.store, tiny_run.run, tiny_run.dataset[:10], depth=2)
     assert outline(node) == [
         ("", "artifact", tiny_run.dataset),
         [

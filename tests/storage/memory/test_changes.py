@@ -171,14 +171,17 @@ def test_a_full_memory_lets_those_go_that_were_written_longest_ago(memory: Memor
 def test_a_full_memory_lets_the_lowest_credit_go_as_it_is_after_the_evidence(
     memory: Memory, entry: Entry
 ) -> None:
-    """After the evidence credits are -1/9, 2/10, 0 and 0; of equals the older leaves, then the lesser id."""
+    """After the evidence credits are -1/9, 2/10, 0 and 0; of equals the older leaves, then the one whose text
+    has the lesser digest, whatever the ids are."""
     limits = MemoryLimits(max_entries=2, evict="lowest_credit")
     memory.change([entry(1), entry(2)], limits=limits)
     evidence = [Evidence("m-001", 1, -1.0, 1), Evidence("m-002", 2, 2.0, 2)]
-    change = memory.change([entry(4), entry(3)], evidence, limits)
-    assert sorted(memory.held()) == ["m-002", "m-004"]
+    new = sorted([entry(3), entry(4)], key=lambda each: each.text_key)
+    stays, leaves = replace(new[1], entry_id="m-003"), replace(new[0], entry_id="m-004")
+    change = memory.change([leaves, stays], evidence, limits)
+    assert sorted(memory.held()) == ["m-002", "m-003"]
     removed = [each.entry_id for each in change.operations if each.operation == "remove"]
-    assert removed == ["m-001", "m-003"]  # the new one too
+    assert removed == ["m-001", "m-004"]  # a new one too
 
 
 def test_growth_tells_what_each_version_changed(memory: Memory, entry: Entry) -> None:

@@ -14,7 +14,8 @@ from storage.artifacts.store import ArtifactStore
 from storage.memory.embedder import Embedder
 from storage.memory.entries import MemoryEntry, write_embedded
 from storage.memory.reflection_memory import ReflectionMemory
-from storage.memory.search import fuse
+from storage.memory.scoring import Scoring
+from storage.memory.search import Found, fuse
 from storage.memory.view import MemoryView
 
 Entry = Callable[..., MemoryEntry]
@@ -65,9 +66,35 @@ def test_a_hybrid_search_adds_reciprocal_ranks(view: MemoryView) -> None:
 
 def test_fusion_ranks_what_both_found_before_what_one_did() -> None:
     """b: 1/62 + 1/61, a: 1/61, c: 1/62."""
-    fused = fuse([[("a", 0.9), ("b", 0.8)], [("b", 7.0), ("c", 5.0)]], top_k=3)
-    assert fused == [("b", round(1 / 62 + 1 / 61, 6)), ("a", round(1 / 61, 6)), ("c", round(1 / 62, 6))]
-    assert [entry_id for entry_id, _ in fuse([[("y", 1.0)], [("x", 1.0)]], top_k=2)] == ["x", "y"]
+    fused = fuse([[Found("a", 0.9), Found("b", 0.8)], [Found("b", 7.0), Found("c", 5.0)]], top_k=3)
+    assert [(hit.entry_id, hit.score) for hit in fused] == [
+        ("b", round(1 / 62 + 1 / 61, 6)),
+        ("a", round(1 / 61, 6)),
+        ("c", round(1 / 62, 6)),
+    ]
+    by_id = fuse([[Found("y", 1.0)], [Found("x", 1.0)]], top_k=2)
+    assert [hit.entry_id for hit in by_id] == ["x", "y"]
+    by_text = fuse([[Found("y", 1.0, "go left")], [Found("x", 1.0, "go right")]], top_k=2)
+    assert [hit.entry_id for hit in by_text] == ["y", "x"]
+
+
+@pytest.mark.parametrize("mode", ["vector", "text", "hybrid"])
+def test_equals_are_in_the_order_of_their_texts_whatever_their_ids_are(
+    store: ArtifactStore, embedder: Embedder, commit_memory: Commit, entry: Entry, mode: str
+) -> None:
+    """Ids follow from those of artifacts. Texts of as many words are equal to a search by words."""
+    said = [
+        entry(1, "a pond", text="c pond"),
+        entry(2, "a pond", text="a pond"),
+        entry(3, "a pond", text="b pond"),
+    ]
+    view = ReflectionMemory(store.uri, "run", store, embedder).at(commit_memory(said))
+    assert found(view, "a pond", mode=mode) == ["m-002", "m-003", "m-001"]
+    (hits,) = view.retrieve(["a pond"], 2, Scoring())
+    assert [hit.entry.text for hit in hits] == ["a pond", "b pond"]
+    recent = Scoring(min_similarity=1.0, fallback="recent")
+    (newest,) = view.retrieve(["sums"], 2, recent)
+    assert [hit.entry.text for hit in newest] == ["a pond", "b pond"]
 
 
 @pytest.mark.parametrize("mode", ["vector", "text", "hybrid"])

@@ -43,13 +43,21 @@ class ScriptedPlayer:
 
     def plan(self, max_steps: int) -> str:
         """The text of a whole plan, as it would go if all beliefs were true."""
+        return " ".join(f"{aim} {self._believed[aim]}" for aim in self.way(max_steps))
+
+    def way(self, max_steps: int) -> list[Direction]:
+        """The directions of a whole plan, as it would go if all beliefs were true."""
         cell = self._cell
-        turns: list[str] = []
-        while len(turns) < max_steps and self._board.letters[cell] not in "GH":
-            aim = self._aim(cell)
-            turns.append(f"{aim} {self._believed[aim]}")
-            cell = self._board.neighbour(cell, aim)
-        return " ".join(turns)
+        aims: list[Direction] = []
+        while len(aims) < max_steps and self._board.letters[cell] not in "GH":
+            aims.append(self._aim(cell))
+            cell = self._board.neighbour(cell, aims[-1])
+        return aims
+
+    @property
+    def believed(self) -> Mapping[Direction, str]:
+        """The action word that is believed to move in each direction."""
+        return self._believed
 
     def learn(self, step: Step) -> None:
         """Drop the beliefs that a move has refuted."""

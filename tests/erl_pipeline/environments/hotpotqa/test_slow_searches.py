@@ -16,12 +16,12 @@ from erl_pipeline.environments.hotpotqa.environment import HotpotQA
 from erl_pipeline.environments.hotpotqa.question_file import Passage
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
 from erl_pipeline.environments.interface import Task
+from erl_pipeline.environments.messages import opening
 from erl_pipeline.environments.threads import in_threads
 from erl_pipeline.episodes.attempt import play_attempt
 from erl_pipeline.episodes.context import EpisodeContext, Place
 from erl_pipeline.episodes.dialogue import ChatTokenizer
 from erl_pipeline.episodes.limits import EpisodeLimits, RoleLimits
-from erl_pipeline.episodes.plain_prompts import opening
 from erl_pipeline.episodes.play import EpisodeSetup, Turns, play_episodes
 from erl_pipeline.episodes.rows import Provenance
 from storage.errors import InputError

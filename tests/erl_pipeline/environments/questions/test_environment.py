@@ -9,6 +9,7 @@ from erl_pipeline.environments.messages import AssistantTurn
 from erl_pipeline.environments.questions import ENVIRONMENT
 from erl_pipeline.environments.questions.environment import gold_answer
 from erl_pipeline.environments.questions.settings import AnswerFormat, QuestionsConfig
+from erl_pipeline.environments.scorers import Scorer
 
 TASK = Task("t", "questions", "questions", {"question": "How many clips?", "answer": "72"})
 NUMERIC = QuestionsConfig(scorer="numeric", instructions="Think first.")
@@ -93,3 +94,9 @@ def test_a_reply_with_the_right_answer_scores_1(answer_format: AnswerFormat, rep
     config = QuestionsConfig(scorer="numeric", answer_format=answer_format)
     assert gold_answer(config, TASK) == reply
     assert play(config, reply)[1] == 1.0
+
+
+def test_a_scorer_that_knows_no_right_answer_has_no_gold_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = Scorer(lambda answer, payload: 0.0, gold_answer=lambda payload: None)
+    monkeypatch.setattr("erl_pipeline.environments.questions.environment.scorer_named", lambda name: free)
+    assert gold_answer(NUMERIC, TASK) is None

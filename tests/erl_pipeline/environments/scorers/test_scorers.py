@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 
 from erl_pipeline.environments.interface import ScorerFailed
+from erl_pipeline.environments.questions.answer_format import FORMATS
+from erl_pipeline.environments.questions.settings import AnswerFormat
 from erl_pipeline.environments.scorers import Scored, Scorer, checked_score, scorer_named
 from erl_pipeline.environments.scorers.numbers import Number, read_number
+from erl_pipeline.qualification.hostile_answers import hostile_answers
 
 BUILT_IN = ("contains", "exact", "f1", "math", "numeric")
 
@@ -119,10 +122,42 @@ def test_math_works_in_any_thread() -> None:
     assert given == [1.0]
 
 
-def test_a_power_that_no_machine_can_hold_is_wrong_and_the_next_answer_is_compared() -> None:
-    """A thread could not be ended: such a power is computed in one call."""
+def test_a_power_that_no_machine_can_hold_is_not_compared() -> None:
+    began = time.perf_counter()
     assert remark("math", "5", "10^{100000000}+1") == "It is too large an expression to be compared."
-    assert score("math", "5", "10/2") == 1.0
+    assert time.perf_counter() - began < 0.5
+
+
+def test_what_takes_too_long_is_wrong_and_the_next_answer_is_compared() -> None:
+    """A thread could not be ended: such a power is computed in one call."""
+    hidden = r"\left(10+1\right)^{100000000}+1"
+    for _ in range(2):
+        assert remark("math", "5", hidden) == "It is too large an expression to be compared."
+        assert score("math", "5", "10/2") == 1.0
+
+
+@pytest.mark.parametrize("answer_format", ["boxed", "whole"])
+def test_a_thousand_hostile_answers_are_wrong_within_a_minute(answer_format: AnswerFormat) -> None:
+    began = time.perf_counter()
+    answers = [FORMATS[answer_format].find(each.after("How many?")) for each in hostile_answers(1000, 0)]
+    assert {score("math", "73", said) for said in answers} == {0.0}
+    assert time.perf_counter() - began < 60.0
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_the_right_answer_scores_1(name: str) -> None:
+    """Each built-in scorer compares with the task's answer, so that this is the gold answer."""
+    payload = {"answer": "1/2"}
+    scorer = scorer_named(name)
+    gold = scorer.gold_answer(payload)
+    assert gold == "1/2"
+    assert checked_score(scorer, gold, payload).score == 1.0
+
+
+@pytest.mark.parametrize("name", ["contains", "exact", "f1"])
+def test_an_answer_that_is_too_long_to_be_given_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="it has 10,001 characters; allowed are 10,000"):
+        scorer_named(name).check_task({"answer": "x" * 10_001})
 
 
 def hostile() -> list[str]:

@@ -89,6 +89,24 @@ def test_the_learning_rate_of_supervised_steps_may_be_another(
     assert moved(2e-4) == pytest.approx(2e-4, rel=0.01)
 
 
+def test_each_step_may_have_a_learning_rate_of_its_own(
+    make_model: MakeModel, sequences: list[TrainingSequence]
+) -> None:
+    """A rate of 0 in the second of two steps leaves what the first one made."""
+
+    def trained(steps: int, rate: Callable[[int], float] | None) -> torch.Tensor:
+        model = make_model()
+        work = SupervisedTraining(sequences, FineTuneConfig(steps=steps), 0, rate)
+        fine_tune_supervised(
+            Learner(model, PolicyOptimizer(model, OptimizerConfig(learning_rate=1e-3))), work
+        )
+        return model.get_input_embeddings().weight.detach()
+
+    once = trained(1, None)
+    assert torch.equal(trained(2, lambda step: 1e-3 if step == 1 else 0.0), once)
+    assert not torch.equal(trained(2, None), once)
+
+
 def test_nothing_to_train_leaves_the_model_alone(
     make_model: MakeModel, sequences: list[TrainingSequence]
 ) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from erl_pipeline.sizing.model_size import read_model_size
+from erl_pipeline.policies.model_size import read_model_size
 from storage.errors import InputError
 from tests.erl_pipeline.sizing.models import GPT2, QWEN3_4B, SMOLLM2_135M, write
 

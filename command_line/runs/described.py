@@ -1,0 +1,58 @@
+"""A run as `erl-pipeline runs` shows it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from erl_pipeline.runs.summary import RunSummary, Score, summarize_run
+from storage.artifacts.store import ArtifactStore
+from storage.runs.run import RunStore
+from storage.upkeep.usage import RunUsage
+
+
+@dataclass(frozen=True)
+class DescribedRun:
+    """How far a run is, how much of the store it takes, and who works on it (None: nobody)."""
+
+    summary: RunSummary
+    usage: RunUsage
+    holder: str | None
+
+    @property
+    def state(self) -> str:
+        """In a word or two."""
+        return "at work" if self.holder else self.summary.state
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        summary = self.summary
+        return {
+            "run": summary.name,
+            "state": self.state,
+            "method": summary.method,
+            "iterations_done": summary.done,
+            "iterations_configured": summary.wanted,
+            "score": None if summary.score is None else asdict(summary.score),
+            "artifacts": self.usage.artifacts,
+            "own_bytes": self.usage.own,
+            "shared_bytes": self.usage.shared,
+            "worked_on_by": self.holder,
+        }
+
+
+def describe_run(store: str, name: str, usage: RunUsage) -> DescribedRun:
+    """All that there is to say of a run. Raises InputError for an unknown name."""
+    runs = RunStore(store)
+    summary = summarize_run(ArtifactStore(store), runs.open(name))
+    return DescribedRun(summary, usage, runs.holder(name))
+
+
+def score_text(score: Score | None) -> str:
+    """`0.375 (0.137 to 0.694)`: a success rate with its 95 % interval."""
+    return "" if score is None else f"{score.success:.3f} ({score.low:.3f} to {score.high:.3f})"
+
+
+def progress_text(summary: RunSummary) -> str:
+    """`3 of 10`."""
+    return "" if summary.done is None else f"{summary.done} of {summary.wanted}"

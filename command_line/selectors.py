@@ -1,0 +1,76 @@
+"""One way to say which checkpoint of a run is meant: `latest`, `iteration:N`, or an artifact's id."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from storage.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from storage.artifacts.store import ArtifactStore
+    from storage.runs.ledger import LedgerEntry
+    from storage.runs.run import Run
+
+SELECTOR = "ID|latest|iteration:N"
+"""How help shows what may be given."""
+
+_ITERATION = re.compile(r"iteration:(\d{1,9})")
+
+
+def is_place(selector: str) -> bool:
+    """Whether a selector names a place in a run, and not an id."""
+    return selector == "latest" or selector.startswith("iteration:")
+
+
+def find_checkpoint(store: ArtifactStore, run: Run, selector: str) -> LedgerEntry:
+    """The checkpoint of a run that a selector names; iteration 0 has the one that the run began with.
+
+    An id, or the beginning of one, is found in the run's ledger alone, so that the code of the environment
+    and of the method need not be there.
+
+    Raises InputError when there is no such one, ConfigError where a place is asked for and the run's
+    configuration cannot be read.
+    """
+    found = _at_place(run, selector) if is_place(selector) else _by_id(store, run, selector)
+    if found is None:
+        raise InputError(
+            f"{selector}: run {run.name} has no such checkpoint; allowed are latest, iteration:N with an "
+            "iteration that is done, and the id of a checkpoint of the run"
+        )
+    return found
+
+
+def artifact_or_row(run: Run, selector: str) -> str:
+    """The id that a selector names: that of a checkpoint of the run where it names a place, else itself.
+
+    Raises as `find_checkpoint` does.
+    """
+    if not is_place(selector):
+        return selector
+    found = _at_place(run, selector)
+    if found is None:
+        raise InputError(f"{selector}: run {run.name} has no such checkpoint")
+    return found.artifact_id
+
+
+def _at_place(run: Run, selector: str) -> LedgerEntry | None:
+    from erl_pipeline.runs.config import run_config
+    from erl_pipeline.runs.state import latest_checkpoint
+
+    numbered = _ITERATION.fullmatch(selector)
+    if selector != "latest" and numbered is None:
+        return None
+    try:
+        config = run_config(run)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error}\n  The id of a checkpoint can be given without it: `runs show {run.name}` lists them."
+        ) from error
+    return latest_checkpoint(config, run.stages(), int(numbered[1]) if numbered else None)
+
+
+def _by_id(store: ArtifactStore, run: Run, selector: str) -> LedgerEntry | None:
+    artifact_id = store.resolve(selector)
+    of_run = [entry for entry in run.stages() if entry.kind == "checkpoint"]
+    return next((entry for entry in of_run if entry.artifact_id == artifact_id), None)

@@ -1,0 +1,22 @@
+"""What is wrong with a command line, said as all other errors are."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+
+def print_usage_error(error: typer.TyperException) -> None:
+    """One `error: …` line on standard error, with the command whose help says what is allowed.
+
+    A group of commands that was called without one has printed its help instead.
+    """
+    message = error.format_message().rstrip(".").strip()
+    if not message:
+        return
+    context = getattr(error, "ctx", None)
+    hint = "" if context is None else f" See: {context.command_path} --help"
+    end = "" if message.endswith("?") else "."
+    one_line = " ".join(message.split())
+    print(f"error: {one_line[:1].lower()}{one_line[1:]}{end}{hint}", file=sys.stderr)

@@ -1,0 +1,39 @@
+"""FrozenLake's parts for the warm start."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+from erl_pipeline.config.warm_start import DemonstrationsWarmStart
+from erl_pipeline.environments.frozen_lake.generation import generate_boards
+from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
+from erl_pipeline.environments.frozen_lake.warm_start.demonstrations import demonstrate
+from erl_pipeline.environments.frozen_lake.warm_start.questions import MEASURES, questions
+from erl_pipeline.environments.tiny_parts import Demonstration
+from erl_pipeline.environments.warm_start import WarmStart, WarmStartParts
+
+
+def _parts(settings: FrozenLakeConfig) -> WarmStartParts | None:
+    """None for other formats, and for `actions: named`, in which there is nothing to find out."""
+    if settings.format != "short" or settings.actions == "named":
+        return None
+
+    def demonstrations(stream: random.Random, warm_start: DemonstrationsWarmStart) -> Iterator[Demonstration]:
+        boards = generate_boards(settings, "training", settings.training_boards)
+        while True:
+            yield demonstrate(stream, settings, warm_start, boards)
+
+    return WarmStartParts(
+        demonstrations=demonstrations,
+        questions=lambda stream, warm_start: list(questions(stream, settings, warm_start)),
+        measures=MEASURES,
+    )
+
+
+WARM_START = WarmStart(
+    parts=_parts,
+    needs="format: short and actions other than named",
+    # Demonstrations draw a world of their own each time, and boards that are generated.
+    exclude=frozenset({"world_seed", "task_file", "held_out_file"}),
+)

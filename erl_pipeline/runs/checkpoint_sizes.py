@@ -1,0 +1,58 @@
+"""Bytes of a run's checkpoints, by arithmetic on the model's sizes: for plans of stages that never ran."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from erl_pipeline.config.optimizer import OptimizerConfig
+from erl_pipeline.config.policy import PretrainedPolicyConfig
+from erl_pipeline.config.run import RunConfig
+from erl_pipeline.plan.disk import ArtifactSize
+from erl_pipeline.plan.plan import PlannedStage
+from erl_pipeline.stages.training.training_stage import TrainingSettings
+from storage.errors import InputError
+
+_BYTES = {"float32": 4, "bfloat16": 2}
+_MASTER, _MOMENTS = 4, 8
+
+
+def estimate_checkpoints(config: RunConfig, nodes: Iterable[PlannedStage]) -> dict[str, ArtifactSize]:
+    """The size of a checkpoint of each stage that makes one, by its name. Empty where the model's config.json
+    is not on this machine; a tiny policy is counted without its vocabulary."""
+    stages = {node.stage.name: node for node in nodes if node.stage.output == "checkpoint"}
+    if not stages:
+        return {}
+    policy = config.policy
+    adapter = 0
+    if isinstance(policy, PretrainedPolicyConfig):
+        # Importing what knows architectures takes seconds.
+        from erl_pipeline.policies.model_size import read_model_size
+
+        lora = policy.lora
+        try:
+            size = read_model_size(policy.model, *(() if lora is None else (lora.rank, lora.target_modules)))
+        except InputError:
+            return {}
+        parameters, adapter, width = size.parameters, size.adapter_parameters, _BYTES[policy.dtype]
+    else:
+        # 12 h^2 weights and 13 h biases and norms in each block of a GPT-2.
+        parameters = policy.layers * (12 * policy.hidden_size**2 + 13 * policy.hidden_size)
+        width = _BYTES["float32"]
+    return {
+        name: trained_size(adapter or parameters, width, node.settings.optimizer)
+        if isinstance(node.settings, TrainingSettings)
+        else ArtifactSize(parameters * width, {"checkpoints": parameters * width}, estimated=True)
+        for name, node in stages.items()
+    }
+
+
+def trained_size(weights: int, width: int, optimizer: OptimizerConfig) -> ArtifactSize:
+    """A checkpoint of so many trained weights: these, fp32 copies of low-precision ones, and the moments.
+
+    Args:
+        width: bytes of a weight.
+    """
+    sets = 2 if optimizer.moments == "by_use" else 1
+    state = (_MASTER if width < _MASTER else 0) + (sets * _MOMENTS if optimizer.carry_state else 0)
+    retained = {"checkpoints": float(weights * width), "optimizer": float(weights * state)}
+    return ArtifactSize(sum(retained.values()), retained, estimated=True)

@@ -1,0 +1,121 @@
+"""Foreseeing a full disk: before a run begins, and before each of its iterations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from erl_pipeline.config.run import RunConfig
+from erl_pipeline.plan.disk import ArtifactSize, DiskForecast, bytes_of, forecast_disk
+from erl_pipeline.plan.job import StageOutcome
+from erl_pipeline.plan.plan import Plan, PlannedStage
+from erl_pipeline.runs.checkpoint_sizes import estimate_checkpoints
+from erl_pipeline.runs.driver import OpenRun
+from erl_pipeline.runs.lookups import StoreLookups, artifact_size
+from storage.errors import DamagedArtifact, StoreError
+from storage.filesystem import free_bytes, open_root
+
+
+def expected_sizes(
+    config: RunConfig, nodes: Sequence[PlannedStage], lookups: StoreLookups
+) -> dict[str, ArtifactSize]:
+    """What an artifact of each stage takes: from the newest of the store, else by the size of the model."""
+    stages = {node.stage.name: node for node in nodes}
+    known = {name: size for name in stages if (size := lookups.size(name)) is not None}
+    return {
+        **estimate_checkpoints(config, [node for name, node in stages.items() if name not in known]),
+        **known,
+    }
+
+
+class DiskWatch:
+    """Compares what a run needs with what is free, where its store is a folder; of an object store nothing is
+    said.
+
+    Args:
+        plan: what is going to be executed.
+    """
+
+    def __init__(self, opened: OpenRun, plan: Plan) -> None:
+        self._opened = opened
+        self._plan = plan
+        self._root = open_root(opened.store.uri)
+        recorded = opened.recorded
+        self._pending = [node for node in plan.nodes if recorded.get(node.place) != node.artifact_id]
+        self._sizes = self._own_sizes()
+        others = [node for node in self._pending if node.stage.name not in self._sizes]
+        if others:
+            lookups = StoreLookups(opened.store.uri, opened.config.model_dump(mode="json"))
+            self._pending = [node for node in self._pending if lookups.made_by(node) is None]
+            self._sizes |= expected_sizes(opened.config, others, lookups)
+
+    def before_run(self) -> None:
+        """Warn where the whole run will not fit, with what to do; refuse as `before` does.
+
+        Raises StoreError where not even the first iteration fits.
+        """
+        free = free_bytes(self._root)
+        if free is None or not self._pending:
+            return
+        self._require_room(min(node.iteration or 0 for node in self._pending))
+        config = self._opened.config
+        need = forecast_disk(self._pending, self._sizes, config.retention.rules(), config.pipeline.lag)
+        if need.peak > free:
+            self._opened.listener.warn(
+                f"the run to iteration {self._plan.iterations} {lack_of_room(need, free)}"
+            )
+
+    def take(self, outcome: StageOutcome) -> None:
+        """What a stage took is what the next of its name will take."""
+        if outcome.reused:
+            return
+        manifest = self._opened.store.find(outcome.artifact_id, outcome.stage)
+        if manifest is not None:
+            self._sizes[outcome.stage] = artifact_size(manifest)
+
+    def after_iteration(self, iteration: int) -> None:
+        """Look at the next iteration. Raises StoreError where it does not fit."""
+        self._require_room(iteration + 1)
+
+    def _own_sizes(self) -> dict[str, ArtifactSize]:
+        """What the run's newest artifact of each stage took: a start reads as few however long the run is."""
+        newest = {entry.stage: entry.artifact_id for entry in self._opened.entries()}
+        wanted = {node.stage.name for node in self._pending}
+        found = {}
+        for stage, artifact_id in newest.items():
+            # What is damaged is named when it is opened.
+            with suppress(DamagedArtifact):
+                manifest = self._opened.store.find(artifact_id, stage) if stage in wanted else None
+                if manifest is not None:
+                    found[stage] = artifact_size(manifest)
+        return found
+
+    def _require_room(self, iteration: int) -> None:
+        free = free_bytes(self._root)
+        if free is None:
+            return
+        nodes = [node for node in self._pending if (node.iteration or 0) == iteration]
+        need = bytes_of(nodes, self._sizes)
+        if need <= free:
+            return
+        what = f"iteration {iteration}" if iteration else "what comes before the first iteration"
+        said = (
+            f"the disk would be full: {what} needs about {_gigabytes(need)}, and {_gigabytes(free)} are free "
+            f"at {self._opened.store.uri}. Free some space or set retention.checkpoints and "
+            "retention.optimizer, then run the same command again"
+        )
+        if self._opened.config.resources.full_disk == "refuse":
+            raise StoreError(f"{said}; resources.full_disk=warn goes on all the same.")
+        self._opened.listener.warn(f"{said}.")
+
+
+def lack_of_room(need: DiskForecast, free: int) -> str:
+    """What is said of a run that does not fit, after its name."""
+    return (
+        f"needs about {_gigabytes(need.peak)} on the disk, and {_gigabytes(free)} are free. Free some space, "
+        "or set retention.checkpoints and retention.optimizer, such as 2: old iterations then lose such files"
+    )
+
+
+def _gigabytes(size: float) -> str:
+    return f"{size / 1e9:,.1f} GB" if size >= 5e7 else f"{size / 1e6:,.1f} MB"

@@ -1,0 +1,77 @@
+"""A run in a few words and numbers: how far it is, and how well it did last."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from erl_pipeline.runs.config import run_config
+from erl_pipeline.runs.state import completed_iterations
+from erl_pipeline.stages.evaluation.evaluate import EVALUATE
+from storage.artifacts.store import ArtifactStore
+from storage.errors import ConfigError
+from storage.memory.standalone import STANDALONE
+from storage.runs.origin import IMPORTED
+from storage.runs.run import Run
+
+RunState = Literal["begun", "stopped", "finished", "imported", "memory", "unreadable"]
+"""`begun`: nothing is committed. `stopped`: it can go on. `imported`: trajectories from elsewhere. `memory`:
+one that stands by itself. `unreadable`: its settings are not known to this version or to what is installed.
+"""
+
+
+@dataclass(frozen=True)
+class Score:
+    """Success rate of greedy first attempts on held-out tasks after an iteration, with its 95 % interval."""
+
+    iteration: int
+    success: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """`method` is None for a run that is not trained; iterations are None where they cannot be told."""
+
+    name: str
+    method: str | None
+    state: RunState
+    done: int | None
+    wanted: int | None
+    score: Score | None
+
+
+def summarize_run(store: ArtifactStore, run: Run) -> RunSummary:
+    """How far a run is. Whether somebody works on it is not looked at."""
+    if IMPORTED in run.config:
+        return RunSummary(run.name, None, "imported", None, None, None)
+    if run.config.get(STANDALONE):
+        return RunSummary(run.name, None, "memory", None, None, None)
+    method, score = _method(run.config), last_score(store, run)
+    try:
+        config = run_config(run)
+    except ConfigError:
+        return RunSummary(run.name, method, "unreadable", None, None, score)
+    entries = run.stages()
+    done = completed_iterations(config, entries)
+    state: RunState = "finished" if done >= config.iterations else "stopped" if entries else "begun"
+    return RunSummary(run.name, method, state, done, config.iterations, score)
+
+
+def last_score(store: ArtifactStore, run: Run) -> Score | None:
+    """The newest evaluation on the run's own held-out tasks."""
+    evaluations = [entry for entry in run.stages() if entry.stage == EVALUATE.name]
+    newest = max(evaluations, key=lambda entry: entry.iteration or 0, default=None)
+    manifest = None if newest is None else store.find(newest.artifact_id, newest.stage)
+    if newest is None or manifest is None:
+        return None
+    rate, low, high = (manifest.metrics[f"greedy_success{end}"] for end in ("", "_low", "_high"))
+    return Score(newest.iteration or 0, rate, low, high)
+
+
+def _method(config: Mapping[str, Any]) -> str | None:
+    method = config.get("method")
+    named = method.get("type") if isinstance(method, dict) else method
+    return named if isinstance(named, str) else None

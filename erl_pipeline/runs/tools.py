@@ -1,0 +1,29 @@
+"""Whether a run's policy can be given the tools that its environment is set to offer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from erl_pipeline.config.installed import plugins
+from erl_pipeline.config.policy import PretrainedPolicyConfig
+from storage.errors import InputError
+
+if TYPE_CHECKING:
+    from erl_pipeline.config.run import RunConfig
+
+
+def require_tools_are_known(config: RunConfig) -> None:
+    """Raise `InputError` where the environment's settings ask for tools that the policy's chat template does
+    not know. Only then is the tokenizer read."""
+    plugin = plugins("environments")[config.environment.type].value
+    if not isinstance(config.policy, PretrainedPolicyConfig):
+        plugin.for_template(config.environment, False)
+        return
+    try:
+        plugin.for_template(config.environment, False)
+    except InputError:
+        from erl_pipeline.episodes.dialogue import ChatTokenizer
+        from erl_pipeline.policies.pretrained import load_tokenizer
+
+        tokenizer = load_tokenizer(config.policy.model)
+        plugin.for_template(config.environment, ChatTokenizer(tokenizer).knows_tools)

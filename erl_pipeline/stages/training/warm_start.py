@@ -1,0 +1,270 @@
+"""The stages that fine-tune a pretrained policy before the first iteration, on demonstrations of the
+environment or on conversations of a file."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import SerializeAsAny
+
+from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.config.installed import plugins
+from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig
+from erl_pipeline.config.policy import PretrainedPolicyConfig
+from erl_pipeline.config.warm_start import DemonstrationsWarmStart, MessagesWarmStart, WarmStartSteps
+from erl_pipeline.environments.messages import Message
+from erl_pipeline.plan.column import Column
+from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.policies.checkpoints import CHECKPOINT, MODEL, WeightsSettings
+from erl_pipeline.stages.tasks.prepare_tasks import unchanged_file
+from erl_pipeline.stages.training.training_stage import TrainingSettings, count_steps, open_trainer
+from erl_pipeline.stages.training.warm_start_examination import examine
+from erl_pipeline.trainers.interface import SupervisedTraining, Trainer
+from erl_pipeline.trainers.sequences import TrainingSequence
+from storage.artifacts.recipe import derive_seed
+from storage.errors import InputError
+
+if TYPE_CHECKING:
+    from erl_pipeline.config.run import RunConfig
+    from erl_pipeline.plan.planner import Planner
+    from erl_pipeline.plan.sources import Sources
+    from erl_pipeline.trainers.metrics import FineTuneMetrics
+
+CONVERSATIONS, HELD_OUT = "conversations.jsonl", "held_out.jsonl"
+"""What was trained on, and what was not, in lines that `MessagesWarmStart.file` may have."""
+
+_NAME = "warm_start"
+
+
+class WarmStartSettings(TrainingSettings):
+    """What a warm start follows from, beside the checkpoint; nothing of the method, so that runs share it."""
+
+    warm_start: SerializeAsAny[WarmStartSteps]
+    """Without its seed, which is the recipe's."""
+
+
+class DemonstrationSettings(WarmStartSettings):
+    """The same for demonstrations of an environment."""
+
+    warm_start: DemonstrationsWarmStart
+    environment: SerializeAsAny[PluginSettings]
+
+
+class MessageSettings(WarmStartSettings):
+    """The same for conversations of a file."""
+
+    warm_start: MessagesWarmStart
+    """Its `file` is the SHA-256 of the file."""
+
+
+def plan_warm_start(planner: Planner, checkpoint: str) -> str:
+    """The checkpoint after the warm start of the policy; the given one where there is none."""
+    assert isinstance(planner.config.policy, PretrainedPolicyConfig)
+    warm_start = planner.config.policy.warm_start
+    if warm_start is None:
+        return checkpoint
+    stage: Stage[Any] = DEMONSTRATIONS if isinstance(warm_start, DemonstrationsWarmStart) else MESSAGES
+    return planner.add(stage, {CHECKPOINT: checkpoint}, iteration=None, seed=warm_start.seed)
+
+
+def warm_start_columns(config: RunConfig) -> tuple[Column, ...]:
+    """What tables show of the warm start: the means of its examination."""
+    policy = config.policy
+    warm_start = policy.warm_start if isinstance(policy, PretrainedPolicyConfig) else None
+    if not isinstance(warm_start, DemonstrationsWarmStart):
+        return ()
+    plugin = plugins("environments")[config.environment.type].value
+    parts = plugin.require_warm_start(config.environment)
+    return tuple(
+        Column(
+            _NAME, name, name.replace("_", " "), f"{meaning}, after the warm start", share=True, optional=True
+        )
+        for name, meaning in parts.measures.items()
+    )
+
+
+def _training(config: RunConfig) -> dict[str, Any]:
+    """All weights are trained, by an optimizer of the warm start's own, whose moments nobody takes over."""
+    policy = config.policy
+    assert isinstance(policy, PretrainedPolicyConfig)
+    assert policy.warm_start is not None
+    return {
+        "optimizer": OptimizerConfig(
+            learning_rate=policy.warm_start.learning_rate,
+            carry_state=False,
+            state_device=config.optimizer.state_device,
+        ),
+        "trainer": config.trainer,
+        "weights": WeightsSettings(dtype=policy.dtype, lora=None, adapter_seed=None),
+    }
+
+
+def _demonstrations_slice(config: RunConfig, _sources: Sources) -> DemonstrationSettings:
+    plugin = plugins("environments")[config.environment.type].value
+    assert isinstance(config.policy, PretrainedPolicyConfig)
+    assert isinstance(config.policy.warm_start, DemonstrationsWarmStart)
+    return DemonstrationSettings(
+        warm_start=config.policy.warm_start.model_copy(update={"seed": 0}),
+        environment=plugin.warm_start.shown(config.environment),
+        **_training(config),
+    )
+
+
+def _messages_slice(config: RunConfig, sources: Sources) -> MessageSettings:
+    assert isinstance(config.policy, PretrainedPolicyConfig)
+    assert isinstance(config.policy.warm_start, MessagesWarmStart)
+    warm_start = config.policy.warm_start
+    return MessageSettings(
+        warm_start=warm_start.model_copy(update={"seed": 0, "file": sources.files[warm_start.file]}),
+        **_training(config),
+    )
+
+
+def _on_demonstrations(call: StageCall[DemonstrationSettings]) -> StageResult:
+    settings = call.settings.warm_start
+    plugin = plugins("environments")[call.settings.environment.type].value
+    parts = plugin.require_warm_start(call.settings.environment)
+    stream = random.Random(derive_seed(call.seed, "demonstrations"))
+    shown = list(islice(parts.demonstrations(stream, settings), settings.steps * settings.batch))
+    _write(call.folder / CONVERSATIONS, shown)
+    sequences = _sequences(call, shown, "demonstration")
+    trainer = open_trainer(call)
+    metrics = _train(call, trainer, sequences)
+    _save(call, trainer)
+    asked = parts.questions(random.Random(derive_seed(call.seed, "examination")), settings)
+    longest = max(len(sequence.response_token_ids) for sequence in sequences)
+    return _result(trainer, metrics, examine(call, trainer, asked, most_tokens=longest))
+
+
+def _on_messages(call: StageCall[MessageSettings]) -> StageResult:
+    from erl_pipeline.stages.rollouts.foreign_rows import read_conversations
+
+    settings = call.settings.warm_start
+    path = unchanged_file(call.locations[settings.file], settings.file, "policy.warm_start.file")
+    conversations = read_conversations(path)
+    numbers = list(range(len(conversations)))
+    random.Random(derive_seed(call.seed, "held out")).shuffle(numbers)
+    kept = round(settings.held_out * len(numbers))
+    sequences = _sequences(call, conversations, f"{path}, row")
+    aside, trained = sorted(numbers[:kept]), sorted(numbers[kept:])
+    if not trained:
+        raise InputError(
+            f"{path}: all {len(numbers)} conversations are held out; lower policy.warm_start.held_out"
+        )
+    _write(call.folder / CONVERSATIONS, (conversations[number] for number in trained))
+    _write(call.folder / HELD_OUT, (conversations[number] for number in aside))
+    trainer = open_trainer(call)
+    held_out = [sequences[number] for number in aside]
+    before = _loss(trainer, held_out, settings.microbatch_tokens)
+    metrics = _train(call, trainer, [sequences[number] for number in trained])
+    _save(call, trainer)
+    after = _loss(trainer, held_out, settings.microbatch_tokens)
+    measured = {"held_out_loss_before": before, "held_out_loss": after} if held_out else {}
+    return _result(trainer, metrics, measured)
+
+
+DEMONSTRATIONS = Stage(
+    name=_NAME,
+    version=1,
+    output="checkpoint",
+    settings=DemonstrationSettings,
+    compute=_on_demonstrations,
+    slice=_demonstrations_slice,
+    code=("environment", "trainer"),
+    needs="device",
+)
+
+MESSAGES = Stage(
+    name=_NAME,
+    version=1,
+    output="checkpoint",
+    settings=MessageSettings,
+    compute=_on_messages,
+    slice=_messages_slice,
+    code=("trainer",),
+    needs="device",
+)
+
+
+def _sequences(
+    call: StageCall[Any], conversations: Sequence[Sequence[Message]], name: str
+) -> list[TrainingSequence]:
+    """Conversations as the policy reads them; trained is what the assistant says, with the end of its turns.
+
+    Raises InputError for one that does not fit into the policy's context, by its number.
+    """
+    from erl_pipeline.episodes.dialogue import ChatTokenizer
+    from erl_pipeline.policies.pretrained import load_tokenizer, read_context_length
+
+    folder = call.inputs[CHECKPOINT].path(MODEL)
+    chat, room = ChatTokenizer(load_tokenizer(folder)), read_context_length(folder)
+    found = []
+    for number, messages in enumerate(conversations, start=1):
+        begin = next(place for place, each in enumerate(messages) if each["role"] == "assistant")
+        prompt = chat.prompt(messages[:begin])
+        response, mask = chat.completion(messages[begin:])
+        if len(prompt) + len(response) > room:
+            raise InputError(
+                f"{name} {number}: it has {len(prompt) + len(response)} tokens, and the model reads at "
+                f"most {room}"
+            )
+        found.append(
+            TrainingSequence(
+                trajectory_id=f"conversation-{number}",
+                role=_NAME,
+                prompt_token_ids=prompt,
+                response_token_ids=tuple(response),
+                response_mask=tuple(mask),
+                behaviour_logprobs=(),
+                advantage=1.0,
+            )
+        )
+    return found
+
+
+def _train(call: StageCall[Any], trainer: Trainer, sequences: Sequence[TrainingSequence]) -> FineTuneMetrics:
+    steps: WarmStartSteps = call.settings.warm_start
+    settings = FineTuneConfig(
+        steps=steps.steps,
+        batch_rows=steps.batch,
+        microbatch_tokens=steps.microbatch_tokens,
+        gradient_checkpointing=steps.gradient_checkpointing,
+    )
+    work = SupervisedTraining(sequences, settings, derive_seed(call.seed, "order"), steps.rate)
+    return trainer.fine_tune_supervised(work, count_steps(call, steps.steps))
+
+
+def _save(call: StageCall[Any], trainer: Trainer) -> None:
+    """Write the model. The state of the optimizer goes: what is trained next begins with one of its own."""
+    written = call.folder / "checkpoint"
+    written.mkdir()
+    trainer.save(written)
+    (written / MODEL).rename(call.folder / MODEL)
+    shutil.rmtree(written)
+
+
+def _loss(trainer: Trainer, sequences: Sequence[TrainingSequence], microbatch_tokens: int) -> float:
+    """Mean cross-entropy of the trained tokens, in nats; 0 of no sequences."""
+    found = trainer.logprobs(sequences, microbatch_tokens) if sequences else []
+    tokens = sum(len(values) for values in found)
+    return -sum(float(values.sum()) for values in found) / tokens if tokens else 0.0
+
+
+def _result(trainer: Trainer, metrics: FineTuneMetrics, measured: Mapping[str, float]) -> StageResult:
+    return StageResult(
+        counters=metrics.counters(),
+        metrics={**metrics.metrics(), **measured},
+        determinism=trainer.determinism,
+    )
+
+
+def _write(path: Path, conversations: Iterable[Sequence[Message]]) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        for messages in conversations:
+            file.write(json.dumps({"messages": list(messages)}, ensure_ascii=False) + "\n")

@@ -1,0 +1,115 @@
+"""What mkdocs calls while it builds the site (`hooks` in mkdocs.yml).
+
+Pages that stand elsewhere in the repository, such as README.md, become pages of the site. Marks of the form
+`<!-- generated: settings -->` are replaced by what is made from the code. Links work in both places, in the
+repository and on the site.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reference.commands import commands_text
+from reference.metrics import metrics_text
+from reference.settings import settings_text
+from reference.tables import tables_text
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[1]
+DOCS = "docs"
+
+ELSEWHERE: Mapping[str, str] = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+    "benchmarks/README.md": "benchmarks.md",
+    "benchmarks/results/exgrpo/comparison.md": "results/exgrpo.md",
+    "benchmarks/results/frozen_lake/comparison.md": "results/frozen_lake.md",
+    "benchmarks/results/realms/comparison.md": "results/realms.md",
+    "benchmarks/results/exgrpo/success_by_tokens.svg": "results/exgrpo.svg",
+    "benchmarks/results/frozen_lake/generate_rollouts_gain_second_attempt.svg": "results/gain.svg",
+    "benchmarks/results/frozen_lake/success_by_tokens.svg": "results/frozen_lake.svg",
+    "benchmarks/results/realms/success_by_tokens.svg": "results/realms.svg",
+    "configs/README.md": "configurations.md",
+    "examples/README.md": "examples/index.md",
+    "examples/best_of_n/README.md": "examples/best_of_n.md",
+    "examples/guess_number/README.md": "examples/guess_number.md",
+    "infra/README.md": "containers.md",
+}
+"""Files outside `docs` that the site has, and where."""
+
+GENERATED: Mapping[str, Callable[[], str]] = {
+    "settings": settings_text,
+    "commands": commands_text,
+    "tables": tables_text,
+    "metrics": metrics_text,
+}
+"""What a mark stands for."""
+
+LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s#:]*)(?P<anchor>#[^)\s]*)?\)")
+"""A link or a picture in Markdown whose target is a path of the repository."""
+_FENCE = re.compile(r"(^```.*?^```$)", re.S | re.M)
+_MARK = re.compile(r"<!-- generated: (\w+) -->")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that stand elsewhere."""
+    from mkdocs.structure.files import File
+
+    for source, uri in ELSEWHERE.items():
+        files.append(File.generated(config, uri, abs_src_path=str(ROOT / source)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Fill in what is generated, and turn links round."""
+    filled = _MARK.sub(lambda mark: GENERATED[mark[1]](), markdown)
+    sources = {uri: source for source, uri in ELSEWHERE.items()}
+    uri = page.file.src_uri
+    return with_site_links(filled, sources.get(uri, f"{DOCS}/{uri}"), uri)
+
+
+def with_site_links(markdown: str, source: str, uri: str) -> str:
+    """A page's links as the site has them; what it does not have is named by its path.
+
+    Args:
+        source: the page's path in the repository.
+        uri: its path on the site.
+    """
+    folder = posixpath.dirname(source)
+
+    def turned(link: re.Match[str]) -> str:
+        if not link["target"]:
+            return link[0]
+        path = posixpath.normpath(posixpath.join(folder, link["target"]))
+        target = _on_site(path)
+        if target is None:
+            return f"{link['text']} (`{path}`)" if link["text"].strip("`") != path else f"`{path}`"
+        relative = posixpath.relpath(target, posixpath.dirname(uri) or ".")
+        return f"{link['image']}[{link['text']}]({relative}{link['anchor'] or ''})"
+
+    parts = _FENCE.split(markdown)
+    return "".join(part if part.startswith("```") else LINK.sub(turned, part) for part in parts)
+
+
+def _on_site(path: str) -> str | None:
+    if path in ELSEWHERE:
+        return ELSEWHERE[path]
+    if path.startswith(f"{DOCS}/") and (ROOT / path).is_file():
+        return path.removeprefix(f"{DOCS}/")
+    return None
+
+
+def on_config(config: MkDocsConfig) -> Any:
+    """Rebuild a served site when a page elsewhere changes."""
+    config.watch.extend(str(ROOT / source) for source in ELSEWHERE)
+    return config

@@ -1,0 +1,71 @@
+"""All commands alike: their help, their options, and the names that these have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer.main
+
+from command_line.main import app
+from tests.command_line.invoke import invoke
+
+WITHOUT_JSON = {"serve", "env play"}
+"""They talk with a person until they are left."""
+WITHOUT_STORE = {
+    *("serve", "plugins", "config show", "config check"),
+    *("env list", "env show", "env play", "env new"),
+}
+"""They look at no store."""
+WORDS = {
+    "--name": "NAME",
+    "--run": "RUN",
+    "--config": "CONFIG",
+    "--checkpoint": "ID|latest|iteration:N",
+    "--iterations": "N",
+    "--set": "KEY=VALUE",
+    "--store": "URI",
+}
+"""Options that mean the same wherever they are, and how help shows their values."""
+
+
+def commands(group: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, (*above, name))
+        else:
+            yield " ".join((*above, name)), command
+
+
+COMMANDS = dict(commands(typer.main.get_command(app)))
+
+
+def options(command: Any) -> dict[str, Any]:
+    return {option: parameter for parameter in command.params for option in parameter.opts}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_and_the_options_of_all(name: str) -> None:
+    found = options(COMMANDS[name])
+    assert ("--json" in found) == (name not in WITHOUT_JSON)
+    assert ("--store" in found) == (name not in WITHOUT_STORE)
+    assert COMMANDS[name].help
+    for parameter in COMMANDS[name].params:
+        assert parameter.help, f"{name}: {parameter.name} has no help"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_option_has_one_name_and_one_meaning(name: str) -> None:
+    for option, parameter in options(COMMANDS[name]).items():
+        assert not option.startswith("-") or option.startswith("--"), f"{name} has a short option {option}"
+        if option in WORDS:
+            assert parameter.metavar == WORDS[option], f"{name} {option}"
+    assert not options(COMMANDS[name]).keys() & {"--as", "-o", "--config-file"}
+
+
+@pytest.mark.parametrize("words", [[], ["status"], ["memory"], ["memory", "list"], ["schedule"]])
+def test_help_has_a_short_form(words: list[str]) -> None:
+    short, long = invoke(*words, "-h"), invoke(*words, "--help")
+    assert (short.status, short.output) == (0, long.output)
+    assert "Usage: erl-pipeline" in short.output

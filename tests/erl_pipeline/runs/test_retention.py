@@ -1,0 +1,154 @@
+"""What a run keeps of its old iterations: its driver prunes between iterations, and the run ends the same."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from erl_pipeline.plan.listener import NullListener
+from erl_pipeline.plan.plan import Place, Plan
+from erl_pipeline.plan.sources import unread_sources
+from erl_pipeline.runs.audit import audit
+from erl_pipeline.runs.retention import retain_run, still_needed
+from erl_pipeline.runs.run_plans import plan_run
+from storage.artifacts import removal
+from storage.artifacts.store import ArtifactStore
+from storage.errors import PrunedFileError, RunBusy
+from storage.runs.run import RunStore
+from storage.upkeep.collection import collect
+from storage.upkeep.verification import verify_run
+from tests.erl_pipeline.runs.small_runs import DECOUPLED, go, hashes, ids, small
+
+ALL = {"checkpoints": 1, "optimizer": 1, "trajectories": 1}
+WEIGHTS, OPTIMIZER = "model/model.safetensors", "optimizer.safetensors"
+
+
+def pruned(store: Path, run: str = "small") -> dict[tuple[int, str], list[str]]:
+    """What every artifact of a run has lost, those that have lost nothing left out."""
+    artifacts = ArtifactStore(str(store))
+    found = {}
+    for place, artifact_id in ids(store, run).items():
+        files = artifacts.open(artifact_id).pruned.files
+        if files:
+            found[place.iteration, f"{place.stage} {place.key}".strip()] = [file.path for file in files]
+    return found
+
+
+def test_a_run_prunes_between_iterations_and_ends_with_the_same_bytes(store: Path, tmp_path: Path) -> None:
+    go(small(retention=ALL), store, 4)
+    lost = {
+        (iteration, stage): files
+        for iteration in (1, 2, 3)
+        for stage, files in {
+            "update_policy": [WEIGHTS, OPTIMIZER],
+            "fine_tune": [WEIGHTS, OPTIMIZER],
+            "rollout_shard 0000": ["trajectories.parquet"],
+            "rollout_shard 0001": ["trajectories.parquet"],
+        }.items()
+    }
+    assert {place: sorted(files) for place, files in pruned(store).items()} == lost
+    assert verify_run(ArtifactStore(str(store)), RunStore(str(store)).open("small")).problems == []
+    whole = tmp_path / "whole"
+    go(small(), whole, 4)
+    assert hashes(store) == hashes(whole)
+
+
+def test_what_another_run_has_stays(store: Path) -> None:
+    go(small(name="other"), store, 1)
+    go(small(retention=ALL), store, 3)
+    assert sorted({iteration for iteration, _ in pruned(store)}) == [2]
+    assert pruned(store, "other") == {}
+
+
+def test_maintenance_applies_the_rules_of_a_run_that_nobody_works_on(store: Path) -> None:
+    go(small(name="kept", retention={"checkpoints": "1,every:2"}), store, 3)
+    run = RunStore(str(store)).open("kept")
+    artifacts = ArtifactStore(str(store))
+    with run.lock(), pytest.raises(RunBusy):
+        retain_run(artifacts, run)
+    # Its first two iterations are those of `small`, which is no run any more.
+    (store / "runs/small/run.json").unlink()
+    (store / "runs/small/ledger.jsonl").unlink()
+    gone = retain_run(artifacts, run)
+    assert {(each.manifest.iteration, each.files) for each in gone} == {(1, (WEIGHTS,))}
+    assert {each.reason for each in gone} == {"the rule retention.checkpoints 1,every:2"}
+    assert retain_run(ArtifactStore(str(store)), run) == []
+
+
+def test_a_kill_while_files_go_leaves_a_sound_store_and_the_run_goes_on(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for step in ("replace_file", "remove"):  # before the record is written, and before the bytes go
+        with monkeypatch.context() as patched:
+            patched.setattr(removal, step, killed)
+            with pytest.raises(KeyboardInterrupt):
+                go(small(retention={"trajectories": 1}), store, 3)
+        artifacts = ArtifactStore(str(store))
+        assert verify_run(artifacts, RunStore(str(store)).open("small")).problems == []
+        (left,) = collect(str(store), timedelta(hours=1)).leftovers
+        assert left.kind == {"replace_file": "half pruned", "remove": "pruned, and still there"}[step]
+    assert go(small(retention=ALL), store, 4).warnings == []
+    assert verify_run(ArtifactStore(str(store)), RunStore(str(store)).open("small")).problems == []
+
+
+def test_an_audit_says_what_retention_makes_impossible(store: Path, tmp_path: Path) -> None:
+    go(small(retention={"optimizer": 1}), store, 3)
+    scratch, stop = tmp_path / "scratch", threading.Event()
+    results = audit(str(store), "small", 2, "build_distillation", 3, scratch, NullListener(), stop)
+    verdicts = {(each.iteration, each.stage): each.verdict for each in results}
+    # The fine-tuning of iteration 2 reads the optimizer of its update, the update of 3 that of this.
+    assert [place for place, verdict in verdicts.items() if verdict == "input pruned"] == [
+        (2, "fine_tune"),
+        (3, "update_policy"),
+    ]
+    (told,) = [each.differences for each in results if (each.iteration, each.stage) == (2, "fine_tune")]
+    assert OPTIMIZER in told[0]
+    assert "the rule retention.optimizer 1" in told[0]
+    assert verdicts[3, "fine_tune"] == "equal"
+
+
+def test_a_continuation_that_needs_a_pruned_file_says_what_is_whole(store: Path) -> None:
+    go(small(retention={"optimizer": "1,every:2"}), store, 3)
+    lost = ids(store)[Place(1, "fine_tune", "")]
+    ArtifactStore(str(store)).discard_damaged(lost)
+    with pytest.raises(PrunedFileError, match=r"Whole checkpoints are those of iterations 2\.\.3: what"):
+        go(small(), store, check=True)
+
+
+def lagging(lag: int, iterations: int) -> Plan:
+    config = small(pipeline={"lag": lag}, **DECOUPLED)
+    return plan_run(config, unread_sources(config), iterations=iterations)
+
+
+@pytest.mark.parametrize(("lag", "oldest"), [(0, 3), (1, 2), (2, 1)])
+def test_checkpoints_that_later_rollouts_sample_from_stay(lag: int, oldest: int) -> None:
+    """After iteration 3, iteration 4 samples from the checkpoint of 3 - lag."""
+    plan = lagging(lag, 4 + lag)
+    recorded = {node.place: node.artifact_id for node in plan.nodes if node.place.iteration <= 3}
+    needed = still_needed(plan, recorded)
+    tuned = [
+        node.place.iteration
+        for node in plan.nodes
+        if node.stage.name == "fine_tune" and node.artifact_id in needed and node.place in recorded
+    ]
+    assert min(tuned) == oldest
+
+
+def test_a_training_without_a_step_takes_no_disk_for_weights(trained: Path) -> None:
+    """The small run's updates have no advantage, so they have the weights of their inputs: the same files."""
+    artifacts = ArtifactStore(str(trained))
+    shared = 0
+    for place, artifact_id in ids(trained).items():
+        manifest = artifacts.open(artifact_id).manifest
+        if place.iteration and manifest.kind == "checkpoint" and not manifest.counters["optimizer_steps"]:
+            source = artifacts.open(manifest.inputs["checkpoint"])
+            own, before = artifacts.open(artifact_id).path(WEIGHTS), source.path(WEIGHTS)
+            assert own.stat().st_ino == before.stat().st_ino
+            shared += 1
+    assert shared >= 2

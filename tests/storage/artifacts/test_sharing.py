@@ -1,0 +1,65 @@
+"""An artifact that repeats files of its input: a local store holds their bytes once."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+from storage.artifacts.recipe import Recipe
+from storage.artifacts.store import ArtifactStore
+from storage.runs.run import RunStore
+from storage.upkeep.collection import plan_collection
+
+
+def commit(store: ArtifactStore, name: str, files: dict[str, str], source: str = "") -> str:
+    inputs = {"checkpoint": source} if source else {}
+    with store.create(Recipe(name, 1, {}, inputs, 0), run="run", iteration=1) as staging:
+        for path, content in files.items():
+            (staging.path / path).parent.mkdir(exist_ok=True)
+            (staging.path / path).write_text(content)
+        return staging.commit(unchanged_from=source).manifest.artifact_id
+
+
+def inodes(store: ArtifactStore, artifact_id: str) -> dict[str, int]:
+    folder = ArtifactStore(store.uri).open(artifact_id).present_folder
+    return {path: (folder / path).stat().st_ino for path in ("model/weights", "optimizer", "record")}
+
+
+def test_equal_files_are_stored_once_and_others_are_not(tmp_path: Path) -> None:
+    store = ArtifactStore(str(tmp_path))
+    first = commit(store, "update", {"model/weights": "w" * 9000, "optimizer": "o" * 500, "record": "1"})
+    second = commit(
+        store, "tune", {"model/weights": "w" * 9000, "optimizer": "o" * 500, "record": "2"}, first
+    )
+    one, two = inodes(store, first), inodes(store, second)
+    assert [path for path in one if one[path] == two[path]] == ["model/weights", "optimizer"]
+    assert store.verify(first) == store.verify(second) == []
+    run = RunStore(store.uri).create("run", {})
+    for stage, artifact_id in (("update", first), ("tune", second)):
+        run.record(1, stage, artifact_id, kind="checkpoint", reused=False, seconds=0.0)
+    files = [path for path in (tmp_path / "artifacts").rglob("*") if path.is_file()]
+    apart = sum(path.stat().st_size for path in files)
+    assert plan_collection(store.uri, timedelta(hours=1)).reached_bytes == apart - 9500
+
+
+def test_either_can_be_pruned_alone(tmp_path: Path) -> None:
+    store = ArtifactStore(str(tmp_path))
+    files = {"model/weights": "w" * 9000, "optimizer": "o", "record": "1"}
+    first = commit(store, "update", files)
+    second = commit(store, "tune", files, first)
+    store.prune(first, ["model/weights"], "a rule")
+    whole = ArtifactStore(str(tmp_path)).open(second)
+    assert whole.path("model/weights").read_text() == "w" * 9000
+    third = commit(store, "tune-again", files, first)
+    assert inodes(store, third)["model/weights"] != inodes(store, second)["model/weights"]
+
+
+def test_damage_is_not_taken_over(tmp_path: Path) -> None:
+    store = ArtifactStore(str(tmp_path))
+    files = {"model/weights": "w" * 9000, "optimizer": "o", "record": "1"}
+    first = commit(store, "update", files)
+    # The store object has verified it before it was damaged.
+    (store.open(first).present_folder / "model" / "weights").write_text("v" * 9000)
+    second = commit(store, "tune", files, first)
+    assert store.verify(second) == []
+    assert len(store.verify(first)) == 1
