@@ -31,8 +31,13 @@ def artifact(request: Request, artifact_id: str, stored: TheStore, pages: ThePag
             pages.command("What it was trained on", "lineage", "trained-on", found),
             pages.command("Evaluate it", "evaluate", manifest.run, "--checkpoint", found),
             pages.command(
-                "Take the iteration's policy out",
-                *("export", manifest.run, "--iteration", str(manifest.iteration), "--output", "FOLDER"),
+                "Take it out of the store",
+                "export",
+                manifest.run,
+                "--checkpoint",
+                found,
+                "--output",
+                "FOLDER",
             ),
         ]
     return pages.page(

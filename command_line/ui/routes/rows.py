@@ -97,7 +97,7 @@ def iteration_page(
         groups, key=lambda group: group[sort] if group[sort] is not None else -1.0, reverse=not rising
     )
     samples = stored.kept(
-        name, f"samples {iteration}", lambda: count_samples(stored.artifacts, run.run, iteration)
+        name, f"samples {iteration}", lambda: count_samples(stored.artifacts, run.run, span)
     )
     row = next((each for each in run.rows if each.iteration == iteration), None)
     numbers = [
@@ -112,7 +112,7 @@ def iteration_page(
     if iteration and learning is not None:
         again = ["replay", name, "--from", learning.stage, "--iteration", str(iteration)]
         commands += [
-            pages.command("Learn again from here, otherwise", *again, "--set", "KEY=VALUE", "--as", "NAME"),
+            pages.command("Learn again from here, otherwise", *again, "--set", "KEY=VALUE", "--name", "NAME"),
             pages.command("Compute it again, compare bytes", *again),
         ]
     return pages.page(
