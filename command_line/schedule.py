@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json as json_format
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer.core import TyperGroup
 
+from command_line.intervals import parse_interval
 from command_line.options import DEFAULT_STORE, Json, RunName, Store
 from command_line.output import print_json, print_line, print_table
 from command_line.serve import DEFAULT_PORT, DEVICE_LIMIT
@@ -22,7 +22,8 @@ from command_line.serve import DEFAULT_PORT, DEVICE_LIMIT
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
-    from flows.deployments import FlowName, ScheduledFlow
+    from flows.deployed import ScheduledFlow
+    from flows.deployments import FlowName
 
 
 class _AddIsDefault(TyperGroup):
@@ -119,6 +120,7 @@ def add(
     _find_or_begin(run, store, config)
     with _deployments(port) as client:
         from flows import deployments
+        from flows.deployed import deployed
 
         place = _place(store)
         parameters: dict[str, Any] = {}
@@ -140,7 +142,7 @@ def add(
                 client, flow, run, place, schedule, overlap, parameters, Path.cwd(), replace=replace
             )
         made = deployments.run_once(client, flow, run, place, parameters) if once else None
-        (row,) = [each for each in deployments.deployed(client) if (each.run, each.flow) == (run, flow)]
+        (row,) = [each for each in deployed(client) if (each.run, each.flow) == (run, flow)]
     if json:
         print_json({**_plain(row), "replaced": replaced, "flow_run": None if made is None else str(made.id)})
     elif made is not None:
@@ -153,9 +155,9 @@ def add(
 def list_schedules(store: OnlyStore = None, port: Port = DEFAULT_PORT, json: Json = False) -> None:
     """Show what is scheduled: when it is due, when it last did its work, when and why it last was skipped."""
     with _deployments(port) as client:
-        from flows import deployments
+        from flows.deployed import deployed
 
-        rows = [row for row in deployments.deployed(client) if store is None or row.store == _place(store)]
+        rows = [row for row in deployed(client) if store is None or row.store == _place(store)]
     if json:
         print_json([_plain(row) for row in rows])
         return
@@ -212,17 +214,6 @@ def remove(
 ) -> None:
     """Forget a schedule; the run and its artifacts are not touched."""
     _each(run, flow, store, port, json, "remove", "removed")
-
-
-def parse_interval(text: str) -> timedelta:
-    """A distance in time from text such as `90s`, `20m`, `6h` or `1d`. Raises InputError for other text."""
-    from storage.errors import InputError
-
-    found = re.fullmatch(r"([1-9][0-9]{0,6})([smhd])", text)
-    if found is None:
-        raise InputError(f"--every {text!r} is no distance in time such as 90s, 20m, 6h or 1d")
-    unit = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}[found[2]]
-    return timedelta(**{unit: int(found[1])})
 
 
 @contextmanager

@@ -1,10 +1,9 @@
-"""Deployments of Prefect for the runs of a store: making, listing, pausing and removing them."""
+"""Deployments of Prefect for the runs of a store: making, pausing and removing them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -14,32 +13,21 @@ import httpx
 from prefect import Flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate, WorkPoolCreate
-from prefect.client.schemas.filters import (
-    DeploymentFilter,
-    DeploymentFilterId,
-    DeploymentFilterTags,
-    FlowRunFilter,
-    FlowRunFilterState,
-    FlowRunFilterStateName,
-    FlowRunFilterStateType,
-)
 from prefect.client.schemas.objects import (
     ConcurrencyLimitStrategy,
     ConcurrencyOptions,
     FlowRun,
-    StateType,
 )
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.schedules import SCHEDULE_TYPES, CronSchedule, IntervalSchedule
-from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.utilities.callables import parameter_schema
 
 from flows import scheduled
 from flows.local_server import OrchestratorError, answers
-from flows.schedule_words import CANCELLED, in_words, is_skip
-from flows.scheduled_run import SKIPPED, Overlap
+from flows.schedule_words import schedule_in_words
+from flows.scheduled_run import Overlap
 from storage.errors import InputError
 
 FlowName = Literal["train", "iteration", "evaluate", "maintain"]
@@ -47,46 +35,19 @@ FlowName = Literal["train", "iteration", "evaluate", "maintain"]
 WORK_POOL = "erl-pipeline"
 """The work pool that `erl-pipeline serve` works on."""
 
-_FLOWS: dict[FlowName, Flow[..., Any]] = {
+FLOWS: dict[FlowName, Flow[..., Any]] = {
     "train": scheduled.train,
     "iteration": scheduled.iteration,
     "evaluate": scheduled.evaluate,
     "maintain": scheduled.maintain,
 }
-_TAG = "erl-pipeline"
+TAG = "erl-pipeline"
+"""What all deployments of this program have."""
 _COLLISIONS = {
     "skip": ConcurrencyLimitStrategy.CANCEL_NEW,
     "wait": ConcurrencyLimitStrategy.ENQUEUE,
 }
-_UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 _LEASE_SECONDS = 60
-_PAGE = 200
-
-
-@dataclass(frozen=True)
-class ScheduledFlow:
-    """A flow of a run, as it is deployed.
-
-    `schedule` in words, None where flow runs are made by hand alone. `next`, `last` and `succeeded` are
-    times: when the next flow run is due, when the last one was, and when the last that did its work ended.
-    `state` and `message` are those of the flow run that was last due, `ended` the same in words. `skipped`
-    is when the last one was due that did nothing since another was at work, `why_skipped` says which.
-    """
-
-    run: str
-    flow: FlowName
-    store: str
-    schedule: str | None
-    paused: bool
-    overlap: Overlap
-    next: datetime | None
-    last: datetime | None
-    state: str | None
-    message: str | None
-    ended: str
-    succeeded: datetime | None
-    skipped: datetime | None
-    why_skipped: str
 
 
 @contextmanager
@@ -151,12 +112,13 @@ def deploy(
     if before is not None:
         _refuse_other_store(before, flow, store)
         if before.schedules and not replace:
+            when = schedule_in_words(before.schedules[0].schedule)
             raise InputError(
-                f"flow {flow} of run {run} is scheduled already, {_in_words(before.schedules[0].schedule)}; "
+                f"flow {flow} of run {run} is scheduled already, {when}; "
                 "--replace puts the new schedule in its place"
             )
     _make_work_pool(client)
-    function = _FLOWS[flow]
+    function = FLOWS[flow]
     arguments = {"run": run, "store": store, **parameters}
     if flow != "maintain":
         arguments["overlap"] = overlap
@@ -177,7 +139,7 @@ def deploy(
         pull_steps=[],
         paused=False,
         enforce_parameter_schema=True,
-        tags=[_TAG],
+        tags=[TAG],
     )
     return before is not None
 
@@ -197,14 +159,14 @@ def run_once(
 def find(client: SyncPrefectClient, run: str, flow: FlowName) -> DeploymentResponse | None:
     """The deployment of a flow for a run."""
     try:
-        return client.read_deployment_by_name(f"{_FLOWS[flow].name}/{run}")
+        return client.read_deployment_by_name(f"{FLOWS[flow].name}/{run}")
     except ObjectNotFound:
         return None
 
 
 def of_run(client: SyncPrefectClient, run: str) -> list[FlowName]:
     """The flows that are deployed for a run."""
-    return [flow for flow in _FLOWS if find(client, run, flow) is not None]
+    return [flow for flow in FLOWS if find(client, run, flow) is not None]
 
 
 def pause(client: SyncPrefectClient, flow: FlowName, run: str) -> None:
@@ -220,20 +182,6 @@ def resume(client: SyncPrefectClient, flow: FlowName, run: str) -> None:
 def remove(client: SyncPrefectClient, flow: FlowName, run: str) -> None:
     """Forget a deployment with its schedule; a flow run at work goes on to its end."""
     client.delete_deployment(_existing(client, run, flow).id)
-
-
-def deployed(client: SyncPrefectClient) -> list[ScheduledFlow]:
-    """All deployments of this program, by run and flow."""
-    found: list[DeploymentResponse] = []
-    while not found or len(found) % _PAGE == 0:
-        tags = DeploymentFilter(tags=DeploymentFilterTags(all_=[_TAG]))
-        page = client.read_deployments(deployment_filter=tags, limit=_PAGE, offset=len(found))
-        found += page
-        if not page:
-            break
-    flows = {client.create_flow(flow): name for name, flow in _FLOWS.items()}
-    rows = [_row(client, each, flows[each.flow_id]) for each in found if each.flow_id in flows]
-    return sorted(rows, key=lambda row: (row.run, row.flow))
 
 
 def require_store(client: SyncPrefectClient, flow: FlowName, run: str, store: str) -> None:
@@ -265,68 +213,3 @@ def _make_work_pool(client: SyncPrefectClient) -> None:
         client.create_work_pool(WorkPoolCreate(name=WORK_POOL, type="process", base_job_template=template))
     except ObjectAlreadyExists:
         return
-
-
-def _row(client: SyncPrefectClient, deployment: DeploymentResponse, flow: FlowName) -> ScheduledFlow:
-    of_deployment = DeploymentFilter(id=DeploymentFilterId(any_=[deployment.id]))
-    due = client.read_flow_runs(
-        deployment_filter=of_deployment,
-        flow_run_filter=_in_states([StateType.SCHEDULED]),
-        sort=FlowRunSort.EXPECTED_START_TIME_ASC,
-        limit=1,
-    )
-    begun = client.read_flow_runs(
-        deployment_filter=of_deployment,
-        flow_run_filter=_in_states([each for each in StateType if each != StateType.SCHEDULED]),
-        sort=FlowRunSort.EXPECTED_START_TIME_DESC,
-        limit=1,
-    )
-    succeeded = client.read_flow_runs(
-        deployment_filter=of_deployment,
-        flow_run_filter=_in_states([StateType.COMPLETED], "Completed"),
-        sort=FlowRunSort.END_TIME_DESC,
-        limit=1,
-    )
-    perhaps_skipped = client.read_flow_runs(
-        deployment_filter=of_deployment,
-        flow_run_filter=_in_states([StateType.COMPLETED, StateType.CANCELLED], SKIPPED, CANCELLED),
-        sort=FlowRunSort.EXPECTED_START_TIME_DESC,
-        limit=_PAGE,
-    )
-    skipped = [run for run in perhaps_skipped if run.state and is_skip(run.state.name, run.state.message)]
-    state = begun[0].state if begun else None
-    options = deployment.concurrency_options
-    waits = options is not None and options.collision_strategy == ConcurrencyLimitStrategy.ENQUEUE
-    return ScheduledFlow(
-        run=deployment.name,
-        flow=flow,
-        store=deployment.parameters["store"],
-        schedule=_in_words(deployment.schedules[0].schedule) if deployment.schedules else None,
-        paused=deployment.paused,
-        overlap="wait" if waits else "skip",
-        next=due[0].expected_start_time if due else None,
-        last=begun[0].expected_start_time if begun else None,
-        state=state.name if state else None,
-        message=state.message if state else None,
-        ended=in_words(state.name, state.message) if state else "",
-        succeeded=succeeded[0].end_time if succeeded else None,
-        skipped=skipped[0].expected_start_time if skipped else None,
-        why_skipped=in_words(skipped[0].state.name, skipped[0].state.message)
-        if skipped and skipped[0].state
-        else "",
-    )
-
-
-def _in_states(states: list[StateType], *names: str) -> FlowRunFilter:
-    named = FlowRunFilterStateName(any_=list(names)) if names else None
-    return FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=states), name=named))
-
-
-def _in_words(schedule: SCHEDULE_TYPES) -> str:
-    if isinstance(schedule, CronSchedule):
-        return f"cron {schedule.cron} {schedule.timezone}"
-    if isinstance(schedule, IntervalSchedule):
-        seconds = round(schedule.interval.total_seconds())
-        size, unit = next((size, unit) for size, unit in _UNITS if seconds % size == 0)
-        return f"every {seconds // size}{unit}"
-    return "by another rule"

@@ -1,6 +1,8 @@
-"""How a flow run ended, in words for the person who scheduled it."""
+"""Schedules, and how flow runs ended, in words for the person who scheduled them."""
 
 from __future__ import annotations
+
+from prefect.client.schemas.schedules import SCHEDULE_TYPES, CronSchedule, IntervalSchedule
 
 from flows.scheduled_run import SKIPPED
 
@@ -8,6 +10,7 @@ CANCELLED = "Cancelled"
 """Prefect's name of a state; also of a flow run that was not begun, since the one before it still ran."""
 
 _LIMIT = "concurrency limit"
+_UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
 def is_skip(state: str | None, message: str | None) -> bool:
@@ -24,3 +27,14 @@ def in_words(state: str | None, message: str | None) -> str:
     if is_skip(state, message):
         return "skipped: the one before it was still at work"
     return f"{state.lower()}: {message}" if message else state.lower()
+
+
+def schedule_in_words(schedule: SCHEDULE_TYPES) -> str:
+    """When flow runs are due, such as `every 6h`."""
+    if isinstance(schedule, CronSchedule):
+        return f"cron {schedule.cron} {schedule.timezone}"
+    if isinstance(schedule, IntervalSchedule):
+        seconds = round(schedule.interval.total_seconds())
+        size, unit = next((size, unit) for size, unit in _UNITS if seconds % size == 0)
+        return f"every {seconds // size}{unit}"
+    return "by another rule"

@@ -9,8 +9,8 @@ from typing import Any
 
 from command_line.output import print_line, print_table
 from erl_pipeline.config.load import load_config
+from erl_pipeline.policies.model_size import ModelSize
 from erl_pipeline.sizing.estimate import estimate_memory, model_size
-from erl_pipeline.sizing.model_size import ModelSize
 from erl_pipeline.sizing.parts import Part
 
 

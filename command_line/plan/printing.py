@@ -83,7 +83,8 @@ def disk_lines(shown: ShownPlan) -> list[str]:
         need += f"; {bytes_text(free)} are free, so it {'fits' if disk.peak <= free else 'does not fit'}"
     lines = [f"{need}."]
     if disk.estimated:
-        lines.append(f"By the size of the model alone: {', '.join(disk.estimated)}.")
+        others = ", and the files of other stages come on top" if disk.unknown else ""
+        lines.append(f"By the size of the model alone: {', '.join(disk.estimated)}{others}.")
     if free is not None and disk.peak > free:
         lines.append("Free some space, or set retention.checkpoints and retention.optimizer, such as 2.")
     return lines

@@ -54,5 +54,7 @@ def score_text(score: Score | None) -> str:
 
 
 def progress_text(summary: RunSummary) -> str:
-    """`3 of 10`."""
-    return "" if summary.done is None else f"{summary.done} of {summary.wanted}"
+    """`3 of 10`; a run that went on beyond its configuration has as many as it did."""
+    if summary.done is None or summary.wanted is None:
+        return ""
+    return f"{summary.done} of {max(summary.done, summary.wanted)}"

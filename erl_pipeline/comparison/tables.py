@@ -10,6 +10,7 @@ from erl_pipeline.comparison.measures import MEASURES, RunMeasures
 from erl_pipeline.comparison.result import Result
 from erl_pipeline.comparison.streams import ATTEMPTS, DIFFERENCES, NOTES
 from erl_pipeline.evaluation.seeds import SeedSummary, across_seeds
+from storage.wording import counted
 
 _COSTS: tuple[tuple[str, str], ...] = (
     ("iterations", "iterations_at_tokens"),
@@ -71,7 +72,8 @@ def preface(result: Result) -> str:
     """In a paragraph what was compared, and on what."""
     design, budgets = result.design, result.budgets
     return (
-        f"{len(design.arms)} arms with {len(design.seeds)} seeds each, {design.iterations} iterations of "
+        f"{counted(len(design.arms), 'arm')} with {counted(len(design.seeds), 'seed')} each, "
+        f"{counted(design.iterations, 'iteration')} of "
         f"{design.base} and more where an arm generates fewer tokens. Success is that of one greedy first "
         f"attempt at each of {result.test_tasks} test tasks, which neither training nor the tuning of "
         f"settings has seen. Arms are read off at {budgets.generated_tokens:,} generated tokens and at "

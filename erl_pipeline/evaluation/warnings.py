@@ -94,7 +94,7 @@ def rollout_warnings(settings: WarningsConfig, rows: pl.DataFrame) -> Iterator[F
                     "the prompt and the limit of tokens that the method has for that role",
                 )
     if settings.cut_off is not None and len(trained):
-        share = trained["truncated"].sum() / len(trained)
+        share = sum(trained["truncated"]) / len(trained)
         if share >= settings.cut_off:
             yield Found(
                 "cut_off",

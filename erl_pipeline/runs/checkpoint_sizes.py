@@ -10,7 +10,9 @@ from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.disk import ArtifactSize
 from erl_pipeline.plan.plan import PlannedStage
 from erl_pipeline.stages.training.training_stage import TrainingSettings
+from erl_pipeline.stages.training.warm_start import WarmStartSettings
 from storage.errors import InputError
+from storage.upkeep.rules import Kept
 
 _BYTES = {"float32": 4, "bfloat16": 2}
 _MASTER, _MOMENTS = 4, 8
@@ -18,7 +20,8 @@ _MASTER, _MOMENTS = 4, 8
 
 def estimate_checkpoints(config: RunConfig, nodes: Iterable[PlannedStage]) -> dict[str, ArtifactSize]:
     """The size of a checkpoint of each stage that makes one, by its name. Empty where the model's config.json
-    is not on this machine; a tiny policy is counted without its vocabulary."""
+    is not on this machine; a tiny policy is counted without its vocabulary. A warm start keeps all weights,
+    and no state of an optimizer."""
     stages = {node.stage.name: node for node in nodes if node.stage.output == "checkpoint"}
     if not stages:
         return {}
@@ -40,7 +43,7 @@ def estimate_checkpoints(config: RunConfig, nodes: Iterable[PlannedStage]) -> di
         width = _BYTES["float32"]
     return {
         name: trained_size(adapter or parameters, width, node.settings.optimizer)
-        if isinstance(node.settings, TrainingSettings)
+        if isinstance(node.settings, TrainingSettings) and not isinstance(node.settings, WarmStartSettings)
         else ArtifactSize(parameters * width, {"checkpoints": parameters * width}, estimated=True)
         for name, node in stages.items()
     }
@@ -54,5 +57,5 @@ def trained_size(weights: int, width: int, optimizer: OptimizerConfig) -> Artifa
     """
     sets = 2 if optimizer.moments == "by_use" else 1
     state = (_MASTER if width < _MASTER else 0) + (sets * _MOMENTS if optimizer.carry_state else 0)
-    retained = {"checkpoints": float(weights * width), "optimizer": float(weights * state)}
+    retained: dict[Kept, float] = {"checkpoints": float(weights * width), "optimizer": float(weights * state)}
     return ArtifactSize(sum(retained.values()), retained, estimated=True)

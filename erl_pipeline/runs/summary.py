@@ -10,7 +10,7 @@ from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.state import completed_iterations
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE
 from storage.artifacts.store import ArtifactStore
-from storage.errors import ConfigError
+from storage.errors import ConfigError, DamagedArtifact
 from storage.memory.standalone import STANDALONE
 from storage.runs.origin import IMPORTED
 from storage.runs.run import Run
@@ -61,11 +61,16 @@ def summarize_run(store: ArtifactStore, run: Run) -> RunSummary:
 
 
 def last_score(store: ArtifactStore, run: Run) -> Score | None:
-    """The newest evaluation on the run's own held-out tasks."""
+    """The newest evaluation on the run's own held-out tasks; None where there is none, or it is damaged."""
     evaluations = [entry for entry in run.stages() if entry.stage == EVALUATE.name]
     newest = max(evaluations, key=lambda entry: entry.iteration or 0, default=None)
-    manifest = None if newest is None else store.find(newest.artifact_id, newest.stage)
-    if newest is None or manifest is None:
+    if newest is None:
+        return None
+    try:
+        manifest = store.find(newest.artifact_id, newest.stage)
+    except DamagedArtifact:
+        return None
+    if manifest is None:
         return None
     rate, low, high = (manifest.metrics[f"greedy_success{end}"] for end in ("", "_low", "_high"))
     return Score(newest.iteration or 0, rate, low, high)

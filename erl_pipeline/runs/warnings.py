@@ -60,6 +60,7 @@ class WarningWatch:
             self._say(iteration, rollout_warnings(self._settings, rows))
 
     def _say(self, iteration: int, found: Iterable[Found]) -> None:
+        new: list[RunWarning] = []
         for each in found:
             if each.kind in self._said:
                 continue
@@ -72,11 +73,12 @@ class WarningWatch:
             )
             record_warning(self._opened.store.uri, self._opened.run.name, warning)
             self._said[each.kind] = warning
+            new.append(warning)
             self._opened.listener.warn(warning.sentence)
             for tell in self._tell:
                 tell(warning)
-        for each in list(self._said.values()):
-            self._stop_on(each)
+        for warning in new:
+            self._stop_on(warning)
 
     def _stop_on(self, warning: RunWarning) -> None:
         if warning.kind in self._settings.stop_on:

@@ -11,6 +11,7 @@ from storage.artifacts.manifest import TABLE_KEY, FileEntry, Manifest
 from storage.artifacts.sealing import open_document
 from storage.errors import DamagedArtifact
 from storage.filesystem import sha256_file, store_errors
+from storage.wording import counted
 
 Problems = list[str]
 """What is wrong with something, one sentence for each fault; empty when it is whole."""
@@ -101,5 +102,6 @@ def row_problems(files: Sequence[FileEntry], folder: Path) -> Problems:
             problems.append(f"{folder / entry.path} is not Parquet: {error}")
             continue
         if rows != entry.rows:
-            problems.append(f"{folder / entry.path} holds {rows} rows, the manifest says {entry.rows}")
+            held = counted(rows, "row")
+            problems.append(f"{folder / entry.path} holds {held}, the manifest says {entry.rows}")
     return problems

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ import typer.main
 from command_line.main import app
 from tests.command_line.invoke import invoke
 
-WITHOUT_JSON = {"serve", "env play"}
+WITHOUT_JSON = {"serve", "ui", "env play"}
 """They talk with a person until they are left."""
 WITHOUT_STORE = {
     *("serve", "plugins", "config show", "config check"),
@@ -69,3 +71,15 @@ def test_help_has_a_short_form(words: list[str]) -> None:
     short, long = invoke(*words, "-h"), invoke(*words, "--help")
     assert (short.status, short.output) == (0, long.output)
     assert "Usage: erl-pipeline" in short.output
+
+
+def test_commands_that_the_page_suggests_have_the_options_that_it_names() -> None:
+    folder = Path(__file__).parents[2] / "command_line" / "ui"
+    named = {
+        node.value
+        for path in folder.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("--")
+    }
+    assert {"--iteration", "--tasks", "--checkpoint"} <= named
+    assert named <= {option for command in COMMANDS.values() for option in options(command)}

@@ -24,6 +24,8 @@ def problems(command: Command) -> list[str]:
     words = list(command.words)
     path = []
     while hasattr(found, "commands"):
+        if words and words[0].startswith("-"):
+            return _wrong_words(found, words, whole=False)
         if words and words[0] in found.commands:
             path.append(words[0])
             found = found.commands[words.pop(0)]

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
 
+from flows.deployed import deployed
 from flows.deployments import (
     connected,
     cron,
     deploy,
-    deployed,
     every,
     find,
     of_run,

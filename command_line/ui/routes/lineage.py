@@ -29,15 +29,12 @@ def artifact(request: Request, artifact_id: str, stored: TheStore, pages: ThePag
     if manifest.kind == "checkpoint" and manifest.iteration is not None:
         commands += [
             pages.command("What it was trained on", "lineage", "trained-on", found),
-            pages.command("Evaluate it", "evaluate", manifest.run, "--checkpoint", found),
+            pages.command(
+                "Evaluate it", "evaluate", manifest.run, "--checkpoint", found, "--tasks", "generated"
+            ),
             pages.command(
                 "Take it out of the store",
-                "export",
-                manifest.run,
-                "--checkpoint",
-                found,
-                "--output",
-                "FOLDER",
+                *("export", manifest.run, "--checkpoint", found, "--output", "FOLDER"),
             ),
         ]
     return pages.page(

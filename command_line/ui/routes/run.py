@@ -43,7 +43,9 @@ def overview(
     if state.status == "stopped":
         commands.insert(0, pages.command("What going on would compute", "plan", name))
     if state.status == "finished":
-        commands.insert(0, pages.command("Try it on its held-out tasks", "evaluate", name))
+        commands.insert(
+            0, pages.command("Try it on its held-out tasks", "evaluate", name, "--tasks", "generated")
+        )
     return pages.page(
         request,
         "run.html.j2",

@@ -104,15 +104,14 @@ class SearchIndex:
         """At most `count` pages, the best first. Equal queries find the same pages."""
         from storage.memory.search import fuse
 
-        pages: dict[str, Passage] = {}
         rankings: list[Ranked] = []
         depth = max(count, _CANDIDATES)
         if mode != "vector":
-            rankings.append(self._ranked(self._by_words(query, depth), "_score", -1.0, pages))
+            rankings.append(self._ranked(self._by_words(query, depth), "_score", -1.0))
         if mode != "full_text":
-            rankings.append(self._ranked(self._by_vector(query, depth), "_distance", 1.0, pages))
+            rankings.append(self._ranked(self._by_vector(query, depth), "_distance", 1.0))
         best = rankings[0][:count] if len(rankings) == 1 else fuse(rankings, count)
-        return [pages[hit.entry_id] for hit in best]
+        return self._pages([int(hit.entry_id) for hit in best])
 
     def by_vector(self, vector: npt.NDArray[np.float32], count: int) -> list[int]:
         """The places, in the list that the index was built of, of the pages nearest to a vector."""
@@ -122,9 +121,7 @@ class SearchIndex:
         from lancedb.query import MatchQuery
 
         search = self._table.search(MatchQuery(query, "page"), query_type="fts")
-        found: list[dict[str, Any]] = (
-            search.select(["number", "title", "page", "_score"]).limit(count).to_list()
-        )
+        found: list[dict[str, Any]] = search.select(["number", "_score"]).limit(count).to_list()
         return found
 
     def _by_vector(self, query: str, count: int) -> list[dict[str, Any]]:
@@ -135,21 +132,30 @@ class SearchIndex:
         search = self._table.search(vector, vector_column_name="vector").distance_type("cosine")
         if self._indexed:
             search = search.nprobes(_PROBES).refine_factor(_REFINE)
-        found: list[dict[str, Any]] = (
-            search.select(["number", "title", "page", "_distance"]).limit(count).to_list()
-        )
+        found: list[dict[str, Any]] = search.select(["number", "_distance"]).limit(count).to_list()
         return found
 
+    def _pages(self, numbers: Sequence[int]) -> list[Passage]:
+        """The pages at these places. Only they are read: candidates with their texts would take most of the
+        time of a search."""
+        if not numbers:
+            return []
+        chosen = self._table.search().where(f"number IN ({', '.join(map(str, numbers))})")
+        rows = {
+            row["number"]: row
+            for row in chosen.select(["number", "title", "page"]).limit(len(numbers)).to_list()
+        }
+        return [
+            Passage(rows[number]["title"], rows[number]["page"][len(rows[number]["title"]) + 1 :])
+            for number in numbers
+        ]
+
     @staticmethod
-    def _ranked(
-        rows: Sequence[Mapping[str, Any]], column: str, sign: float, pages: dict[str, Passage]
-    ) -> Ranked:
-        """Best first, of equals the one that comes first in the files; adds the pages by number."""
+    def _ranked(rows: Sequence[Mapping[str, Any]], column: str, sign: float) -> Ranked:
+        """Best first, of equals the one that comes first in the files."""
         from storage.memory.search import Found
 
         rows = sorted(rows, key=lambda row: (sign * row[column], row["number"]))
-        for row in rows:
-            pages[_key(row)] = Passage(row["title"], row["page"][len(row["title"]) + 1 :])
         return [Found(_key(row), row[column]) for row in rows]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from erl_pipeline.stages.columns import HELD_OUT
 from storage.runs.records import record_bytes
 from storage.runs.run import RunStore
 from tests.command_line.invoke import FinishedRun, invoke
@@ -27,7 +28,7 @@ def test_list_tells_state_score_and_size(store: Path, finished: FinishedRun) -> 
     assert (small["iterations_done"], small["iterations_configured"]) == (2, 2)
     rows = invoke("status", "small", "--store", store, "--json").json["rows"]
     assert small["score"]["iteration"] == 2
-    assert small["score"]["success"] == rows[2]["greedy_success"]
+    assert small["score"]["success"] == rows[2][HELD_OUT.name]
     assert small["score"]["low"] <= small["score"]["success"] <= small["score"]["high"]
     files = (path for path in (store / "artifacts").rglob("*") if path.is_file())
     assert small["own_bytes"] == sum(path.stat().st_size for path in files)

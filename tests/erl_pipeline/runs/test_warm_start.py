@@ -184,7 +184,7 @@ def write(path: Path, *messages: Any) -> dict[str, Any]:
 
 
 def test_conversations_of_a_file_are_learned_and_some_held_out(base: Path, tmp_path: Path) -> None:
-    """Of ten conversations two are held out; the others have four batches of four in two passes."""
+    """Of ten conversations two are held out; the other eight are dealt out four at a time."""
     settings = write(tmp_path / "mine.jsonl", *MESSAGES, TWO_TURNS)
     go(config(base, settings), tmp_path / "store", 0)
     made = warm_start_of(tmp_path / "store")

@@ -124,6 +124,7 @@ def test_files_of_parts_are_known_by_their_content(tmp_path: Path) -> None:
         "erl_pipeline.environments.mixture",
         "erl_pipeline.environments.frozen_lake",
         "erl_pipeline.environments.hidden_words",
+        "erl_pipeline.environments.chat_prompts",
     }
     identity: Any = environment_identity(with_file)
     assert identity.parts["small"].environment.task_file is None

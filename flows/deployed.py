@@ -1,0 +1,121 @@
+"""What is deployed: when its flow runs are due, and how they went."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.filters import (
+    DeploymentFilter,
+    DeploymentFilterId,
+    DeploymentFilterTags,
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateName,
+    FlowRunFilterStateType,
+)
+from prefect.client.schemas.objects import ConcurrencyLimitStrategy, StateType
+from prefect.client.schemas.responses import DeploymentResponse
+from prefect.client.schemas.sorting import FlowRunSort
+
+from flows.deployments import FLOWS, TAG, FlowName
+from flows.schedule_words import CANCELLED, in_words, is_skip, schedule_in_words
+from flows.scheduled_run import SKIPPED, Overlap
+
+_PAGE = 200
+
+
+@dataclass(frozen=True)
+class ScheduledFlow:
+    """A flow of a run, as it is deployed.
+
+    `schedule` in words, None where flow runs are made by hand alone. `next`, `last` and `succeeded` are
+    times: when the next flow run is due, when the last one was, and when the last that did its work ended.
+    `state` and `message` are those of the flow run that was last due, `ended` the same in words. `skipped`
+    is when the last one was due that did nothing since another was at work, `why_skipped` says which.
+    """
+
+    run: str
+    flow: FlowName
+    store: str
+    schedule: str | None
+    paused: bool
+    overlap: Overlap
+    next: datetime | None
+    last: datetime | None
+    state: str | None
+    message: str | None
+    ended: str
+    succeeded: datetime | None
+    skipped: datetime | None
+    why_skipped: str
+
+
+def deployed(client: SyncPrefectClient) -> list[ScheduledFlow]:
+    """All deployments of this program, by run and flow."""
+    found: list[DeploymentResponse] = []
+    while not found or len(found) % _PAGE == 0:
+        tags = DeploymentFilter(tags=DeploymentFilterTags(all_=[TAG]))
+        page = client.read_deployments(deployment_filter=tags, limit=_PAGE, offset=len(found))
+        found += page
+        if not page:
+            break
+    flows = {client.create_flow(flow): name for name, flow in FLOWS.items()}
+    rows = [_row(client, each, flows[each.flow_id]) for each in found if each.flow_id in flows]
+    return sorted(rows, key=lambda row: (row.run, row.flow))
+
+
+def _row(client: SyncPrefectClient, deployment: DeploymentResponse, flow: FlowName) -> ScheduledFlow:
+    of_deployment = DeploymentFilter(id=DeploymentFilterId(any_=[deployment.id]))
+    due = client.read_flow_runs(
+        deployment_filter=of_deployment,
+        flow_run_filter=_in_states([StateType.SCHEDULED]),
+        sort=FlowRunSort.EXPECTED_START_TIME_ASC,
+        limit=1,
+    )
+    begun = client.read_flow_runs(
+        deployment_filter=of_deployment,
+        flow_run_filter=_in_states([each for each in StateType if each != StateType.SCHEDULED]),
+        sort=FlowRunSort.EXPECTED_START_TIME_DESC,
+        limit=1,
+    )
+    succeeded = client.read_flow_runs(
+        deployment_filter=of_deployment,
+        flow_run_filter=_in_states([StateType.COMPLETED], "Completed"),
+        sort=FlowRunSort.END_TIME_DESC,
+        limit=1,
+    )
+    perhaps_skipped = client.read_flow_runs(
+        deployment_filter=of_deployment,
+        flow_run_filter=_in_states([StateType.COMPLETED, StateType.CANCELLED], SKIPPED, CANCELLED),
+        sort=FlowRunSort.EXPECTED_START_TIME_DESC,
+        limit=_PAGE,
+    )
+    skipped = [run for run in perhaps_skipped if run.state and is_skip(run.state.name, run.state.message)]
+    state = begun[0].state if begun else None
+    options = deployment.concurrency_options
+    waits = options is not None and options.collision_strategy == ConcurrencyLimitStrategy.ENQUEUE
+    return ScheduledFlow(
+        run=deployment.name,
+        flow=flow,
+        store=deployment.parameters["store"],
+        schedule=schedule_in_words(deployment.schedules[0].schedule) if deployment.schedules else None,
+        paused=deployment.paused,
+        overlap="wait" if waits else "skip",
+        next=due[0].expected_start_time if due else None,
+        last=begun[0].expected_start_time if begun else None,
+        state=state.name if state else None,
+        message=state.message if state else None,
+        ended=in_words(state.name, state.message) if state else "",
+        succeeded=succeeded[0].end_time if succeeded else None,
+        skipped=skipped[0].expected_start_time if skipped else None,
+        why_skipped=in_words(skipped[0].state.name, skipped[0].state.message)
+        if skipped and skipped[0].state
+        else "",
+    )
+
+
+def _in_states(states: list[StateType], *names: str) -> FlowRunFilter:
+    named = FlowRunFilterStateName(any_=list(names)) if names else None
+    return FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=states), name=named))

@@ -1,0 +1,107 @@
+"""The commands of the quickstart, run on a small run, print what the page shows but for numbers and ids."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.command_line.invoke import FinishedRun, invoke
+from tests.documents.pages import PROGRAM, Page, command_words
+
+RUN, LAST, LEFT_OUT = "frozen-lake", "30", "..."
+"""What the page calls its run, and its last iteration; the mark for lines that are left out."""
+_ID = re.compile(r"(?:m-)?\b[0-9a-f]{7,64}\b")
+
+
+@dataclass(frozen=True)
+class Example:
+    """A command that the page shows, with what it prints there."""
+
+    words: tuple[str, ...]
+    output: str
+
+
+def examples() -> Iterator[Example]:
+    """The commands after a prompt, in order."""
+    for _, block in Page("docs/quickstart.md").blocks():
+        for part in re.split(r"^\$ ", block, flags=re.M)[1:]:
+            line, _, output = part.partition("\n")
+            assert line.startswith(f"{PROGRAM} ")
+            yield Example(command_words(line), output)
+
+
+def masked(output: str) -> list[str]:
+    """Lines without what differs from run to run: numbers, ids, widths, and rows of numbers alone."""
+    return [line for line in map(_masked, output.splitlines()) if line.strip("0 ")]
+
+
+def _masked(line: str) -> str:
+    without_ids = _ID.sub("ID", line)
+    numbers = re.sub(r"[+-]?\d[\d,.]*", "0", without_ids)
+    words = re.sub(r"─+", "─", numbers).replace("MB", "kB")
+    # What the tiny policy says in its four words.
+    said = re.sub(r"(?<=\s)[abcd?](?: [abcd?]){3}(?=\s|$)", "WORDS", words)
+    return " ".join(said.replace("0x0", "0").split())
+
+
+def in_order(shown: list[str], printed: list[str]) -> list[str]:
+    """The lines shown that are not printed, in the order shown."""
+    rest = iter(printed)
+    missing = []
+    for line in shown:
+        if line == LEFT_OUT:
+            continue
+        before = list(printed)
+        if not any(line == each for each in rest):
+            missing.append(line)
+            rest = iter(before)
+    return missing
+
+
+@pytest.fixture(scope="module")
+def copy(finished: FinishedRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with the small run, which the last commands add a run to."""
+    store = tmp_path_factory.mktemp("quickstart") / "store"
+    shutil.copytree(finished.store, store)
+    return store
+
+
+def test_the_page_says_what_the_commands_print(
+    finished: FinishedRun, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ERL_PIPELINE_STORE", str(copy))
+    monkeypatch.setenv("COLUMNS", "200")
+    wrong, before, shown_before = [], "", ""
+    for example in examples():
+        words = [_of_small_run(word, shown_before, before) for word in example.words]
+        result = invoke(*words)
+        assert result.status == 0, f"{' '.join(words)}: {result.errors}"
+        printed = result.output.replace(str(copy), "store")
+        shown = masked(example.output.replace(RUN, "small"))
+        wrong += [f"{' '.join(words)}: {line}" for line in in_order(shown, masked(printed))]
+        before, shown_before = printed, example.output
+    assert not wrong
+
+
+def _of_small_run(word: str, shown: str, printed: str) -> str:
+    """A word of a command for the small run. An id is that which stands at the same place in what the command
+    before printed."""
+    if word == RUN:
+        return "small"
+    if word == LAST:
+        return "2"
+    if _ID.fullmatch(word):
+        place = next(place for place, each in enumerate(_ID.findall(shown)) if each.startswith(word))
+        return _ID.findall(printed)[place]
+    return word
+
+
+def test_a_line_that_is_not_printed_is_found() -> None:
+    assert in_order(["a 0", "...", "b"], ["a 0", "x", "b"]) == []
+    assert in_order(["b", "a 0"], ["a 0", "b"]) == ["a 0"]
+    assert masked("  198 artifacts; 54,147 tokens of 785b34b2532f") == ["0 artifacts; 0 tokens of ID"]
