@@ -89,14 +89,14 @@ SECOND = {
 }
 
 
-def write_page_store(folder: Path) -> TrainingStore:
+def write_page_store(folder: Path, store_uri: str | None = None) -> TrainingStore:
     """Run `one` with two iterations, and run `two`, which shares the first rollouts and has learned nothing.
 
     Iteration 1: an episode of task `t1`, failed, then solved after a reflection; the first attempt has no
     advantage and is not trained, the other two are, and the second attempt is distilled. Iteration 2: one
     failed first attempt at `t2`, trained.
     """
-    uri = str(folder / "store")
+    uri = store_uri or str(folder / "store")
     made = TrainingStore(ArtifactStore(uri), RunStore(uri))
     made.runs.create("one", small_config(folder, "one"))
     made.runs.create("two", small_config(folder, "two", **{"optimizer.learning_rate": "1e-3"}))

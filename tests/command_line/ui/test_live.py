@@ -53,6 +53,14 @@ def test_the_stream_tells_of_commits_and_of_the_end(tmp_path: Path) -> None:
     assert events[-1] == "event: ended"
 
 
+def test_a_store_that_is_no_folder_is_shown_too_and_says_what_cannot_be_seen(tmp_path: Path) -> None:
+    page = client(write_page_store(tmp_path, "memory://page-of-an-object-store").store.uri)
+    for path in ("/", "/runs/one", "/runs/one/iterations/1", "/runs/one/rows", "/runs/one/plan"):
+        assert page.get(path).status_code == 200, path
+    assert "Second attempt" in page.get("/runs/one/iterations/1/episodes/episode").text
+    assert "Whether a machine works on it cannot be seen" in page.get("/runs/two").text
+
+
 class Looks:
     """How often the stream has looked at a run."""
 
