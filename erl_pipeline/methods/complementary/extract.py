@@ -223,7 +223,7 @@ def _shares(counts: Mapping[str, int]) -> dict[str, float]:
 
 EXTRACT_EXPERIENCE = Stage(
     name="extract_experience",
-    version=1,
+    version=2,
     output="trajectories",
     settings=AskingSettings,
     compute=_compute,
