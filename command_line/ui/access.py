@@ -74,12 +74,12 @@ class Guard:
     """Refuses what the rules refuse, and puts the protecting headers on every answer."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
-        self._app = app
+        self.app = app
         self._access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
 
         async def send_protected(message: Message) -> None:
@@ -90,7 +90,7 @@ class Guard:
                 headers.setdefault("cache-control", "no-store")
             await send(message)
 
-        answer = self._refusal(scope) or self._entrance(scope) or self._app
+        answer = self._refusal(scope) or self._entrance(scope) or self.app
         await answer(scope, receive, send_protected)
 
     def _refusal(self, scope: Scope) -> Response | None:

@@ -79,10 +79,8 @@ def neighbourhood(stored: Stored, identifier: str, depth: int) -> Neighbourhood:
     if len(matching) > 1:
         raise InputError(f"{len(matching)} artifacts begin with {identifier!r}. Give more of the id.")
     came, led = (search(stored.artifacts, None, identifier, depth) for search in (upstream, downstream))
-    holders = [
-        thing.facts["run"] for thing in came.things if thing.kind == "artifact" and thing.via == came.id
-    ]
-    return Neighbourhood(came.kind, came.id, holders[0], None, _of_reach(came), _of_reach(led))
+    runs = [thing.facts["run"] for thing in came.things if thing.kind == "artifact" and thing.via == came.id]
+    return Neighbourhood(came.kind, came.id, runs[0], None, _of_reach(came), _of_reach(led))
 
 
 def _artifact(manifests: Mapping[str, Manifest], artifact_id: str, visit: Visit) -> tuple[int, Neighbour]:

@@ -28,11 +28,12 @@ from storage.errors import PipelineError
 from storage.filesystem import StoreRoot, open_root
 from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run, RunStore, latest_entries
-from storage.runs.watching import Holder, ledger_mark, run_holder
+from storage.runs.watching import Holder, run_holder, run_mark
 
-RunStatus = Literal["at work", "finished", "stopped", "begun", "other"]
-"""`stopped`: nobody works on it and iterations are missing. `begun`: no stage yet. `other`: a run that is not
-trained, such as imported trajectories."""
+RunStatus = Literal["at work", "finished", "stopped", "unfinished", "begun", "other"]
+"""`stopped`: nobody works on it and iterations are missing. `unfinished`: they are missing, and whether
+another machine works on it cannot be seen, as in an object store. `begun`: no stage yet. `other`: a run that
+is not trained, such as imported trajectories."""
 
 T = TypeVar("T")
 
@@ -168,11 +169,13 @@ class Stored:
             return "other"
         if not run.recorded:
             return "begun"
-        return "finished" if run.done >= run.total else "stopped"
+        if run.done >= run.total:
+            return "finished"
+        return "stopped" if self._root.local else "unfinished"
 
-    def mark(self, name: str) -> tuple[int, int] | None:
-        """Changes with a run's ledger; None where that cannot be told."""
-        return ledger_mark(self._root, name)
+    def mark(self, name: str) -> tuple[int, ...] | None:
+        """Changes with a run's ledger, and when files are collected; None where that cannot be told."""
+        return run_mark(self._root, name)
 
     def kept(self, name: str, what: str, make: Callable[[], T]) -> T:
         """Something that follows from a run's ledger, made anew only when that has changed."""

@@ -134,7 +134,9 @@ def _values(row: dict[str, Any], record: dict[str, Any] | None) -> dict[Measure,
 
 
 def _hint(place: int, values: dict[Measure, list[float] | None]) -> str:
-    said = [f"{MEASURES[name]} {of[place]:.4g}" for name, of in values.items() if of is not None]
+    said = [
+        f"{title} {of[place]:.4g}" for name, title in MEASURES.items() if (of := values.get(name)) is not None
+    ]
     return "\n".join(said)
 
 

@@ -10,7 +10,6 @@ from storage.artifacts.artifact import Artifact
 from storage.artifacts.manifest import MANIFEST, Manifest
 from storage.artifacts.pruned import PRUNED
 from storage.artifacts.store import ArtifactStore
-from storage.errors import DamagedArtifact
 
 _Mark = tuple[tuple[int, int] | None, ...]
 """Size and time of change of files; None for one that is not there."""
@@ -44,10 +43,8 @@ class WatchedStore(ArtifactStore):
         return self.open_found(self._manifest(artifact_id))
 
     def open_found(self, manifest: Manifest) -> Artifact:
-        mark = self._files_mark(manifest, (entry.path for entry in manifest.files))
         with self._hashing:
-            if self._opened.get(manifest.artifact_id) != mark:
-                self._verified.pop(manifest.artifact_id, None)
+            mark = self._forget_changed(manifest)
             artifact = super().open_found(manifest)
             self._opened[manifest.artifact_id] = mark
         return artifact
@@ -58,18 +55,17 @@ class WatchedStore(ArtifactStore):
             kept = self._files.get((manifest.artifact_id, name))
             if kept is not None and kept[0] == mark:
                 return kept[1]
-            # Of a file alone only that file counts, whatever was verified with the others before.
-            self._verified.pop(manifest.artifact_id, None)
+            self._forget_changed(manifest)
             path = super().open_file(manifest, name)
             self._files[manifest.artifact_id, name] = mark, path
         return path
 
-    def intact(self, artifact_id: str, stage: str) -> bool:
-        """Whether an artifact's manifest is there and as it was written; its files are not looked at."""
-        try:
-            return self.find(artifact_id, stage) is not None
-        except DamagedArtifact:
-            return False
+    def _forget_changed(self, manifest: Manifest) -> _Mark:
+        """Forget what was verified of an artifact if a file has changed since; the mark of its files now."""
+        mark = self._files_mark(manifest, (entry.path for entry in manifest.files))
+        if self._opened.get(manifest.artifact_id) != mark:
+            self._verified.pop(manifest.artifact_id, None)
+        return mark
 
     def _manifest_mark(self, stage: str, artifact_id: str) -> _Mark:
         return self._mark([self._layout.of(stage, artifact_id, MANIFEST)])

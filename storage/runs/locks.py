@@ -36,7 +36,7 @@ def lock_run(root: StoreRoot, name: str, lease_seconds: float = LEASE_SECONDS) -
 
     with (
         _file_lock(root.scratch / "runs" / name / "lock", fcntl.LOCK_EX, busy),
-        _file_lock(_collection_file(root), fcntl.LOCK_SH, _collecting),
+        _file_lock(collection_file(root), fcntl.LOCK_SH, _collecting),
     ):
         if root.local:
             yield None
@@ -83,7 +83,7 @@ def lock_collection(root: StoreRoot, runs: list[str], lease_seconds: float = LEA
             "Try again when it has ended."
         )
 
-    with _file_lock(_collection_file(root), fcntl.LOCK_EX, busy):
+    with _file_lock(collection_file(root), fcntl.LOCK_EX, busy):
         if root.local:
             yield
             return
@@ -107,7 +107,8 @@ def _collection_lease(root: StoreRoot) -> str:
     return root.join(_COLLECTION, "lease")
 
 
-def _collection_file(root: StoreRoot) -> Path:
+def collection_file(root: StoreRoot) -> Path:
+    """The lock of whoever deletes files, which runs at work share; on this machine."""
     return root.scratch / f"{_COLLECTION}.lock"
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage.filesystem import StoreRoot
+from storage.runs.locks import collection_file
 
 _LOCKS = Path("/proc/locks")
 """The kernel's list of locks; Linux alone has it."""
@@ -39,12 +40,20 @@ def run_holder(root: StoreRoot, name: str) -> Holder | None:
     return holder if held else None
 
 
-def ledger_mark(root: StoreRoot, name: str) -> tuple[int, int] | None:
-    """Changes whenever a line is added to a run's ledger; None where that cannot be told without reading."""
+def run_mark(root: StoreRoot, name: str) -> tuple[int, ...] | None:
+    """Changes whenever a line is added to a run's ledger, and whenever files of the store are collected.
+
+    None for an object store, where that cannot be told without reading.
+    """
     if not root.local:
         return None
+    # Whoever deletes files writes its name into the file of the lock.
+    return *_size_and_time(root.join("runs", name, "ledger.jsonl")), *_size_and_time(collection_file(root))
+
+
+def _size_and_time(path: str | Path) -> tuple[int, int]:
     try:
-        found = Path(root.join("runs", name, "ledger.jsonl")).stat()
+        found = Path(path).stat()
     except FileNotFoundError:
         return 0, 0
     return found.st_size, found.st_mtime_ns

@@ -98,4 +98,4 @@ async def _events(stored: Stored, name: str) -> AsyncIterator[str]:
 def _state_mark(stored: Stored, name: str) -> str:
     """Another text whenever the ledger is."""
     mark = stored.mark(name)
-    return str(len(stored.run(name).recorded)) if mark is None else f"{mark[0]}-{mark[1]}"
+    return str(len(stored.run(name).recorded)) if mark is None else "-".join(map(str, mark))

@@ -55,7 +55,7 @@ function draw() {
     const card = document.createElement("figure");
     card.className = "chart";
     card.style.margin = "0";
-    const title = document.createElement("h3");
+    const title = document.createElement("h2");
     title.textContent = chart.title;
     const note = document.createElement("div");
     note.className = "faint";

@@ -61,7 +61,8 @@ def first_divergence(store: ArtifactStore, a: Sequence[StageRecord], b: Sequence
     for place in places:
         left, right = ours.get(place), theirs.get(place)
         if left is None or right is None:
-            lone = Parting(place, left and left.artifact_id, right and right.artifact_id)
+            ids = [None if each is None else each.artifact_id for each in (left, right)]
+            lone = Parting(place, ids[0], ids[1])
             return Divergence(shared, first or lone, alike, lone, None)
         if left.artifact_id == right.artifact_id:
             shared += first is None
@@ -83,7 +84,7 @@ def content_difference(store: ArtifactStore, a: Manifest, b: Manifest) -> Conten
     for name in sorted(ours.keys() | theirs.keys()):
         if name not in ours or name not in theirs:
             held = ["there" if name in files else "absent" for files in (ours, theirs)]
-            return ContentDifference(name, "file", f"file {name}", *held)
+            return ContentDifference(name, "file", f"file {name}", held[0], held[1])
         if ours[name].sha256 != theirs[name].sha256:
             found = _file_difference(store, a, b, ours[name])
             if found is not None:

@@ -40,8 +40,15 @@ def first_row_difference(a: Path, b: Path, file: str) -> ContentDifference | Non
     if left.height != right.height:
         longer = left if left.height > right.height else right
         place = {name: value for name, value in longer.row(first, named=True).items() if name in _PLACE}
-        counts = f"{left.height} rows", f"{right.height} rows"
-        return ContentDifference(file, "row", "a row that the other lacks", *counts, row=first, place=place)
+        return ContentDifference(
+            file,
+            "row",
+            "a row that the other lacks",
+            f"{left.height} rows",
+            f"{right.height} rows",
+            row=first,
+            place=place,
+        )
     return None
 
 
@@ -49,18 +56,28 @@ def _of_row(ours: dict[str, Any], theirs: dict[str, Any], number: int, file: str
     place = {name: value for name, value in ours.items() if name in _PLACE}
     column = next(name for name in ours if ours[name] != theirs[name])
     left, right = ours[column], theirs[column]
-    if isinstance(left, list) and isinstance(right, list):
-        token = next(
-            (at for at, (x, y) in enumerate(zip(left, right, strict=False)) if x != y),
-            min(len(left), len(right)),
-        )
-        values = [str(values[token]) if token < len(values) else "the end" for values in (left, right)]
-        what = f"token {token} of {column}"
-        return ContentDifference(
-            file, "row", what, *values, row=number, place=place, column=column, token=token
-        )
-    shown = _shown(left), _shown(right)
-    return ContentDifference(file, "row", f"column {column}", *shown, row=number, place=place, column=column)
+    token = _token(left, right)
+    if token is not None:
+        left, right = (each[token] if token < len(each) else "the end" for each in (left, right))
+    return ContentDifference(
+        file,
+        "row",
+        f"column {column}" if token is None else f"token {token} of {column}",
+        _shown(left),
+        _shown(right),
+        row=number,
+        place=place,
+        column=column,
+        token=token,
+    )
+
+
+def _token(ours: Any, theirs: Any) -> int | None:
+    """The first place at which two lists differ; None for what is no list."""
+    if not (isinstance(ours, list) and isinstance(theirs, list)):
+        return None
+    pairs = enumerate(zip(ours, theirs, strict=False))
+    return next((at for at, (x, y) in pairs if x != y), min(len(ours), len(theirs)))
 
 
 def _is_derived(name: str) -> bool:

@@ -23,12 +23,12 @@ def first_tensor_difference(a: Path, b: Path, file: str) -> ContentDifference | 
     if list(ours) != list(theirs):
         name = next(iter(ours.keys() ^ theirs.keys()), "")
         held = ["there" if name in header else "absent" for header in (ours, theirs)]
-        return ContentDifference(file, "tensor", f"tensor {name}", *held, tensor=name)
+        return ContentDifference(file, "tensor", f"tensor {name}", held[0], held[1], tensor=name)
     for name, described in ours.items():
         other = theirs[name]
         if (described["dtype"], described["shape"]) != (other["dtype"], other["shape"]):
             shapes = [f"{each['dtype']} {each['shape']}" for each in (described, other)]
-            return ContentDifference(file, "tensor", f"shape of {name}", *shapes, tensor=name)
+            return ContentDifference(file, "tensor", f"shape of {name}", shapes[0], shapes[1], tensor=name)
         x, y = (_bytes(data, each) for data, each in ((left, described), (right, other)))
         if not np.array_equal(x, y):
             return _of_tensor(file, name, described, x, y)

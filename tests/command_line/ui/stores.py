@@ -1,0 +1,197 @@
+"""A store written by hand whose pages can be told by looking at it, and one of hostile texts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from erl_pipeline.config.load import load_config
+from storage.artifacts.store import ArtifactStore
+from storage.runs.run import RunStore
+from storage.tables.parquet import write_rows
+from storage.tables.sft import SFT
+from storage.tables.training_record import SUPERVISED
+from storage.tables.trajectories import TRAJECTORIES
+from tests.command_line.invoke import SMALL
+from tests.histories import sft_row, trajectory_row
+from tests.training_stores import NO_REWARD, TrainingStore, record
+
+BOARD = {
+    "actions": {"a": "up", "b": "left", "c": "down", "d": "right"},
+    "board": ["SF", "HG"],
+    "max_steps": 4,
+    "symbols": {"frozen": "#", "goal": "&", "hole": "$", "player": "@"},
+}
+"""Right, then down, is the way; down leads into the hole."""
+Turns = Sequence[str]
+HOSTILE = {
+    "script": "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">",
+    "link": "[click](javascript:alert(1)) </textarea></title><svg onload=alert(1)>",
+    "ansi": "\x1b[2J\x1b[31mred\x07",
+    "direction": "abc\u202edef\u200b",
+    "half": "a lone half: \ud83d.",
+    "long": "x" * 1_000_000,
+}
+
+
+def small_config(folder: Path, name: str, **settings: str) -> dict[str, Any]:
+    """The settings of a small run, as a run holds them."""
+    file = folder / "small.yaml"
+    file.write_text(SMALL)
+    overrides = [f"{key}={value}" for key, value in settings.items()]
+    config = load_config(file, [f"name={name}", *overrides])
+    return config.model_dump(mode="json")
+
+
+def trajectories(*rows: Mapping[str, Any]) -> Callable[[Path], object]:
+    """Writes trajectories; `turns` are what the policy said, each but the last answered."""
+
+    def columns(row: Mapping[str, Any]) -> dict[str, Any]:
+        given = dict(row)
+        messages = [{"role": "user", "content": "the board"}]
+        for turn in given.pop("turns", ("down c",)):
+            messages += [{"role": "assistant", "content": turn}, {"role": "user", "content": "moved"}]
+        text = json.dumps(messages[:-1])
+        return trajectory_row(**{"messages": text, "task_payload": json.dumps(BOARD), **given})
+
+    return lambda folder: write_rows(
+        folder / "trajectories.parquet", [columns(row) for row in rows], TRAJECTORIES
+    )
+
+
+FIRST = {"trajectory_id": "first", "group_id": "g/first", "turns": ("down c",)}
+REFLECTION = {
+    "trajectory_id": "reflection",
+    "role": "reflection",
+    "parent_trajectory_id": "first",
+    "text": "go right",
+    "group_id": "g/reflection",
+    "reward": 1.0,
+    "success": True,
+    "turns": ("go right",),
+    "revision_index": 1,
+    "memory_version": "empty",
+}
+SECOND = {
+    "trajectory_id": "second",
+    "role": "second_attempt",
+    "parent_trajectory_id": "reflection",
+    "group_id": "g/second",
+    "reward": 1.0,
+    "success": True,
+    "turns": ("right d", "down c"),
+    "revision_index": 1,
+    "response_token_ids": [3, 4],
+    "response_mask": [1, 0],
+    "behaviour_logprobs": [-0.5, 0.0],
+}
+
+
+def write_page_store(folder: Path, store_uri: str | None = None) -> TrainingStore:
+    """Run `one` with two iterations, and run `two`, which shares the first rollouts and has learned nothing.
+
+    Iteration 1: an episode of task `t1`, failed, then solved after a reflection; the first attempt has no
+    advantage and is not trained, the other two are, and the second attempt is distilled. Iteration 2: one
+    failed first attempt at `t2`, trained.
+    """
+    uri = store_uri or str(folder / "store")
+    made = TrainingStore(ArtifactStore(uri), RunStore(uri))
+    made.runs.create("one", small_config(folder, "one"))
+    made.runs.create("two", small_config(folder, "two", **{"optimizer.learning_rate": "1e-3"}))
+    made.commit("prepare_tasks", "tasks", None, run="one")
+    made.commit("bootstrap", "checkpoint", None, {"tasks": "prepare_tasks"}, run="one")
+    made.commit(
+        "rollout_shard",
+        "trajectories",
+        1,
+        {"checkpoint": "bootstrap"},
+        trajectories(FIRST, REFLECTION, SECOND),
+        run="one",
+    )
+    counts = {f"{role}_count": 1 for role in ("first_attempt", "reflection", "second_attempt")}
+    made.commit("generate_rollouts", "rollouts", 1, {"shard-0000": "rollout_shard"}, run="one", **counts)
+    trained = {"reward": 1.0, "success": True, "advantage": 0.5, "loss": -0.25, "mean_ratio": 1.0}
+    tokens = {"token_logprobs": [-0.25, 0.0], "token_entropies": [0.75, 0.0], "mismatch": 0.25}
+    rows = (
+        {"trajectory_id": "first", "not_trained": "zero_advantage", "advantage": 0.0, "reward": 0.0},
+        {"trajectory_id": "reflection", "role": "reflection", **trained},
+        {"trajectory_id": "second", "role": "second_attempt", **trained, **tokens},
+    )
+    made.commit(
+        "update_policy",
+        "checkpoint",
+        1,
+        {"checkpoint": "bootstrap", "rollouts": "generate_rollouts"},
+        record(*rows),
+        run="one",
+        sequences=2,
+        dropped_zero_advantage=1,
+        trained_tokens=6,
+    )
+    made.commit(
+        "build_distillation",
+        "sft_dataset",
+        1,
+        {"rollouts": "generate_rollouts"},
+        lambda to: write_rows(to / "sft.parquet", [sft_row("s-second", "second")], SFT),
+        run="one",
+    )
+    taught = {"trajectory_id": "second", "kind": SUPERVISED, "sft_row_id": "s-second", "role": "distilled"}
+    made.commit(
+        "fine_tune",
+        "checkpoint",
+        1,
+        {"checkpoint": "update_policy", "dataset": "build_distillation"},
+        record({**taught, **NO_REWARD}),
+        run="one",
+        rows=1,
+        trained_tokens=3,
+    )
+    first = dict(made.ids)
+    for name, kind, iteration in (
+        ("prepare_tasks", "tasks", None),
+        ("bootstrap", "checkpoint", None),
+        ("rollout_shard", "trajectories", 1),
+        ("generate_rollouts", "rollouts", 1),
+    ):
+        made.record(name, first[name], kind, iteration, "two")  # type: ignore[arg-type]
+    later = {"trajectory_id": "first-2", "task_id": "t2", "episode_id": "episode-2", "iteration": 2}
+    made.commit(
+        "rollout_shard", "trajectories", 2, {"checkpoint": "fine_tune"}, trajectories(later), run="one"
+    )
+    made.commit(
+        "generate_rollouts", "rollouts", 2, {"shard-0000": "rollout_shard"}, run="one", first_attempt_count=1
+    )
+    made.commit(
+        "update_policy",
+        "checkpoint",
+        2,
+        {"checkpoint": "fine_tune", "rollouts": "generate_rollouts"},
+        record({**later, "reward": 0.0, "success": False, "advantage": -0.5}),
+        run="one",
+        sequences=1,
+        trained_tokens=3,
+    )
+    made.commit("fine_tune", "checkpoint", 2, {"checkpoint": "update_policy"}, run="one")
+    made.ids.update(first)
+    return made
+
+
+def write_hostile_store(folder: Path) -> TrainingStore:
+    """Run `one` with an episode for each hostile text; the episode's id is the name of the text."""
+    uri = str(folder / "store")
+    made = TrainingStore(ArtifactStore(uri), RunStore(uri))
+    made.runs.create("one", small_config(folder, "one"))
+    rows = []
+    for name, text in HOSTILE.items():
+        row = {"trajectory_id": f"first-{name}", "episode_id": name, "task_id": f"t-{name}", "turns": (text,)}
+        if name != "half":  # only JSON can hold it
+            row |= {"feedback": text, "group_id": f"<b>{name}</b>"}
+        rows.append(row)
+    made.commit("bootstrap", "checkpoint", None, run="one")
+    made.commit(
+        "rollout_shard", "trajectories", 1, {"checkpoint": "bootstrap"}, trajectories(*rows), run="one"
+    )
+    return made

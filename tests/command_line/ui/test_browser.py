@@ -1,0 +1,203 @@
+"""The page in a real browser: nothing fails in it, nothing leaves this machine, and it can be used by all."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import uvicorn
+
+from command_line.ui.access import access_for
+from command_line.ui.app import create_app
+from command_line.ui.listening import listen
+from tests.command_line.ui.stores import HOSTILE, trajectories, write_hostile_store, write_page_store
+from tests.training_stores import TrainingStore
+from tests.waiting import wait_for
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+CHROMIUM = shutil.which("chromium")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium to try the page in")
+
+AXE = Path(__file__).parent / "vendor" / "axe" / "axe.min.js"
+PAGES = (
+    "/",
+    "/runs/one",
+    "/runs/one/iterations/1",
+    "/runs/one/iterations/1/episodes/episode",
+    "/runs/one/rows",
+    "/runs/one/plan",
+    "/runs/one/settings",
+    "/compare?run=one&run=two",
+    "/divergence?a=one&b=two",
+    "/lineage/second",
+    "/runs/nobody",
+)
+
+
+class Served:
+    """A store with its page, served on loopback."""
+
+    def __init__(self, made: TrainingStore, address: str) -> None:
+        self.made, self.address = made, address
+
+
+def serve(made: TrainingStore) -> Iterator[Served]:
+    app = create_app(made.store.uri, access_for("127.0.0.1"))
+    with listen("127.0.0.1", 0) as listener:
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        wait_for("the server", lambda: server.started)
+        yield Served(made, f"http://127.0.0.1:{listener.getsockname()[1]}")
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    yield from serve(write_page_store(tmp_path_factory.mktemp("page")))
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    yield from serve(write_hostile_store(tmp_path_factory.mktemp("hostile")))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_api.sync_playwright() as playwright:
+        # Containers run as root, where chromium has no sandbox of its own.
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+class Visit:
+    """A page in the browser, and what went wrong on it."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.problems: list[str] = []
+        self.hosts: set[str] = set()
+        page.on("console", lambda told: self._console(told.type, told.text))
+        page.on("pageerror", lambda error: self.problems.append(str(error)))
+        page.on("request", lambda request: self.hosts.add(request.url.split("/")[2]))
+
+    def _console(self, kind: str, text: str) -> None:
+        # The browser also tells of the answer 404 to an address that is meant to be unknown.
+        if kind in ("error", "warning") and "404" not in text:
+            self.problems.append(text)
+
+
+@pytest.fixture
+def visit(browser: Browser) -> Iterator[Visit]:
+    context = browser.new_context(viewport={"width": 1400, "height": 900})
+    yield Visit(context.new_page())
+    context.close()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1400, "light")])
+def test_pages_fit_fail_nowhere_ask_nobody_else_and_are_accessible(
+    browser: Browser, served: Served, width: int, scheme: Any
+) -> None:
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    visit = Visit(context.new_page())
+    for path in PAGES:
+        visit.page.goto(served.address + path)
+        visit.page.wait_for_load_state("networkidle")
+        assert visit.page.evaluate("document.documentElement.scrollWidth") <= width, path
+        visit.page.evaluate(AXE.read_text(encoding="utf-8"))
+        found = visit.page.evaluate("axe.run({runOnly: ['wcag2a', 'wcag2aa']})")["violations"]
+        serious = [
+            (each["id"], node["html"][:200], node.get("failureSummary", "")[:300])
+            for each in found
+            if each["impact"] in ("serious", "critical")
+            for node in each["nodes"]
+        ]
+        assert not serious, (path, serious[:5])
+    assert visit.problems == []
+    assert visit.hosts == {served.address.removeprefix("http://")}
+    context.close()
+
+
+def test_curves_are_drawn_smoothed_and_compared(visit: Visit, browser: Browser, served: Served) -> None:
+    visit.page.goto(f"{served.address}/compare?run=one&run=two")
+    visit.page.wait_for_load_state("networkidle")
+    visit.page.locator('[name="smooth"]').fill("0.5")
+    assert "smooth=0.5" in visit.page.url
+    visit.page.locator('select[name="x"]').select_option("tokens")
+    visit.page.wait_for_url("**x=tokens*")
+    assert visit.problems == []
+
+
+def test_tokens_are_fetched_on_expand_and_coloured_by_choice(visit: Visit, served: Served) -> None:
+    visit.page.goto(f"{served.address}/runs/one/iterations/1/episodes/episode")
+    column = visit.page.locator("section.step", has_text="Second attempt")
+    column.get_by_text("tokens", exact=True).click()
+    column.locator(".token.h8").first.wait_for()
+    column.get_by_role("button", name="entropy").click()
+    chosen = column.locator('button[aria-pressed="true"]', has_text="entropy")
+    chosen.wait_for()
+    assert visit.problems == []
+
+
+def test_a_whole_text_is_fetched_on_expand(visit: Visit, served: Served) -> None:
+    visit.page.goto(f"{served.address}/runs/one/rows?role=second_attempt")
+    visit.page.locator(".said summary").first.click()
+    visit.page.locator(".whole .text", has_text="right d").first.wait_for()
+    assert visit.problems == []
+
+
+def test_keys_lead_to_the_search_field_and_to_the_next_iteration(visit: Visit, served: Served) -> None:
+    visit.page.goto(f"{served.address}/runs/one/iterations/1")
+    visit.page.keyboard.press("j")
+    visit.page.wait_for_url("**/iterations/2")
+    visit.page.keyboard.press("k")
+    visit.page.wait_for_url("**/iterations/1")
+    visit.page.goto(served.address)
+    visit.page.keyboard.press("/")
+    assert visit.page.evaluate("document.activeElement.name") == "q"
+    visit.page.goto(served.address)
+    visit.page.keyboard.press("Tab")
+    assert visit.page.evaluate("document.activeElement.textContent") == "Skip to content"
+
+
+def test_the_colours_that_were_chosen_are_kept(visit: Visit, served: Served) -> None:
+    visit.page.emulate_media(color_scheme="light")
+    visit.page.goto(served.address)
+    visit.page.locator("#theme").click()
+    assert visit.page.evaluate("document.documentElement.dataset.theme") == "dark"
+    visit.page.reload()
+    assert visit.page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_texts_do_nothing(visit: Visit, hostile: Served, name: str) -> None:
+    visit.page.goto(f"{hostile.address}/runs/one/iterations/1/episodes/{name}")
+    visit.page.wait_for_load_state("networkidle")
+    assert visit.page.title().startswith("Episode")
+    assert visit.page.locator("main script, main img, main iframe").count() == 0
+    assert visit.problems == []
+    assert visit.hosts == {hostile.address.removeprefix("http://")}
+
+
+def test_an_open_page_shows_a_commit_within_two_seconds_and_the_end(browser: Browser, tmp_path: Path) -> None:
+    for served in serve(write_page_store(tmp_path)):
+        made = served.made
+        context = browser.new_context()
+        page = context.new_page()
+        with made.runs.open("two").lock():
+            page.goto(f"{served.address}/runs/two")
+            page.locator("#live .status", has_text="at work").wait_for()
+            write = trajectories({"trajectory_id": "new"})
+            made.commit("rollout_shard", "trajectories", 2, {"checkpoint": "fine_tune"}, write, run="two")
+            page.locator("#live a", has_text="iteration 2").first.wait_for(timeout=2000)
+        page.locator("#live .status", has_text="stopped").wait_for(timeout=5000)
+        context.close()

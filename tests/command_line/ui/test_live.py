@@ -1,0 +1,79 @@
+"""What a run at work, a finished one and a killed one say of themselves."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from starlette.testclient import TestClient
+
+from storage.artifacts.store import ArtifactStore
+from storage.runs.run import RunStore
+from tests.command_line.ui.clients import client, main_text
+from tests.command_line.ui.stores import trajectories, write_page_store
+from tests.training_stores import TrainingStore
+from tests.waiting import wait_for
+
+
+def test_a_run_says_whether_somebody_works_on_it_and_what_comes_next(tmp_path: Path) -> None:
+    made = write_page_store(tmp_path)
+    page = client(made.store.uri)
+    assert "All 2 iterations are done" in page.get("/runs/one/live").text
+    stopped = " ".join(page.get("/runs/two/live").text.split())
+    assert "stopped" in stopped
+    assert "after 0 of 2 iterations, before evaluate" in stopped
+    with made.runs.open("two").lock():
+        at_work = page.get("/runs/two/live").text
+        assert "at work" in at_work
+        assert "process " in at_work
+        assert "at work" in main_text(page.get("/").text)
+        assert 'data-live="/runs/two/events"' in page.get("/runs/two").text
+    assert "data-live" not in page.get("/runs/two").text
+
+
+def test_the_stream_tells_of_commits_and_of_the_end(tmp_path: Path) -> None:
+    made = write_page_store(tmp_path)
+    page = client(made.store.uri)
+    other = TrainingStore(ArtifactStore(made.store.uri), RunStore(made.store.uri), dict(made.ids))
+    told: list[str] = []
+    looks = Looks(page)
+    with made.runs.open("two").lock():
+        listener = threading.Thread(target=lambda: told.append(page.get("/runs/two/events").text))
+        listener.start()
+        wait_for("the first look at the run", lambda: looks() > 0)
+        write = trajectories({"trajectory_id": "new"})
+        before = looks()
+        other.commit("rollout_shard", "trajectories", 1, {"checkpoint": "fine_tune"}, write, run="two")
+        wait_for("a look at what was committed", lambda: looks() > before + 1)
+    listener.join(timeout=60)
+    assert not listener.is_alive()
+    events = [line for line in told[0].splitlines() if line.startswith("event: ")]
+    assert events[0] == "event: state"
+    assert events.count("event: state") == 2
+    assert events[-1] == "event: ended"
+
+
+def test_a_store_that_is_no_folder_is_shown_too_and_says_what_cannot_be_seen(tmp_path: Path) -> None:
+    page = client(write_page_store(tmp_path, "memory://page-of-an-object-store").store.uri)
+    for path in ("/", "/runs/one", "/runs/one/iterations/1", "/runs/one/rows", "/runs/one/plan"):
+        assert page.get(path).status_code == 200, path
+    assert "Second attempt" in page.get("/runs/one/iterations/1/episodes/episode").text
+    assert "Whether a machine works on it cannot be seen" in page.get("/runs/two").text
+
+
+class Looks:
+    """How often the stream has looked at a run."""
+
+    def __init__(self, page: TestClient) -> None:
+        self.number = 0
+        stored = page.app.app.state.stored  # type: ignore[attr-defined]
+        mark = stored.mark
+
+        def counted(name: str) -> object:
+            self.number += 1
+            return mark(name)
+
+        stored.mark = counted
+
+    def __call__(self) -> int:
+        return self.number

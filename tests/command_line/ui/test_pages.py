@@ -1,0 +1,221 @@
+"""The pages over a store that was written by hand: what each says, and that its links and commands hold."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+import typer
+from starlette.testclient import TestClient
+
+from command_line.main import app
+from tests.command_line.ui.clients import client, commands_of, links_of, main_text
+from tests.command_line.ui.stores import write_page_store
+from tests.training_stores import TrainingStore
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> TrainingStore:
+    return write_page_store(tmp_path_factory.mktemp("made"))
+
+
+@pytest.fixture(scope="module")
+def page(made: TrainingStore) -> TestClient:
+    return client(made.store.uri)
+
+
+def shown(page: TestClient, path: str) -> str:
+    answer = page.get(path)
+    assert answer.status_code == 200, main_text(answer.text)
+    return main_text(answer.text)
+
+
+def test_runs_are_listed_filtered_and_sorted_by_the_address(page: TestClient) -> None:
+    everything = page.get("/").text
+    assert '"/runs/two"' in everything
+    by_name = page.get("/?sort=name&rising=true").text
+    assert by_name.index('href="/runs/one"') < by_name.index('href="/runs/two"')
+    only = page.get("/?q=TW").text
+    assert '"/runs/two"' in only
+    assert '"/runs/one"' not in only
+    assert "No run here with these filters" in shown(page, "/?q=nothing")
+    assert page.get("/?sort=taste").status_code == 400
+
+
+def test_an_iteration_shows_groups_with_rewards_and_why_rows_were_not_trained(page: TestClient) -> None:
+    text = shown(page, "/runs/one/iterations/1")
+    assert "Groups" in text
+    assert "reflection 1 0 1 1/1" in text
+    assert "first attempt 0 0 0 0/1" in text
+    assert "zero advantage 1" in text
+    assert page.get("/runs/one/iterations/9").status_code == 404
+
+
+def test_an_episode_is_side_by_side_with_what_was_trained_of_it(
+    page: TestClient, made: TrainingStore
+) -> None:
+    text = shown(page, "/runs/one/iterations/1/episodes/episode")
+    order = [text.index(title) for title in ("First attempt", "Feedback", "Reflection", "Second attempt")]
+    assert order == sorted(order)
+    assert "not trained: zero advantage" in text
+    assert "advantage +0.500" in text
+    assert "distilled" in text
+    changed = page.get("/runs/one/iterations/1/episodes/episode").text
+    assert "<mark>right d</mark>" in changed
+    assert "<mark>down c</mark>" not in changed.split("Second attempt")[0]
+
+
+def test_the_board_is_drawn_with_the_way_that_was_gone(page: TestClient) -> None:
+    text = page.get("/runs/one/iterations/1/episodes/episode").text
+    assert text.count('<svg class="board"') == 2
+    # Cells are 40 wide: from the start down into the hole, and right, then down, to the goal.
+    assert 'points="20,20 20,60 "' in text
+    assert 'points="20,20 60,20 60,60 "' in text
+    assert "fell into a hole" in text
+
+
+def test_tokens_are_coloured_by_what_is_stored_and_say_what_is_not(page: TestClient) -> None:
+    first = main_of(page, "/runs/one/iterations/1/trajectories/first/tokens?measure=entropy")
+    assert "This row was not trained: zero advantage." in first
+    second = main_of(page, "/runs/one/iterations/1/trajectories/second/tokens")
+    assert "h8" in second  # the largest advantage there is
+    assert "advantage 0.5\nlog-probability -0.5\nentropy 0.75\nratio 1.284\nmismatch 0.25" in second
+    assert ">#3<" in second  # without a tokenizer the id itself
+    assert "of the environment; never trained" in second
+    assert page.get("/runs/one/iterations/1/trajectories/unknown/tokens").status_code == 404
+
+
+def main_of(page: TestClient, path: str) -> str:
+    answer = page.get(path)
+    assert answer.status_code == 200
+    return answer.text
+
+
+@pytest.mark.parametrize(
+    ("query", "rows"),
+    [
+        ("", 4),
+        ("iteration=1", 3),
+        ("role=reflection", 1),
+        ("role=!reflection", 3),
+        ("outcome=trained", 3),
+        ("outcome=zero_advantage", 1),
+        ("reward=1", 2),
+        ("reward=%3E0.5", 2),
+        ("reward=%3C=0", 2),
+        ("reward=0.5..1", 2),
+        ("advantage=0.5", 2),
+        ("success=true", 2),
+        ("said=right", 2),
+        ("said=down", 3),
+        ("task_id=~2", 1),
+        ("tokens=1", 4),
+        ("role=second_attempt&success=false", 0),
+        ("memory_entry=m-", 0),
+    ],
+)
+def test_rows_are_filtered_by_any_column(page: TestClient, query: str, rows: int) -> None:
+    text = shown(page, f"/runs/one/rows?{query}")
+    assert f"{rows} row{'' if rows == 1 else 's'}" in text
+
+
+@pytest.mark.parametrize(
+    "query", ["reward=high", "reward=1..", "success=maybe", "sort=said", "iteration=x", "reward=nan"]
+)
+def test_filters_that_mean_nothing_are_refused_with_a_word(page: TestClient, query: str) -> None:
+    answer = page.get(f"/runs/one/rows?{query}")
+    assert answer.status_code == 404
+    assert "role=alert" in answer.text.replace('"', "")
+
+
+def test_rows_are_sorted_with_those_that_have_no_value_last(page: TestClient) -> None:
+    text = shown(page, "/runs/one/rows?sort=loss&rising=true")
+    assert text.index("reflection iteration 1") < text.index("first attempt iteration 1")
+
+
+def test_a_run_shows_rollouts_that_it_shares(page: TestClient) -> None:
+    text = shown(page, "/runs/two/rows")
+    assert "3 rows" in text
+    assert "no record" in text
+
+
+def test_lineage_leads_both_ways_and_no_further_than_asked(page: TestClient, made: TrainingStore) -> None:
+    update = made.ids["update_policy"]
+    near = page.get(f"/lineage/{update}?depth=1").text
+    assert made.ids["bootstrap"] in near
+    assert made.ids["rollout_shard"] not in near
+    assert made.ids["rollout_shard"] in page.get(f"/lineage/{update}?depth=2").text
+    row = shown(page, "/lineage/second?depth=2")
+    assert "trajectory it followed" in row
+    assert "SFT row made of it" in row
+    assert page.get("/lineage/unknown").status_code == 404
+    assert page.get(f"/lineage/{update}?depth=99").status_code == 400
+
+
+def test_a_manifest_names_files_with_their_digests(page: TestClient, made: TrainingStore) -> None:
+    text = shown(page, f"/artifacts/{made.ids['update_policy']}")
+    assert "training_record.parquet" in text
+    assert "sequences 2" in text
+
+
+def test_two_runs_part_where_the_second_begins(page: TestClient) -> None:
+    text = shown(page, "/divergence?a=one&b=two")
+    assert "First artifact that is another" in text
+    assert "They do not part" in shown(page, "/divergence?a=one&b=one")
+
+
+def test_runs_are_compared_and_their_curves_are_numbers(page: TestClient) -> None:
+    assert "Settings that differ" in shown(page, "/compare?run=one&run=two")
+    found = page.get("/curves?run=one&x=tokens").json()
+    assert found["x"] == "generated tokens"
+    assert page.get("/compare").status_code == 404
+
+
+def test_every_link_leads_somewhere_and_every_command_is_one(page: TestClient) -> None:
+    seen: set[str] = set()
+    waiting = ["/"]
+    commands: set[str] = set()
+    while waiting and len(seen) < 150:
+        path = waiting.pop()
+        if path in seen or path.startswith("/static"):
+            continue
+        seen.add(path)
+        answer = page.get(path)
+        # A hand-made policy or memory version may be named that no artifact is.
+        assert answer.status_code in (200, 404), path
+        if answer.status_code == 200 and "text/html" in answer.headers["content-type"]:
+            waiting += links_of(answer.text)
+            commands |= set(commands_of(answer.text))
+    assert len(seen) > 40
+    assert len(commands) > 10
+    for line in commands:
+        require_command(line)
+
+
+def require_command(line: str) -> None:
+    """Raise where the command line would refuse these words."""
+    words = shlex.split(line)[1:]
+    found: object = typer.main.get_command(app)
+    while words and words[0] in getattr(found, "commands", {}):
+        found = found.commands[words.pop(0)]  # type: ignore[attr-defined]
+    with found.make_context("erl-pipeline", words):  # type: ignore[attr-defined]
+        pass
+
+
+def test_looking_writes_nothing_into_the_store(made: TrainingStore, page: TestClient) -> None:
+    def files() -> dict[str, int]:
+        root = Path(made.store.uri)
+        return {str(path): path.stat().st_mtime_ns for path in root.rglob("*") if path.is_file()}
+
+    before = files()
+    for path in (
+        "/",
+        "/runs/one",
+        "/runs/one/plan",
+        "/runs/one/rows",
+        "/runs/one/iterations/1",
+        "/lineage/second",
+    ):
+        page.get(path)
+    assert files() == before

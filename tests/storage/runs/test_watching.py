@@ -1,0 +1,52 @@
+"""Looking at a run that another process may work on."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from storage.filesystem import open_root
+from storage.runs import watching
+from storage.runs.locks import lock_collection
+from storage.runs.run import RunStore
+from storage.runs.watching import run_holder, run_mark
+
+
+@pytest.mark.parametrize("proc", [True, False])
+def test_whoever_works_on_a_run_is_named_while_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proc: bool
+) -> None:
+    if not proc:  # as where the kernel lists no locks
+        monkeypatch.setattr(watching, "_LOCKS", tmp_path / "nothing")
+    root, run = open_root(str(tmp_path)), RunStore(str(tmp_path)).create("run", {})
+    assert run_holder(root, "run") is None
+    with run.lock():
+        holder = run_holder(root, "run")
+        assert holder is not None
+        assert holder.pid == os.getpid()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("fcntl.flock", lambda *_: pytest.fail("the lock was touched"))
+            run_holder(root, "run")
+    if proc:
+        assert run_holder(root, "run") is None
+
+
+def test_a_file_that_is_no_lock_names_nobody(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "run"
+    folder.mkdir(parents=True)
+    (folder / "lock").write_text("[]")
+    assert run_holder(open_root(str(tmp_path)), "run") is None
+
+
+def test_the_mark_changes_with_the_ledger_and_with_collections(tmp_path: Path) -> None:
+    root, run = open_root(str(tmp_path)), RunStore(str(tmp_path)).create("run", {})
+    marks = [run_mark(root, "run"), run_mark(root, "run")]
+    run.record(1, "stage", "id", kind="tasks", reused=False, seconds=0.0)
+    marks.append(run_mark(root, "run"))
+    with lock_collection(root, ["run"]):
+        pass
+    marks.append(run_mark(root, "run"))
+    assert marks[0] == marks[1]
+    assert len(set(marks)) == 3
