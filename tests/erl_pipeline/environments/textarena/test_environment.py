@@ -113,8 +113,6 @@ def test_a_game_with_too_few_beginnings_says_so() -> None:
     # One of twenty numbers is to be guessed: no more than twenty beginnings.
     settings = TextArenaConfig(game="GuessTheNumber-v0", training_tasks=20)
     with pytest.raises(ConfigError, match=r"20 tasks of GuessTheNumber-v0 .* only \d+ different"):
-        ConfigError, match=r"training_tasks: 20 tasks of GuessTheNumber-v0 .* only \d+ different"
-    ):
         ENVIRONMENT.training_tasks(settings, 0)
 
 
