@@ -40,10 +40,21 @@ SETTINGS = ("rollouts.tasks_per_iteration=2", "rollouts.tasks_per_shard=2", "rol
 MEMORYLESS = "method.memory=off"
 WARM_UP = 1000
 """The iteration that is not measured."""
-SOKOBAN = {"type": "sokoban", "format": "prose", "actions": "named", "training_boards": 64}
+SOKOBAN = {
+    "type": "sokoban",
+    "format": "prose",
+    "actions": "named",
+    "training_boards": 64,
+    "max_steps": 6,
+    "solution_length": [3, 6],
+}
 ROLLOUTS = {
     "FrozenLake, a plan for each attempt": (),
-    "Sokoban, a turn for each move": (f"environment={json.dumps(SOKOBAN)}",),
+    "Sokoban, a turn for each move": (
+        f"environment={json.dumps(SOKOBAN)}",
+        "sampling.max_new_tokens=8",
+        "method.sampling.reflection.max_new_tokens=8",
+    ),
 }
 TOOL = "64 episodes with a slow tool"
 EPISODES, LONGEST, TOOL_SECONDS = 64, 3, 1.0
