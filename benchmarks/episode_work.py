@@ -98,7 +98,7 @@ def measure_rollouts(contender: str, threads: int) -> Figures:
     """One iteration's shards in this process, with the policy loaded."""
     from planned import planned_run
 
-    from erl_pipeline.config.load import load_config
+    from erl_pipeline.config.loading.load import load_config
     from erl_pipeline.engines.embedded import TransformersEngine
     from erl_pipeline.stages.rollouts.generate_rollouts import TRAJECTORIES
     from storage.tables.trajectories import read_trajectories

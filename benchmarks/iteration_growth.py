@@ -41,7 +41,7 @@ from measurements import (
     write_section,
 )
 
-from erl_pipeline.config.load import load_config
+from erl_pipeline.config.loading.load import load_config
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.job import StageOutcome
 from erl_pipeline.plan.listener import NullListener

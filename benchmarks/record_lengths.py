@@ -15,7 +15,7 @@ import tempfile
 from batches import LENGTHS
 from planned import planned_run
 
-from erl_pipeline.config.load import load_config
+from erl_pipeline.config.loading.load import load_config
 from erl_pipeline.stages.rollouts.generate_rollouts import TRAJECTORIES
 from storage.tables.trajectories import Trajectory, read_trajectories
 

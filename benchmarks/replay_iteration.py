@@ -22,7 +22,7 @@ import measurements
 from measurements import Column, Figures
 from planned import PlannedRun, planned_run
 
-from erl_pipeline.config.load import load_config
+from erl_pipeline.config.loading.load import load_config
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.plan import Place
 

@@ -108,7 +108,7 @@ def start(path: str, overrides: list[str], folder: Path, open_: ExitStack) -> tu
     """Commit tasks and checkpoint, start a server with it, and the configuration that uses that server."""
     from planned import planned_run
 
-    from erl_pipeline.config.load import load_config
+    from erl_pipeline.config.loading.load import load_config
     from erl_pipeline.engines.vllm.model_servers import server_arguments
     from erl_pipeline.engines.vllm.server import ManagedServer
     from erl_pipeline.engines.vllm.serving_copy import write_serving_copy

@@ -17,7 +17,7 @@ import time
 import psutil
 import torch
 
-from erl_pipeline.config.load import load_config
+from erl_pipeline.config.loading.load import load_config
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.policies.adapters import add_fresh_adapter
 from erl_pipeline.policies.pretrained import load_policy

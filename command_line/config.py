@@ -15,7 +15,7 @@ def show(config: ConfigFile, settings: Settings = None, json: Json = False) -> N
     """Print the whole configuration with every default filled in."""
     import yaml
 
-    from erl_pipeline.config.load import load_config
+    from erl_pipeline.config.loading.load import load_config
 
     resolved = load_config(config, settings or []).model_dump(mode="json")
     if json:
@@ -27,7 +27,7 @@ def show(config: ConfigFile, settings: Settings = None, json: Json = False) -> N
 @app.command()
 def check(config: ConfigFile, settings: Settings = None, json: Json = False) -> None:
     """Say what is wrong with a configuration, or that it is valid."""
-    from erl_pipeline.config.load import load_config
+    from erl_pipeline.config.loading.load import load_config
 
     run = load_config(config, settings or [])
     if json:

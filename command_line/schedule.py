@@ -267,7 +267,7 @@ def _skip(row: ScheduledFlow) -> str:
 
 def _find_or_begin(run: str, store: str, config: Path | None) -> None:
     """Make sure that the run is in the store. Raises ConfigError when it is there with other settings."""
-    from erl_pipeline.config.load import load_config
+    from erl_pipeline.config.loading.load import load_config
     from erl_pipeline.runs.config import refuse_other_settings
     from storage.runs.run import RunStore
 

@@ -16,7 +16,7 @@ from prefect.runtime import flow_run
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.states import Cancelled, Completed, Failed
 
-from erl_pipeline.config.load import load_config
+from erl_pipeline.config.loading.load import load_config
 from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.state import completed_iterations, policy_makers
 from flows.signals import call_beside_signals

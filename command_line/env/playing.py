@@ -49,7 +49,7 @@ def play(
     Turns are read from standard input.
     """
     from command_line.env.ready import ready_environment
-    from erl_pipeline.config.load import load_config
+    from erl_pipeline.config.loading.load import load_config
     from erl_pipeline.episodes.by_hand import HandPlayed
     from erl_pipeline.episodes.guarded_environment import EnvironmentFailure
 

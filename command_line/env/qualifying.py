@@ -37,7 +37,7 @@ def qualify(
     The same examination of the same code is not done again; another --seed is another examination.
     """
     from command_line.foreground import in_foreground
-    from erl_pipeline.config.load import load_config
+    from erl_pipeline.config.loading.load import load_config
     from erl_pipeline.runs.qualification import qualify_environment
 
     resolved = load_config(config, settings or [], {} if seed is None else {"--seed": ("seed", seed)})

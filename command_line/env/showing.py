@@ -56,7 +56,7 @@ def show(given: Given, settings: Settings = None, json: Json = False) -> None:
 def _configuration(given: str, settings: list[str], types: list[str]) -> RunConfig:
     from pathlib import Path
 
-    from erl_pipeline.config.load import load_config
+    from erl_pipeline.config.loading.load import load_config
     from storage.errors import InputError
 
     if not Path(given).exists() and not given.endswith((".yaml", ".yml")):
@@ -69,8 +69,8 @@ def _configuration(given: str, settings: list[str], types: list[str]) -> RunConf
 def _about(plugin: Plugin) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from erl_pipeline.config.described import describe_settings
     from erl_pipeline.config.extras import missing_of_extra
+    from erl_pipeline.config.shown.described import describe_settings
 
     return {
         "type": plugin.type,

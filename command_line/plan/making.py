@@ -8,7 +8,7 @@ from pathlib import Path
 
 from command_line.replay.planned_branch import planned_branch
 from command_line.replay.stored import StoredRun
-from erl_pipeline.config.load import change_config, load_config
+from erl_pipeline.config.loading.load import change_config, load_config
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.disk import DiskForecast, forecast_disk
 from erl_pipeline.plan.forecast import Forecast, forecast

@@ -9,9 +9,9 @@ from pathlib import Path
 from command_line.replay.new_run import conclude, work_on_new_run
 from command_line.replay.stored import own_settings, require_other_name
 from command_line.selectors import find_checkpoint
-from erl_pipeline.config.differences import changed_settings
-from erl_pipeline.config.load import change_config, load_config
+from erl_pipeline.config.loading.load import change_config, load_config
 from erl_pipeline.config.run import RunConfig
+from erl_pipeline.config.shown.differences import changed_settings
 from erl_pipeline.plan.forecast import own_differences
 from erl_pipeline.plan.sources import unread_sources
 from erl_pipeline.runs.branch import begin_offline, require_correction

@@ -65,7 +65,7 @@ def train(
     at all artifacts, and `--check` makes those again that are damaged.
     """
     from command_line.run_state import find_finished_run
-    from erl_pipeline.config.load import load_config
+    from erl_pipeline.config.loading.load import load_config
     from storage.runs.run import RunStore
 
     resolved = load_config(

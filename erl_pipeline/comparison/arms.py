@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from erl_pipeline.config.installed import plugins
-from erl_pipeline.config.load import load_config
+from erl_pipeline.config.loading.load import load_config
 from erl_pipeline.config.run import RunConfig
 from storage.errors import ConfigError
 

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from erl_pipeline.config import installed
-from erl_pipeline.config.load import load_config
+from erl_pipeline.config.loading.load import load_config
 from tests.command_line.invoke import SMALL, invoke
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))

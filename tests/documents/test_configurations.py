@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from erl_pipeline.config.load import load_config
+from erl_pipeline.config.loading.load import load_config
 from erl_pipeline.config.run import RunConfig
 from storage.errors import ConfigError
 from tests.documents.pages import pages

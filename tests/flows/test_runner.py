@@ -15,7 +15,7 @@ import pytest
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 from pydantic import ValidationError
 
-from erl_pipeline.config.load import load_config
+from erl_pipeline.config.loading.load import load_config
 from erl_pipeline.engines.interface import Interrupted
 from erl_pipeline.plan.job import StageOutcome
 from erl_pipeline.plan.runner import IN_PROCESS, InProcessConfig

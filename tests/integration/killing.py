@@ -19,7 +19,7 @@ from tests.waiting import wait_for
 
 MODULES = [
     "erl_pipeline.runs.train",
-    "erl_pipeline.config.load",
+    "erl_pipeline.config.loading.load",
     "erl_pipeline.episodes.play",
     "erl_pipeline.engines.embedded_models",
     "erl_pipeline.policies.embedding",
@@ -37,7 +37,7 @@ def train_here(config: str, store: str, check: bool) -> None:
     import torch
     from transformers.utils import logging as transformers_logging
 
-    from erl_pipeline.config.load import load_config
+    from erl_pipeline.config.loading.load import load_config
     from erl_pipeline.plan.listener import NullListener
     from erl_pipeline.runs.driver import open_run
     from erl_pipeline.runs.train import train

@@ -16,7 +16,7 @@ import torch
 import yaml
 
 from erl_pipeline.config.generation import operational_settings
-from erl_pipeline.config.load import load_config
+from erl_pipeline.config.loading.load import load_config
 from erl_pipeline.engines.interface import POLICY, GenerationRequest, ServedCheckpoint
 from erl_pipeline.engines.serving import make_probe, served_checkpoint
 from erl_pipeline.engines.vllm.adapters import prove_adapter

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from erl_pipeline.config.load import load_config
+from erl_pipeline.config.loading.load import load_config
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
 from storage.tables.parquet import write_rows

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from erl_pipeline.comparison.equal_steps import _more_steps, levelled, planned_steps
-from erl_pipeline.config.load import change_config
+from erl_pipeline.config.loading.load import change_config
 from storage.errors import ConfigError
 from tests.erl_pipeline.runs.small_runs import small
 

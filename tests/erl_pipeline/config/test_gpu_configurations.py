@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from erl_pipeline.config.load import load_config
+from erl_pipeline.config.loading.load import load_config
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.sizing.estimate import estimate_memory, model_size
 from tests.erl_pipeline.sizing.models import QWEN3_4B, write

@@ -25,7 +25,7 @@ COMPUTING = ("torch", "transformers", "prefect", "lancedb", "vllm", "sentence_tr
 TABLES = ("polars", "pyarrow")
 EVERYTHING = """
 import importlib, pkgutil, sys
-import erl_pipeline.config.load, erl_pipeline.stages
+import erl_pipeline.config.loading.load, erl_pipeline.stages
 from erl_pipeline.config.installed import PARTS, plugins
 for group in PARTS:
     for plugin in plugins(group).found.values():

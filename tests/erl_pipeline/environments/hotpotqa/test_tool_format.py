@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from erl_pipeline.config.load import change_config
+from erl_pipeline.config.loading.load import change_config
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.environments.hotpotqa.opening import for_template
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from erl_pipeline.config.installed import plugins
-from erl_pipeline.config.load import change_config
+from erl_pipeline.config.loading.load import change_config
 from erl_pipeline.config.policy import ColdStartConfig
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.environments.interface import EnvironmentPlugin, Task

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from erl_pipeline.config.base import Settings, switch
-from erl_pipeline.config.yaml_values import KeyPath, shorten
+from erl_pipeline.config.loading.yaml_values import KeyPath, shorten
 
 _KINDS = {
     "int": "a whole number",
