@@ -32,7 +32,7 @@ def problems(command: Command) -> list[str]:
         elif path and path[-1] in _IMPLIED and words:
             found = found.commands[_IMPLIED[path[-1]]]
         else:
-            unknown = words and not _is_placeholder(words[0])
+            unknown = words and not words[0].isupper()  # `erl-pipeline COMMAND` stands for any
             return [f"no command {words[0]}"] if unknown or command.whole else []
     return _wrong_words(found, words, command.whole)
 
@@ -69,10 +69,6 @@ def _wrong_words(found: Any, words: Sequence[str], whole: bool) -> list[str]:
     if whole and not needed <= given <= len(arguments):
         wrong.append(f"{given} arguments, where it takes {needed} to {len(arguments)}")
     return wrong
-
-
-def _is_placeholder(word: str) -> bool:
-    return word.isupper()
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=str)

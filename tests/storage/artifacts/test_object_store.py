@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,8 +19,10 @@ from storage.artifacts.store import ArtifactStore
 from storage.errors import DamagedArtifact, RunBusy, StoreError
 from storage.filesystem import open_root, write_new
 from storage.runs.lease import lease_state
+from storage.runs.locks import run_lease
 from storage.runs.run import RunStore
 from tests.s3_server import s3_server
+from tests.waiting import wait_for
 
 RECIPE = Recipe("evaluate", 1, {}, {}, 0)
 HOLDER = """
@@ -78,6 +79,13 @@ def hold(uri: str, machine: Path, seconds: float) -> subprocess.Popen[str]:
     assert holder.stdout is not None
     assert holder.stdout.readline() == "locked\n"
     return holder
+
+
+def lease_written(uri: str) -> float:
+    """When the lease of `run` was written last, in seconds of the store's time."""
+    root = open_root(uri)
+    root.fs.invalidate_cache()
+    return max(float(root.fs.modified(path).timestamp()) for path in root.fs.find(run_lease(root, "run")))
 
 
 def commit(store: ArtifactStore, content: str = "content") -> None:
@@ -183,7 +191,8 @@ def test_a_run_is_refused_to_a_second_machine_while_the_first_renews_its_lease(
         named = f"by process {holder.pid} on {socket.gethostname()}.*If that machine is gone, it is free in"
         with pytest.raises(RunBusy, match=named), run.lock(3.0):
             pass
-        time.sleep(4)  # longer than a lease: the holder renews it
+        begun = lease_written(uri)
+        wait_for("a renewal after a lease's length", lambda: lease_written(uri) - begun > 3.0)
         with pytest.raises(RunBusy, match=named), run.lock(3.0):
             pass
         holder.kill()
@@ -214,7 +223,8 @@ def test_a_machine_that_slept_through_its_lease_is_told_and_overwrites_nothing(
     run = RunStore(uri).create("run", {})
     with hold(uri, tmp_path / "other", 2.0) as holder:
         holder.send_signal(signal.SIGSTOP)
-        time.sleep(4)  # longer than a lease: nobody renews it
+        root = open_root(uri)
+        wait_for("the end of the lease", lambda: not lease_state(root, run_lease(root, "run"), 2.0).held)
         with run.lock(2.0):
             run.record(2, "evaluate", "b", kind="evaluation", reused=False, seconds=0.0)
             holder.send_signal(signal.SIGCONT)
@@ -272,8 +282,14 @@ def test_uploads_of_dead_machines_are_collected(uri: str, on_machine: Callable[[
     root.fs.pipe_file(f"{folder}/{'0' * 32}/1234/weights", b"no manifest")
     root.fs.pipe_file(f"{folder}/{RECIPE.artifact_id}/1234/weights", b"lost the race")
     assert collect(uri, timedelta(hours=1)).leftovers == ()
-    time.sleep(1.1)  # the store's times are whole seconds
-    found = {(item.kind, item.bytes) for item in collect(uri, timedelta(0)).leftovers}
+    found: set[tuple[str, int]] = set()
+
+    def both_are_found() -> bool:
+        # The store's times are whole seconds: what was written in this one is not older than nothing.
+        found.update((item.kind, item.bytes) for item in collect(uri, timedelta(0)).leftovers)
+        return len(found) == 2
+
+    wait_for("two leftovers", both_are_found)
     assert found == {("without a manifest", 11), ("without a manifest", 13)}
     assert ArtifactStore(uri).verify(RECIPE.artifact_id) == []
     assert not root.fs.exists(f"{folder}/{'0' * 32}")
