@@ -180,40 +180,28 @@ def list_schedules(store: OnlyStore = None, port: Port = DEFAULT_PORT, json: Jso
     print_table(table, left=list(table[0]))
 
 
-@app.command()
-def pause(
-    run: RunName,
-    flow: OneFlow = None,
-    store: OnlyStore = None,
-    port: Port = DEFAULT_PORT,
-    json: Json = False,
-) -> None:
-    """Start no more flows of a run; one at work goes on to its end."""
-    _each(run, flow, store, port, json, "pause", "paused")
+def _add_command(action: Literal["pause", "resume", "remove"], done: str, what: str) -> None:
+    """Add a command that does one thing to one flow of a run, or to all that are scheduled, and says so."""
+
+    @app.command(action, help=what)
+    def act(
+        run: RunName,
+        flow: OneFlow = None,
+        store: OnlyStore = None,
+        port: Port = DEFAULT_PORT,
+        json: Json = False,
+    ) -> None:
+        chosen = _do(action, run, flow, store, port)
+        if json:
+            print_json({"run": run, "flows": chosen, "done": done})
+            return
+        for each in chosen:
+            print_line(f"Run {run}: flow {each} is {done}.")
 
 
-@app.command()
-def resume(
-    run: RunName,
-    flow: OneFlow = None,
-    store: OnlyStore = None,
-    port: Port = DEFAULT_PORT,
-    json: Json = False,
-) -> None:
-    """Go on with a paused schedule."""
-    _each(run, flow, store, port, json, "resume", "resumed")
-
-
-@app.command()
-def remove(
-    run: RunName,
-    flow: OneFlow = None,
-    store: OnlyStore = None,
-    port: Port = DEFAULT_PORT,
-    json: Json = False,
-) -> None:
-    """Forget a schedule; the run and its artifacts are not touched."""
-    _each(run, flow, store, port, json, "remove", "removed")
+_add_command("pause", "paused", "Start no more flows of a run; one at work goes on to its end.")
+_add_command("resume", "resumed", "Go on with a paused schedule.")
+_add_command("remove", "removed", "Forget a schedule; the run and its artifacts are not touched.")
 
 
 @contextmanager
@@ -229,10 +217,8 @@ def _deployments(port: int) -> Iterator[SyncPrefectClient]:
         yield client
 
 
-def _each(
-    run: str, flow: FlowName | None, store: str | None, port: int, json: bool, action: str, done: str
-) -> None:
-    """Do one thing to one flow of a run, or to all that are scheduled, and say so.
+def _do(action: str, run: str, flow: FlowName | None, store: str | None, port: int) -> list[FlowName]:
+    """The flows to which it was done.
 
     Raises InputError when nothing is scheduled, or it is for a run of another store than is asked for.
     """
@@ -249,11 +235,7 @@ def _each(
             raise InputError(f"nothing is scheduled for run {run}; see: erl-pipeline schedule list")
         for each in chosen:
             getattr(deployments, action)(client, each, run)
-    if json:
-        print_json({"run": run, "flows": chosen, "done": done})
-        return
-    for each in chosen:
-        print_line(f"Run {run}: flow {each} is {done}.")
+    return chosen
 
 
 def _place(store: str) -> str:
