@@ -50,14 +50,15 @@ ArtifactKind = Literal[
     "evaluation",
     "request",
     "qualification",
+    "certificate",
     "table",
 ]
 """What an artifact is, whichever stage made it. `rollouts` lists artifacts of kind `trajectories`, which are
 its inputs; `tasks` has as an input the `environment_files` that its tasks are opened with, if any;
 `checkpoint` holds a policy; `memory` is a memory version; `experience` is a version of what can be replayed,
 `replay` what an iteration does replay, `selection` which tasks it draws; `request` records what somebody
-asked for; `qualification` says what an examination of an environment found; `table` is everything that
-nothing else is made to follow."""
+asked for; `qualification` says what an examination of an environment found, `certificate` how copies of a run
+that were killed compare with it; `table` is everything that nothing else is made to follow."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Garbage collection: removes what no run reaches, and what killed processes have left behind.
 
 An artifact is reached when a line of a run's ledger names it, or when it is an input of one that is reached.
-Qualifications stay: they are about an environment, which any run may use, and are small.
+Qualifications stay: they are about an environment, which any run may use, and are small. A certificate stays
+as long as what it certifies.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from storage.upkeep.leftovers import (
 )
 
 _KEPT: tuple[ArtifactKind, ...] = ("qualification",)
+_KEPT_WITH_INPUTS: tuple[ArtifactKind, ...] = ("certificate",)
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,8 @@ def plan_collection(store_uri: str, minimum_age: timedelta) -> CollectionPlan:
         if manifest is not None:
             leftovers += half_pruned(root, store, manifest, files)
         if manifest is None or artifact_id in reached or manifest.kind in _KEPT:
+            continue
+        if manifest.kind in _KEPT_WITH_INPUTS and reached.keys() >= set(manifest.inputs.values()):
             continue
         if manifest.finished_at < before:
             unreached[artifact_id] = manifest

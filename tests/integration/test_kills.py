@@ -13,20 +13,17 @@ from pathlib import Path
 
 import pytest
 
+from erl_pipeline.runs.certificate.moments import (
+    after_publication,
+    before_publication,
+    where_it_died,
+)
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
 from storage.upkeep.verification import verify_run
 from tests.command_line.invoke import FinishedRun
 from tests.erl_pipeline.views.trackers.events import scalars
-from tests.integration.killing import (
-    after_publication,
-    before_publication,
-    random_moment,
-    seconds_of,
-    train_to_the_end,
-    train_until,
-    where_it_died,
-)
+from tests.integration.killing import random_moment, seconds_of, train_to_the_end, train_until
 from tests.integration.runs import artifact_hashes, trajectory_ids
 
 KILLS = int(os.environ.get("ERL_TEST_KILLS", "6"))
@@ -53,7 +50,7 @@ def test_a_run_killed_at_random_instants_ends_with_the_bytes_of_an_undisturbed_o
         while died.total() < KILLS and train_until(
             finished.config, store, next(moments, None) or random_moment(store, whole, chance)
         ):
-            died[where_it_died(store)] += 1
+            died[where_it_died(store, "small")] += 1
         train_to_the_end(finished.config, store)
         stores += 1
 

@@ -1,0 +1,1 @@
+"""Certificates: a copy of a run is trained, killed again and again, and compared with the run."""

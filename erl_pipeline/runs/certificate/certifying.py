@@ -1,0 +1,275 @@
+"""Certifying a run: copies of it are trained, killed at random instants, continued, and compared with it."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from bisect import bisect
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from itertools import accumulate
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import psutil
+
+from erl_pipeline.engines.interface import Interrupted
+from erl_pipeline.runs.certificate.certificate import (
+    Certificate,
+    Kill,
+    MomentKind,
+    Target,
+    commit_certificate,
+)
+from erl_pipeline.runs.certificate.comparison import Comparison, compare_copy
+from erl_pipeline.runs.certificate.driver_process import start_driver
+from erl_pipeline.runs.certificate.moments import (
+    Watch,
+    after,
+    after_publication,
+    before_publication,
+    committed,
+    then,
+    where_it_died,
+)
+from erl_pipeline.runs.certificate.subject import Subject
+from storage.artifacts.manifest import code_version, machine, package_versions
+from storage.artifacts.recipe import derive_seed
+from storage.artifacts.staging import StagingFolder, remove_abandoned
+from storage.artifacts.store import ArtifactStore
+from storage.errors import InputError
+
+_LOOK_SECONDS = 0.001
+_LAST_LINES = 5
+_WORKERS_SHARE = 0.5
+_MOMENTS: tuple[MomentKind, ...] = ("time", "time", "before publication", "after publication")
+
+
+@dataclass(frozen=True)
+class Certified:
+    """A certificate, its artifact, and the folder of the copies where they were kept."""
+
+    certificate: Certificate
+    artifact_id: str
+    kept: Path | None
+
+
+def certify(
+    subject: Subject,
+    kills: int,
+    seed: int,
+    scratch: Path,
+    keep: bool,
+    tell: Callable[[str], None],
+    stop: threading.Event,
+) -> Certified:
+    """Train copies of a run while killing them so many times in all, and commit how they compare.
+
+    The kills are spread over the run. A copy that is complete before the last of them is compared, and
+    another begun. A run whose stages work in processes of their own has these killed too.
+
+    Args:
+        seed: of the instants.
+        scratch: a folder for the copies' stores, which all processes of the runner can reach.
+        keep: do not remove the copies.
+        tell: is called with a line for each kill.
+
+    Raises InputError when a copy fails by itself, `Interrupted` once `stop` is set; then all that was started
+    has ended.
+    """
+    begun = time.monotonic()
+    at_work = scratch / "at_work"
+    remove_abandoned(at_work)
+    folder = StagingFolder(at_work)
+    kept = scratch / "kept" / folder.path.name if keep else None
+    copies = _Copies(subject, folder.path, random.Random(derive_seed(seed, "certify")), tell, stop)
+    found = Comparison()
+    try:
+        while True:
+            store = copies.complete_one(kills)
+            found.add(compare_copy(subject, str(store)), f"copy {copies.count}: ")
+            if len(copies.kills) >= kills:
+                break
+    finally:
+        if kept is not None:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            folder.path.rename(kept)
+        folder.release()
+    certificate = Certificate(
+        run=subject.run.name,
+        iterations=subject.plan.iterations,
+        seed=seed,
+        runner=subject.config.runner.model_dump(mode="json"),
+        kills=tuple(copies.kills),
+        copies=copies.count,
+        artifacts=found.artifacts,
+        files=found.files,
+        bytes=found.bytes,
+        lost=tuple(found.lost),
+        doubled=tuple(found.doubled),
+        different=tuple(found.different),
+        not_promised=tuple(found.not_promised),
+        seconds=time.monotonic() - begun,
+        code_version=code_version(),
+        machine=machine(subject.config.resources.threads),
+        packages=package_versions(),
+    )
+    return Certified(certificate, commit_certificate(subject.store, certificate, subject.checkpoint), kept)
+
+
+class _Copies:
+    """Trains copies, one after the other, and kills them."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        folder: Path,
+        chance: random.Random,
+        tell: Callable[[str], None],
+        stop: threading.Event,
+    ) -> None:
+        self.count = 0
+        self.kills: list[Kill] = []
+        self._subject = subject
+        self._folder = folder
+        self._chance = chance
+        self._tell = tell
+        self._stop = stop
+
+    def complete_one(self, kills: int) -> Path:
+        """Train a copy to its end, killing it until there are so many kills in all; gives its store."""
+        self.count += 1
+        store, log = self._folder / f"copy-{self.count}", self._folder / f"copy-{self.count}.log"
+        plan = iter(self._draw(store, kills - len(self.kills)))
+        begun = time.monotonic()
+        driver, workers_killed = self._start(store, log), 0
+        started: set[psutil.Process] = set()
+        try:
+            kind, moment = next(plan, _NEVER)
+            while True:
+                if self._await(driver, moment()):
+                    started |= _descendants(driver)
+                    target = self._strike(driver, store)
+                    self._record(target, kind, time.monotonic() - begun, store, kills)
+                    kind, moment = next(plan, _NEVER)
+                    if target == "worker":
+                        workers_killed += 1
+                        continue
+                elif driver.exitcode == 0:
+                    return store
+                elif not workers_killed:
+                    raise InputError(
+                        f"the copy of run {self._subject.run.name} ended with status {driver.exitcode}:\n"
+                        + _last_lines(log)
+                    )
+                # Killed, or it gave up over the workers that were.
+                driver, workers_killed = self._start(store, log), 0
+        finally:
+            started |= _descendants(driver)
+            driver.kill()
+            driver.join()
+            _end(started)
+
+    def _draw(self, store: Path, kills: int) -> list[tuple[MomentKind, Callable[[], Watch]]]:
+        """The moments of a copy's kills, which lie at random over the time that the run's stages took.
+
+        They are counted in artifacts and not by the clock, so that a copy that is faster or slower than the
+        run is killed all the same.
+        """
+        ends = list(accumulate(self._subject.seconds))
+        points = sorted(self._chance.uniform(0.0, ends[-1]) for _ in range(kills))
+        drawn = []
+        for point in points:
+            number = min(bisect(ends, point), len(ends) - 1)
+            into = point - (ends[number] - self._subject.seconds[number])
+            kind = self._chance.choice(_MOMENTS)
+            drawn.append((kind, partial(_moment, kind, store, number, into)))
+        return drawn
+
+    def _start(self, store: Path, log: Path) -> BaseProcess:
+        return start_driver(
+            self._subject.config, str(store), iterations=self._subject.plan.iterations, log_file=log
+        )
+
+    def _await(self, driver: BaseProcess, moment: Watch) -> bool:
+        """Wait for the moment; False when the driver ended before."""
+        while driver.exitcode is None:
+            if self._stop.is_set():
+                raise Interrupted
+            if moment():
+                return True
+            time.sleep(_LOOK_SECONDS)
+        return False
+
+    def _strike(self, driver: BaseProcess, store: Path) -> Target:
+        """Kill the driver, or a worker process where there is one and chance has it."""
+        workers = sorted(pid for pid in writers(store) if pid != driver.pid)
+        if workers and self._chance.random() < _WORKERS_SHARE:
+            with suppress(ProcessLookupError):  # It may have ended just now.
+                os.kill(self._chance.choice(workers), signal.SIGKILL)
+            return "worker"
+        driver.kill()
+        driver.join()
+        return "driver"
+
+    def _record(self, target: Target, kind: MomentKind, seconds: float, store: Path, wanted: int) -> None:
+        interrupted = where_it_died(store, self._subject.run.name)
+        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        self.kills.append(Kill(self.count, target, kind, seconds, at, interrupted))
+        self._tell(
+            f"kill {len(self.kills)} of {wanted}: the {target} of copy {self.count} after {seconds:.1f} s, "
+            f"{interrupted}"
+        )
+
+
+def writers(store: Path) -> set[int]:
+    """Processes of this machine that write an artifact of a store: those that have its staging folder open,
+    whose lock they hold."""
+    folders = {str(folder) for folder in ArtifactStore(str(store)).staging_folder.glob("*")}
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        # Processes of other users cannot be looked at, and any may end meanwhile.
+        with suppress(OSError):
+            if any(os.readlink(link) in folders for link in (process / "fd").iterdir()):
+                found.add(int(process.name))
+    return found
+
+
+def _moment(kind: MomentKind, store: Path, number: int, into: float) -> Watch:
+    """When so many artifacts are committed, then so many seconds into the next, or in its commit."""
+    if kind == "time":
+        return then(committed(store, number), lambda: after(into))
+    commit = before_publication if kind == "before publication" else after_publication
+    return then(committed(store, number), lambda: commit(store, 1))
+
+
+def _never() -> Watch:
+    return lambda: False
+
+
+_NEVER: tuple[MomentKind, Callable[[], Watch]] = ("time", _never)
+
+
+def _descendants(driver: BaseProcess) -> set[psutil.Process]:
+    with suppress(psutil.NoSuchProcess):
+        return set(psutil.Process(driver.pid).children(recursive=True))
+    return set()
+
+
+def _end(processes: Iterable[psutil.Process]) -> None:
+    """End what the drivers have left behind, where it has not ended by itself."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(processes)
+
+
+def _last_lines(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
+    return "\n".join(lines[-_LAST_LINES:])
