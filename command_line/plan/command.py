@@ -34,6 +34,15 @@ Output = Annotated[
     Path | None, typer.Option("--output", metavar="FILE", help="Also write the plan as a page, .html.")
 ]
 
+Cluster = Annotated[
+    Path | None,
+    typer.Option(
+        "--cluster",
+        metavar="FILE",
+        help="Simulate a whole run on the nodes of this file instead, such as those in configs/clusters/.",
+    ),
+]
+
 
 def plan(
     planned: Planned,
@@ -42,10 +51,14 @@ def plan(
     stage: FromStage = None,
     iteration: Iteration = None,
     output: Output = None,
+    cluster: Cluster = None,
     store: Store = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
-    """Show what would be reused and what computed, why, and how long that should take. Nothing is run."""
+    """Show what would be reused and what computed, why, and how long that should take. Nothing is run.
+
+    With --cluster: how long a run would take on other nodes, what they would wait for, and what would help.
+    """
     from command_line.plan.making import (
         is_config,
         plan_from_stage,
@@ -57,6 +70,13 @@ def plan(
 
     if (stage is None) != (iteration is None):
         raise InputError("--from STAGE and --iteration N say together where to begin; give both")
+    if cluster is not None:
+        if stage is not None or output is not None:
+            raise InputError("--from, --iteration and --output have no meaning with --cluster")
+        from command_line.plan.cluster import plan_on_cluster
+
+        plan_on_cluster(planned, cluster, store, iterations, settings or [], json)
+        return
     if is_config(planned):
         if stage is not None:
             raise InputError(

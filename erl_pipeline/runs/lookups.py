@@ -48,7 +48,7 @@ class StoreLookups:
         self._others = others
         self._committed: dict[str, frozenset[str]] = {}
         self._costs: dict[str, Cost] = {}
-        self._opened: dict[str, _Ledger] = {}
+        self._opened: dict[str, ReadLedger] = {}
         self._compared: Counter[tuple[str, str]] = Counter()
         self._newest: dict[tuple[str, str], tuple[str, ...]] = {}
 
@@ -61,7 +61,7 @@ class StoreLookups:
             return None
         if node.artifact_id in self._makers:
             return self._makers[node.artifact_id]
-        manifest = self._manifest(node.artifact_id, stage)
+        manifest = self.manifest(node.artifact_id, stage)
         return manifest.run if manifest is not None else None
 
     def earlier(self, node: PlannedStage) -> Earlier | None:
@@ -70,14 +70,14 @@ class StoreLookups:
         After the first 64 artifacts of a stage the differences of the last one are taken for those of the
         next too, since settings are the same in all iterations of a run.
         """
-        for run in self._to_compare:
-            artifact_id = self._ledger(run).places.get(node.place)
+        for run in self.nearest:
+            artifact_id = self.ledger(run).places.get(node.place)
             if artifact_id is None:
                 continue
             if self._compared[run, node.stage.name] >= _COMPARED:
                 return Earlier(run, artifact_id, self._newest.get((run, node.stage.name), ()))
             self._compared[run, node.stage.name] += 1
-            manifest = self._manifest(artifact_id, node.stage.name)
+            manifest = self.manifest(artifact_id, node.stage.name)
             if manifest is None:
                 return Earlier(run, artifact_id)
             differences = own_differences(manifest.recipe, node.recipe, self._changed(run))
@@ -90,13 +90,13 @@ class StoreLookups:
         if not self._others:
             return Cost()
         if stage not in self._costs:
-            self._costs[stage] = _median_cost(self._newest_of(stage))
+            self._costs[stage] = _median_cost(self.newest_of(stage))
         return self._costs[stage]
 
     def size(self, stage: str) -> ArtifactSize | None:
         """What an artifact of a stage takes on disk, from the same artifacts as its cost; None where there
         are none."""
-        found = [artifact_size(manifest) for manifest in self._newest_of(stage)]
+        found = [artifact_size(manifest) for manifest in self.newest_of(stage)]
         if not found:
             return None
         kinds = found[0].retained
@@ -105,19 +105,21 @@ class StoreLookups:
             {kind: statistics.median(size.retained[kind] for size in found) for kind in kinds},
         )
 
-    def _newest_of(self, stage: str) -> list[Manifest]:
+    def newest_of(self, stage: str) -> list[Manifest]:
         """The newest artifacts that any run has computed by a stage."""
         ids = [entry.artifact_id for entry in self._computed.get(stage, [])]
         newest = list(dict.fromkeys(reversed(ids)))[:MEASURED]
-        return [manifest for each in newest if (manifest := self._manifest(each, stage)) is not None]
+        return [manifest for each in newest if (manifest := self.manifest(each, stage)) is not None]
 
-    def _manifest(self, artifact_id: str, stage: str) -> Manifest | None:
+    def manifest(self, artifact_id: str, stage: str) -> Manifest | None:
+        """The manifest of an artifact; None where there is none that can be read."""
         # What is damaged is named when it is opened; a forecast goes without it.
         with suppress(StoreError):
             return self._store.find(artifact_id, stage)
         return None
 
-    def _ledger(self, run: str) -> _Ledger:
+    def ledger(self, run: str) -> ReadLedger:
+        """What a run of the store has recorded."""
         if run not in self._opened:
             self._opened[run] = _read_ledger(self._runs, run)
         return self._opened[run]
@@ -125,7 +127,7 @@ class StoreLookups:
     @cached_property
     def _names(self) -> Sequence[str]:
         """Runs of the store that have recorded something."""
-        return [name for name in self._runs.list() if self._ledger(name).entries]
+        return [name for name in self._runs.list() if self.ledger(name).entries]
 
     @cached_property
     def _makers(self) -> Mapping[str, str]:
@@ -133,7 +135,7 @@ class StoreLookups:
         return {
             entry.artifact_id: run
             for run in self._names
-            for entry in self._ledger(run).entries
+            for entry in self.ledger(run).entries
             if not entry.reused
         }
 
@@ -142,33 +144,33 @@ class StoreLookups:
         """Stage -> what was computed by it, the oldest first."""
         found: dict[str, list[LedgerEntry]] = {}
         for run in self._names:
-            for entry in self._ledger(run).entries:
+            for entry in self.ledger(run).entries:
                 if not entry.reused:
                     found.setdefault(entry.stage, []).append(entry)
         return {stage: sorted(each, key=lambda entry: entry.recorded_at) for stage, each in found.items()}
 
     @cached_property
-    def _to_compare(self) -> Sequence[str]:
+    def nearest(self) -> Sequence[str]:
         """The run of the same name, and those whose settings differ least; of equals the newest first."""
         own = [self._name] if self._name in self._runs.list() else []
         others = [name for name in self._names if name != self._name] if self._others else []
         others.sort(
             key=lambda name: (
                 len(self._changed(name)),
-                -self._ledger(name).entries[-1].recorded_at.timestamp(),
+                -self.ledger(name).entries[-1].recorded_at.timestamp(),
             )
         )
         return [*own, *others[:_OTHERS]]
 
     def _changed(self, run: str) -> Sequence[str]:
-        ledger = self._ledger(run)
+        ledger = self.ledger(run)
         if ledger.changed is None:
             ledger.changed = settings_differences(_settings(ledger.config), _settings(self._config))
         return ledger.changed
 
 
 @dataclass
-class _Ledger:
+class ReadLedger:
     """A run's configuration and what it has recorded."""
 
     config: Mapping[str, Any]
@@ -177,15 +179,25 @@ class _Ledger:
 
     @cached_property
     def places(self) -> Mapping[Place, str]:
+        """The artifact at each place."""
         return recorded_ids(self.entries)
 
+    @cached_property
+    def computed(self) -> Mapping[Place, LedgerEntry]:
+        """The line at each place whose artifact the run has computed itself."""
+        return {
+            Place(entry.iteration or 0, entry.stage, entry.key): entry
+            for entry in self.entries
+            if not entry.reused
+        }
 
-def _read_ledger(runs: RunStore, name: str) -> _Ledger:
+
+def _read_ledger(runs: RunStore, name: str) -> ReadLedger:
     # A run that cannot be read is told of by the commands that are about it.
     with suppress(StoreError):
         run = runs.open(name)
-        return _Ledger(run.config, run.recorded())
-    return _Ledger({}, ())
+        return ReadLedger(run.config, run.recorded())
+    return ReadLedger({}, ())
 
 
 def _settings(config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -184,7 +184,7 @@ class _Copies:
         """
         ends = list(accumulate(self._subject.seconds))
         points = sorted(self._chance.uniform(0.0, ends[-1]) for _ in range(kills))
-        drawn = []
+        drawn: list[tuple[MomentKind, Callable[[], Watch]]] = []
         for point in points:
             number = min(bisect(ends, point), len(ends) - 1)
             into = point - (ends[number] - self._subject.seconds[number])

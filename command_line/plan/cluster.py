@@ -1,0 +1,139 @@
+"""`erl-pipeline plan --cluster`: the plan simulated on nodes that are not at hand."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from command_line.output import bytes_text, counted, print_json, print_line, print_table
+from command_line.plan.making import is_config, read_config
+from command_line.plan.printing import seconds_text
+from erl_pipeline.config.loading.load import change_config
+from erl_pipeline.config.run import RunConfig
+from erl_pipeline.plan.simulation.cluster import ClusterConfig, read_cluster
+from erl_pipeline.plan.simulation.simulate import Ran
+from erl_pipeline.runs.cluster_forecast import ClusterForecast, forecast_on_cluster
+from erl_pipeline.runs.config import run_config
+from storage.runs.run import RunStore
+
+
+def plan_on_cluster(
+    planned: str, cluster_file: Path, store: str, iterations: int | None, settings: Sequence[str], json: bool
+) -> None:
+    """Simulate a run of a configuration, or of a stored run's, on a cluster, and print what that gives."""
+    config = _config(planned, store, settings)
+    cluster = read_cluster(cluster_file)
+    found = forecast_on_cluster(config, cluster, store, iterations)
+    if json:
+        print_json(_as_json(config, cluster_file, found))
+    else:
+        _print(config, cluster, cluster_file, found)
+
+
+def _config(planned: str, store: str, settings: Sequence[str]) -> RunConfig:
+    if is_config(planned):
+        return read_config(planned, settings)
+    return change_config(run_config(RunStore(store).open(planned)), settings)
+
+
+def _print(config: RunConfig, cluster: ClusterConfig, file: Path, found: ClusterForecast) -> None:
+    simulation = found.simulation
+    print_line(
+        f"Run {config.name} simulated on {file}: {counted(found.iterations, 'iteration')}, "
+        f"{counted(len(simulation.ran), 'artifact')}, none of them there before"
+    )
+    print_line(f"Makespan: {seconds_text(simulation.makespan)}")
+    print_table(
+        [
+            {
+                "nodes": name,
+                "count": str(cluster.nodes[name].count),
+                "devices": str(use.devices),
+                "computing": f"{use.computing:.1%}",
+                "waiting": f"{use.waiting:.1%}",
+                "idle": f"{use.idle:.1%}",
+            }
+            for name, use in simulation.use.items()
+        ],
+        left=("nodes",),
+    )
+    traffic = simulation.traffic
+    print_line(
+        f"Moved: {bytes_text(traffic.total)}; {bytes_text(traffic.uploaded)} to the store, "
+        f"{bytes_text(traffic.downloaded)} from it, {bytes_text(traffic.between)} between nodes"
+    )
+    print_line("Critical path, by stage:")
+    print_table(
+        [
+            {
+                "stage": stage,
+                "artifacts": f"{count:,}",
+                "time": seconds_text(seconds),
+                "of it": f"{seconds / simulation.makespan:.1%}" if simulation.makespan else "",
+            }
+            for stage, (count, seconds) in _by_stage(simulation.critical).items()
+        ],
+        left=("stage",),
+    )
+    print_line("With one thing changed:")
+    print_table(
+        [
+            {
+                "change": variant.change,
+                "makespan": seconds_text(variant.makespan),
+                "by": f"{variant.makespan / simulation.makespan - 1:+.1%}" if simulation.makespan else "",
+            }
+            for variant in found.variants
+        ],
+        left=("change",),
+    )
+    for line in _sources(found):
+        print_line(line)
+    print_line("computing, idle, and waiting (a stage holds the device while it starts or moves files):")
+    print_line("shares of the devices' time")
+
+
+def _by_stage(critical: Sequence[Ran]) -> dict[str, tuple[int, float]]:
+    """Stage -> how often it is on the critical path, and for how long; the longest first."""
+    found: defaultdict[str, tuple[int, float]] = defaultdict(lambda: (0, 0.0))
+    for each in critical:
+        count, seconds = found[each.job.stage]
+        found[each.job.stage] = count + 1, seconds + each.seconds.whole
+    return dict(sorted(found.items(), key=lambda item: -item[1][1]))
+
+
+def _sources(found: ClusterForecast) -> list[str]:
+    """What the times rest on, in sentences."""
+    measured = found.measurements
+    places = [f"{count:,} at the same place of run {run}" for run, count in measured.runs.items()]
+    medians = [f"{measured.medians:,} medians of their stage"] if measured.medians else []
+    known = ", ".join([*places, *medians])
+    total = len(found.simulation.ran)
+    if not known:
+        return ["No stage was measured: all rests on what the file says."]
+    return [f"Measured were, of {total:,} artifacts: {known}; what the file says of stages and rates wins."]
+
+
+def _as_json(config: RunConfig, file: Path, found: ClusterForecast) -> dict[str, Any]:
+    simulation = found.simulation
+    return {
+        "run": config.name,
+        "cluster": str(file),
+        "iterations": found.iterations,
+        "makespan": simulation.makespan,
+        "nodes": {name: asdict(use) for name, use in simulation.use.items()},
+        "moved": asdict(simulation.traffic),
+        "critical": [
+            {"stage": each.job.title, "start": each.start, "end": each.end, "nodes": each.nodes}
+            for each in simulation.critical
+        ],
+        "variants": [asdict(variant) for variant in found.variants],
+        "measured": {
+            "runs": dict(found.measurements.runs),
+            "medians": found.measurements.medians,
+            "overhead_seconds": found.measurements.overhead_seconds,
+        },
+    }

@@ -1,0 +1,1 @@
+"""Simulating a plan on nodes that are not at hand: when each stage would begin and end, and what moves."""

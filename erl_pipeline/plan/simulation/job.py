@@ -1,0 +1,145 @@
+"""What a simulation knows of a stage: what it needs, what it makes, and how long that takes where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from erl_pipeline.plan.plan import Plan, PlannedStage
+from erl_pipeline.plan.simulation.cluster import ALL_WORK, ClusterConfig, NodeGroup, StageAssumption, Work
+from storage.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What an artifact took before: seconds, tokens that were generated or trained on, bytes. None where it
+    is not known, or where a stage has no tokens."""
+
+    seconds: float | None = None
+    tokens: float | None = None
+    bytes: float | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """A stage to simulate. `devices` is 0 where it needs none; `seconds` are on one device of speed 1."""
+
+    title: str
+    stage: str
+    artifact_id: str
+    inputs: tuple[str, ...]
+    work: Work
+    devices: int
+    seconds: float | None
+    tokens: float | None
+    bytes: float
+    efficiency: float = 1.0
+    part: bool = False
+    """Whether it is one of several that make one thing, such as a shard of the rollouts."""
+
+    def seconds_on(self, group: NodeGroup) -> float | None:
+        """How long it computes on a node of a group, on as many devices as it needs; None where that is not
+        known."""
+        rate = {
+            "generation": group.generation_tokens_per_second,
+            "training": group.training_tokens_per_second,
+            "other": None,
+        }[self.work]
+        together = max(self.devices, 1) * self.efficiency
+        if rate is not None and self.tokens is not None:
+            return self.tokens / (rate * together)
+        return None if self.seconds is None else self.seconds / (group.speed * together)
+
+
+def jobs_of(plan: Plan, cluster: ClusterConfig, measured: Mapping[str, Measured]) -> list[Job]:
+    """The jobs of a plan, in its order.
+
+    Args:
+        measured: artifact id -> what one like it took.
+
+    Raises ConfigError, naming stage, node and setting, for stages that no node can compute or of which not
+    enough is known, and for assumptions on stages that the plan has not.
+    """
+    names = list(dict.fromkeys(node.stage.name for node in plan.nodes))
+    unknown = [name for name in cluster.stages if name not in names]
+    if unknown:
+        raise ConfigError(f"stages.{unknown[0]}: the plan has no such stage; it has {', '.join(names)}")
+    jobs = [
+        _job(node, cluster.stages.get(node.stage.name, StageAssumption()), measured[node.artifact_id])
+        for node in plan.by_id.values()
+    ]
+    for job in {job.stage: job for job in jobs}.values():
+        _require_a_place(job, cluster)
+    for job in jobs:
+        _require_known(job, cluster)
+    return jobs
+
+
+def split_parts(jobs: Sequence[Job], factor: float) -> list[Job]:
+    """The same jobs where one that is a part of something is so many times as large."""
+
+    def times(value: float | None) -> float | None:
+        return None if value is None else value * factor
+
+    return [
+        replace(job, seconds=times(job.seconds), tokens=times(job.tokens), bytes=job.bytes * factor)
+        if job.part
+        else job
+        for job in jobs
+    ]
+
+
+def work_of(node: PlannedStage) -> Work:
+    """What a stage computes."""
+    if node.stage.needs != "device":
+        return "other"
+    return {"trajectories": "generation", "evaluation": "generation", "checkpoint": "training"}.get(
+        node.stage.output, "other"
+    )
+
+
+def _job(node: PlannedStage, assumed: StageAssumption, measured: Measured) -> Job:
+    needs_device = node.stage.needs == "device"
+    size = measured.bytes if assumed.bytes is None else assumed.bytes
+    return Job(
+        title=node.title,
+        stage=node.stage.name,
+        artifact_id=node.artifact_id,
+        inputs=tuple(dict.fromkeys(node.recipe.inputs.values())),
+        work=work_of(node),
+        devices=(assumed.devices or 1) if needs_device else 0,
+        seconds=measured.seconds if assumed.seconds is None else assumed.seconds,
+        tokens=measured.tokens if assumed.tokens is None else assumed.tokens,
+        bytes=size or 0.0,
+        efficiency=assumed.efficiency,
+        part=bool(node.stage.part_of),
+    )
+
+
+def _require_a_place(job: Job, cluster: ClusterConfig) -> None:
+    able = {name: group for name, group in cluster.nodes.items() if job.work in group.computes}
+    if not able:
+        raise ConfigError(
+            f"no node computes {job.work}, which {job.stage} is; add it to nodes.{next(iter(cluster.nodes))}."
+            f"computes (allowed are {', '.join(ALL_WORK)})"
+        )
+    most = max(able, key=lambda name: able[name].count * able[name].devices)
+    have = able[most].count * able[most].devices
+    if job.devices > have:
+        where = (
+            f"stages.{job.stage}.devices: {job.devices}" if job.devices > 1 else f"{job.stage} needs a device"
+        )
+        raise ConfigError(
+            f"{where}, and nodes.{most}, which have the most that compute {job.work}, have {have} "
+            f"({able[most].count} x {able[most].devices})"
+        )
+
+
+def _require_known(job: Job, cluster: ClusterConfig) -> None:
+    for name, group in cluster.nodes.items():
+        if job.work in group.computes and job.seconds_on(group) is None:
+            rated = job.work != "other" and job.tokens is None
+            raise ConfigError(
+                f"{job.stage}: the store has no artifact of it, so it is not known what it takes on "
+                f"nodes.{name}; set stages.{job.stage}.{'tokens' if rated else 'seconds'}"
+            )
