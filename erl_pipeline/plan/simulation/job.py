@@ -7,7 +7,15 @@ from dataclasses import dataclass, replace
 
 from erl_pipeline.plan.plan import Plan, PlannedStage
 from erl_pipeline.plan.simulation.cluster import ALL_WORK, ClusterConfig, NodeGroup, StageAssumption, Work
+from storage.artifacts.recipe import ArtifactKind
 from storage.errors import ConfigError
+from storage.wording import counted
+
+_WORK: Mapping[ArtifactKind, Work] = {
+    "trajectories": "generation",
+    "evaluation": "generation",
+    "checkpoint": "training",
+}
 
 
 @dataclass(frozen=True)
@@ -40,15 +48,19 @@ class Job:
     def seconds_on(self, group: NodeGroup) -> float | None:
         """How long it computes on a node of a group, on as many devices as it needs; None where that is not
         known."""
-        rate = {
-            "generation": group.generation_tokens_per_second,
-            "training": group.training_tokens_per_second,
-            "other": None,
-        }[self.work]
+        rate = self.rate_on(group)
         together = max(self.devices, 1) * self.efficiency
         if rate is not None and self.tokens is not None:
             return self.tokens / (rate * together)
         return None if self.seconds is None else self.seconds / (group.speed * together)
+
+    def rate_on(self, group: NodeGroup) -> float | None:
+        """Tokens a second on a device of a group, where it says so."""
+        return {
+            "generation": group.generation_tokens_per_second,
+            "training": group.training_tokens_per_second,
+            "other": None,
+        }[self.work]
 
 
 def jobs_of(plan: Plan, cluster: ClusterConfig, measured: Mapping[str, Measured]) -> list[Job]:
@@ -70,8 +82,7 @@ def jobs_of(plan: Plan, cluster: ClusterConfig, measured: Mapping[str, Measured]
     ]
     for job in {job.stage: job for job in jobs}.values():
         _require_a_place(job, cluster)
-    for job in jobs:
-        _require_known(job, cluster)
+    _require_known(jobs, cluster)
     return jobs
 
 
@@ -93,9 +104,7 @@ def work_of(node: PlannedStage) -> Work:
     """What a stage computes."""
     if node.stage.needs != "device":
         return "other"
-    return {"trajectories": "generation", "evaluation": "generation", "checkpoint": "training"}.get(
-        node.stage.output, "other"
-    )
+    return _WORK.get(node.stage.output, "other")
 
 
 def _job(node: PlannedStage, assumed: StageAssumption, measured: Measured) -> Job:
@@ -135,11 +144,17 @@ def _require_a_place(job: Job, cluster: ClusterConfig) -> None:
         )
 
 
-def _require_known(job: Job, cluster: ClusterConfig) -> None:
-    for name, group in cluster.nodes.items():
-        if job.work in group.computes and job.seconds_on(group) is None:
-            rated = job.work != "other" and job.tokens is None
-            raise ConfigError(
-                f"{job.stage}: the store has no artifact of it, so it is not known what it takes on "
-                f"nodes.{name}; set stages.{job.stage}.{'tokens' if rated else 'seconds'}"
-            )
+def _require_known(jobs: Sequence[Job], cluster: ClusterConfig) -> None:
+    """Raise ConfigError where it is not known what a stage takes, with all of them."""
+    unknown: dict[str, str] = {}
+    for job in jobs:
+        for name, group in cluster.nodes.items():
+            if job.work in group.computes and job.seconds_on(group) is None:
+                setting = "seconds" if job.rate_on(group) is None else "tokens"
+                unknown[f"stages.{job.stage}.{setting}"] = name
+    if unknown:
+        places = ", ".join(dict.fromkeys(f"nodes.{name}" for name in unknown.values()))
+        raise ConfigError(
+            f"it is not known what {counted(len(unknown), 'stage')} take on {places}, since the store has no "
+            f"artifact of them; set {', '.join(unknown)}"
+        )

@@ -64,10 +64,15 @@ def test_more_devices_than_there_are_are_refused() -> None:
 
 
 def test_a_stage_of_which_nothing_is_known_is_refused() -> None:
-    with pytest.raises(
-        ConfigError, match=r"prepare_tasks: .* nodes\.one; set stages\.prepare_tasks\.seconds"
-    ):
-        jobs(cluster(one={}), Measured())
+    said = ("prepare_tasks", "generate_rollouts", "index_memory", "evaluate")
+    trainer = {"training_tokens_per_second": 100.0}
+    with pytest.raises(ConfigError) as refused:
+        jobs(cluster({name: {"seconds": 1.0} for name in said}, one=trainer), Measured())
+    assert str(refused.value) == (
+        "it is not known what 5 stages take on nodes.one, since the store has no artifact of them; set "
+        "stages.bootstrap.tokens, stages.rollout_shard.seconds, stages.update_policy.tokens, "
+        "stages.build_distillation.seconds, stages.fine_tune.tokens"
+    )
 
 
 def test_an_assumption_on_a_stage_that_the_plan_has_not_is_refused() -> None:

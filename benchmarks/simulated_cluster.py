@@ -1,0 +1,210 @@
+"""How far a simulated makespan is from a measured one, and what the simulation says of larger clusters.
+
+First part: for each way of running (stages in one process; two worker processes; two with `pipeline.lag: 1`)
+a run of seed 0 is trained, then the same of other seeds. From what the run of seed 0 has recorded alone the
+others are predicted, once from the run of seed 0 in the same way and once from that in one process. Measured
+is from the first stage's beginning to the last line of the ledger.
+
+    python benchmarks/simulated_cluster.py --seeds 2 --write
+
+Second part, `--only clusters`: configs/clusters/gpus_*.yaml, whose numbers are assumptions, named there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from measurements import as_markdown, as_text, describe_machine, machine_line, write_results, write_section
+
+from erl_pipeline.config.loading.load import load_config
+from erl_pipeline.plan.simulation.cluster import ClusterConfig, read_cluster
+from erl_pipeline.runs.cluster_forecast import ClusterForecast, forecast_on_cluster
+from storage.runs.run import RunStore
+
+NAME = "simulated_cluster"
+ROOT = Path(__file__).parents[1]
+CONFIG = ROOT / "configs" / "frozen_lake.yaml"
+PAPER = ROOT / "configs" / "gpu_eight_qwen3_4b.yaml"
+SETTINGS = (
+    "resources.threads=1",
+    "metrics=[]",
+    "policy.cold_start.steps=100",
+    "policy.cold_start.gate=0",
+    "rollouts.tasks_per_iteration=32",
+    "rollouts.tasks_per_shard=8",
+    "evaluation.every=2",
+    "objective.correction={type: decoupled}",
+)
+PROCESSES = ("runner={type: prefect, task_runner: processes, workers: 2}", "resources.devices=2")
+WAYS: Mapping[str, tuple[str, ...]] = {
+    "in one process": ("runner=in_process",),
+    "two processes": PROCESSES,
+    "two processes, lag 1": (*PROCESSES, "pipeline.lag=1"),
+}
+SIZES = {8: 64, 64: 512, 512: 4096}
+"""GPUs -> tasks of an iteration, eight to a shard."""
+
+
+def settings_of(way: str, seed: int, iterations: int) -> list[str]:
+    return [*SETTINGS, *WAYS[way], f"seed={seed}", f"iterations={iterations}", "name=simulated"]
+
+
+def train(way: str, seed: int, iterations: int, store: Path) -> float:
+    """Train a run in a store of its own, by the command; its makespan."""
+    words = [word for setting in settings_of(way, seed, iterations) for word in ("--set", setting)]
+    command = [sys.executable, "-m", "command_line.main", "train", str(CONFIG), "--store", str(store), *words]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
+    if done.returncode != 0:
+        raise RuntimeError(
+            f"{way}, seed {seed}, failed with status {done.returncode}:\n{done.stdout[-4000:]}"
+        )
+    entries = RunStore(str(store)).open("simulated").recorded()
+    begun = min(entry.recorded_at.timestamp() - entry.seconds for entry in entries)
+    return max(entry.recorded_at.timestamp() for entry in entries) - begun
+
+
+def predict(way: str, iterations: int, store: Path, start_seconds: float) -> float:
+    """The makespan of a way of running, from what the run in a store took."""
+    workers = 2 if "two" in way else 1
+    node = {"devices": workers, "workers": workers, "start_seconds": start_seconds}
+    cluster = ClusterConfig.model_validate({"nodes": {"here": node}})
+    config = load_config(CONFIG, settings_of(way, 1, iterations))
+    return forecast_on_cluster(config, cluster, str(store), iterations).simulation.makespan
+
+
+def seconds_of_imports() -> float:
+    """What a new worker process imports before its first stage."""
+    begun = time.monotonic()
+    modules = "erl_pipeline.engines.embedded_models, erl_pipeline.trainers.local.trainer, flows.stage_process"
+    subprocess.run([sys.executable, "-c", f"import {modules}"], check=True, cwd=ROOT)
+    return time.monotonic() - begun
+
+
+def validate(seeds: int, iterations: int, folder: Path) -> tuple[list[list[str]], list[dict[str, Any]]]:
+    """A row for each way and seed: measured, predicted from the same way, and from one process."""
+    head = ["way", "seed", "measured, s", "from the same way, s", "error", "from one process, s", "error"]
+    rows, raw = [head], []
+    imports = seconds_of_imports()
+    first = folder / "in one process, seed 0"
+    for way in WAYS:
+        own = folder / f"{way}, seed 0"
+        train(way, 0, iterations, own)
+        for seed in range(1, seeds + 1):
+            measured = train(way, seed, iterations, folder / f"{way}, seed {seed}")
+            same = predict(way, iterations, own, 0.0)
+            other = predict(way, iterations, first, imports if "two" in way else 0.0)
+            figures = {"measured": measured, "from_same": same, "from_one_process": other}
+            raw.append({"way": way, "seed": seed, "imports": imports, **figures})
+            rows.append(
+                [
+                    way,
+                    str(seed),
+                    f"{measured:.1f}",
+                    f"{same:.1f}",
+                    f"{same / measured - 1:+.1%}",
+                    f"{other:.1f}",
+                    f"{other / measured - 1:+.1%}",
+                ]
+            )
+            print(as_text([head, rows[-1]]), flush=True)
+    return rows, raw
+
+
+def on_gpus(gpus: int, lag: int, iterations: int, folder: Path) -> ClusterForecast:
+    """The configuration of the paper's size with as many tasks as these GPUs are for, simulated."""
+    tasks = [
+        f"rollouts.tasks_per_iteration={SIZES[gpus]}",
+        "rollouts.tasks_per_shard=8",
+        f"pipeline.lag={lag}",
+    ]
+    config = load_config(PAPER, tasks)
+    cluster = read_cluster(ROOT / "configs" / "clusters" / f"gpus_{gpus}.yaml")
+    return forecast_on_cluster(config, cluster, str(folder), iterations)
+
+
+def clusters(iterations: int, folder: Path) -> tuple[list[list[str]], list[dict[str, Any]]]:
+    """A row for each cluster and lag."""
+    head = [
+        "GPUs",
+        "tasks",
+        "lag",
+        "an iteration, s",
+        "computing",
+        "waiting",
+        "idle",
+        "moved, TB",
+        "best change",
+    ]
+    rows, raw = [head], []
+    for gpus, tasks in SIZES.items():
+        for lag in (0, 1):
+            begun = time.monotonic()
+            found = on_gpus(gpus, lag, iterations, folder)
+            simulation = found.simulation
+            devices = sum(use.devices for use in simulation.use.values())
+
+            def share(name: str, of: Any = simulation, devices: int = devices) -> float:
+                return sum(use.devices * getattr(use, name) for use in of.use.values()) / devices
+
+            best = min(found.variants, key=lambda variant: variant.makespan)
+            gain = best.makespan / simulation.makespan - 1
+            raw.append(
+                {
+                    "gpus": gpus,
+                    "lag": lag,
+                    "iterations": iterations,
+                    "makespan": simulation.makespan,
+                    **{name: share(name) for name in ("computing", "waiting", "idle")},
+                    "moved": simulation.traffic.total,
+                    "variants": {variant.change: variant.makespan for variant in found.variants},
+                    "simulated_in": time.monotonic() - begun,
+                }
+            )
+            rows.append(
+                [
+                    str(gpus),
+                    f"{tasks:,}",
+                    str(lag),
+                    f"{simulation.makespan / iterations:,.0f}",
+                    *(f"{share(name):.0%}" for name in ("computing", "waiting", "idle")),
+                    f"{simulation.traffic.total / 1e12:,.1f}",
+                    f"`{best.change}` ({gain:+.0%})" if gain < -0.005 else "none",
+                ]
+            )
+            print(as_text([head, rows[-1]]), flush=True)
+    return rows, raw
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--only", choices=["here", "clusters"], help="one part alone; not with --write")
+    parser.add_argument("--seeds", type=int, default=2, help="runs that are predicted, of each way")
+    parser.add_argument("--iterations", type=int, default=6, help="of each run here")
+    parser.add_argument("--write", action="store_true", help="write the result into benchmarks/README.md")
+    arguments = parser.parse_args(given)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    machine = describe_machine(1, ["torch", "prefect"])
+    with tempfile.TemporaryDirectory() as folder:
+        tables, raw = [], {}
+        if arguments.only != "clusters":
+            rows, raw["here"] = validate(arguments.seeds, arguments.iterations, Path(folder))
+            tables.append(as_markdown(rows))
+        if arguments.only != "here":
+            rows, raw["clusters"] = clusters(20, Path(folder) / "none")
+            tables.append(as_markdown(rows))
+    if arguments.write:
+        write_results(NAME, machine, raw)
+        note = f"{arguments.iterations} iterations here, 20 simulated on GPUs."
+        write_section(NAME, f"{note} {machine_line(machine)}\n\n" + "\n\n".join(tables))
+
+
+if __name__ == "__main__":
+    main()
