@@ -1,0 +1,130 @@
+"""What of the files for Kubernetes and SLURM can be checked where neither runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+KUBERNETES = ROOT / "infra" / "kubernetes"
+SLURM = ROOT / "infra" / "slurm" / "train.sh"
+VERSION = "1.33"
+KUBERAY = json.loads((Path(__file__).parent / "kuberay.json").read_text())
+NAMESPACE = "erl-pipeline"
+
+Resource = dict[str, Any]
+
+
+def resources() -> list[Resource]:
+    files = sorted(KUBERNETES.glob("*.yaml"))
+    return [resource for file in files for resource in yaml.safe_load_all(file.read_text())]
+
+
+def pods() -> Iterator[tuple[str, Resource]]:
+    """The pod template of everything that makes pods, by its name."""
+    for resource in resources():
+        name, spec = resource["metadata"]["name"], resource.get("spec", {})
+        if resource["kind"] == "RayCluster":
+            yield f"{name} head", spec["headGroupSpec"]["template"]
+            for group in spec["workerGroupSpecs"]:
+                yield f"{name} {group['groupName']}", group["template"]
+        elif "template" in spec:
+            yield name, spec["template"]
+
+
+@pytest.mark.parametrize(
+    "resource", resources(), ids=lambda each: f"{each['kind']} {each['metadata']['name']}"
+)
+def test_a_resource_follows_its_schema(resource: Resource) -> None:
+    if resource["kind"] in KUBERAY:
+        jsonschema.validate(resource, KUBERAY[resource["kind"]])
+    else:
+        kubernetes_validate.validate(resource, VERSION, strict=True)
+
+
+@pytest.mark.parametrize("name", [name for name, _ in pods()])
+def test_the_pods_of_a_resource_follow_their_schema(name: str) -> None:
+    template = dict(pods())[name]
+    pod = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "checked"}, "template": template}
+    kubernetes_validate.validate(pod, VERSION, strict=True)
+
+
+def test_a_wrong_key_would_be_found() -> None:
+    [cluster] = [each for each in resources() if each["kind"] == "RayCluster"]
+    cluster["spec"]["workerGroupSpecs"][0]["replica"] = 2
+    with pytest.raises(jsonschema.ValidationError, match="replica"):
+        jsonschema.validate(cluster, KUBERAY["RayCluster"])
+
+
+def test_what_is_named_is_there() -> None:
+    found = resources()
+    names = {(each["kind"], each["metadata"]["name"]) for each in found}
+    assert {each["metadata"]["namespace"] for each in found if each["kind"] != "Namespace"} == {NAMESPACE}
+    claims = {
+        volume["persistentVolumeClaim"]["claimName"]
+        for _, pod in pods()
+        for volume in pod["spec"].get("volumes", [])
+        if "persistentVolumeClaim" in volume
+    }
+    assert {("PersistentVolumeClaim", claim) for claim in claims} <= names
+    for _, pod in pods():
+        [container] = pod["spec"]["containers"]
+        mounts = {mount["name"] for mount in container.get("volumeMounts", [])}
+        assert {volume["name"] for volume in pod["spec"].get("volumes", [])} <= mounts
+    for each in found:
+        if each["kind"] == "Service":
+            labels = [pod.get("metadata", {}).get("labels", {}) for _, pod in pods()]
+            assert any(each["spec"]["selector"].items() <= one.items() for one in labels)
+    [job] = [each for each in found if each["kind"] == "RayJob"]
+    assert ("RayCluster", job["spec"]["clusterSelector"]["ray.io/cluster"]) in names
+
+
+def test_secrets_are_named_and_never_written() -> None:
+    for name, pod in pods():
+        for container in pod["spec"]["containers"]:
+            for variable in container.get("env", []):
+                if re.search(r"PASSWORD|SECRET|KEY", variable["name"]):
+                    assert "secretKeyRef" in variable["valueFrom"], (name, variable["name"])
+    assert "Secret" not in {each["kind"] for each in resources()}
+
+
+def test_every_pod_says_what_memory_it_may_take() -> None:
+    limits = [
+        container["resources"]["limits"] for _, pod in pods() for container in pod["spec"]["containers"]
+    ]
+    assert len(limits) == 5
+    assert all("memory" in each for each in limits)
+
+
+def test_the_slurm_script_pleases_its_linter() -> None:
+    linter = Path(sys.executable).with_name("shellcheck")
+    result = subprocess.run([linter, SLURM], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout
+
+
+def test_the_slurm_script_asks_for_a_configuration() -> None:
+    result = subprocess.run(["bash", SLURM], capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert "CONFIG --store FOLDER" in result.stderr
+
+
+def test_the_entry_point_of_the_run_is_a_command_of_this_program() -> None:
+    [job] = [each for each in resources() if each["kind"] == "RayJob"]
+    words = job["spec"]["entrypoint"].split()
+    assert words[:2] == ["erl-pipeline", "train"]
+    mounted = {
+        mount["mountPath"]
+        for _, pod in pods()
+        for mount in pod["spec"]["containers"][0].get("volumeMounts", [])
+    }
+    assert {str(Path(words[2]).parent), words[-1]} <= mounted
