@@ -58,6 +58,13 @@ done
 for node in "${nodes[@]:1}"; do
   start_on "$node" --address="$RAY_ADDRESS"
 done
+timeout 300 srun --nodes=1 --ntasks=1 --overlap --nodelist="$head_node" --export=ALL python - "${#nodes[@]}" <<'PYTHON'
+import sys, time
+import ray
+ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
+while sum(node["Alive"] for node in ray.nodes()) < int(sys.argv[1]):
+    time.sleep(1)
+PYTHON
 
 srun --nodes=1 --ntasks=1 --overlap --nodelist="$head_node" --export=ALL erl-pipeline train "$@" &
 driver=$!
