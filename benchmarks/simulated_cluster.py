@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,10 @@ WAYS: Mapping[str, tuple[str, ...]] = {
 }
 SIZES = {8: 64, 64: 512, 512: 4096}
 """GPUs -> tasks of an iteration, eight to a shard."""
+SIMULATED_ITERATIONS = 20
+
+Part = tuple[list[list[str]], list[dict[str, Any]]]
+"""The rows of a table, its head first, and the figures behind them."""
 
 
 def settings_of(way: str, seed: int, iterations: int) -> list[str]:
@@ -88,7 +92,7 @@ def seconds_of_imports() -> float:
     return time.monotonic() - begun
 
 
-def validate(seeds: int, iterations: int, folder: Path) -> tuple[list[list[str]], list[dict[str, Any]]]:
+def validate(seeds: int, iterations: int, folder: Path) -> Part:
     """A row for each way and seed: measured, predicted from the same way, and from one process."""
     head = ["way", "seed", "measured, s", "from the same way, s", "error", "from one process, s", "error"]
     rows, raw = [head], []
@@ -130,7 +134,7 @@ def on_gpus(gpus: int, lag: int, iterations: int, folder: Path) -> ClusterForeca
     return forecast_on_cluster(config, cluster, str(folder), iterations)
 
 
-def clusters(iterations: int, folder: Path) -> tuple[list[list[str]], list[dict[str, Any]]]:
+def clusters(iterations: int, folder: Path) -> Part:
     """A row for each cluster and lag."""
     head = [
         "GPUs",
@@ -185,25 +189,30 @@ def clusters(iterations: int, folder: Path) -> tuple[list[list[str]], list[dict[
 
 def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--only", choices=["here", "clusters"], help="one part alone; not with --write")
+    parser.add_argument("--only", choices=["here", "clusters"], help="one part alone")
     parser.add_argument("--seeds", type=int, default=2, help="runs that are predicted, of each way")
-    parser.add_argument("--iterations", type=int, default=6, help="of each run here")
+    parser.add_argument("--iterations", type=int, default=4, help="of each run here")
     parser.add_argument("--write", action="store_true", help="write the result into benchmarks/README.md")
     arguments = parser.parse_args(given)
     os.environ["OMP_NUM_THREADS"] = "1"
-    machine = describe_machine(1, ["torch", "prefect"])
-    with tempfile.TemporaryDirectory() as folder:
-        tables, raw = [], {}
-        if arguments.only != "clusters":
-            rows, raw["here"] = validate(arguments.seeds, arguments.iterations, Path(folder))
-            tables.append(as_markdown(rows))
-        if arguments.only != "here":
-            rows, raw["clusters"] = clusters(20, Path(folder) / "none")
-            tables.append(as_markdown(rows))
-    if arguments.write:
-        write_results(NAME, machine, raw)
-        note = f"{arguments.iterations} iterations here, 20 simulated on GPUs."
-        write_section(NAME, f"{note} {machine_line(machine)}\n\n" + "\n\n".join(tables))
+    parts: Mapping[str, Callable[[Path], Part]] = {
+        "here": lambda folder: validate(arguments.seeds, arguments.iterations, folder),
+        "clusters": lambda folder: clusters(SIMULATED_ITERATIONS, folder / "none"),
+    }
+    notes = {
+        "here": f"{arguments.iterations} iterations.",
+        "clusters": f"{SIMULATED_ITERATIONS} iterations, simulated.",
+    }
+    for name, measure in parts.items():
+        if arguments.only not in (None, name):
+            continue
+        machine = describe_machine(1, ["torch", "prefect"])
+        with tempfile.TemporaryDirectory() as folder:
+            rows, raw = measure(Path(folder))
+        if arguments.write:
+            section = f"{NAME}_{name}"
+            write_results(section, machine, {"rows": raw})
+            write_section(section, f"{notes[name]} {machine_line(machine)}\n\n{as_markdown(rows)}")
 
 
 if __name__ == "__main__":

@@ -90,3 +90,30 @@ def test_plugins_are_listed_with_their_packages() -> None:
     fingerprints = found["environments", "frozen_lake"]["fingerprint"].split(", ")
     # Its own, what it shares with Sokoban, and the prompts for language models that it shares with methods.
     assert [len(each) for each in fingerprints] == [32, 32, 32]
+
+
+def test_on_one_worker_a_simulated_run_takes_the_sum_of_its_stages(
+    finished: FinishedRun, tmp_path: Path
+) -> None:
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text("nodes:\n  here: {devices: 1, workers: 1, overhead_seconds: 0}\n")
+    words = ["plan", "small", "--store", finished.store, "--cluster", cluster]
+    shown = invoke(*words, "--json").json
+    entries = RunStore(str(finished.store)).open("small").stages()
+    assert shown["makespan"] == pytest.approx(sum(entry.seconds for entry in entries))
+    assert shown["measured"]["runs"] == {"small": len(entries)}
+    assert (shown["moved"]["downloaded"], shown["moved"]["uploaded"]) == (0, 0)
+    assert [each["change"] for each in shown["variants"]] == [
+        "pipeline.lag: 1",
+        "rollouts.tasks_per_shard: 1",
+        "nodes.here.count: 2",
+    ]
+    # On one worker nothing can overlap.
+    assert shown["variants"][0]["makespan"] == pytest.approx(shown["makespan"])
+    assert "Critical path, by stage:" in invoke(*words).output
+
+
+def test_a_cluster_that_is_not_there_is_refused(finished: FinishedRun) -> None:
+    result = invoke("plan", "small", "--store", finished.store, "--cluster", "none.yaml")
+    assert result.status == 2
+    assert "none.yaml: no such file" in result.errors

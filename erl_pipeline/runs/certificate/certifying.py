@@ -46,6 +46,8 @@ from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
 
 _LOOK_SECONDS = 0.001
+_PAUSE = 9
+"""How many times as long as a look the pause after it is."""
 _LAST_LINES = 5
 _WORKERS_SHARE = 0.5
 _MOMENTS: tuple[MomentKind, ...] = ("time", "time", "before publication", "after publication")
@@ -202,9 +204,11 @@ class _Copies:
         while driver.exitcode is None:
             if self._stop.is_set():
                 raise Interrupted
+            begun = time.monotonic()
             if moment():
                 return True
-            time.sleep(_LOOK_SECONDS)
+            # Looking at a large store takes long, and is not to slow down what it looks at.
+            time.sleep(max(_LOOK_SECONDS, _PAUSE * (time.monotonic() - begun)))
         return False
 
     def _strike(self, driver: BaseProcess, store: Path) -> Target:
