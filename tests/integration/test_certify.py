@@ -1,4 +1,4 @@
-"""A run certified on worker processes, which are killed as well as their driver. Part of `make reliability`."""
+"""A run certified on worker processes, which are killed as well as their driver, in `make reliability`."""
 
 from __future__ import annotations
 

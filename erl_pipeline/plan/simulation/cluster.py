@@ -78,10 +78,17 @@ class StageAssumption(Settings):
 class ClusterConfig(Settings):
     """A cluster to simulate."""
 
-    nodes: dict[str, NodeGroup] = Field(min_length=1)
+    nodes: dict[str, NodeGroup]
     """Name of a group of nodes -> what they are."""
     stages: dict[str, StageAssumption] = Field(default_factory=dict)
     """Name of a stage -> what is assumed of it."""
+
+    @field_validator("nodes")
+    @classmethod
+    def _some(cls, value: dict[str, NodeGroup]) -> dict[str, NodeGroup]:
+        if not value:
+            raise ValueError("there are none; name a group of them, such as trainers: {devices: 8}")
+        return value
 
 
 def read_cluster(path: Path) -> ClusterConfig:
