@@ -3,7 +3,8 @@
 First part: for each way of running (stages in one process; two worker processes; two with `pipeline.lag: 1`)
 a run of seed 0 is trained, then the same of other seeds. From what the run of seed 0 has recorded alone the
 others are predicted, once from the run of seed 0 in the same way and once from that in one process. Measured
-is from the first stage's beginning to the last line of the ledger.
+is from the first stage's beginning to the last line of the ledger. The run of seed 0 is also simulated from
+itself, which tells the simulation's own error from what differs between runs.
 
     python benchmarks/simulated_cluster.py --seeds 2 --write
 
@@ -100,7 +101,11 @@ def validate(seeds: int, iterations: int, folder: Path) -> Part:
     first = folder / "in one process, seed 0"
     for way in WAYS:
         own = folder / f"{way}, seed 0"
-        train(way, 0, iterations, own)
+        took = train(way, 0, iterations, own)
+        again = predict(way, iterations, own, 0.0)
+        rows.append([way, "0", f"{took:.1f}", f"{again:.1f} (itself)", f"{again / took - 1:+.1%}", "", ""])
+        raw.append({"way": way, "seed": 0, "measured": took, "from_itself": again})
+        print(as_text([head, rows[-1]]), flush=True)
         for seed in range(1, seeds + 1):
             measured = train(way, seed, iterations, folder / f"{way}, seed {seed}")
             same = predict(way, iterations, own, 0.0)
@@ -191,7 +196,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--only", choices=["here", "clusters"], help="one part alone")
     parser.add_argument("--seeds", type=int, default=2, help="runs that are predicted, of each way")
-    parser.add_argument("--iterations", type=int, default=4, help="of each run here")
+    parser.add_argument("--iterations", type=int, default=8, help="of each run here")
     parser.add_argument("--write", action="store_true", help="write the result into benchmarks/README.md")
     arguments = parser.parse_args(given)
     os.environ["OMP_NUM_THREADS"] = "1"
