@@ -46,7 +46,7 @@ from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
 
 _LOOK_SECONDS = 0.001
-_PAUSE = 9
+_PAUSE = 3
 """How many times as long as a look the pause after it is."""
 _LAST_LINES = 5
 _WORKERS_SHARE = 0.5
