@@ -66,9 +66,15 @@ def connected(address: str, variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def worker_variables(threads: int) -> dict[str, str]:
-    """Environment variables of workers. Ray would set the number of threads by the cores that it gives."""
-    passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    return {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), **passed_on}
+    """Environment variables of workers."""
+    return {
+        # Ray would set it by the cores that it gives.
+        "OMP_NUM_THREADS": str(threads),
+        "MKL_NUM_THREADS": str(threads),
+        # Else a worker without a GPU would see all that its node has.
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",
+        **{name: os.environ[name] for name in _PASSED_ON if name in os.environ},
+    }
 
 
 def _head(address: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import ray
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.placement_group import remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from erl_pipeline.engines.interface import Interrupted
@@ -21,14 +20,13 @@ from erl_pipeline.plan.job import StageJob
 from erl_pipeline.plan.runner import RunnerCall, WorkerDied
 from flows.ray.connection import ClusterError
 from flows.ray.remote_worker import DEATHS, RemoteWorker
+from flows.ray.room import set_aside
 from flows.ray.settings import RayConfig
-from flows.ray.survey import Survey, living_nodes, require_fit, start_actor, survey_of
+from flows.ray.survey import Survey, living_nodes, require_fit, start_actor, survey_of, uri_for_all
 from storage.artifacts.manifest import Manifest
-from storage.errors import ConfigError
-from storage.filesystem import open_root
 
 if TYPE_CHECKING:
-    from flows.ray.node_check import Node, NodeFinding
+    from flows.ray.node_check import NodeFinding
 
 _LOOK_SECONDS = 0.2
 _NODE_SECONDS = 600.0
@@ -47,10 +45,7 @@ class RayPool:
         self._call = call
         self._settings = settings
         self._devices = min(call.devices, settings.workers)
-        root = open_root(call.worker.store_uri)
-        # Nodes have other working folders.
-        uri = os.path.abspath(root.path) if root.local else call.worker.store_uri
-        self._worker = replace(call.worker, store_uri=uri)
+        self._worker = replace(call.worker, store_uri=uri_for_all(call.worker.store_uri))
         self._threads = ThreadPoolExecutor(settings.workers, thread_name_prefix="stage")
         self._workers: dict[int, RemoteWorker] = {}
         self._free: list[int] = []
@@ -60,7 +55,7 @@ class RayPool:
         self._known_nodes: set[str] = set()
 
     def __enter__(self) -> RayPool:
-        self._room: PlacementGroup = self._set_aside()
+        self._room = set_aside(self._settings, self._call.devices, self._worker.threads)
         self._start_workers()
         return self
 
@@ -146,31 +141,6 @@ class RayPool:
                 self._replacing.append(thread)
                 thread.start()
 
-    def _set_aside(self) -> PlacementGroup:
-        """Have Ray set aside what all workers need, spread over the nodes.
-
-        Raises ConfigError when the cluster has not that much, or others keep it busy.
-        """
-        nodes = living_nodes()
-        bundles = [self._bundle(place, nodes) for place in range(self._settings.workers)]
-        room = placement_group(bundles, strategy="SPREAD")
-        if not room.wait(self._settings.start_seconds):
-            remove_placement_group(room)
-            raise ConfigError(_no_room(self._settings, bundles, self._devices, nodes))
-        return room
-
-    def _bundle(self, place: int, nodes: list[Node]) -> dict[str, float]:
-        given = self._settings.device_stage if place < self._devices else self._settings.other_stage
-        device = self._settings.device_stage
-        bundle: dict[str, float] = {"CPU": given.cpus or self._worker.threads}
-        if place < self._devices:
-            gpus = device.gpus if device.gpus is not None else float(any(node.gpus for node in nodes))
-            if gpus:
-                bundle["GPU"] = gpus
-        if given.memory_gb is not None:
-            bundle["memory"] = given.memory_gb * 1e9
-        return bundle
-
     def _start_workers(self) -> None:
         actors = {place: self._start(place) for place in range(self._settings.workers)}
         nodes = living_nodes()
@@ -237,29 +207,6 @@ class RayPool:
                 return None
             self._known_nodes.add(node.id)
         return RemoteWorker(actor, node)
-
-
-def _no_room(settings: RayConfig, bundles: list[dict[str, float]], devices: int, nodes: list[Node]) -> str:
-    def shown(bundle: dict[str, float]) -> str:
-        units = {"CPU": "CPUs", "GPU": "GPUs", "memory": "bytes of memory"}
-        return ", ".join(f"{amount:g} {units[name]}" for name, amount in bundle.items())
-
-    asked = [f"resources.devices: {devices}, each with {shown(bundles[0])} (runner.device_stage)"]
-    if settings.workers > devices:
-        asked.append(
-            f"{settings.workers - devices} other workers (runner.workers: {settings.workers}), each with "
-            f"{shown(bundles[-1])} (runner.other_stage)"
-        )
-    free = ray.available_resources()
-    left = shown({name: free.get(name, 0.0) for name in ("CPU", "GPU")})
-    return "\n  ".join(
-        [
-            f"the cluster could not set aside what this run asks for within {settings.start_seconds:g} s:",
-            *asked,
-            f"nodes: {'; '.join(map(str, nodes))}; free of all that: {left}",
-            "ask for less, add nodes, or wait for what else runs there",
-        ]
-    )
 
 
 def _differences(findings: list[NodeFinding]) -> list[str]:

@@ -131,12 +131,18 @@ class Survey:
         return read_bytes(self.root, self.root.join(f"{self.folder}/{node.id}")) == self.content
 
 
+def uri_for_all(store_uri: str) -> str:
+    """The store's URI for nodes, which have other working folders."""
+    root = open_root(store_uri)
+    return os.path.abspath(root.path) if root.local else store_uri
+
+
 @contextmanager
 def survey_of(store_uri: str, packages: Sequence[str]) -> Iterator[Survey]:
     """Ready to ask nodes; the files that this writes into the store are removed afterwards.
 
     Args:
-        store_uri: empty for no store.
+        store_uri: as `uri_for_all` gives it; empty for no store.
         packages: whose code the run follows from.
 
     Raises StoreError when this machine cannot write the store.
