@@ -58,7 +58,11 @@ def connected(address: str, variables: Mapping[str, str]) -> Iterator[None]:
             **(local if address == "local" else {}),
         )
     except (ConnectionError, RuntimeError, ValueError, RaySystemError, RpcError) as error:
-        raise ConfigError(f"runner.address: {address}: Ray cannot be joined: {error}") from error
+        raise ConfigError(
+            f"runner.address: {address}: Ray cannot be joined: {error}. This machine has to be a node of the "
+            "cluster (`ray start --address`), with the same version of Ray, and where the cluster asks for a "
+            "token, with RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH set"
+        ) from error
     try:
         yield
     finally:

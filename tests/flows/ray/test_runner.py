@@ -25,6 +25,7 @@ from flows.ray.runner import RAY
 from flows.ray.settings import RayConfig
 from storage.errors import ConfigError
 from storage.runs.run import RunStore
+from tests.command_line.invoke import invoke
 from tests.flows.ray.conftest import LocalCluster
 from tests.flows.small_plans import (
     DIE_ONCE,
@@ -214,6 +215,38 @@ def test_a_store_that_nodes_cannot_reach_is_refused(cluster: LocalCluster) -> No
         ConfigError, match=r"node .*: store memory://store is not the one that the driver sees"
     ):
         RAY.run(settings, call, lambda _runner: pytest.fail("a stage was about to be computed"))
+
+
+def test_doctor_looks_at_every_node(cluster: LocalCluster, store: Path) -> None:
+    cluster.have_nodes(2)
+    given = ["--store", store, "--json"]
+    looked = invoke("cluster", "doctor", "--address", cluster.address, *given)
+    assert looked.status == 0, looked.errors
+    assert sorted(finding["node"]["cpus"] for finding in looked.json)[:2] == [0, 2]
+    assert all(abs(finding["clock_offset"]) < 1 for finding in looked.json)
+    assert len({finding["report"]["code"] for finding in looked.json}) == 1
+
+    wanting = invoke(
+        "cluster",
+        "doctor",
+        ROOT / "configs" / "cluster_ray.yaml",
+        "--address",
+        cluster.address,
+        *given,
+        "--set",
+        "runner.start_seconds=1",
+        "--set",
+        "runner.device_stage.cpus=64",
+    )
+    assert wanting.status == 2
+    assert "resources.devices: 2, each with 64 CPUs (runner.device_stage)" in wanting.errors
+
+
+def test_doctor_ends_with_2_and_the_node_that_is_not_fit(cluster: LocalCluster) -> None:
+    looked = invoke("cluster", "doctor", "--address", cluster.address, "--store", "memory://store")
+    assert looked.status == 2
+    assert "problem" in looked.output
+    assert ": store memory://store is not the one that the driver sees" in looked.errors
 
 
 DRIVER = """
