@@ -27,8 +27,7 @@ def examine(
         from flows.ray.room import set_aside
         from flows.ray.survey import living_nodes, survey_of, uri_for_all
 
-        with survey_of(uri_for_all(store_uri), packages) as survey:
-            findings = survey.ask(living_nodes(), {})
         if devices:
             remove_placement_group(set_aside(settings, devices, threads))
-        return findings
+        with survey_of(uri_for_all(store_uri), packages) as survey:
+            return survey.ask(living_nodes(), {})
