@@ -16,6 +16,7 @@ import argparse
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 import threading
 import time
@@ -118,12 +119,15 @@ def local_cluster() -> Iterator[str]:
     from ray.cluster_utils import Cluster
 
     node = {"num_cpus": 2, "object_store_memory": 100_000_000}
-    cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
+    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # a socket's path has room for a hundred characters
+    head = {**node, "include_dashboard": False, "temp_dir": folder}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
         cluster.add_node(**node)
         yield str(cluster.address)
     finally:
         cluster.shutdown()
+        shutil.rmtree(folder)
 
 
 def main() -> None:
