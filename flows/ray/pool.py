@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import ray
+from ray.exceptions import NodeDiedError
 from ray.util.placement_group import remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -24,11 +25,13 @@ from flows.ray.room import set_aside
 from flows.ray.settings import RayConfig
 from flows.ray.survey import Survey, living_nodes, require_fit, start_actor, survey_of, uri_for_all
 from storage.artifacts.manifest import Manifest
+from storage.errors import StoreError
 
 if TYPE_CHECKING:
-    from flows.ray.node_check import NodeFinding
+    from flows.ray.node_check import Node, NodeFinding
 
 _LOOK_SECONDS = 0.2
+_AGAIN_SECONDS = 1.0
 _NODE_SECONDS = 600.0
 """How long a stage waits for a node with room, when all that had room are gone."""
 
@@ -175,38 +178,46 @@ class RayPool:
 
     def _replace(self, place: int) -> None:
         """Start a lost worker again on a node that has room, however long it takes until there is one."""
-        while not self._closing.is_set():
+        while True:
             actor = self._start(place)
             ready = actor.clock.remote()
             while not self._closing.is_set() and not ray.wait([ready], timeout=_LOOK_SECONDS)[0]:
                 continue
             if self._closing.is_set():
-                ray.kill(actor)
-                return
+                break
             try:
                 ray.get(ready)
-                worker = self._checked(place, actor)
-            except DEATHS:
-                continue  # Its node went as well.
-            if worker is not None:
-                self._enter(place, worker)
-            return
-
-    def _checked(self, place: int, actor: Any) -> RemoteWorker | None:
-        """The worker, unless it is on a node that came later and is not fit."""
-        node_id = str(ray.util.placement_group_table(self._room)["bundles_to_node_id"][place])
-        node = next(each for each in living_nodes() if each.id == node_id)
-        if node.id not in self._known_nodes:
-            with self._survey() as survey:
-                (finding,) = survey.ask([node], {node.id: actor})
-            if finding.problems:
-                self._call.listener.warn(
-                    f"node {node.address} joined and is not used: {'; '.join(finding.problems)}"
-                )
+                node = self._node_of(place)
+                problems = self._problems_of(node, actor)
+            except (*DEATHS, StoreError):  # Its node went as well, or the store is away.
                 ray.kill(actor)
-                return None
+                if self._closing.wait(_AGAIN_SECONDS):
+                    return
+                continue
+            if not problems:
+                self._enter(place, RemoteWorker(actor, node))
+                return
+            self._call.listener.warn(f"node {node.address} joined and is not used: {'; '.join(problems)}")
+            break
+        ray.kill(actor)
+
+    def _node_of(self, place: int) -> Node:
+        """The node that a worker's place is on. Raises NodeDiedError when it has gone since."""
+        node_id = str(ray.util.placement_group_table(self._room)["bundles_to_node_id"][place])
+        living = {node.id: node for node in living_nodes()}
+        if node_id not in living:
+            raise NodeDiedError(f"node {node_id} is gone")
+        return living[node_id]
+
+    def _problems_of(self, node: Node, actor: Any) -> tuple[str, ...]:
+        """What keeps a node from being used, of which nothing was known when the run began."""
+        if node.id in self._known_nodes:
+            return ()
+        with self._survey() as survey:
+            (finding,) = survey.ask([node], {node.id: actor})
+        if not finding.problems:
             self._known_nodes.add(node.id)
-        return RemoteWorker(actor, node)
+        return finding.problems
 
 
 def _differences(findings: list[NodeFinding]) -> list[str]:
