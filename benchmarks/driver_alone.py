@@ -33,8 +33,9 @@ from storage.artifacts.manifest import Manifest
 
 CONFIG = "configs/cluster_ray.yaml"
 COLUMNS = (
+    Column("cpu_seconds", "CPU s in all"),
     Column("walk_milliseconds", "ms a stage, walk and ledger", 3),
-    Column("walk_seconds", "s in all"),
+    Column("walk_seconds", "s to walk"),
     Column("plan_seconds", "s to plan"),
     Column("stages", "stages", 0),
     Column("plan_bytes", "MB of the plan", 0, 1e-6),
