@@ -230,6 +230,23 @@ def test_a_stop_ends_the_wait_for_a_starting_server(tmp_path: Path, model: PreTr
     assert not server.running
 
 
+def test_two_replicas_are_both_proven_and_one_that_dies_is_made_up_for(
+    tmp_path: Path, model: PreTrainedModel
+) -> None:
+    """The first has the prompts of the group when it dies; the other goes on with them."""
+    two = ENGINE.model_copy(update={"replicas": 2})
+    with VllmEngine(two, tmp_path / "vllm", environment={}) as engine:
+        syncs = engine.serve(POLICY, served(model, "policy-1", tmp_path))
+        assert [sync.method for sync in syncs] == ["restart", "restart"]
+        assert max(sync.difference.maximum for sync in syncs) < 1e-4
+        rows = run_shard(engine, lambda: os.kill(engine_process(engine), signal.SIGKILL))
+    assert_sampled_from(model, rows)
+    assert sorted(path.name for path in (tmp_path / "vllm" / POLICY).glob("*.log")) == [
+        "server.log",
+        "server_2.log",
+    ]
+
+
 def run_shard(engine: VllmEngine, strike: Callable[[], None]) -> list[Trajectory]:
     """The rows of 24 episodes, 8 at a time, of which each comes out once; `strike` follows on the first."""
     ended: list[str] = []
