@@ -22,6 +22,7 @@ from command_line import (
     serve,
     status,
 )
+from command_line.cluster.command import app as cluster
 from command_line.compare.command import compare
 from command_line.doctor.command import doctor
 from command_line.env.command import app as env
@@ -80,6 +81,7 @@ app.add_typer(importing.app, name="import")
 app.add_typer(config.app, name="config")
 app.add_typer(schedule.app, name="schedule")
 app.add_typer(env, name="env")
+app.add_typer(cluster, name="cluster")
 app.add_typer(memory, name="memory")
 app.add_typer(lineage, name="lineage")
 app.add_typer(episodes, name="episodes")

@@ -1,1 +1,1 @@
-"""Prefect around the pipeline: the runner that shows stages as task runs, scheduled flows, deployments."""
+"""Around the pipeline: runners that show stages as task runs of Prefect, scheduled flows, deployments."""

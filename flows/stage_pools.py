@@ -24,7 +24,8 @@ from erl_pipeline.plan.listener import Listener, StageProgress
 from erl_pipeline.plan.resources import Resources, WorkerSettings
 from erl_pipeline.plan.runner import RunnerCall, WorkerDied
 from erl_pipeline.plan.stage import Needs
-from flows.stage_process import Close, Compute, Computed, Failed, FromDriver, FromWorker, Stop, Told
+from flows.stage_answers import Computed, Failed, FromWorker, Told
+from flows.stage_process import Close, Compute, FromDriver, Stop
 from storage.artifacts.manifest import Manifest
 
 _LOOK_SECONDS = 0.1
@@ -172,7 +173,7 @@ class WorkerProcess:
         while True:
             message = self._receive()
             if isinstance(message, Told):
-                getattr(listener, message.what)(*message.arguments)
+                message.tell(listener)
             elif isinstance(message, Computed):
                 return message.manifest
             elif isinstance(message, Failed):

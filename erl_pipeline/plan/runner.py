@@ -42,12 +42,14 @@ class Runner(Protocol):
 
 @dataclass(frozen=True)
 class RunnerCall:
-    """What a runner is opened with: the run, who is told of progress, and the wish to stop."""
+    """What a runner is opened with: the run, who is told of progress, and the wish to stop. `packages` are
+    those of the plug-ins whose code the run follows from."""
 
     worker: WorkerSettings
     devices: int
     listener: Listener
     stop: Event
+    packages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

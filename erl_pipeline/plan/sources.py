@@ -59,22 +59,30 @@ def read_sources(config: RunConfig) -> Sources:
     Raises InputError for a file or a checkpoint that cannot be read.
     """
     environment = environment_sources(config)
-    method = plugins("methods")[config.method.type]
-    trainer = plugins("trainers")[config.trainer.type]
     model = config.policy.model if isinstance(config.policy, PretrainedPolicyConfig) else None
     return replace(
         environment,
         code={
-            **environment.code,
-            "method": {each: package_fingerprint(each) for each in method.packages},
-            # The project's own trainer is guarded by the versions of the stages that train.
-            "trainer": {each: package_fingerprint(each) for each in trainer.packages if not trainer.is_own},
+            owner: {each: package_fingerprint(each) for each in packages}
+            for owner, packages in code_packages(config).items()
         },
         files={**environment.files, **{str(path): _sha256(path) for path in _conversation_files(config)}},
         weights=None if model is None else weights_digest(model),
         model=model or "",
         models={each: weights_digest(each) for each in _method_models(config)},
     )
+
+
+def code_packages(config: RunConfig) -> Mapping[CodeOwner, Sequence[str]]:
+    """The packages whose code, which people edit, a run's artifacts follow from."""
+    method = plugins("methods")[config.method.type]
+    trainer = plugins("trainers")[config.trainer.type]
+    return {
+        "environment": environment_packages(config),
+        "method": method.packages,
+        # The project's own trainer is guarded by the versions of the stages that train.
+        "trainer": [each for each in trainer.packages if not trainer.is_own],
+    }
 
 
 def environment_sources(config: RunConfig) -> Sources:

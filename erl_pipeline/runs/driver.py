@@ -17,6 +17,7 @@ from erl_pipeline.plan.listener import Listener
 from erl_pipeline.plan.plan import Place, Plan, PlannedStage
 from erl_pipeline.plan.resources import WorkerSettings
 from erl_pipeline.plan.runner import Runner, RunnerCall
+from erl_pipeline.plan.sources import code_packages
 from erl_pipeline.runs.config import refuse_other_settings
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
@@ -161,7 +162,8 @@ def carry_out(
         threads=config.resources.threads,
         engine=operational_settings(config.engine),
     )
-    call = RunnerCall(worker, config.resources.devices, opened.listener, opened.stop)
+    packages = tuple(each for of_owner in code_packages(config).values() for each in of_owner)
+    call = RunnerCall(worker, config.resources.devices, opened.listener, opened.stop, packages)
 
     def record(planned: PlannedStage, outcome: StageOutcome) -> None:
         opened.record(planned, outcome)

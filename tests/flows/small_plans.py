@@ -75,6 +75,21 @@ def _say_where(call: StageCall[SmallSettings]) -> StageResult:
     return _result(call)
 
 
+def _say_variable(call: StageCall[SmallSettings]) -> StageResult:
+    call.progress.warn(f"{call.settings.name}={os.environ.get(call.settings.name)}")
+    return _result(call)
+
+
+def _lose_node_once(call: StageCall[SmallSettings]) -> StageResult:
+    """End the process that this one's node is run by, which is its parent, and wait for the end of this."""
+    lost = Path(call.settings.folder) / "lost"
+    if not lost.exists():
+        lost.touch()
+        os.kill(os.getppid(), signal.SIGKILL)
+        wait_for("the end of this process", lambda: False)
+    return _result(call)
+
+
 def _fail(call: StageCall[SmallSettings]) -> StageResult:
     raise OddError(call.settings.name, 7)
 
@@ -96,6 +111,9 @@ SAY_WHERE = _stage("say_where", _say_where, "processor")
 SAY_WHERE_ON_DEVICE = _stage("say_where_on_device", _say_where, "device")
 MEET = _stage("meet", _meet, "processor")
 DIE_ONCE = _stage("die_once", _die_once, "processor")
+SAY_VARIABLE = _stage("say_variable", _say_variable, "processor")
+SAY_VARIABLE_ON_DEVICE = _stage("say_variable_on_device", _say_variable, "device")
+LOSE_NODE_ONCE = _stage("lose_node_once", _lose_node_once, "processor")
 WAIT_TO_STOP = _stage("wait_to_stop", _wait_to_stop, "processor")
 FAIL = _stage("fail", _fail, "processor")
 

@@ -1,0 +1,1 @@
+"""Commands about the machines that a run is computed on."""

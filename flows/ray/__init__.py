@@ -1,0 +1,1 @@
+"""The runner `ray`: stages over the nodes of a Ray cluster."""

@@ -1,0 +1,112 @@
+"""The driver's connection to a Ray cluster: refused within seconds where there is none."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from erl_pipeline.config.extras import missing_of_extra
+from storage.errors import ConfigError, PipelineError
+
+_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",  # it would report usage to its makers
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # it prints on standard output, where there stands what commands print
+}
+_CONNECT_SECONDS = 3.0
+_LOCAL_OBJECT_STORE = 100_000_000
+_HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+_SETTINGS_FRAME = 4
+
+
+_PASSED_ON = ("GOMP_SPINCOUNT", "HF_HUB_DISABLE_PROGRESS_BARS")
+
+
+class ClusterError(PipelineError):
+    """The Ray cluster went away, or has no node left that can compute."""
+
+
+@contextmanager
+def connected(address: str, variables: Mapping[str, str]) -> Iterator[None]:
+    """Be connected to the cluster at an address, as `runner.address` has it.
+
+    Args:
+        variables: environment variables of the workers.
+
+    Raises ConfigError when Ray is not installed, or no cluster answers at the address.
+    """
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    missing = missing_of_extra("erl-pipeline", "ray")
+    try:
+        import ray
+        from ray.exceptions import RaySystemError, RpcError
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"runner.type: ray needs {', '.join(missing) or 'ray'}: pip install 'erl-pipeline[ray]'"
+        ) from error
+    logging.getLogger("ray").setLevel(logging.ERROR)  # it tells of each connection
+    local = {"include_dashboard": False, "object_store_memory": _LOCAL_OBJECT_STORE}
+    try:
+        ray.init(
+            address="local" if address == "local" else _head(address),
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            runtime_env={"env_vars": dict(variables)},
+            **(local if address == "local" else {}),
+        )
+    except (ConnectionError, RuntimeError, ValueError, RaySystemError, RpcError) as error:
+        raise ConfigError(
+            f"runner.address: {address}: Ray cannot be joined: {error}. This machine has to be a node of the "
+            "cluster (`ray start --address`), with the same version of Ray, and where the cluster asks for a "
+            "token, with RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH set"
+        ) from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def worker_variables(threads: int) -> dict[str, str]:
+    """Environment variables of workers."""
+    return {
+        # Ray would set it by the cores that it gives.
+        "OMP_NUM_THREADS": str(threads),
+        "MKL_NUM_THREADS": str(threads),
+        # Else a worker without a GPU would see all that its node has.
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",
+        **{name: os.environ[name] for name in _PASSED_ON if name in os.environ},
+    }
+
+
+def _head(address: str) -> str:
+    """HOST:PORT of a head that answers. Ray itself would try for most of a minute."""
+    from ray._private.services import canonicalize_bootstrap_address_or_die
+
+    try:
+        found = canonicalize_bootstrap_address_or_die(address)
+    except (ConnectionError, ValueError) as error:
+        raise ConfigError(f"runner.address: {address}: {error}") from error
+    except socket.gaierror as error:
+        raise ConfigError(f"runner.address: {address}: the host is not known ({error})") from error
+    host, _, port = found.rpartition(":")
+    try:
+        _require_grpc(host.strip("[]"), int(port))
+    except OSError as error:
+        raise ConfigError(
+            f"runner.address: {address}: no Ray cluster answers at {found} ({error}). Start one there with "
+            "`ray start --head`, or correct the address; `ray status` on the head shows a cluster that runs"
+        ) from error
+    return found
+
+
+def _require_grpc(host: str, port: int) -> None:
+    """Raise OSError unless a server of gRPC, which Ray's head is, listens: it answers a greeting of HTTP/2
+    with its settings."""
+    with socket.create_connection((host, port), timeout=_CONNECT_SECONDS) as connection:
+        connection.sendall(_HTTP2_GREETING)
+        frame = connection.recv(9)
+    if len(frame) < 4 or frame[3] != _SETTINGS_FRAME:
+        raise ConnectionError("what listens there is no head of Ray")

@@ -1,0 +1,33 @@
+"""Looking at every node of a cluster for a person, as a run does before it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flows.ray.connection import connected, worker_variables
+from flows.ray.node_check import NodeFinding
+from flows.ray.settings import RayConfig
+
+
+def examine(
+    settings: RayConfig, store_uri: str, packages: Sequence[str] = (), devices: int = 0, threads: int = 1
+) -> list[NodeFinding]:
+    """What each node of the cluster at `settings.address` has, and what is wrong with it.
+
+    Args:
+        packages: of the plug-ins that the run uses.
+        devices: `resources.devices` of the run; 0 to ask for no room.
+        threads: `resources.threads` of the run.
+
+    Raises ConfigError when there is no cluster, or it could not set aside what the workers need.
+    """
+    with connected(settings.address, worker_variables(threads)):
+        from ray.util.placement_group import remove_placement_group
+
+        from flows.ray.room import set_aside
+        from flows.ray.survey import living_nodes, survey_of, uri_for_all
+
+        if devices:
+            remove_placement_group(set_aside(settings, devices, threads))
+        with survey_of(uri_for_all(store_uri), packages) as survey:
+            return survey.ask(living_nodes(), {})

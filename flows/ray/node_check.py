@@ -1,0 +1,71 @@
+"""Whether a node is fit for a run: what it reports, compared with what the driver has itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from flows.ray.node_report import NodeReport
+
+CLOCK_SECONDS = 10.0
+"""How far a node's clock may be off: times in manifests and ledgers come from several nodes."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A living node of the cluster, and all that it has."""
+
+    id: str
+    address: str
+    cpus: float
+    gpus: float
+    memory_bytes: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.address} ({self.cpus:g} CPUs, {self.gpus:g} GPUs, {self.memory_bytes / 1e9:.1f} GB of "
+            "memory)"
+        )
+
+
+@dataclass(frozen=True)
+class NodeFinding:
+    """What a node said. `report` is None where it could not answer.
+
+    `clock_offset`: seconds by which its clock is ahead of the driver's.
+    """
+
+    node: Node
+    report: NodeReport | None
+    clock_offset: float
+    problems: tuple[str, ...]
+
+
+def problems_of(report: NodeReport, here: NodeReport, clock_offset: float, store_uri: str) -> Iterator[str]:
+    """What is wrong with a node, each with what to do.
+
+    Args:
+        here: the driver's own report.
+    """
+    if report.python != here.python:
+        yield f"Python is {report.python}, here {here.python}: install the same"
+    for name, version in here.versions.items():
+        found = report.versions.get(name)
+        if found != version:
+            what = "is missing" if found is None else f"is {found}"
+            yield f"package {name} {what}, here {version}: pip install {name}=={version}"
+    if report.code != here.code:
+        yield "the code of erl-pipeline is another one: install the same version on both"
+    for package, fingerprint in here.plugins.items():
+        found = report.plugins[package]
+        if not found:
+            yield f"plug-in {package}, which the run uses, is missing: install it there"
+        elif found != fingerprint:
+            yield f"the code of plug-in {package} is another one: install the same version on both"
+    if report.store:
+        yield (
+            f"store {store_uri} {report.store}. Use a folder that every node mounts at the same path, or a "
+            "bucket"
+        )
+    if abs(clock_offset) > CLOCK_SECONDS:
+        yield f"its clock is {clock_offset:+.0f} s off: keep clocks by NTP, such as chrony"

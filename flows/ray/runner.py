@@ -1,0 +1,40 @@
+"""The runner `ray`: stages on workers over the nodes of a cluster, each shown as a task run of Prefect.
+
+The plan's walk decides what is computed and when, and what is computed again. Ray keeps the workers, and is
+asked for no retries. The walk has no more stages at work than there are workers, so that no stage ever waits
+inside Ray.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from erl_pipeline.plan.runner import Runner, RunnerCall, RunnerPlugin
+from flows.ray.connection import connected, worker_variables
+from flows.ray.settings import RayConfig
+from flows.runner import PrefectRunner
+from flows.task_runs import TaskRuns
+from storage.filesystem import open_root
+
+
+def run_with_ray(settings: RayConfig, call: RunnerCall, body: Callable[[Runner], None]) -> None:
+    """Compute on the nodes of a cluster; the workers have ended when this returns.
+
+    Raises:
+        ConfigError: there is no cluster at the address, it has not what is asked for, or a node is not fit.
+        ClusterError: no node is left that can compute.
+        OrchestratorError: Prefect's API cannot be started, cannot be reached or went away.
+    """
+    folder = open_root(call.worker.store_uri).scratch / "runs" / call.worker.run
+    folder.mkdir(parents=True, exist_ok=True)
+    with (
+        TaskRuns(call, folder / "prefect.log") as task_runs,
+        connected(settings.address, worker_variables(call.worker.threads)),
+    ):
+        from flows.ray.pool import RayPool  # which imports Ray
+
+        with RayPool(call, settings) as pool:
+            body(PrefectRunner(pool, task_runs))
+
+
+RAY = RunnerPlugin(settings=RayConfig, run=run_with_ray)

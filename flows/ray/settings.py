@@ -1,0 +1,71 @@
+"""Settings of the runner `ray`."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from erl_pipeline.config.base import PluginSettings, Settings
+
+_HOST_AND_PORT = re.compile(r"[^/:\s]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}")
+
+
+class DeviceStageConfig(Settings):
+    """What Ray sets aside for each worker that computes with a model; there are `resources.devices`."""
+
+    gpus: float | None = Field(default=None, ge=0, le=64)
+    """GPUs of one node: a whole number, or a part of one. Unset: 1 where the cluster has any, else 0. With 0
+    the worker sees no GPU."""
+    cpus: float | None = Field(default=None, gt=0, le=1024)
+    """Processor cores. Unset: as many as `resources.threads`."""
+    memory_gb: float | None = Field(default=None, gt=0)
+    """Memory of the node, in 10^9 bytes. Ray counts it and does not enforce it. Unset: not counted."""
+
+    @field_validator("gpus")
+    @classmethod
+    def _whole_or_a_part_of_one(cls, gpus: float | None) -> float | None:
+        if gpus is not None and gpus > 1 and not gpus.is_integer():
+            raise ValueError(f"{gpus:g} GPUs; allowed is a whole number, or a part of one GPU")
+        return gpus
+
+
+class OtherStageConfig(Settings):
+    """What Ray sets aside for each of the other workers, whose stages need no model."""
+
+    cpus: float = Field(default=1, gt=0, le=1024)
+    """Processor cores."""
+    memory_gb: float | None = Field(default=None, gt=0)
+    """Memory of the node, in 10^9 bytes. Ray counts it and does not enforce it. Unset: not counted."""
+
+
+class RayConfig(PluginSettings):
+    """Stages are computed by workers on the nodes of a Ray cluster, and each is a task run on Prefect's page.
+    Needs the extra `ray`, and a store that every node reaches."""
+
+    type: Literal["ray"] = "ray"
+    address: str = "auto"
+    """`HOST:PORT` of the cluster's head, as `ray start --head` prints it. `auto`: that of `RAY_ADDRESS`, or
+    of the cluster that this machine belongs to. `local`: a cluster of this machine alone, which ends with the
+    command. The command itself has to run on a machine of the cluster."""
+    workers: int = Field(default=1, ge=1, le=1024)
+    """Stages that are computed at the same time, where the plan and `resources.devices` allow it. Each worker
+    keeps its models and servers until the run ends."""
+    device_stage: DeviceStageConfig = DeviceStageConfig()
+    other_stage: OtherStageConfig = OtherStageConfig()
+    start_seconds: float = Field(default=10, gt=0, le=3600)
+    """How long the cluster may take to set aside what the workers need. Give minutes where nodes are added
+    when they are asked for."""
+
+    @field_validator("address")
+    @classmethod
+    def _known_form(cls, address: str) -> str:
+        if address.startswith("ray://"):
+            raise ValueError(
+                f"{address}; Ray's client is not used: start the command on a machine of the cluster, with "
+                "auto or HOST:PORT of the head"
+            )
+        if address not in ("auto", "local") and not _HOST_AND_PORT.fullmatch(address):
+            raise ValueError(f"{address!r}; allowed is auto, local or HOST:PORT, such as 10.0.0.1:6379")
+        return address

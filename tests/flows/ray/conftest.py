@@ -1,0 +1,63 @@
+"""One Ray cluster for all tests of this folder, on this machine: a head without processors, and two nodes
+with object stores of their own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+
+import pytest
+
+# Read when Ray is imported. A token would be written into the home folder.
+os.environ.update(RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_LOGS_SKIP_REGEX=".")
+
+from ray.cluster_utils import Cluster
+
+_NODE = {"object_store_memory": 80 * 2**20, "include_log_monitor": False}
+_QUICK_TO_NOTICE = {
+    "health_check_initial_delay_ms": 1000,
+    "health_check_period_ms": 500,
+    "health_check_timeout_ms": 1000,
+    "health_check_failure_threshold": 4,
+}
+
+
+class LocalCluster:
+    """A cluster of several nodes on this machine."""
+
+    def __init__(self, folder: str) -> None:
+        head = {**_NODE, "num_cpus": 0, "include_dashboard": False, "temp_dir": folder}
+        self._cluster = Cluster(
+            initialize_head=True, head_node_args={**head, "_system_config": _QUICK_TO_NOTICE}
+        )
+
+    @property
+    def address(self) -> str:
+        return str(self._cluster.address)
+
+    def add_node(self, gpus: int = 0) -> None:
+        """Add a node with two processors, and GPUs as far as Ray's counting goes."""
+        self._cluster.add_node(**_NODE, num_cpus=2, num_gpus=gpus)
+
+    def have_nodes(self, count: int) -> None:
+        """Add nodes until there are so many beside the head."""
+        for _ in range(count + 1 - len(self._cluster.list_all_nodes())):
+            self.add_node()
+
+    def stop(self) -> None:
+        self._cluster.shutdown()
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[LocalCluster]:
+    """The head's folder has a short name, since a socket's path has room for a hundred characters."""
+    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
+    local = LocalCluster(folder)
+    try:
+        local.have_nodes(2)
+        yield local
+    finally:
+        local.stop()
+        shutil.rmtree(folder)
