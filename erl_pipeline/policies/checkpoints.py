@@ -100,6 +100,18 @@ def load_checkpoint(parts: CheckpointParts, weights: WeightsSettings) -> LoadedP
     return policy
 
 
+@dataclass(frozen=True)
+class StoredPolicy:
+    """Where a policy is stored and how it is loaded: all that another process needs to have it."""
+
+    parts: CheckpointParts
+    weights: WeightsSettings
+
+    def load(self) -> LoadedPolicy:
+        """Load it in this process; raises as `load_checkpoint`."""
+        return load_checkpoint(self.parts, self.weights)
+
+
 class LoadedPolicies:
     """The policy that a worker loaded or trained last, so that the next stage need not read it again.
 
