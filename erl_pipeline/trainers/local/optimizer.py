@@ -160,6 +160,11 @@ def save_optimizer(optimizer: PolicyOptimizer, folder: Path) -> None:
     """Write `optimizer.safetensors` and `optimizer.json` into a folder; equal states give equal bytes."""
     tensors = {name: tensor.contiguous().cpu() for name, tensor in optimizer.tensors().items()}
     save_file(tensors, folder / TENSORS)
+    write_progress(optimizer, folder)
+
+
+def write_progress(optimizer: PolicyOptimizer, folder: Path) -> None:
+    """Write `optimizer.json`, how many steps were taken."""
     steps = optimizer.steps if optimizer.config.carry_state else 0
     (folder / PROGRESS).write_text(json.dumps({"steps": steps}) + "\n")
 
