@@ -145,13 +145,19 @@ class Trainer(Protocol):
         ...
 
 
+def _any_machine(_settings: PluginSettings) -> None:
+    """What is asked of the machine where a trainer asks nothing."""
+
+
 @dataclass(frozen=True)
 class TrainerPlugin(Generic[SettingsT]):
     """What an entry point of `erl_pipeline.trainers` names.
 
     `settings` has a field `type` with the plug-in's name. `open` imports what is heavy, and gives the
-    trainer of one checkpoint.
+    trainer of one checkpoint. `require_here` raises ConfigError where this machine lacks devices that the
+    settings ask for; a run that trains here asks before its first stage.
     """
 
     settings: type[SettingsT]
     open: Callable[[SettingsT, TrainingStart], Trainer]
+    require_here: Callable[[SettingsT], None] = _any_machine

@@ -42,4 +42,10 @@ def _open(settings: Fsdp2TrainerConfig, start: TrainingStart) -> Trainer:
     return Fsdp2Trainer(settings.processes, start)
 
 
-TRAINER = TrainerPlugin(settings=Fsdp2TrainerConfig, open=_open)
+def _require_here(settings: Fsdp2TrainerConfig) -> None:
+    from erl_pipeline.trainers.fsdp2.devices import require_devices
+
+    require_devices(settings.processes)
+
+
+TRAINER = TrainerPlugin(settings=Fsdp2TrainerConfig, open=_open, require_here=_require_here)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import torch
 
 from erl_pipeline.policies.hardware import adds_in_fixed_order, training_device
+from erl_pipeline.trainers.fsdp2.devices import require_devices
 from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
 from erl_pipeline.trainers.fsdp2.work import (
     SCORES,
@@ -27,7 +25,6 @@ from erl_pipeline.trainers.fsdp2.work import (
 from erl_pipeline.trainers.interface import OnStep, Reinforcement, SupervisedTraining, TrainingStart
 from erl_pipeline.trainers.metrics import FineTuneMetrics, UpdateMetrics
 from erl_pipeline.trainers.sequences import TrainingSequence
-from storage.errors import ConfigError
 
 
 class Fsdp2Trainer:
@@ -99,14 +96,3 @@ class Fsdp2Trainer:
             self._begun = True
             self._group.do(Begin(place.stored, self._start.checkpoint.absolute(), self._start.optimizer))
         return self._group.do(work, sequences, on_step)
-
-
-def require_devices(processes: int) -> None:
-    """Raise `ConfigError` where this machine has not a GPU for each process or, without GPUs, a core."""
-    gpus = torch.cuda.device_count()
-    there, what = (gpus, "GPU") if gpus else (len(os.sched_getaffinity(0)), "core")
-    if processes > there:
-        raise ConfigError(
-            f"trainer.processes: {processes}; this machine ({platform.node()}) has {there} {what}"
-            f"{'' if there == 1 else 's'}, and each process needs one of its own"
-        )

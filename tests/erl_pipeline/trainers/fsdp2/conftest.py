@@ -29,10 +29,8 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
     Their 7 words and 36 hidden units do not divide by 2 or are left over after it."""
     folder = tmp_path_factory.mktemp("first")
     llama = random_llama(len(WORDS), hidden=36, intermediate=15, eos_token_id=2)
-    for name, model in (
-        ("llama", llama),
-        ("gpt2", random_gpt2(len(WORDS), hidden=36, bos_token_id=1, eos_token_id=2)),
-    ):
+    gpt2 = random_gpt2(len(WORDS), hidden=36, bos_token_id=1, eos_token_id=2)
+    for name, model in (("llama", llama), ("gpt2", gpt2)):
         model.save_pretrained(folder / name / "model")
         word_tokenizer().save_pretrained(folder / name / "model")
     return folder
