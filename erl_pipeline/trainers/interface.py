@@ -155,9 +155,11 @@ class TrainerPlugin(Generic[SettingsT]):
 
     `settings` has a field `type` with the plug-in's name. `open` imports what is heavy, and gives the
     trainer of one checkpoint. `require_here` raises ConfigError where this machine lacks devices that the
-    settings ask for; a run that trains here asks before its first stage.
+    settings ask for; a run that trains here asks before its first stage. `elsewhere` is true where the policy
+    is trained in other processes: one that is kept in this process is let go of first.
     """
 
     settings: type[SettingsT]
     open: Callable[[SettingsT, TrainingStart], Trainer]
     require_here: Callable[[SettingsT], None] = _any_machine
+    elsewhere: bool = False

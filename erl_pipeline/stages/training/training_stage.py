@@ -23,7 +23,7 @@ from erl_pipeline.policies.checkpoints import (
     weights_settings,
 )
 from erl_pipeline.stages.rollouts.playing import release_engine
-from erl_pipeline.trainers.interface import Trainer, TrainingStart, Workplace
+from erl_pipeline.trainers.interface import Trainer, TrainerPlugin, TrainingStart, Workplace
 from storage.artifacts.recipe import derive_seed
 
 if TYPE_CHECKING:
@@ -105,8 +105,13 @@ def _trainer(call: StageCall[TrainingT]) -> Trainer:
             StoredPolicy(parts, weights), call.resources.scratch, call.resources.settings.threads
         ),
     )
-    opened: Trainer = plugins("trainers")[trainer.type].value.open(trainer, start)
-    return opened
+    plugin: TrainerPlugin[Any] = plugins("trainers")[trainer.type].value
+    if plugin.elsewhere:
+        from erl_pipeline.policies.hardware import release_cached_memory
+
+        policies.forget()
+        release_cached_memory()
+    return plugin.open(trainer, start)
 
 
 @contextmanager

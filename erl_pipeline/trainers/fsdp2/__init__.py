@@ -48,4 +48,4 @@ def _require_here(settings: Fsdp2TrainerConfig) -> None:
     require_devices(settings.processes)
 
 
-TRAINER = TrainerPlugin(settings=Fsdp2TrainerConfig, open=_open, require_here=_require_here)
+TRAINER = TrainerPlugin(settings=Fsdp2TrainerConfig, open=_open, require_here=_require_here, elsewhere=True)

@@ -14,7 +14,8 @@ def require_devices(processes: int) -> None:
     import torch
 
     gpus = torch.cuda.device_count()
-    there, what = (gpus, "GPU") if gpus else (len(os.sched_getaffinity(0)), "core")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    there, what = (gpus, "GPU") if gpus else (cores, "core")
     if processes > there:
         raise ConfigError(
             f"trainer.processes: {processes}; this machine ({platform.node()}) has {there} {what}"

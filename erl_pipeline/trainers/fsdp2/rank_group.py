@@ -25,7 +25,7 @@ from storage.errors import PipelineError
 
 _LOOK_SECONDS = 0.2
 _OUT_OF_MEMORY = "; that is how the kernel ends a process whose memory it needs"
-_MODULE = "erl_pipeline.trainers.fsdp2.rank"
+RANK_MODULE = "erl_pipeline.trainers.fsdp2.rank"
 
 
 @dataclass
@@ -49,7 +49,7 @@ class _Rank:
 
 
 class RankGroup:
-    """Ranks on this machine, in a process group of their own.
+    """Ranks on this machine.
 
     They end with this object, with each other, and with this process, whose pipes they hold: a rank whose
     others are gone would wait for them until the timeout of NCCL or gloo.
@@ -85,6 +85,8 @@ class RankGroup:
         Raises `PipelineError` where a rank fails or ends, of the kind that it has raised, and what `on_step`
         raises. The group has ended then.
         """
+        if not self._ranks:
+            raise RuntimeError("the ranks have ended")
         self._orders += 1
         given = self.folder / f"{self._orders}.safetensors"
         answer = self.folder / f"{self._orders}.answer"
@@ -110,9 +112,6 @@ class RankGroup:
 
     def end(self) -> None:
         """End all ranks, whatever they do; they have nothing to finish."""
-        if self._ranks:
-            with suppress(ProcessLookupError):
-                os.killpg(self._ranks[0].process.pid, signal.SIGKILL)
         for rank in self._ranks:
             rank.process.kill()
             rank.process.wait()
@@ -141,7 +140,7 @@ class RankGroup:
         with log.open("wb") as output, os.fdopen(writes, "wb") as channel:
             process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", _MODULE),
+                    *(sys.executable, "-m", RANK_MODULE),
                     *map(str, (number, processes, threads, channel.fileno(), self.folder / "rendezvous")),
                 ],
                 stdin=subprocess.PIPE,
@@ -149,8 +148,8 @@ class RankGroup:
                 stderr=subprocess.STDOUT,
                 pass_fds=[channel.fileno()],
                 env=environment,
-                # A group of their own: Ctrl-C is for this process, which ends them.
-                process_group=self._ranks[0].process.pid if self._ranks else 0,
+                # Not in this process's group: Ctrl-C is for this process, which ends them.
+                process_group=0,
             )
         return _Rank(number, process, os.fdopen(reads, "rb", buffering=0), log)
 
@@ -180,7 +179,7 @@ class RankGroup:
                     for words in rank.read():
                         yield rank, words
                 # Not by the end of its pipe alone: a process that it has started could hold that open.
-                if any(rank.process.poll() is not None for rank in self._ranks):
+                if any(each.process.poll() is not None for each in self._ranks):
                     self._fail()
 
     def _fail(self) -> NoReturn:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 from transformers import PreTrainedModel
@@ -79,7 +79,7 @@ def join_ranks(rank: int, processes: int, threads: int, rendezvous: str) -> Proc
         world_size=processes,
         device_id=device if on_gpu else None,
     )
-    return ProcessRanks(dist.init_device_mesh(device.type, (processes,)), device)
+    return ProcessRanks(init_device_mesh(device.type, (processes,)), device)
 
 
 def shard(model: PreTrainedModel, ranks: ProcessRanks) -> None:

@@ -83,7 +83,7 @@ def deal(pack: Callable[[int], list[Microbatch]], microbatch_tokens: int, ranks:
     """
     microbatches = pack(microbatch_tokens)
     turns = -(-len(microbatches) // ranks.count)
-    if ranks.count > 1:
+    if ranks.count > 1 and microbatches:
         total = sum(microbatch.token_ids.numel() for microbatch in microbatches)
         share = max(1, int(_ROOM * total / (turns * ranks.count)))
         if share < microbatch_tokens:

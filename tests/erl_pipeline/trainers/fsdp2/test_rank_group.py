@@ -2,21 +2,48 @@
 
 from __future__ import annotations
 
-import os
-import signal
+import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
-from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
+from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig
+from erl_pipeline.policies.checkpoints import CHECKPOINT, WeightsSettings
+from erl_pipeline.stages.training.build_distillation import DATASET
+from erl_pipeline.stages.training.fine_tune import FINE_TUNE, NEWEST, FineTuneSettings
+from erl_pipeline.trainers.fsdp2 import Fsdp2TrainerConfig
+from erl_pipeline.trainers.fsdp2.rank_group import RANK_MODULE, RankGroup
 from erl_pipeline.trainers.fsdp2.trainer import Fsdp2Trainer
 from erl_pipeline.trainers.fsdp2.work import Save
 from storage.errors import PipelineError
+from storage.tables.sft import SftRow, write_sft_rows
+from tests.erl_pipeline.stages.calls import Bench
 from tests.erl_pipeline.trainers.fsdp2.rows import Start, reinforcement
 from tests.waiting import wait_for
+
+ROW = SftRow(
+    sft_row_id="row",
+    prompt=({"role": "user", "content": "left"},),
+    completion=({"role": "assistant", "content": "right"},),
+    input_token_ids=(1, 3, 5, 2),
+    loss_mask=(0, 0, 1, 1),
+    trajectory_id="trajectory",
+    role=None,
+    reflection_trajectory_id=None,
+    first_trajectory_id="trajectory",
+    memory_entry_ids=(),
+    task_id="task",
+    task_type="words",
+    episode_id="episode",
+    iteration=1,
+    policy_version="first",
+    weight=1.0,
+)
 
 
 def is_there(process: int) -> bool:
@@ -28,23 +55,42 @@ def is_there(process: int) -> bool:
     return status.rpartition(")")[2].split()[0] != "Z"
 
 
-def test_a_rank_that_is_killed_ends_the_training_at_once(first: Path, start: Start, tmp_path: Path) -> None:
-    group = RankGroup(2, 1, tmp_path / "scratch")
-    trainer = Fsdp2Trainer(2, start(first / "llama"), group)
-    processes = group.process_ids
-    killed: list[float] = []
+def test_a_rank_that_is_killed_fails_its_stage_at_once_and_nothing_is_committed(
+    first: Path, tmp_path: Path
+) -> None:
+    bench = Bench(tmp_path)
+    checkpoint = bench.commit(
+        "bootstrap", "checkpoint", lambda folder: shutil.copytree(first / "llama/model", folder / "model")
+    )
+    dataset = bench.commit(
+        "build_distillation", "sft_dataset", lambda folder: write_sft_rows(folder / DATASET, [ROW])
+    )
+    settings = FineTuneSettings(
+        fine_tune=FineTuneConfig(steps=100_000),
+        optimizer=OptimizerConfig(),
+        trainer=Fsdp2TrainerConfig(processes=2),
+        weights=WeightsSettings(dtype="float32", lora=None, adapter_seed=None),
+    )
+    scratch, killed = bench.resources.scratch, list[float]()
 
-    def kill_one(step: int, loss: float) -> None:
-        if not killed:
-            os.kill(processes[1], signal.SIGKILL)
-            killed.append(time.monotonic())
+    def has_stepped() -> bool:
+        return any("step 1," in log.read_text() for log in scratch.glob("fsdp2-*/rank-1.log"))
 
-    with pytest.raises(PipelineError, match=r"rank 1 of 2 .* was ended by SIGKILL(.|\n)*\nstep 1, loss "):
-        trainer.reinforce(reinforcement(epochs=1000), kill_one)
+    def kill_one() -> None:
+        wait_for("the first step of rank 1", has_stepped)
+        (rank,) = (each for each in psutil.Process().children() if each.cmdline()[2:4] == [RANK_MODULE, "1"])
+        rank.kill()
+        killed.append(time.monotonic())
+
+    killer = threading.Thread(target=kill_one)
+    killer.start()
+    with pytest.raises(PipelineError, match=r"rank 1 of 2 .* was ended by SIGKILL(.|\n)*\nstep \d+, loss "):
+        bench.compute(FINE_TUNE, settings, {CHECKPOINT: checkpoint, NEWEST: dataset})
+    killer.join()
     assert time.monotonic() - killed[0] < 10.0
-    assert not any(is_there(process) for process in processes)
-    assert not (tmp_path / "model").exists()
-    (folder,) = (tmp_path / "scratch").iterdir()
+    assert not [each for each in psutil.Process().children() if RANK_MODULE in each.cmdline()[2:3]]
+    assert not bench.store.ids(FINE_TUNE.name)
+    (folder,) = scratch.glob("fsdp2-*")
     assert sorted(path.name for path in folder.iterdir()) == ["rank-0.log", "rank-1.log"]
 
 
@@ -71,7 +117,12 @@ def test_ranks_end_with_the_process_that_they_belong_to(tmp_path: Path) -> None:
     code = """
 import sys, time
 from pathlib import Path
-from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
+from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig
+from erl_pipeline.policies.checkpoints import CHECKPOINT, WeightsSettings
+from erl_pipeline.stages.training.build_distillation import DATASET
+from erl_pipeline.stages.training.fine_tune import FINE_TUNE, NEWEST, FineTuneSettings
+from erl_pipeline.trainers.fsdp2 import Fsdp2TrainerConfig
+from erl_pipeline.trainers.fsdp2.rank_group import RANK_MODULE, RankGroup
 print(*RankGroup(2, 1, Path(sys.argv[1])).process_ids, flush=True)
 time.sleep(600)
 """

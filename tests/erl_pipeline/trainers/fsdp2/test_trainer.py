@@ -248,7 +248,15 @@ def test_each_step_has_its_own_learning_rate(
     assert_equal(tmp_path / "one step/model", tmp_path / "two steps/model")
 
 
-def test_the_policy_is_in_other_processes(first: Path, start: Start) -> None:
-    trainer = Fsdp2Trainer(1, start(first / "llama"))
-    assert trainer.trained_policy() is None
-    trainer.close()
+def test_without_a_row_nothing_is_trained_and_nothing_scored(
+    ranks: RankGroup, first: Path, start: Start, tmp_path: Path
+) -> None:
+    trainer = on_two(start(first / "llama"), ranks)
+    untrained = replace(ROWS[0], response_mask=(0, 0))
+    assert [list(values) for values in trainer.logprobs([untrained], 12)] == [[]]
+    assert trainer.reinforce(replace(reinforcement(), sequences=[untrained])).optimizer_steps == 0
+    assert trainer.fine_tune_supervised(replace(SUPERVISED, sequences=[])).optimizer_steps == 0
+    assert trainer.trained_policy() is None  # it is in other processes
+    trainer.save(tmp_path / "after")
+    weights = "model/model.safetensors"
+    assert (tmp_path / "after" / weights).read_bytes() == (first / "llama" / weights).read_bytes()

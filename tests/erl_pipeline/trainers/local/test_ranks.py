@@ -104,6 +104,8 @@ def test_one_process_has_all_microbatches_as_they_are_packed() -> None:
         ((10, 10, 10), 10, [10, 10], [10, 0]),
         # 4 x 6 tokens in passes of at most 18: two passes of 12 instead of 18 and 6.
         ((6, 6, 6, 6), 18, [12], [12]),
+        # Nothing to deal.
+        ((), 10, [], []),
         # One sequence cannot be shared.
         ((10,), 2048, [10], [0]),
     ],
