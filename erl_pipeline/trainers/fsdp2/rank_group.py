@@ -175,9 +175,9 @@ class RankGroup:
                 selector.register(rank.answers, selectors.EVENT_READ, rank)
             while True:
                 for key, _ in selector.select(_LOOK_SECONDS):
-                    rank: _Rank = key.data
-                    for words in rank.read():
-                        yield rank, words
+                    speaker: _Rank = key.data
+                    for words in speaker.read():
+                        yield speaker, words
                 # Not by the end of its pipe alone: a process that it has started could hold that open.
                 if any(each.process.poll() is not None for each in self._ranks):
                     self._fail()
@@ -188,8 +188,8 @@ class RankGroup:
         for rank in ended:
             while data := os.read(rank.answers.fileno(), 65536):
                 rank.unread += data
-            for line in rank.unread.split(b"\n"):
-                words = json.loads(line) if line else {}
+            # What stands behind the last end of a line was cut off.
+            for words in map(json.loads, rank.unread.split(b"\n")[:-1]):
                 rank.failure = words if "failed" in words else rank.failure
         # One that was killed could say nothing.
         killed = [rank for rank in ended if not rank.failure]
