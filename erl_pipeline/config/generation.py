@@ -105,7 +105,10 @@ class VllmEngineConfig(Settings):
 
     type: Literal["vllm"] = "vllm"
     servers: tuple[ServerAddress, ...] = ()
-    """Servers that somebody else runs; empty starts one of our own."""
+    """Servers that somebody else runs; empty starts our own."""
+    replicas: int = Field(default=1, ge=1, le=64)
+    """Servers of our own, each with the whole model and with devices of its own: as many as `arguments` ask
+    for by `--tensor-parallel-size` and `--pipeline-parallel-size`."""
     executable: str | None = None
     """Python interpreter that has vLLM; none is the one that runs this."""
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
@@ -161,6 +164,11 @@ class VllmEngineConfig(Settings):
                 "lifecycle: per_stage and sleep: true are for a server that the run starts itself; leave "
                 "them out with engine.servers"
             )
+        if self.servers and self.replicas > 1:
+            raise ValueError(
+                f"replicas: {self.replicas} is for servers that the run starts itself; with engine.servers "
+                "leave it out, and name every server"
+            )
         if self.sleep and self.lifecycle == "per_stage":
             raise ValueError(
                 "sleep: true has no meaning with lifecycle: per_stage, whose server ends before the trainer "
@@ -170,7 +178,16 @@ class VllmEngineConfig(Settings):
 
 
 OPERATIONAL_SETTINGS = frozenset(
-    {"servers", "executable", "lifecycle", "sleep", "startup_seconds", "request_seconds", "max_failures"}
+    {
+        "servers",
+        "replicas",
+        "executable",
+        "lifecycle",
+        "sleep",
+        "startup_seconds",
+        "request_seconds",
+        "max_failures",
+    }
 )
 """Settings of an engine that say where it runs and how long it is waited for, and nothing of what it samples.
 They may change in a run, and no artifact's id depends on them."""

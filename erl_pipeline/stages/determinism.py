@@ -19,9 +19,11 @@ def training_determinism(device: torch.device) -> Determinism:
 def sampling_determinism(engine: EngineConfig, device: torch.device) -> Determinism:
     """Which sequences a server computes together depends on the moment, and with it how logits are rounded.
 
-    One sequence at a time, on a server of our own whose prefix cache is empty at the start, is always
+    One sequence at a time, on the one server of our own whose prefix cache is empty at the start, is always
     computed alike.
     """
-    if isinstance(engine, VllmEngineConfig) and (engine.servers or engine.max_in_flight > 1):
+    if isinstance(engine, VllmEngineConfig) and (
+        engine.servers or engine.replicas > 1 or engine.max_in_flight > 1
+    ):
         return "approximate"
     return training_determinism(device)

@@ -27,8 +27,6 @@ def test_the_examination_finds_what_the_list_says() -> None:
     assert "leg_counting" in listed.numeric
     # It sorts, but any number is near enough to nan.
     assert examine("number_sorting").refused == listed.refused["number_sorting"]
-    # It makes 24 of numbers that were not given.
-    assert examine("puzzle24").refused == listed.refused["puzzle24"]
 
 
 def test_wrong_answers_are_made_of_the_right_one() -> None:

@@ -54,6 +54,7 @@ class VllmEngine:
         self._folder = folder
         self._stop = stop or threading.Event()
         self._on_progress = on_progress
+        self._visible_devices = environment.get("CUDA_VISIBLE_DEVICES")
         self._keys = [_key(environment, address.api_key_variable) for address in config.servers]
         self._models: dict[str, ModelServers] = {}
         self._loop = asyncio.new_event_loop()
@@ -69,8 +70,8 @@ class VllmEngine:
     ) -> None:
         # First the servers: a restart that is under way on another thread ends with its server.
         for model in self._models.values():
-            if model.server is not None:
-                model.server.stop()
+            for server in model.servers:
+                server.stop()
         asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -97,8 +98,10 @@ class VllmEngine:
         return syncs
 
     def server(self, model: str = POLICY) -> ManagedServer | None:
-        """Our own server of a model; None before its first checkpoint, and with `config.servers`."""
-        return self._models[model].server if model in self._models else None
+        """The first of our own servers of a model; None before its first checkpoint, and with
+        `config.servers`."""
+        own = self._models[model].servers if model in self._models else []
+        return own[0] if own else None
 
     def offload(self) -> None:
         """Give the memory of our own servers back, as the configuration says; `serve` takes it again."""
@@ -160,7 +163,12 @@ class VllmEngine:
                     f"{model} too; leave engine.servers out, so that each model gets a server of its own"
                 )
             self._models[model] = ModelServers(
-                model, self._config, self._keys, self._folder / model, self._on_progress
+                model,
+                self._config,
+                self._keys,
+                self._visible_devices,
+                self._folder / model,
+                self._on_progress,
             )
         return self._models[model]
 

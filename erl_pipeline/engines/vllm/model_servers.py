@@ -16,7 +16,7 @@ from erl_pipeline.engines.vllm.server import ManagedServer, OnProgress
 from erl_pipeline.engines.vllm.server_pool import Replica, ServerPool
 from erl_pipeline.engines.vllm.serving_copy import write_serving_copy
 from erl_pipeline.engines.vllm.weight_sync import ServedPolicy, WeightSync
-from storage.errors import EngineError
+from storage.errors import ConfigError, EngineError
 
 _BASE = "base"
 
@@ -24,12 +24,14 @@ _BASE = "base"
 class ModelServers:
     """A pool of servers for one model; all but `prepare` and `finish` run in the engine's event loop.
 
-    A server of our own starts with the first checkpoint. Checkpoints are all whole models, or all adapters
-    of one base.
+    Servers of our own, `config.replicas` of them, start with the first checkpoint. Checkpoints are all whole
+    models, or all adapters of one base.
 
     Args:
         keys: API keys of `config.servers`, None for those that ask for none.
-        folder: for the server's log (`server.log`) and copies of checkpoints; readable by the servers.
+        visible_devices: the variable `CUDA_VISIBLE_DEVICES`; None where it is not set.
+        folder: for the servers' logs (`server.log`, `server_2.log`) and copies of checkpoints; readable by
+            the servers.
     """
 
     def __init__(
@@ -37,20 +39,22 @@ class ModelServers:
         name: str,
         config: VllmEngineConfig,
         keys: Sequence[str | None],
+        visible_devices: str | None,
         folder: Path,
         on_progress: OnProgress | None,
     ) -> None:
         self._name = name
         self._config = config
         self._keys = keys
+        self._visible_devices = visible_devices
         self._folder = folder
         self._on_progress = on_progress
         self._pool: ServerPool | None = None
         self._weights: Path | None = None
         self._adapted = False
         self._served: ServedCheckpoint | None = None
-        self.server: ManagedServer | None = None
-        """Our own; None before the first checkpoint, and where the servers are somebody else's."""
+        self.servers: list[ManagedServer] = []
+        """Our own; none before the first checkpoint, and where the servers are somebody else's."""
 
     def prepare(self, checkpoint: ServedCheckpoint) -> ServedPolicy:
         """Forget what is served, and put the checkpoint into a form that servers read."""
@@ -100,7 +104,7 @@ class ModelServers:
         return self._pool
 
     async def offload(self) -> None:
-        """Give the memory of our own server back, as the configuration says; `serve` takes it again."""
+        """Give the memory of our own servers back, as the configuration says; `serve` takes it again."""
         self._served = None
         if self._pool is not None:
             # The base of adapters is not replaced, so it must be kept, in host memory.
@@ -108,13 +112,13 @@ class ModelServers:
             await self._pool.offload(level if self._config.sleep else None)
 
     async def close(self) -> None:
-        """Close the connections; the server itself is ended by its owner."""
+        """Close the connections; the servers are ended by their owner."""
         if self._pool is not None:
             await self._pool.__aexit__(None, None, None)
 
     def failure_log(self) -> str:
-        """Of our own server; empty where there is none."""
-        return "" if self.server is None else self.server.failure_log()
+        """Of our own servers; empty where there are none."""
+        return "\n".join(server.failure_log() for server in self.servers)
 
     def _write_copy(self, checkpoint: ServedCheckpoint) -> Path:
         copy = self._folder / "serving" / _copy_name(checkpoint)
@@ -130,16 +134,53 @@ class ModelServers:
                 for address, key in zip(self._config.servers, self._keys, strict=True)
             ]
         self._folder.mkdir(parents=True, exist_ok=True)
-        self.server = ManagedServer(
+        devices = devices_of_replicas(self._config, self._visible_devices)
+        self.servers = [self._server(policy, number, visible) for number, visible in enumerate(devices)]
+        return [
+            Replica(VllmClient(server.url, server.api_key, ends, seconds), server) for server in self.servers
+        ]
+
+    def _server(self, policy: ServedPolicy, number: int, devices: str | None) -> ManagedServer:
+        adapted = ADAPTER_ENVIRONMENT if policy.adapter else {}
+        visible = {} if devices is None else {"CUDA_VISIBLE_DEVICES": devices}
+        return ManagedServer(
             policy.folder,
-            self._folder / "server.log",
+            self._folder / ("server.log" if number == 0 else f"server_{number + 1}.log"),
             arguments=server_arguments(self._config, policy.adapter),
-            environment={**self._config.environment, **(ADAPTER_ENVIRONMENT if policy.adapter else {})},
+            environment={**self._config.environment, **adapted, **visible},
             executable=self._config.executable or sys.executable,
             startup_seconds=self._config.startup_seconds,
-            on_progress=self._on_progress,
+            on_progress=self._on_progress if number == 0 else None,
         )
-        return [Replica(VllmClient(self.server.url, self.server.api_key, ends, seconds), self.server)]
+
+
+def devices_of_replicas(config: VllmEngineConfig, visible: str | None) -> list[str | None]:
+    """What CUDA is to see of each replica: as many devices as one server computes on, and others for each.
+
+    One replica sees what there is (None). `visible` names the devices that this process may use, as
+    `CUDA_VISIBLE_DEVICES` does; None is all. Raises ConfigError where they are too few.
+    """
+    if config.replicas == 1:
+        return [None]
+    each = _parallel_size(config.arguments)
+    given = config.environment.get("CUDA_VISIBLE_DEVICES", visible)
+    names = [str(number) for number in range(each * config.replicas)] if not given else given.split(",")
+    if len(names) < each * config.replicas:
+        raise ConfigError(
+            f"engine.replicas: {config.replicas} with {each} devices each need {each * config.replicas}, and "
+            f"CUDA_VISIBLE_DEVICES names {len(names)}: {given}"
+        )
+    return [",".join(names[first : first + each]) for first in range(0, each * config.replicas, each)]
+
+
+def _parallel_size(arguments: Sequence[str]) -> int:
+    """Devices that one server computes on: tensor parallel times pipeline parallel."""
+    size = 1
+    for argument in arguments:
+        name, _, value = argument.partition("=")
+        if name.replace("_", "-") in ("--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp"):
+            size *= int(value)
+    return size
 
 
 def server_arguments(config: VllmEngineConfig, adapter: ServedAdapter | None = None) -> list[str]:

@@ -1,4 +1,4 @@
-"""Several servers as one: the least busy answers, and one that fails is set aside until it works again."""
+"""Several servers as one: one of them answers a request, and one that fails is set aside until it works."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Literal
 
 from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.engines.vllm.client import ServerFailure, VllmClient
+from erl_pipeline.engines.vllm.routing import PrefixRouter
 from erl_pipeline.engines.vllm.server import ManagedServer
 from erl_pipeline.engines.vllm.weight_sync import ServedPolicy, WeightSync, prove_restarted, sync_weights
 from storage.errors import EngineError
@@ -32,7 +33,7 @@ class Replica:
 
 
 class ServerPool:
-    """Sends each request to the least busy server; lives in one event loop.
+    """Sends each request where `PrefixRouter` says; lives in one event loop.
 
     A request on a server that fails starts again on another one, or on the same when it is back, with the
     same seed. Each request gets one answer.
@@ -45,6 +46,7 @@ class ServerPool:
 
     def __init__(self, replicas: Sequence[Replica], max_failures: int, recovery_seconds: float) -> None:
         self._replicas = list(replicas)
+        self._router = PrefixRouter()
         self._max_failures = max_failures
         self._recovery_seconds = recovery_seconds
         self._policy: ServedPolicy | None = None
@@ -72,6 +74,7 @@ class ServerPool:
         if any(replica.in_flight for replica in self._replicas):
             raise RuntimeError("weights cannot change while requests are in flight")
         await self._end_recoveries()
+        self._router.forget()
         self._policy, self._failures, self._error = policy, [], None
         syncs = await asyncio.gather(*(self._bring_up(replica) for replica in self._replicas))
         for replica in self._replicas:
@@ -93,6 +96,7 @@ class ServerPool:
 
     async def reset_prefix_caches(self) -> None:
         """Forget the keys and values of earlier prompts; nothing may be in flight."""
+        self._router.forget()
         for replica in self._replicas:
             if replica.available:
                 await replica.client.reset_prefix_cache()
@@ -103,7 +107,7 @@ class ServerPool:
         Raises `EngineError` after too many failures, with the last log lines of our own servers.
         """
         while True:
-            replica = await self._least_busy()
+            replica = await self._replica_for(request)
             assert self._policy is not None
             returns = replica.returns
             replica.in_flight += 1
@@ -118,15 +122,17 @@ class ServerPool:
             finally:
                 replica.in_flight -= 1
 
-    async def _least_busy(self) -> Replica:
+    async def _replica_for(self, request: GenerationRequest) -> Replica:
         if self._policy is None:
             raise EngineError("the vLLM engine serves no policy yet")
         while not self._available_or_failed():
             await self._wait_for_replica()
         if self._error is not None:
             raise self._error
-        available = [replica for replica in self._replicas if replica.available]
-        return min(available, key=lambda replica: replica.in_flight)
+        in_flight = {
+            number: replica.in_flight for number, replica in enumerate(self._replicas) if replica.available
+        }
+        return self._replicas[self._router.choose(request.prompt_token_ids, in_flight)]
 
     async def _wait_for_replica(self) -> None:
         async with self._changed:
@@ -142,6 +148,7 @@ class ServerPool:
 
     async def _set_aside(self, replica: Replica, failure: ServerFailure) -> None:
         replica.available = False
+        self._router.forget(self._replicas.index(replica))
         if await self._survives(failure):
             replica.recovery = asyncio.create_task(self._recover(replica))
 

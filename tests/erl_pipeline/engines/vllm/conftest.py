@@ -7,6 +7,9 @@ from erl_pipeline.engines.vllm.model_servers import server_arguments
 from erl_pipeline.engines.vllm.server import ManagedServer
 from tests.erl_pipeline.engines.vllm.small_policies import ENGINE, SMALL_SERVER, save, untied_gpt2
 
+AS_USERS_HAVE_IT = ENGINE.model_copy(update={"arguments": ()})
+"""With vLLM's processes as they are by default."""
+
 
 @pytest.fixture(scope="session")
 def gpt2_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManagedServer]:
@@ -15,7 +18,7 @@ def gpt2_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManagedSer
     with ManagedServer(
         save(untied_gpt2(), folder / "checkpoint"),
         folder / "server.log",
-        arguments=server_arguments(ENGINE),
+        arguments=server_arguments(AS_USERS_HAVE_IT),
         environment=SMALL_SERVER,
     ) as server:
         yield server

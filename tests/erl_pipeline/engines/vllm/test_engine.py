@@ -40,7 +40,7 @@ CONFIG = ENGINE.model_copy(
         "lifecycle": "per_stage",
         "request_seconds": 20.0,
         "max_failures": 1,
-        "arguments": ("--max-num-batched-tokens=256",),
+        "arguments": (*ENGINE.arguments, "--max-num-batched-tokens=256"),
     }
 )
 """One engine for all tests here, since each start of a server takes long; the faults come in turn."""
@@ -204,18 +204,18 @@ def test_a_server_of_one_stage_ends_when_the_trainer_works(
 def test_weights_of_other_shapes_start_the_server_anew_and_memory_that_runs_out_twice_stops_the_run(
     engine: VllmEngine, tmp_path: Path
 ) -> None:
-    """The worker gets no more memory when the first episode is over; a step over many tokens needs some.
-    Half a megabyte a token in the first layer: more than the worker has left over from earlier steps."""
+    """The server gets no more memory when the first episode is over; a step over many tokens needs some.
+    Half a megabyte a token in the first layer: more than it has left over from earlier steps."""
     wide = tied_llama(layers=1, width=131072)
     (sync,) = engine.serve(POLICY, served(wide, "wide", tmp_path))
     assert sync.method == "restart"
     assert sync.difference.maximum < 1e-4
-    starved = worker_process(engine)
+    starved = engine_process(engine)
     rows = run_shard(engine, lambda: no_more_memory(starved))
     assert_sampled_from(wide, rows)
-    assert worker_process(engine) != starved
+    assert engine_process(engine) != starved
     with pytest.raises(EngineError) as stopped:
-        run_shard(engine, lambda: no_more_memory(worker_process(engine)))
+        run_shard(engine, lambda: no_more_memory(engine_process(engine)))
     assert "more than 1 failures (max_failures)" in str(stopped.value)
     assert "can't allocate memory" in str(stopped.value)
     assert "last log lines" in str(stopped.value)
@@ -228,6 +228,23 @@ def test_a_stop_ends_the_wait_for_a_starting_server(tmp_path: Path, model: PreTr
         engine.serve(POLICY, served(model, "policy", tmp_path))
     assert (server := engine.server()) is not None
     assert not server.running
+
+
+def test_two_replicas_are_both_proven_and_one_that_dies_is_made_up_for(
+    tmp_path: Path, model: PreTrainedModel
+) -> None:
+    """The first has the prompts of the group when it dies; the other goes on with them."""
+    two = ENGINE.model_copy(update={"replicas": 2})
+    with VllmEngine(two, tmp_path / "vllm", environment={}) as engine:
+        syncs = engine.serve(POLICY, served(model, "policy-1", tmp_path))
+        assert [sync.method for sync in syncs] == ["restart", "restart"]
+        assert max(sync.difference.maximum for sync in syncs) < 1e-4
+        rows = run_shard(engine, lambda: os.kill(engine_process(engine), signal.SIGKILL))
+    assert_sampled_from(model, rows)
+    assert sorted(path.name for path in (tmp_path / "vllm" / POLICY).glob("*.log")) == [
+        "server.log",
+        "server_2.log",
+    ]
 
 
 def run_shard(engine: VllmEngine, strike: Callable[[], None]) -> list[Trajectory]:
@@ -258,7 +275,7 @@ def assert_sampled_from(model: PreTrainedModel, rows: list[Trajectory]) -> None:
 
 
 def engine_process(engine: VllmEngine) -> int:
-    """The process that plans the steps, found by its parents; with it goes the one that computes."""
+    """The process that plans the steps and computes them, found by its parents."""
     server = engine.server()
     assert server is not None
     assert server._process is not None
@@ -266,16 +283,11 @@ def engine_process(engine: VllmEngine) -> int:
     return next(pid for pid in children(api_server) if "EngineCor" in Path(f"/proc/{pid}/comm").read_text())
 
 
-def worker_process(engine: VllmEngine) -> psutil.Process:
-    """The process that holds the weights and computes, a child of the one above."""
-    below = psutil.Process(engine_process(engine)).children()
-    return next(process for process in below if process.name() == "VLLM::Worker")
-
-
-def no_more_memory(worker: psutil.Process) -> None:
+def no_more_memory(process_id: int) -> None:
     """Let the process have 8 MB more than now, so that small things go on and large ones fail."""
-    most = worker.memory_info().vms + 8_000_000
-    worker.rlimit(psutil.RLIMIT_AS, (most, most))
+    process = psutil.Process(process_id)
+    most = process.memory_info().vms + 8_000_000
+    process.rlimit(psutil.RLIMIT_AS, (most, most))
 
 
 def children(pid: int) -> list[int]:

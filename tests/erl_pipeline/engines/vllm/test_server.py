@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from erl_pipeline.engines.vllm import supervise
+from erl_pipeline.engines.vllm.model_servers import server_arguments
 from erl_pipeline.engines.vllm.server import ManagedServer
 from storage.errors import EngineError
-from tests.erl_pipeline.engines.vllm.small_policies import SMALL_SERVER, save, untied_gpt2
+from tests.erl_pipeline.engines.vllm.small_policies import ENGINE, SMALL_SERVER, save, untied_gpt2
 
 
 def group_members(group: int) -> list[int]:
@@ -47,6 +48,7 @@ def test_too_little_memory_to_start_is_told_first(tmp_path: Path) -> None:
     server = ManagedServer(
         save(untied_gpt2(), tmp_path / "checkpoint"),
         tmp_path / "server.log",
+        arguments=server_arguments(ENGINE),
         environment={**SMALL_SERVER, "VLLM_CPU_KVCACHE_SPACE": "1000000"},  # GiB
     )
     with pytest.raises(EngineError) as failure, server:

@@ -124,6 +124,26 @@ def test_requests_go_to_the_least_busy(
     with_two_doors(gpt2_server, policy, scenario)
 
 
+def test_a_group_is_answered_by_the_server_that_has_its_prompt(
+    gpt2_server: ManagedServer, policy: ServedPolicy
+) -> None:
+    """Three groups of 4; each prompt is two blocks of 16 tokens."""
+    groups = [
+        [GenerationRequest((7 + group,) * 32, 8, 1.0, seed, str(seed)) for seed in range(4)]
+        for group in range(3)
+    ]
+
+    async def scenario(pool: ServerPool, replicas: list[Replica], doors: list[Door]) -> None:
+        tasks = []
+        for requests, expected in zip(groups, ([4, 0], [4, 4], [8, 4]), strict=True):
+            tasks += [asyncio.create_task(pool.generate(each)) for each in requests]
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED, timeout=0)
+            assert [replica.in_flight for replica in replicas] == expected
+        await asyncio.gather(*tasks)
+
+    with_two_doors(gpt2_server, policy, scenario)
+
+
 def test_a_server_that_fails_is_set_aside_and_comes_back(
     gpt2_server: ManagedServer, policy: ServedPolicy, model: PreTrainedModel
 ) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from erl_pipeline.config.generation import VllmEngineConfig
 from erl_pipeline.engines.vllm.engine import VllmEngine
-from erl_pipeline.engines.vllm.model_servers import server_arguments
+from erl_pipeline.engines.vllm.model_servers import devices_of_replicas, server_arguments
 from storage.errors import ConfigError
 
 
@@ -28,6 +28,27 @@ def test_settings_become_the_servers_command_line() -> None:
         "--enforce-eager",
         "--seed=1",
     ]
+
+
+def test_each_replica_gets_as_many_devices_as_it_computes_on() -> None:
+    three = VllmEngineConfig(replicas=3)
+    assert devices_of_replicas(three, None) == ["0", "1", "2"]
+    assert devices_of_replicas(three, "4,5,6,7") == ["4", "5", "6"]
+    pairs = VllmEngineConfig(replicas=2, arguments=("--tensor-parallel-size=2",))
+    assert devices_of_replicas(pairs, None) == ["0,1", "2,3"]
+    # One server sees all that there is.
+    assert devices_of_replicas(VllmEngineConfig(), "4,5") == [None]
+
+
+def test_too_few_devices_for_all_replicas_are_refused() -> None:
+    pairs = VllmEngineConfig(replicas=2, arguments=("--tensor-parallel-size=2",))
+    with pytest.raises(ConfigError, match=r"engine\.replicas: 2 with 2 devices each need 4, and .* names 3"):
+        devices_of_replicas(pairs, "0,1,2")
+
+
+def test_replicas_of_servers_that_somebody_else_runs_are_refused() -> None:
+    with pytest.raises(ValueError, match="replicas: 2 is for servers that the run starts itself"):
+        VllmEngineConfig.model_validate({"servers": [{"url": "http://gpu-1:8000"}], "replicas": 2})
 
 
 def test_a_missing_key_is_named_before_anything_starts(tmp_path: Path) -> None:

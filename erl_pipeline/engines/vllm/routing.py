@@ -1,0 +1,77 @@
+"""Which replica answers a request: the one that has computed most of its prompt, unless others are idler."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+
+BLOCK_TOKENS = 16
+"""Tokens whose keys and values a vLLM server keeps together, and finds again only together."""
+_BUSIER = 2
+_REQUESTS_MORE = 8
+
+
+class PrefixRouter:
+    """Remembers which replica got which beginnings of prompts, and so has their keys and values.
+
+    A group's attempts share their prompt, and a turn of a conversation begins with all turns before it: on
+    one replica such a beginning is computed once. A replica keeps what it has computed as long as its cache
+    has room; the router forgets a beginning when `most_blocks` others were used after it.
+    """
+
+    def __init__(self, most_blocks: int = 100_000) -> None:
+        self._most_blocks = most_blocks
+        self._holders: OrderedDict[int, set[int]] = OrderedDict()
+
+    def choose(self, prompt_token_ids: Sequence[int], in_flight: dict[int, int]) -> int:
+        """The replica for a prompt, which has its blocks from then on.
+
+        It is the one that has the longest beginning of it, if that is at least half of its whole blocks. A
+        replica with more than twice as many requests, and 8 more, than the idlest is passed over. Among
+        equals the idlest gets the prompt, and among those the first.
+
+        Args:
+            in_flight: requests under way, by the number of each replica that can be chosen.
+        """
+        least = min(in_flight.values())
+        allowed = {each for each, busy in in_flight.items() if busy <= _BUSIER * least + _REQUESTS_MORE}
+        blocks = list(_blocks(prompt_token_ids))
+        held = {each: self._held(blocks, each) for each in allowed}
+        longest = max(held.values())
+        if longest and 2 * longest >= len(blocks):
+            candidates = [each for each in allowed if held[each] == longest]
+        else:
+            candidates = [each for each, busy in in_flight.items() if busy == least]
+        chosen = min(candidates, key=lambda each: (in_flight[each], each))
+        self._remember(blocks, chosen)
+        return chosen
+
+    def forget(self, replica: int | None = None) -> None:
+        """A replica, or every one, has an empty cache from now on."""
+        if replica is None:
+            self._holders.clear()
+            return
+        for holders in self._holders.values():
+            holders.discard(replica)
+
+    def _held(self, blocks: list[int], replica: int) -> int:
+        """How many blocks from the first on the replica has."""
+        for count, block in enumerate(blocks):
+            if replica not in self._holders.get(block, ()):
+                return count
+        return len(blocks)
+
+    def _remember(self, blocks: list[int], replica: int) -> None:
+        for block in blocks:
+            self._holders.setdefault(block, set()).add(replica)
+            self._holders.move_to_end(block)
+        while len(self._holders) > self._most_blocks:
+            self._holders.popitem(last=False)
+
+
+def _blocks(token_ids: Sequence[int]) -> Iterator[int]:
+    """A hash of each whole block and all that stands before it."""
+    before = 0
+    for start in range(0, len(token_ids) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
+        before = hash((before, *token_ids[start : start + BLOCK_TOKENS]))
+        yield before
