@@ -73,7 +73,7 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
         "pretrained_models",
         "plan_evaluation",
     ),
-    "trainers": ("settings", "open"),
+    "trainers": ("settings", "open", "require_here"),
     "runners": ("settings", "run"),
     "scorers": ("__call__",),
 }

@@ -59,6 +59,8 @@ class RunnerPlugin(Generic[SettingsT]):
     settings: type[SettingsT]
     run: Callable[[SettingsT, RunnerCall, Callable[[Runner], None]], None]
     """Calls the function with a runner for one run; all that the runner has started has ended after it."""
+    elsewhere: bool = False
+    """Whether stages are computed on other machines than the driver's."""
 
 
 class InProcessConfig(PluginSettings):

@@ -12,7 +12,7 @@ import erl_pipeline.policies.lean_imports  # noqa: F401
 # isort: split
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,7 +94,7 @@ def read_adapter(model: PreTrainedModel, folder: Path, config: LoraConfig) -> No
             f"policy.lora: the adapter in {folder} has rank {settings.r}, alpha {settings.lora_alpha} and "
             f"modules {', '.join(adapted_modules(model))}; no other settings can go on from it"
         )
-    own = _tensors(model)
+    own = adapter_tensors(model)
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     if different := sorted(set(shapes.items()) ^ {(name, tensor.shape) for name, tensor in own.items()}):
         raise InputError(
@@ -104,18 +104,33 @@ def read_adapter(model: PreTrainedModel, folder: Path, config: LoraConfig) -> No
         tensor.copy_(tensors[name])
 
 
-def write_adapter(model: PreTrainedModel, folder: Path, base: str | None = None) -> None:
+def write_adapter(
+    model: PreTrainedModel,
+    folder: Path,
+    base: str | None = None,
+    tensors: Mapping[str, torch.Tensor] | None = None,
+) -> None:
     """Write `adapter_model.safetensors` and `adapter_config.json`, as peft and vLLM read them.
 
     Equal adapters give equal bytes. `base` is written as the name of the base model; by default what the
-    adapter was made with.
+    adapter was made with. `tensors` are written in place of `adapter_tensors(model)`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    save_file({name: tensor.contiguous().cpu() for name, tensor in _tensors(model).items()}, folder / WEIGHTS)
+    written = adapter_tensors(model) if tensors is None else tensors
+    save_file({name: tensor.contiguous().cpu() for name, tensor in written.items()}, folder / WEIGHTS)
     settings = model.peft_config[_NAME].to_dict() | {"inference_mode": True}
     if base is not None:
         settings["base_model_name_or_path"] = base
     (folder / SETTINGS).write_text(json.dumps(_plain(settings), indent=2, sort_keys=True) + "\n")
+
+
+def adapter_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """The adapter's tensors, by their names in a file; they share their memory with the model's."""
+    from peft import get_peft_model_state_dict
+
+    # By default peft asks the hub whether the base model has as many tokens as this one.
+    state = get_peft_model_state_dict(model, adapter_name=_NAME, save_embedding_layers=False)
+    return {_PREFIX + name: tensor for name, tensor in state.items()}
 
 
 def has_adapter(model: PreTrainedModel) -> bool:
@@ -178,15 +193,6 @@ def _layers(model: PreTrainedModel) -> dict[str, Any]:
     from peft.tuners.lora import LoraLayer
 
     return {name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
-
-
-def _tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """The adapter's tensors, by their names in a file; they share their memory with the model's."""
-    from peft import get_peft_model_state_dict
-
-    # By default peft asks the hub whether the base model has as many tokens as this one.
-    state = get_peft_model_state_dict(model, adapter_name=_NAME, save_embedding_layers=False)
-    return {_PREFIX + name: tensor for name, tensor in state.items()}
 
 
 def _linear_layers(model: PreTrainedModel) -> dict[str, torch.nn.Module]:

@@ -18,6 +18,8 @@ from storage.artifacts.recipe import derive_seed
 from storage.errors import ConfigError
 
 if TYPE_CHECKING:
+    import torch
+
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.policies.pretrained import LoadedPolicy
     from storage.artifacts.store import ArtifactStore
@@ -77,8 +79,11 @@ def stored_parts(store: ArtifactStore, checkpoint_id: str) -> CheckpointParts:
     )
 
 
-def load_checkpoint(parts: CheckpointParts, weights: WeightsSettings) -> LoadedPolicy:
-    """The policy of a checkpoint: with its adapter, or a fresh one where the base is to get one.
+def load_checkpoint(
+    parts: CheckpointParts, weights: WeightsSettings, device: torch.device | None = None
+) -> LoadedPolicy:
+    """The policy of a checkpoint: with its adapter, or a fresh one where the base is to get one. `device`
+    defaults to the first GPU, else the CPU.
 
     Raises `InputError` when it cannot be read, `ConfigError` when the base has no layers to adapt, or the
     checkpoint has an adapter that is not as the settings say.
@@ -86,7 +91,7 @@ def load_checkpoint(parts: CheckpointParts, weights: WeightsSettings) -> LoadedP
     from erl_pipeline.policies.adapters import add_fresh_adapter, read_adapter
     from erl_pipeline.policies.pretrained import load_policy
 
-    policy = load_policy(parts.base_folder, dtype=weights.dtype)
+    policy = load_policy(parts.base_folder, dtype=weights.dtype, device=device)
     if parts.adapter_folder is not None:
         if weights.lora is None:
             raise ConfigError(
@@ -98,6 +103,18 @@ def load_checkpoint(parts: CheckpointParts, weights: WeightsSettings) -> LoadedP
         assert weights.adapter_seed is not None
         add_fresh_adapter(policy.model, weights.lora, weights.adapter_seed, parts.base_id)
     return policy
+
+
+@dataclass(frozen=True)
+class StoredPolicy:
+    """Where a policy is stored and how it is loaded: all that another process needs to have it."""
+
+    parts: CheckpointParts
+    weights: WeightsSettings
+
+    def load(self, device: torch.device | None = None) -> LoadedPolicy:
+        """Load it in this process, as `load_checkpoint` does."""
+        return load_checkpoint(self.parts, self.weights, device)
 
 
 class LoadedPolicies:

@@ -85,15 +85,16 @@ def read_context_length(folder: Path) -> int:
     return _context_length(_load_config(folder, folder), folder)
 
 
-def save_policy(policy: LoadedPolicy, folder: Path) -> None:
+def save_policy(policy: LoadedPolicy, folder: Path, weights: dict[str, torch.Tensor] | None = None) -> None:
     """Write weights (safetensors), configuration and tokenizer; equal policies give equal bytes.
 
     Of a model with an adapter that is the adapter alone: the base is not changed, and written already.
+    `weights` are written in place of the model's own, which may be spread over processes.
     """
     if has_adapter(policy.model):
         write_adapter(policy.model, folder)
         return
-    policy.model.save_pretrained(folder)
+    policy.model.save_pretrained(folder, state_dict=weights)
     policy.tokenizer.save_pretrained(folder)
 
 

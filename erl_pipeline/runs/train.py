@@ -13,6 +13,7 @@ from erl_pipeline.runs.iteration_ends import IterationEnds
 from erl_pipeline.runs.planning import plan_beyond, plan_for, whole_iterations
 from erl_pipeline.runs.retention import still_needed, what_is_whole
 from erl_pipeline.runs.tools import require_tools_are_known
+from erl_pipeline.runs.trainer_devices import require_devices_here
 from erl_pipeline.runs.warnings import WarningWatch
 from erl_pipeline.views.trackers.recording import recorded_metrics
 from storage.errors import PrunedFileError
@@ -43,8 +44,10 @@ def train(
     Args:
         tell: is called with the plan before anything is done.
 
-    Raises InputError, before a run's first stage, where its environment cannot offer the policy its tools.
+    Raises InputError, before a run's first stage, where its environment cannot offer the policy its tools,
+    and ConfigError where its trainer needs more devices than this machine has.
     """
+    require_devices_here(opened.config)
     if not opened.recorded:
         require_tools_are_known(opened.config)
     target = iterations or opened.config.iterations

@@ -17,6 +17,7 @@ from erl_pipeline.trainers.sequences import TrainingSequence
 if TYPE_CHECKING:
     import numpy as np
 
+    from erl_pipeline.policies.checkpoints import StoredPolicy
     from erl_pipeline.policies.pretrained import LoadedPolicy
 
 SettingsT = TypeVar("SettingsT", bound=PluginSettings)
@@ -29,17 +30,31 @@ LoadPolicy = Callable[[], "LoadedPolicy"]
 
 
 @dataclass(frozen=True)
+class Workplace:
+    """What a trainer needs that trains in processes of its own.
+
+    They load `stored`, the same policy as `TrainingStart.load` gives. `scratch` is a folder for what is no
+    artifact, which may not be there yet; `threads` may compute, over all processes.
+    """
+
+    stored: StoredPolicy
+    scratch: Path
+    threads: int
+
+
+@dataclass(frozen=True)
 class TrainingStart:
     """The checkpoint that a trainer begins with.
 
     `checkpoint` is the folder of the checkpoint's artifact, where the state of the optimizer is. `load` gives
     its policy in this process, with its adapter where it has one; a trainer calls it at most once. Whoever
-    trains gives a `load` whose policy nobody else uses.
+    trains gives a `load` whose policy nobody else uses. Stages give a `workplace` too.
     """
 
     checkpoint: Path
     load: LoadPolicy
     optimizer: OptimizerConfig
+    workplace: Workplace | None = None
 
 
 @dataclass(frozen=True)
@@ -47,7 +62,7 @@ class Reinforcement:
     """A reinforcement-learning update.
 
     `seed` decides how prompts are dealt to minibatches. `reference` is the policy that the KL term refers
-    to: how to load it, or `own_base` for the trained policy without its adapter. `replay` says what
+    to: where it is stored, or `own_base` for the trained policy without its adapter. `replay` says what
     trajectories of an older policy get as a loss; None where there are none.
     """
 
@@ -55,7 +70,7 @@ class Reinforcement:
     objective: ObjectiveConfig
     update: UpdateConfig
     seed: int
-    reference: LoadPolicy | Literal["own_base"] | None = None
+    reference: StoredPolicy | Literal["own_base"] | None = None
     replay: ReplayLoss | None = None
 
 
@@ -124,14 +139,27 @@ class Trainer(Protocol):
         that it saved, when nobody else has changed the policy."""
         ...
 
+    def close(self) -> None:
+        """End what the trainer has started, such as other processes. Where its policy is in this process, it
+        may go on all the same."""
+        ...
+
+
+def _any_machine(_settings: PluginSettings) -> None:
+    """What is asked of the machine where a trainer asks nothing."""
+
 
 @dataclass(frozen=True)
 class TrainerPlugin(Generic[SettingsT]):
     """What an entry point of `erl_pipeline.trainers` names.
 
     `settings` has a field `type` with the plug-in's name. `open` imports what is heavy, and gives the
-    trainer of one checkpoint.
+    trainer of one checkpoint. `require_here` raises ConfigError where this machine lacks devices that the
+    settings ask for; a run that trains here asks before its first stage. `elsewhere` is true where the policy
+    is trained in other processes: one that is kept in this process is let go of first.
     """
 
     settings: type[SettingsT]
     open: Callable[[SettingsT, TrainingStart], Trainer]
+    require_here: Callable[[SettingsT], None] = _any_machine
+    elsewhere: bool = False

@@ -67,15 +67,14 @@ def _compute(call: StageCall[ExtractorUpdateSettings]) -> StageResult:
     rows = read_trajectories([call.inputs[CREDIT].path(TRAJECTORIES)])
     advantages = batch_advantages([row.reward for row in rows])
     sequences = [trajectory_sequence(row, advantage) for row, advantage in zip(rows, advantages, strict=True)]
-    trainer = open_trainer(call)
     work = Reinforcement(
         sequences=sequences, objective=settings.objective, update=settings.update, seed=call.seed
     )
-    metrics = trainer.reinforce(work, count_steps(call, settings.update.optimizer_steps))
-    record = reinforcement_rows(rows, sequences, metrics.records)
-    return training_result(
-        call, trainer, metrics, record, {"requests_trained": len({row.parent_trajectory_id for row in rows})}
-    )
+    asked = {"requests_trained": len({row.parent_trajectory_id for row in rows})}
+    with open_trainer(call) as trainer:
+        metrics = trainer.reinforce(work, count_steps(call, settings.update.optimizer_steps))
+        record = reinforcement_rows(rows, sequences, metrics.records)
+        return training_result(call, trainer, metrics, record, asked)
 
 
 UPDATE_EXTRACTOR = Stage(

@@ -65,7 +65,6 @@ def _compute(call: StageCall[UpdateSettings]) -> StageResult:
         {row["trajectory_id"]: row["advantage"] for row in table},
         {row["trajectory_id"]: row["weight"] for row in table},
     )
-    trainer = open_trainer(call)
     work = Reinforcement(
         sequences=sequences,
         objective=settings.objective,
@@ -73,9 +72,10 @@ def _compute(call: StageCall[UpdateSettings]) -> StageResult:
         seed=call.seed,
         reference=reference_policy(call),
     )
-    metrics = trainer.reinforce(work, count_steps(call, settings.update.optimizer_steps))
-    record = reinforcement_rows([*rows, *replayed], sequences, metrics.records)
-    return training_result(call, trainer, metrics, record, groups_by_role(rows, settings.objective))
+    with open_trainer(call) as trainer:
+        metrics = trainer.reinforce(work, count_steps(call, settings.update.optimizer_steps))
+        record = reinforcement_rows([*rows, *replayed], sequences, metrics.records)
+        return training_result(call, trainer, metrics, record, groups_by_role(rows, settings.objective))
 
 
 WEIGHTED_UPDATE = Stage(

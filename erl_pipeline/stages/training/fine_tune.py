@@ -97,11 +97,11 @@ def _compute(call: StageCall[FineTuneSettings]) -> StageResult:
     datasets = [call.inputs[name] for name in sorted(call.inputs) if name.startswith(NEWEST)]
     rows = read_sft_rows([dataset.path(DATASET) for dataset in datasets])
     settings = call.settings.fine_tune
-    trainer = open_trainer(call)
     sequences = [supervised_sequence(row) for row in rows]
     work = SupervisedTraining(sequences, settings, call.seed)
-    metrics = trainer.fine_tune_supervised(work, count_steps(call, settings.optimizer_steps(len(rows))))
-    return training_result(call, trainer, metrics, supervised_rows(rows, sequences, metrics.records))
+    with open_trainer(call) as trainer:
+        metrics = trainer.fine_tune_supervised(work, count_steps(call, settings.optimizer_steps(len(rows))))
+        return training_result(call, trainer, metrics, supervised_rows(rows, sequences, metrics.records))
 
 
 FINE_TUNE = Stage(

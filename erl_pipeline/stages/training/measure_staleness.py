@@ -70,9 +70,11 @@ def _compute(call: StageCall[StalenessSettings]) -> StageResult:
     versions = sorted({row.policy_version for row in rows})
     ages = {version: policy_age(store, version, parts.checkpoint_id) for version in versions}
     trained = [row for row in rows if any(row.response_mask)]
-    trainer = open_trainer(call)
     sequences = [trajectory_sequence(row) for row in trained]
-    logprobs = [torch.from_numpy(each) for each in trainer.logprobs(sequences, settings.microbatch_tokens)]
+    with open_trainer(call) as trainer:
+        found = trainer.logprobs(sequences, settings.microbatch_tokens)
+        determinism = trainer.determinism
+    logprobs = [torch.from_numpy(each) for each in found]
     # Computing log-probabilities changes nothing: the update takes this policy up.
     policies.put(parts.checkpoint_id, policy)
     count = write_rows(
@@ -97,7 +99,7 @@ def _compute(call: StageCall[StalenessSettings]) -> StageResult:
         },
         rows={STALENESS: count},
         policy_version=call.inputs[CHECKPOINT].manifest.artifact_id,
-        determinism=trainer.determinism,
+        determinism=determinism,
     )
 
 

@@ -17,12 +17,13 @@ from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import (
     CHECKPOINT,
     LoadedPolicies,
+    StoredPolicy,
     WeightsSettings,
     checkpoint_parts,
     weights_settings,
 )
 from erl_pipeline.stages.rollouts.playing import release_engine
-from erl_pipeline.trainers.interface import Trainer, TrainingStart
+from erl_pipeline.trainers.interface import Trainer, TrainerPlugin, TrainingStart, Workplace
 from storage.artifacts.recipe import derive_seed
 
 if TYPE_CHECKING:
@@ -77,8 +78,18 @@ def plan_training(
     return replace(state, models={**state.models, model: checkpoint})
 
 
-def open_trainer(call: StageCall[TrainingT]) -> Trainer:
-    """The trainer of the checkpoint among the stage's inputs. An engine gives its device back first."""
+@contextmanager
+def open_trainer(call: StageCall[TrainingT]) -> Iterator[Trainer]:
+    """The trainer of the checkpoint among the stage's inputs. An engine gives its device back first, and what
+    the trainer has started ends with the block."""
+    trainer = _trainer(call)
+    try:
+        yield trainer
+    finally:
+        trainer.close()
+
+
+def _trainer(call: StageCall[TrainingT]) -> Trainer:
     trainer, optimizer, weights = call.settings.trainer, call.settings.optimizer, call.settings.weights
     release_engine(call.resources)
     policies = loaded_policies(call)
@@ -90,22 +101,30 @@ def open_trainer(call: StageCall[TrainingT]) -> Trainer:
         checkpoint=call.inputs[CHECKPOINT].folder,
         load=lambda: policies.take(parts, weights),
         optimizer=optimizer,
+        workplace=Workplace(
+            StoredPolicy(parts, weights), call.resources.scratch, call.resources.settings.threads
+        ),
     )
-    opened: Trainer = plugins("trainers")[trainer.type].value.open(trainer, start)
-    return opened
+    plugin: TrainerPlugin[Any] = plugins("trainers")[trainer.type].value
+    if plugin.elsewhere:
+        from erl_pipeline.policies.hardware import release_cached_memory
+
+        policies.forget()
+        release_cached_memory()
+    return plugin.open(trainer, start)
 
 
 @contextmanager
 def borrowed_trainer(call: StageCall[TrainingT]) -> Iterator[Trainer]:
     """The trainer of the checkpoint among the stage's inputs, to look at its policy and not to change it:
     whoever trains next goes on with it."""
-    trainer = open_trainer(call)
-    yield trainer
-    policy = trainer.trained_policy()
-    if policy is not None:
-        loaded_policies(call).put(
-            checkpoint_parts(call.inputs).checkpoint_id, policy, _carried(call.settings, trainer)
-        )
+    with open_trainer(call) as trainer:
+        yield trainer
+        policy = trainer.trained_policy()
+        if policy is not None:
+            loaded_policies(call).put(
+                checkpoint_parts(call.inputs).checkpoint_id, policy, _carried(call.settings, trainer)
+            )
 
 
 def _carried(settings: TrainingSettings, trainer: Trainer) -> tuple[Hashable, Trainer] | None:

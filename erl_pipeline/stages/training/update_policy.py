@@ -15,8 +15,8 @@ from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import (
     BASE,
     CHECKPOINT,
+    StoredPolicy,
     checkpoint_parts,
-    load_checkpoint,
 )
 from erl_pipeline.stages.rollouts.generate_rollouts import trajectory_files
 from erl_pipeline.stages.training.replayed_rows import REPLAY, read_replayed, weighed
@@ -30,7 +30,7 @@ from erl_pipeline.stages.training.training_stage import (
     training_result,
     training_settings,
 )
-from erl_pipeline.trainers.interface import LoadPolicy, Reinforcement
+from erl_pipeline.trainers.interface import Reinforcement
 from erl_pipeline.trainers.sequences import TrainingSequence, trajectory_sequence
 
 if TYPE_CHECKING:
@@ -91,7 +91,6 @@ def _compute(call: StageCall[UpdateSettings]) -> StageResult:
     replayed = read_replayed(call.inputs.get(REPLAY))
     files = trajectory_files(call.inputs[ROLLOUTS], call.resources.store)
     rows = [*read_trajectories(files), *replayed.rows]
-    trainer = open_trainer(call)
     sequences = weighed(training_sequences(rows, settings.objective), replayed)
     work = Reinforcement(
         sequences=sequences,
@@ -101,10 +100,11 @@ def _compute(call: StageCall[UpdateSettings]) -> StageResult:
         reference=reference_policy(call),
         replay=settings.replay if replayed.begun else None,
     )
-    metrics = trainer.reinforce(work, count_steps(call, settings.update.optimizer_steps))
-    counters = {**groups_by_role(rows, settings.objective), **dropped_before_training(rows)}
-    record = reinforcement_rows(rows, sequences, metrics.records)
-    return training_result(call, trainer, metrics, record, counters)
+    with open_trainer(call) as trainer:
+        metrics = trainer.reinforce(work, count_steps(call, settings.update.optimizer_steps))
+        counters = {**groups_by_role(rows, settings.objective), **dropped_before_training(rows)}
+        record = reinforcement_rows(rows, sequences, metrics.records)
+        return training_result(call, trainer, metrics, record, counters)
 
 
 def dropped_before_training(trajectories: Sequence[Trajectory]) -> dict[str, int]:
@@ -153,15 +153,14 @@ def _group(row: Trajectory, objective: ObjectiveConfig) -> tuple[str, str | None
     return row.group_id, row.subgroup if objective.advantages_per == "subgroup" else None
 
 
-def reference_policy(call: StageCall[UpdateSettings]) -> LoadPolicy | Literal["own_base"] | None:
-    """How the policy of the KL term is loaded; the base of an adapter is in memory already."""
+def reference_policy(call: StageCall[UpdateSettings]) -> StoredPolicy | Literal["own_base"] | None:
+    """Where the policy of the KL term is; the base of an adapter is in memory already."""
     if REFERENCE not in call.inputs:
         return None
     reference = call.inputs[REFERENCE]
     if BASE in call.inputs and call.inputs[BASE].manifest.artifact_id == reference.manifest.artifact_id:
         return "own_base"
-    parts = checkpoint_parts({CHECKPOINT: reference})
-    return lambda: load_checkpoint(parts, call.settings.weights)
+    return StoredPolicy(checkpoint_parts({CHECKPOINT: reference}), call.settings.weights)
 
 
 UPDATE_POLICY = Stage(

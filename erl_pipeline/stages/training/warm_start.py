@@ -134,12 +134,12 @@ def _on_demonstrations(call: StageCall[DemonstrationSettings]) -> StageResult:
     shown = list(islice(parts.demonstrations(stream, settings), settings.steps * settings.batch))
     _write(call.folder / CONVERSATIONS, shown)
     sequences = _sequences(call, shown, "demonstration")
-    trainer = open_trainer(call)
-    metrics = _train(call, trainer, sequences)
-    _save(call, trainer)
     asked = parts.questions(random.Random(derive_seed(call.seed, "examination")), settings)
     longest = max(len(sequence.response_token_ids) for sequence in sequences)
-    return _result(trainer, metrics, examine(call, trainer, asked, most_tokens=longest))
+    with open_trainer(call) as trainer:
+        metrics = _train(call, trainer, sequences)
+        _save(call, trainer)
+        return _result(trainer, metrics, examine(call, trainer, asked, most_tokens=longest))
 
 
 def _on_messages(call: StageCall[MessageSettings]) -> StageResult:
@@ -159,14 +159,14 @@ def _on_messages(call: StageCall[MessageSettings]) -> StageResult:
         )
     _write(call.folder / CONVERSATIONS, (conversations[number] for number in trained))
     _write(call.folder / HELD_OUT, (conversations[number] for number in aside))
-    trainer = open_trainer(call)
     held_out = [sequences[number] for number in aside]
-    before = _loss(trainer, held_out, settings.microbatch_tokens)
-    metrics = _train(call, trainer, [sequences[number] for number in trained])
-    _save(call, trainer)
-    after = _loss(trainer, held_out, settings.microbatch_tokens)
-    measured = {"held_out_loss_before": before, "held_out_loss": after} if held_out else {}
-    return _result(trainer, metrics, measured)
+    with open_trainer(call) as trainer:
+        before = _loss(trainer, held_out, settings.microbatch_tokens)
+        metrics = _train(call, trainer, [sequences[number] for number in trained])
+        _save(call, trainer)
+        after = _loss(trainer, held_out, settings.microbatch_tokens)
+        measured = {"held_out_loss_before": before, "held_out_loss": after} if held_out else {}
+        return _result(trainer, metrics, measured)
 
 
 DEMONSTRATIONS = Stage(

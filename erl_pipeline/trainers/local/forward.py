@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from erl_pipeline.trainers.local.packing import Microbatch, pack_rows, pack_segments
+from erl_pipeline.trainers.local.ranks import ALONE, Dealt, Ranks, deal
 from erl_pipeline.trainers.local.segment_attention import SEGMENTS
 from erl_pipeline.trainers.local.token_logprobs import (
     HEAD_CHUNK_TOKENS,
@@ -35,10 +36,12 @@ class PassCounts:
 
 @dataclass(frozen=True)
 class PolicyForward:
-    """A model made ready by `ready_for_training`. `shares_prompts` says which packing its attention takes."""
+    """A model made ready by `ready_for_training`. `shares_prompts` says which packing its attention takes,
+    `ranks` with whom batches are shared."""
 
     model: PreTrainedModel
     shares_prompts: bool
+    ranks: Ranks = ALONE
 
     @property
     def device(self) -> torch.device:
@@ -57,6 +60,7 @@ class PolicyForward:
 
     def hidden(self, microbatch: Microbatch) -> torch.Tensor:
         """Hidden states `[trained, hidden]` from which the trained tokens are predicted."""
+        self.ranks.gather_weights(self.model)
         # Rows need no mask: their padding stands behind every token that counts.
         layout = {} if microbatch.segments is None else {"segments": microbatch.segments}
         output = self.model.base_model(
@@ -88,11 +92,19 @@ class PolicyForward:
         loss_of: Callable[[Microbatch], TokenLoss],
         after_backward: Callable[[], None],
     ) -> PassCounts:
-        """`backward` of a whole optimizer batch, microbatch by microbatch. `temperatures`: `[trained]`."""
-        microbatches = self.pack(sequences, microbatch_tokens)
-        for microbatch in microbatches:
-            self.backward(microbatch, temperatures[microbatch.tokens], loss_of(microbatch), after_backward)
-        return PassCounts(len(microbatches), sum(microbatch.token_ids.numel() for microbatch in microbatches))
+        """`backward` of a whole optimizer batch, microbatch by microbatch. `temperatures`: `[trained]`.
+
+        The gradients are those of all ranks; the counts too.
+        """
+        dealt = self._deal(sequences, microbatch_tokens)
+        for microbatch in dealt.own:
+            if microbatch is None:
+                self.backward(self._empty(), temperatures[:0], _no_loss, after_backward)
+            else:
+                self.backward(
+                    microbatch, temperatures[microbatch.tokens], loss_of(microbatch), after_backward
+                )
+        return PassCounts(len(dealt.all), sum(microbatch.token_ids.numel() for microbatch in dealt.all))
 
     @torch.no_grad()
     def scores(
@@ -100,8 +112,9 @@ class PolicyForward:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probabilities and entropies (nats) of all trained tokens, sequence by sequence. All:
         `[trained]`."""
-        logprobs, entropies = torch.empty_like(temperatures), torch.empty_like(temperatures)
-        for microbatch in self.pack(sequences, microbatch_tokens):
+        logprobs, entropies = torch.zeros_like(temperatures), torch.zeros_like(temperatures)
+        for dealt in self._deal(sequences, microbatch_tokens).own:
+            microbatch = self._empty() if dealt is None else dealt
             hidden = self.hidden(microbatch)
             for states, targets, tokens in zip(
                 hidden.split(HEAD_CHUNK_TOKENS),
@@ -112,6 +125,8 @@ class PolicyForward:
                 logprobs[tokens], entropies[tokens] = token_logprobs(
                     self.head, states, targets, temperatures[tokens]
                 )
+        self.ranks.add_up(logprobs)
+        self.ranks.add_up(entropies)
         return logprobs, entropies
 
     def logprobs(
@@ -132,6 +147,16 @@ class PolicyForward:
         """Entropies (nats) at each sequence's trained tokens, at its temperature."""
         return self._sequence_scores(sequences, microbatch_tokens)[1]
 
+    def _deal(self, sequences: Sequence[TrainingSequence], microbatch_tokens: int) -> Dealt:
+        return deal(lambda tokens: self.pack(sequences, tokens), microbatch_tokens, self.ranks)
+
+    def _empty(self) -> Microbatch:
+        """The shortest pass, of which no token is trained."""
+        (shortest,) = self.pack([_sequence((0,), (0,))], 1)
+        return replace(
+            shortest, sources=shortest.sources[:0], targets=shortest.targets[:0], tokens=shortest.tokens[:0]
+        )
+
     def _sequence_scores(
         self, sequences: Sequence[TrainingSequence], microbatch_tokens: int
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -144,7 +169,9 @@ class PolicyForward:
 
 
 @contextmanager
-def ready_for_training(model: PreTrainedModel, gradient_checkpointing: bool) -> Iterator[PolicyForward]:
+def ready_for_training(
+    model: PreTrainedModel, gradient_checkpointing: bool, ranks: Ranks = ALONE
+) -> Iterator[PolicyForward]:
     """Set a model up for training passes and leave it as it was, in evaluation mode.
 
     Dropout stays off: the policy that is trained must be the one that sampled. Whether its attention
@@ -155,7 +182,7 @@ def ready_for_training(model: PreTrainedModel, gradient_checkpointing: bool) -> 
     attention = model.config._attn_implementation
     model.eval()
     try:
-        shares_prompts = _takes_segments(model)
+        shares_prompts = _takes_segments(model, ranks)
         if not shares_prompts:
             model.set_attn_implementation(attention)
         if gradient_checkpointing:
@@ -163,8 +190,9 @@ def ready_for_training(model: PreTrainedModel, gradient_checkpointing: bool) -> 
             for block in model.modules():
                 if isinstance(block, GradientCheckpointingLayer):
                     block.training = True  # only the block itself: its dropout layers stay off
-        yield PolicyForward(model, shares_prompts)
+        yield PolicyForward(model, shares_prompts, ranks)
     finally:
+        ranks.let_go_of_weights(model)
         if gradient_checkpointing:
             model.gradient_checkpointing_disable()
         model.set_attn_implementation(attention)
@@ -172,7 +200,7 @@ def ready_for_training(model: PreTrainedModel, gradient_checkpointing: bool) -> 
 
 
 @torch.no_grad()
-def _takes_segments(model: PreTrainedModel) -> bool:
+def _takes_segments(model: PreTrainedModel, ranks: Ranks) -> bool:
     """Compare segments with rows on two responses that share a prompt and a sequence that shares none.
 
     Leaves the attention on segments when the answer is true.
@@ -180,7 +208,7 @@ def _takes_segments(model: PreTrainedModel) -> bool:
     sequences = _trial_sequences(model.config.get_text_config().vocab_size)
     tolerance = 1e-3 if model.dtype == torch.float32 else 5e-2
     (rows,) = pack_rows(sequences, 10_000, model.device)
-    expected = PolicyForward(model, shares_prompts=False).hidden(rows)
+    expected = PolicyForward(model, shares_prompts=False, ranks=ranks).hidden(rows)
     _refuse_other_heads(model, rows, expected, tolerance)
     # A window of attention is longer than these few tokens, so the comparison below would not show it.
     if model.config.get_text_config().to_dict().get("sliding_window") is not None:
@@ -189,7 +217,7 @@ def _takes_segments(model: PreTrainedModel) -> bool:
     if model.config._attn_implementation != SEGMENTS:
         return False
     (stream,) = pack_segments(sequences, 10_000, model.device)
-    actual = PolicyForward(model, shares_prompts=True).hidden(stream)
+    actual = PolicyForward(model, shares_prompts=True, ranks=ranks).hidden(stream)
     return _close(actual[stream.tokens.argsort()], expected[rows.tokens.argsort()], tolerance)
 
 
@@ -217,14 +245,22 @@ def _trial_sequences(vocabulary: int) -> list[TrainingSequence]:
         return tuple((first + 7 * place) % vocabulary for place in range(count))
 
     return [
-        TrainingSequence(
-            trajectory_id="trial",
-            role="trial",
-            prompt_token_ids=ids(prompt, length),
-            response_token_ids=ids(response, count),
-            response_mask=(1,) * count,
-            behaviour_logprobs=(),
-            advantage=0.0,
-        )
+        _sequence(ids(prompt, length), ids(response, count))
         for prompt, length, response, count in ((3, 5, 1, 4), (3, 5, 2, 3), (4, 3, 5, 2))
     ]
+
+
+def _sequence(prompt: tuple[int, ...], response: tuple[int, ...]) -> TrainingSequence:
+    return TrainingSequence(
+        trajectory_id="trial",
+        role="trial",
+        prompt_token_ids=prompt,
+        response_token_ids=response,
+        response_mask=(1,) * len(response),
+        behaviour_logprobs=(),
+        advantage=0.0,
+    )
+
+
+def _no_loss(logprobs: torch.Tensor, entropies: torch.Tensor, place: slice) -> torch.Tensor:
+    return logprobs.sum()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -37,13 +37,16 @@ class PolicyOptimizer:
     def __init__(self, model: torch.nn.Module, config: OptimizerConfig) -> None:
         self.config = config
         self.steps = 0
-        self._weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+        self._weights = self._trained_weights(model)
         self._masters = {name: self._master(weight) for name, weight in self._weights.items()}
         if config.moments == "shared":
             self._by_use = dict.fromkeys(_USES, self._new_adamw())
         else:
             self._by_use = {use: self._new_adamw() for use in _USES}
         self._adamw = self._by_use["reinforcement"]
+
+    def _trained_weights(self, model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+        return {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
 
     def turn_to(self, use: TrainingUse, learning_rate: float | None = None) -> None:
         """Take the next steps for a use, with its moments and learning rate (None: the configuration's)."""
@@ -157,6 +160,11 @@ def save_optimizer(optimizer: PolicyOptimizer, folder: Path) -> None:
     """Write `optimizer.safetensors` and `optimizer.json` into a folder; equal states give equal bytes."""
     tensors = {name: tensor.contiguous().cpu() for name, tensor in optimizer.tensors().items()}
     save_file(tensors, folder / TENSORS)
+    write_progress(optimizer, folder)
+
+
+def write_progress(optimizer: PolicyOptimizer, folder: Path) -> None:
+    """Write `optimizer.json`, how many steps were taken."""
     steps = optimizer.steps if optimizer.config.carry_state else 0
     (folder / PROGRESS).write_text(json.dumps({"steps": steps}) + "\n")
 
@@ -168,17 +176,28 @@ def load_optimizer(model: torch.nn.Module, config: OptimizerConfig, folder: Path
     Raises `InputError` when the state is damaged or belongs to other weights.
     """
     optimizer = PolicyOptimizer(model, config)
+    restore_optimizer(optimizer, folder, lambda file, name: file.get_tensor(name))
+    return optimizer
+
+
+def restore_optimizer(
+    optimizer: PolicyOptimizer, folder: Path, read: Callable[[Any, str], torch.Tensor]
+) -> None:
+    """Take up the state in a checkpoint folder, where there is one; raises as `load_optimizer`.
+
+    Args:
+        read: gives a tensor by its name, from the file as `safetensors.safe_open` opens it.
+    """
     if not (folder / PROGRESS).exists():
-        return optimizer
+        return
     try:
         steps = int(json.loads((folder / PROGRESS).read_text())["steps"])
         # Read by way of host memory: a GPU would hold all of it twice until it is copied to its place.
         with safe_open(folder / TENSORS, framework="pt", device="cpu") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            tensors = {name: read(file, name) for name in file.keys()}  # noqa: SIM118
     except (json.JSONDecodeError, KeyError, FileNotFoundError, SafetensorError) as error:
         raise InputError(f"the optimizer state in {folder} cannot be read: {error}") from error
     optimizer.restore(tensors, steps)
-    return optimizer
 
 
 def _prefix(use: TrainingUse) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,16 +15,18 @@ from erl_pipeline.trainers.local.divergence import raise_if_diverged
 from erl_pipeline.trainers.local.forward import PassCounts, PolicyForward
 from erl_pipeline.trainers.local.optimizer import PolicyOptimizer
 from erl_pipeline.trainers.local.packing import Microbatch
+from erl_pipeline.trainers.local.ranks import ALONE, Ranks
 from erl_pipeline.trainers.local.token_logprobs import TokenLoss
 from erl_pipeline.trainers.sequences import TrainingSequence
 
 
 @dataclass(frozen=True)
 class Learner:
-    """A model and the optimizer of its trainable weights."""
+    """A model and the optimizer of its trainable weights; `ranks`: the processes that have them together."""
 
     model: PreTrainedModel
     optimizer: PolicyOptimizer
+    ranks: Ranks = ALONE
 
 
 class BatchLoss(Protocol):
@@ -67,7 +70,7 @@ class OptimizerSteps:
             batch, temperatures, self._microbatch_tokens, loss.of, self._optimizer.collect_gradients
         )
         grad_norm = self._optimizer.clip_gradients()
-        parts = loss.parts()
+        parts = _over_ranks(loss.parts(), self._forward.ranks)
         step = len(self.losses) + 1
         raise_if_diverged(step, {**parts, "grad_norm": grad_norm}, batch)
         self._optimizer.step()
@@ -75,6 +78,14 @@ class OptimizerSteps:
         self.grad_norms.append(grad_norm)
         if self._on_step is not None:
             self._on_step(step, self.losses[-1])
+
+
+def _over_ranks(parts: Mapping[str, float], ranks: Ranks) -> Mapping[str, float]:
+    """The parts of a loss, added up. Rank 0, which is never without a microbatch, has them all."""
+    if ranks.count == 1:
+        return parts
+    found = [json.loads(text) for text in ranks.exchange(json.dumps(dict(parts)))]
+    return {name: sum(each.get(name, 0.0) for each in found) for name in found[0]}
 
 
 def mean(values: Sequence[float]) -> float:

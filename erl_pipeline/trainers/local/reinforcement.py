@@ -49,9 +49,9 @@ def reinforce(
     selection = _select(work)
     references = None
     if reference is not None and work.objective.needs_reference:
-        references = _reference_logprobs(learner.model, reference, selection.kept, work.update)
+        references = _reference_logprobs(learner, reference, selection.kept, work.update)
     learner.optimizer.turn_to("reinforcement")
-    with ready_for_training(learner.model, work.update.gradient_checkpointing) as forward:
+    with ready_for_training(learner.model, work.update.gradient_checkpointing, learner.ranks) as forward:
         steps = OptimizerSteps(forward, learner.optimizer, work.update.microbatch_tokens, on_step)
         log = SequenceLog(selection.kept, work.update.record_tokens)
         statistics = _take_steps(forward, steps, work, selection, references, log)
@@ -114,13 +114,13 @@ def _weighted(sequence: TrainingSequence, weight: float) -> TrainingSequence:
 
 
 def _reference_logprobs(
-    model: PreTrainedModel,
+    learner: Learner,
     reference: PreTrainedModel,
     sequences: Sequence[TrainingSequence],
     update: UpdateConfig,
 ) -> list[torch.Tensor]:
-    base = without_adapter(model) if reference is model else nullcontext()
-    with base, ready_for_training(reference, gradient_checkpointing=False) as forward:
+    base = without_adapter(learner.model) if reference is learner.model else nullcontext()
+    with base, ready_for_training(reference, gradient_checkpointing=False, ranks=learner.ranks) as forward:
         return forward.sequence_logprobs(sequences, update.microbatch_tokens)
 
 
@@ -160,8 +160,9 @@ def _take_steps(
             replayed=None if replay is None else ReplayedPart(replay, columns, roles),
         )
         steps.take(batch, columns.temperatures, loss)
+        seen.add_up(forward.ranks)
         log.take(members, seen)
-    return statistics
+    return statistics.over(forward.ranks)
 
 
 def _records(work: Reinforcement, selection: _Selection, log: SequenceLog) -> list[SequenceRecord]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from erl_pipeline.trainers.local.ranks import Ranks
 from erl_pipeline.trainers.record import SequenceRecord
 from erl_pipeline.trainers.sequences import TrainingSequence
 
@@ -31,6 +33,16 @@ class BatchLog:
         if name not in self.columns:
             self.columns[name] = torch.zeros(self._tokens, device=self._device)
         self.columns[name].index_add_(0, tokens, values.detach().float())
+
+    def add_up(self, ranks: Ranks) -> None:
+        """Have what all ranks have seen. Each token is seen by one of them, so no sum is rounded."""
+        if ranks.count == 1:
+            return
+        for name in sorted(
+            {name for text in ranks.exchange(json.dumps(list(self.columns))) for name in json.loads(text)}
+        ):
+            column = self.columns.setdefault(name, torch.zeros(self._tokens, device=self._device))
+            ranks.add_up(column)
 
 
 class SequenceLog:

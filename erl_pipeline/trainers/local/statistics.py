@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
+
+from erl_pipeline.trainers.local.ranks import Ranks
 
 
 @dataclass
@@ -39,6 +43,48 @@ class Statistics:
         sums, counts = self._group_sums.get(name, none), self._group_counts.get(name, none)
         self._group_sums[name] = sums.index_add(0, groups, values)
         self._group_counts[name] = counts.index_add(0, groups, torch.ones_like(values))
+
+    def over(self, ranks: Ranks) -> Statistics:
+        """What all ranks have observed."""
+        if ranks.count == 1:
+            return self
+        whole = Statistics()
+        for text in ranks.exchange(json.dumps(self._plain())):
+            whole._take_in(json.loads(text))
+        return whole
+
+    def _plain(self) -> dict[str, dict[str, Any]]:
+        def lists(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+            return {name: tensor.tolist() for name, tensor in tensors.items()}
+
+        return {
+            "sums": lists(self._sums),
+            "counts": self._counts,
+            "maxima": lists(self._maxima),
+            "kept": lists({name: torch.cat(values) for name, values in self._kept.items()}),
+            "group_sums": lists(self._group_sums),
+            "group_counts": lists(self._group_counts),
+        }
+
+    def _take_in(self, plain: Mapping[str, Mapping[str, Any]]) -> None:
+        """Add what `_plain` of another says."""
+
+        def number(value: Any) -> torch.Tensor:
+            return torch.tensor(value, dtype=torch.double)
+
+        for name, count in plain["counts"].items():
+            total, largest = number(plain["sums"][name]), number(plain["maxima"][name])
+            self._sums[name] = self._sums.get(name, torch.zeros_like(total)) + total
+            self._maxima[name] = torch.maximum(self._maxima.get(name, largest), largest)
+            self._counts[name] = self._counts.get(name, 0) + count
+        for name, values in plain["kept"].items():
+            self.keep(name, number(values))
+        for own, others in (
+            (self._group_sums, plain["group_sums"]),
+            (self._group_counts, plain["group_counts"]),
+        ):
+            for name, values in others.items():
+                own[name] = own.get(name, torch.zeros_like(number(values))) + number(values)
 
     def mean(self, name: str) -> float:
         return float(self._sums[name]) / self._counts[name] if name in self._sums else 0.0

@@ -39,7 +39,7 @@ def fine_tune_supervised(
     log = SequenceLog(trainable)
     trained_tokens = sequence_tokens = 0
     learner.optimizer.turn_to("supervised", settings.learning_rate)
-    with ready_for_training(learner.model, settings.gradient_checkpointing) as forward:
+    with ready_for_training(learner.model, settings.gradient_checkpointing, learner.ranks) as forward:
         steps = OptimizerSteps(forward, learner.optimizer, settings.microbatch_tokens, on_step)
         for step, members in enumerate(_batches(range(len(trainable)), settings, work.seed), start=1):
             if work.rate is not None:
@@ -48,6 +48,7 @@ def fine_tune_supervised(
             columns = token_columns(batch, "token_mean", forward.device)
             seen = BatchLog(len(columns.sequence), forward.device)
             steps.take(batch, columns.temperatures, _CrossEntropy(columns.regularizer_weights, seen))
+            seen.add_up(learner.ranks)
             log.take(members, seen)
             trained_tokens += len(columns.sequence)
             sequence_tokens += count_tokens(batch)

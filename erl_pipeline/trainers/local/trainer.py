@@ -48,7 +48,7 @@ class LocalTrainer:
         if work.reference is None:
             reference = None
         else:
-            reference = model if work.reference == "own_base" else work.reference().model
+            reference = model if work.reference == "own_base" else work.reference.load().model
         return reinforce(Learner(model, self._optimizer), work, reference, on_step)
 
     def fine_tune_supervised(
@@ -72,3 +72,6 @@ class LocalTrainer:
 
     def trained_policy(self) -> LoadedPolicy:
         return self._policy
+
+    def close(self) -> None:
+        pass

@@ -17,6 +17,7 @@ from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
 from erl_pipeline.config.policy import LoraConfig
 from erl_pipeline.policies.adapters import add_fresh_adapter, read_adapter
+from erl_pipeline.policies.checkpoints import CheckpointParts, StoredPolicy, WeightsSettings
 from erl_pipeline.policies.pretrained import LoadedPolicy, load_policy
 from erl_pipeline.trainers.interface import Reinforcement, SupervisedTraining, Trainer, TrainingStart
 from erl_pipeline.trainers.local import TRAINER, LocalTrainerConfig
@@ -130,7 +131,9 @@ def test_logprobs_are_those_of_the_trained_tokens_at_their_temperature(first: Pa
 
 
 def test_the_reference_is_loaded_only_for_a_kl_term(first: Path) -> None:
-    work = replace(reinforcement(kl_coefficient=0.1), reference=lambda: whole_policy(first))
+    parts = CheckpointParts("first", "first", first / "model", None)
+    weights = WeightsSettings(dtype="float32", lora=None, adapter_seed=None)
+    work = replace(reinforcement(kl_coefficient=0.1), reference=StoredPolicy(parts, weights))
     learner = trainer(first)
     assert learner.reinforce(work).kl_loss == pytest.approx(0.0, abs=1e-6)
     assert learner.reinforce(work).kl_loss > 0.0

@@ -1,0 +1,191 @@
+"""An update in one process and in several that share its weights: tokens a second, memory, losses, bytes.
+
+    make smollm2
+    python benchmarks/sharded_training.py --runs 2 --write
+
+All contenders take the same optimizer steps on the same sequences, of the lengths that FrozenLake gave, with
+the same threads in all. `start` is the time until the processes have begun and loaded the policy; the
+first step of each run is not counted. Memory is the resident memory of each training process at its peak.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import measurements
+import psutil
+from batches import read_batch
+from measurements import SMOLLM2, Column, Figures
+
+if TYPE_CHECKING:
+    from erl_pipeline.trainers.interface import Trainer, TrainingStart
+
+CONTENDERS = {"local": 0, "fsdp2, 1 process": 1, "fsdp2, 2 processes": 2}
+COLUMNS = (
+    Column("tokens_per_second", "tokens/s"),
+    Column("peak_bytes", "peak GB of a process", 2, 1e-9),
+    Column("start_seconds", "start, s"),
+    Column("save_seconds", "save, s"),
+    Column("first_loss", "first loss", 6),
+    Column("last_loss", "last loss", 6),
+)
+_LEARNING_RATE = 1e-5
+
+
+def main() -> None:
+    arguments = _arguments()
+    os.environ["OMP_NUM_THREADS"] = str(arguments.threads)
+    if arguments.contender:
+        arguments.figures.write_text(json.dumps(measure(arguments)))
+        return
+    measurements.require_checkpoint(SMOLLM2)
+    machine = measurements.describe_machine(arguments.threads, ["torch", "transformers"])
+    options = [
+        *("--steps", str(arguments.steps)),
+        *("--sequences", str(arguments.sequences)),
+        *("--microbatch-tokens", str(arguments.microbatch_tokens)),
+        *("--threads", str(arguments.threads)),
+    ]
+    taking_part = [name for name in CONTENDERS if name in arguments.contenders]
+    runs = measurements.alternate(taking_part, arguments.runs, options)
+    table = measurements.print_table(runs, COLUMNS, taking_part[0])
+    same = {name: len({figures["bytes"] for figures in measured}) == 1 for name, measured in runs.items()}
+    said = "; ".join(f"{name} {'yes' if equal else 'NO'}" for name, equal in same.items())
+    print(f"the same bytes in all {arguments.runs} runs: {said}")
+    if arguments.write:
+        note = (
+            f"{arguments.sequences} sequences, bf16, {arguments.microbatch_tokens} tokens a pass, "
+            f"{arguments.runs} runs of {arguments.steps} steps, medians (least to most). "
+            f"The same bytes in all runs: {said}."
+        )
+        measurements.publish("sharded_training", machine, {"update": runs}, note, table)
+
+
+def measure(arguments: argparse.Namespace) -> Figures:
+    """Train and save with one contender, in this process."""
+    import torch
+
+    from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig
+    from erl_pipeline.policies.checkpoints import CheckpointParts, StoredPolicy, WeightsSettings
+    from erl_pipeline.trainers.interface import SupervisedTraining, TrainingStart, Workplace
+    from erl_pipeline.trainers.sequences import TrainingSequence
+
+    torch.set_num_threads(arguments.threads)
+    with tempfile.TemporaryDirectory() as scratch:
+        stored = StoredPolicy(
+            CheckpointParts("", "", SMOLLM2.absolute(), None),
+            WeightsSettings(dtype="bfloat16", lora=None, adapter_seed=None),
+        )
+        start = TrainingStart(
+            Path(scratch),
+            stored.load,
+            OptimizerConfig(learning_rate=_LEARNING_RATE),
+            Workplace(stored, Path(scratch), arguments.threads),
+        )
+        vocabulary = json.loads((SMOLLM2 / "config.json").read_text())["vocab_size"]
+        rows = [
+            TrainingSequence(
+                trajectory_id=str(number),
+                role=row.role,
+                prompt_token_ids=row.prompt_token_ids,
+                response_token_ids=row.response_token_ids,
+                response_mask=(1,) * len(row.response_token_ids),
+                behaviour_logprobs=(),
+                advantage=1.0,
+            )
+            for number, row in enumerate(read_batch("first attempts", vocabulary, arguments.sequences))
+        ]
+        trainer = _trainer(arguments.contender, start)
+        times: list[float] = []
+        losses: list[float] = []
+
+        def on_step(_step: int, loss: float) -> None:
+            times.append(time.perf_counter())
+            losses.append(loss)
+
+        begun = time.perf_counter()
+        trainer.logprobs(rows[:1], arguments.microbatch_tokens)
+        start_seconds = time.perf_counter() - begun
+        settings = FineTuneConfig(steps=arguments.steps + 1, microbatch_tokens=arguments.microbatch_tokens)
+        with PeakMemory() as memory:
+            trainer.fine_tune_supervised(SupervisedTraining(rows, settings, seed=0), on_step)
+        tokens = sum(len(row.prompt_token_ids) + len(row.response_token_ids) for row in rows)
+        begun = time.perf_counter()
+        saved = Path(scratch) / "saved"
+        saved.mkdir()
+        trainer.save(saved)
+        save_seconds = time.perf_counter() - begun
+        trainer.close()
+        return {
+            "tokens_per_second": arguments.steps * tokens / (times[-1] - times[0]),
+            "peak_bytes": memory.peak,
+            "start_seconds": start_seconds,
+            "save_seconds": save_seconds,
+            "first_loss": losses[0],
+            "last_loss": losses[-1],
+            "bytes": _digest(saved),
+        }
+
+
+class PeakMemory:
+    """The largest resident memory of a training process: of the ranks where there are some, else of this one,
+    without the pages of files that it has mapped."""
+
+    def __init__(self) -> None:
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        own = psutil.Process()
+        self._processes = own.children() or [own]
+        self.peak = 0
+
+    def __enter__(self) -> PeakMemory:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._ended.is_set():
+            for process in self._processes:
+                memory = process.memory_info()
+                self.peak = max(self.peak, memory.rss - memory.shared)
+            time.sleep(0.02)
+
+
+def _trainer(contender: str, start: TrainingStart) -> Trainer:
+    from erl_pipeline.trainers.fsdp2.trainer import Fsdp2Trainer
+    from erl_pipeline.trainers.local.trainer import LocalTrainer
+
+    processes = CONTENDERS[contender]
+    return Fsdp2Trainer(processes, start) if processes else LocalTrainer(start)
+
+
+def _digest(folder: Path) -> float:
+    """A number that follows from all bytes of a folder; exact in a float."""
+    found = hashlib.sha256()
+    for path in sorted(folder.rglob("*.safetensors")):
+        found.update(path.read_bytes())
+    return float(int(found.hexdigest()[:12], 16))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = measurements.argument_parser(__doc__)
+    parser.add_argument("--steps", type=int, default=3, help="optimizer steps that are counted")
+    parser.add_argument("--sequences", type=int, default=32)
+    parser.add_argument("--microbatch-tokens", type=int, default=2048)
+    parser.add_argument("--contenders", nargs="*", default=list(CONTENDERS), choices=list(CONTENDERS))
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

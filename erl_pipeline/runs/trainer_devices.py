@@ -1,0 +1,17 @@
+"""Whether this machine has the devices that a run's trainer needs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from erl_pipeline.config.installed import plugins
+
+if TYPE_CHECKING:
+    from erl_pipeline.config.run import RunConfig
+
+
+def require_devices_here(config: RunConfig) -> None:
+    """Raise `ConfigError` where a run would be trained on this machine, and its trainer needs more devices
+    than that has. A runner that computes elsewhere is asked nothing."""
+    if not plugins("runners")[config.runner.type].value.elsewhere:
+        plugins("trainers")[config.trainer.type].value.require_here(config.trainer)

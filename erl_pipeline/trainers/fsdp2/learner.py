@@ -1,0 +1,91 @@
+"""The trainer as one rank has it: the same updates as `local`, on its part of the weights and tokens."""
+
+from __future__ import annotations
+
+import erl_pipeline.policies.lean_imports  # noqa: F401
+
+# isort: split
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from erl_pipeline.policies.adapters import adapter_tensors, has_adapter, write_adapter
+from erl_pipeline.policies.checkpoints import MODEL
+from erl_pipeline.policies.pretrained import save_policy
+from erl_pipeline.trainers.fsdp2.sharded_optimizer import load_sharded_optimizer, save_sharded_optimizer
+from erl_pipeline.trainers.fsdp2.sharding import ProcessRanks, shard, whole_tensor
+from erl_pipeline.trainers.fsdp2.work import Begin, FineTune, Reinforce
+from erl_pipeline.trainers.interface import OnStep, Reinforcement, SupervisedTraining
+from erl_pipeline.trainers.local.forward import ready_for_training
+from erl_pipeline.trainers.local.optimizer_steps import Learner
+from erl_pipeline.trainers.local.reinforcement import reinforce
+from erl_pipeline.trainers.local.supervised import fine_tune_supervised
+from erl_pipeline.trainers.metrics import FineTuneMetrics, UpdateMetrics
+from erl_pipeline.trainers.sequences import TrainingSequence
+
+
+class RankLearner:
+    """A policy that is spread over the ranks, and its optimizer. All ranks call the same methods."""
+
+    def __init__(self, begin: Begin, ranks: ProcessRanks) -> None:
+        self._ranks = ranks
+        self._policy = begin.stored.load(torch.device("cpu"))
+        shard(self._policy.model, ranks)
+        self._optimizer = load_sharded_optimizer(self._policy.model, begin.optimizer, begin.checkpoint, ranks)
+        self._learner = Learner(self._policy.model, self._optimizer, ranks)
+
+    def reinforce(
+        self, work: Reinforce, sequences: Sequence[TrainingSequence], on_step: OnStep
+    ) -> UpdateMetrics:
+        """`Trainer.reinforce`; each rank returns the metrics of all."""
+        reference = None
+        if work.reference == "own_base":
+            reference = self._policy.model
+        elif work.reference is not None:
+            reference = work.reference.load(torch.device("cpu")).model
+            shard(reference, self._ranks)
+        whole = Reinforcement(sequences, work.objective, work.update, work.seed, work.reference, work.replay)
+        return reinforce(self._learner, whole, reference, on_step)
+
+    def fine_tune(
+        self, work: FineTune, sequences: Sequence[TrainingSequence], on_step: OnStep
+    ) -> FineTuneMetrics:
+        """`Trainer.fine_tune_supervised`; each rank returns the metrics of all."""
+        rates = work.rates
+        rate = None if rates is None else lambda step: rates[step - 1]
+        return fine_tune_supervised(
+            self._learner, SupervisedTraining(sequences, work.settings, work.seed, rate), on_step
+        )
+
+    def scores(
+        self, sequences: Sequence[TrainingSequence], microbatch_tokens: int, entropies: bool
+    ) -> list[torch.Tensor]:
+        """Log-probabilities or entropies of each sequence's trained tokens."""
+        model = self._policy.model
+        with ready_for_training(model, gradient_checkpointing=False, ranks=self._ranks) as forward:
+            scored = forward.sequence_entropies if entropies else forward.sequence_logprobs
+            return scored(sequences, microbatch_tokens)
+
+    def save(self, folder: Path) -> None:
+        """`Trainer.save`. Rank 0 puts the weights together in host memory and writes them."""
+        model, first = self._policy.model, self._ranks.rank == 0
+        if has_adapter(model):
+            tensors = {name: whole_tensor(value) for name, value in adapter_tensors(model).items()}
+            if first:
+                write_adapter(model, folder / MODEL, tensors=tensors)
+        else:
+            weights = self._whole_weights()
+            if first:
+                save_policy(self._policy, folder / MODEL, weights)
+        save_sharded_optimizer(self._optimizer, folder, self._ranks)
+
+    def _whole_weights(self) -> dict[str, torch.Tensor]:
+        """All weights on rank 0, none on the others. Weights that are one stay one, and are written once."""
+        state = self._policy.model.state_dict(keep_vars=True)
+        found: dict[int, torch.Tensor] = {}
+        for value in state.values():
+            if id(value) not in found:
+                whole = whole_tensor(value)
+                found[id(value)] = whole if self._ranks.rank == 0 else whole[:0]
+        return {name: found[id(value)] for name, value in state.items()} if self._ranks.rank == 0 else {}

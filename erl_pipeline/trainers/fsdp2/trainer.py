@@ -1,0 +1,98 @@
+"""A policy and its optimizer in other processes, as the process of the stage has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from erl_pipeline.policies.hardware import adds_in_fixed_order, training_device
+from erl_pipeline.trainers.fsdp2.devices import require_devices
+from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
+from erl_pipeline.trainers.fsdp2.work import (
+    SCORES,
+    Begin,
+    FineTune,
+    Reinforce,
+    Save,
+    Score,
+    Work,
+    read_lists,
+    read_metrics,
+)
+from erl_pipeline.trainers.interface import OnStep, Reinforcement, SupervisedTraining, TrainingStart
+from erl_pipeline.trainers.metrics import FineTuneMetrics, UpdateMetrics
+from erl_pipeline.trainers.sequences import TrainingSequence
+
+
+class Fsdp2Trainer:
+    """Trains in `processes` processes, which start with the first work and end with `close`; see
+    `erl_pipeline.trainers.interface.Trainer`.
+
+    Where one of them ends or fails, whatever it was to do raises `PipelineError`, and the trainer is of no
+    more use. `group` are processes that are there already, and that somebody else ends.
+
+    Raises `ConfigError` where this machine has fewer devices than processes.
+    """
+
+    def __init__(self, processes: int, start: TrainingStart, group: RankGroup | None = None) -> None:
+        if start.workplace is None:
+            raise ValueError("trainer fsdp2 needs the workplace that stages give it")
+        require_devices(processes)
+        self._start = start
+        self._workplace = start.workplace
+        self._processes = processes
+        self._group = group
+        self._owns_group = group is None
+        self._begun = False
+
+    @property
+    def determinism(self) -> Literal["bytes", "approximate"]:
+        return "bytes" if adds_in_fixed_order(training_device()) else "approximate"
+
+    def reinforce(self, work: Reinforcement, on_step: OnStep | None = None) -> UpdateMetrics:
+        told = Reinforce(work.objective, work.update, work.seed, work.reference, work.replay)
+        return read_metrics(UpdateMetrics, self._do(told, work.sequences, on_step))
+
+    def fine_tune_supervised(
+        self, work: SupervisedTraining, on_step: OnStep | None = None
+    ) -> FineTuneMetrics:
+        rates = None
+        if work.rate is not None:
+            rows = sum(bool(sequence.trained_offsets) for sequence in work.sequences)
+            rates = tuple(work.rate(step + 1) for step in range(work.settings.optimizer_steps(rows)))
+        told = FineTune(work.settings, work.seed, rates)
+        return read_metrics(FineTuneMetrics, self._do(told, work.sequences, on_step))
+
+    def logprobs(self, sequences: Sequence[TrainingSequence], microbatch_tokens: int) -> list[np.ndarray]:
+        return self._scores(Score("logprobs", microbatch_tokens), sequences)
+
+    def entropies(self, sequences: Sequence[TrainingSequence], microbatch_tokens: int) -> list[np.ndarray]:
+        return self._scores(Score("entropies", microbatch_tokens), sequences)
+
+    def save(self, folder: Path) -> None:
+        self._do(Save(folder.absolute()))
+
+    def trained_policy(self) -> None:
+        return None
+
+    def close(self) -> None:
+        if self._group is not None and self._owns_group:
+            self._group.end()
+
+    def _scores(self, told: Score, sequences: Sequence[TrainingSequence]) -> list[np.ndarray]:
+        return read_lists(self._do(told, sequences))[0][SCORES]
+
+    def _do(
+        self, work: Work, sequences: Sequence[TrainingSequence] | None = None, on_step: OnStep | None = None
+    ) -> Path:
+        place = self._workplace
+        if self._group is None:
+            threads = max(1, place.threads // self._processes)
+            self._group = RankGroup(self._processes, threads, place.scratch)
+        if not self._begun:
+            self._begun = True
+            self._group.do(Begin(place.stored, self._start.checkpoint.absolute(), self._start.optimizer))
+        return self._group.do(work, sequences, on_step)

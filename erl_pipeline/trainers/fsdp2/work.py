@@ -1,0 +1,153 @@
+"""What the ranks are told to do, and what they answer, as files: sequences, settings and numbers, no code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import numpy as np
+from pydantic import Field, TypeAdapter
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from erl_pipeline.config.objective import ObjectiveConfig
+from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
+from erl_pipeline.config.replay import ReplayLoss
+from erl_pipeline.policies.checkpoints import StoredPolicy
+from erl_pipeline.trainers.metrics import FineTuneMetrics, UpdateMetrics
+from erl_pipeline.trainers.sequences import TrainingSequence
+
+MetricsT = TypeVar("MetricsT", UpdateMetrics, FineTuneMetrics)
+
+SCORES = "scores"
+_ROWS = "rows"
+
+
+@dataclass(frozen=True)
+class Begin:
+    """Load a policy, and its optimizer's state from the folder `checkpoint`; what was loaded before goes."""
+
+    stored: StoredPolicy
+    checkpoint: Path
+    optimizer: OptimizerConfig
+    do: Literal["begin"] = "begin"
+
+
+@dataclass(frozen=True)
+class Reinforce:
+    """`Reinforcement` without its sequences."""
+
+    objective: ObjectiveConfig
+    update: UpdateConfig
+    seed: int
+    reference: StoredPolicy | Literal["own_base"] | None
+    replay: ReplayLoss | None
+    do: Literal["reinforce"] = "reinforce"
+
+
+@dataclass(frozen=True)
+class FineTune:
+    """`SupervisedTraining` without its sequences; `rates`: that of each step, None where all have that of the
+    settings."""
+
+    settings: FineTuneConfig
+    seed: int
+    rates: tuple[float, ...] | None
+    do: Literal["fine_tune"] = "fine_tune"
+
+
+@dataclass(frozen=True)
+class Score:
+    """Log-probabilities or entropies of the sequences, with the policy as it is."""
+
+    what: Literal["logprobs", "entropies"]
+    microbatch_tokens: int
+    do: Literal["score"] = "score"
+
+
+@dataclass(frozen=True)
+class Save:
+    """Write a checkpoint into a folder."""
+
+    folder: Path
+    do: Literal["save"] = "save"
+
+
+Work = Annotated[Begin | Reinforce | FineTune | Score | Save, Field(discriminator="do")]
+"""What the ranks can do; those that train or score with a file of sequences."""
+
+WORK: TypeAdapter[Work] = TypeAdapter(Work)
+
+
+def write_sequences(path: Path, sequences: Sequence[TrainingSequence]) -> None:
+    """Write sequences into a file; `read_sequences` gives equal ones."""
+    columns: dict[str, tuple[np.dtype[Any], list[Sequence[float]]]] = {
+        "prompt_token_ids": (np.dtype("int64"), [row.prompt_token_ids for row in sequences]),
+        "response_token_ids": (np.dtype("int64"), [row.response_token_ids for row in sequences]),
+        "response_mask": (np.dtype("int8"), [row.response_mask for row in sequences]),
+        "behaviour_logprobs": (np.dtype("float64"), [row.behaviour_logprobs for row in sequences]),
+        "numbers": (
+            np.dtype("float64"),
+            [(row.advantage, row.weight, row.temperature) for row in sequences],
+        ),
+    }
+    names = json.dumps([[row.trajectory_id, row.role] for row in sequences])
+    write_lists(path, columns, {_ROWS: names})
+
+
+def read_sequences(path: Path) -> list[TrainingSequence]:
+    """What `write_sequences` has written."""
+    lists, notes = read_lists(path)
+    found = []
+    for number, (trajectory_id, role) in enumerate(json.loads(notes[_ROWS])):
+        advantage, weight, temperature = lists["numbers"][number].tolist()
+        found.append(
+            TrainingSequence(
+                trajectory_id=trajectory_id,
+                role=role,
+                prompt_token_ids=tuple(lists["prompt_token_ids"][number].tolist()),
+                response_token_ids=tuple(lists["response_token_ids"][number].tolist()),
+                response_mask=tuple(lists["response_mask"][number].tolist()),
+                behaviour_logprobs=tuple(lists["behaviour_logprobs"][number].tolist()),
+                advantage=advantage,
+                weight=weight,
+                temperature=temperature,
+            )
+        )
+    return found
+
+
+def write_lists(
+    path: Path, columns: dict[str, tuple[np.dtype[Any], list[Any]]], notes: dict[str, str] | None = None
+) -> None:
+    """Write columns whose rows are lists of numbers, each with the type of its numbers."""
+    tensors = {}
+    for name, (kind, rows) in columns.items():
+        tensors[name] = np.concatenate([np.asarray(row, dtype=kind) for row in rows] or [np.zeros(0, kind)])
+        tensors[f"{name}.ends"] = np.fromiter(accumulate(map(len, rows)), dtype=np.int64)
+    save_file(tensors, path, metadata=notes)
+
+
+def read_lists(path: Path) -> tuple[dict[str, list[np.ndarray]], dict[str, str]]:
+    """The rows of each column that `write_lists` has written, and its notes."""
+    with safe_open(path, framework="numpy") as file:
+        names = [name for name in file.keys() if not name.endswith(".ends")]  # noqa: SIM118
+        lists = {}
+        for name in names:
+            ends = file.get_tensor(f"{name}.ends")
+            lists[name] = np.split(file.get_tensor(name), ends[:-1]) if len(ends) else []
+        return lists, file.metadata() or {}
+
+
+def write_metrics(path: Path, metrics: UpdateMetrics | FineTuneMetrics) -> None:
+    """Write metrics as JSON, numbers that are not finite as Python does."""
+    path.write_text(json.dumps(asdict(metrics)), encoding="utf-8")
+
+
+def read_metrics(kind: type[MetricsT], path: Path) -> MetricsT:
+    """What `write_metrics` has written."""
+    return TypeAdapter(kind).validate_python(json.loads(path.read_text(encoding="utf-8")))

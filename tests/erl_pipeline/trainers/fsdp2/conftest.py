@@ -1,0 +1,61 @@
+"""Two ranks that stay for all tests, since each takes seconds to import torch; and checkpoints for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from erl_pipeline.config.optimizer import OptimizerConfig
+from erl_pipeline.config.policy import LoraConfig
+from erl_pipeline.policies.checkpoints import CheckpointParts, StoredPolicy, WeightsSettings
+from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
+from erl_pipeline.trainers.interface import TrainingStart, Workplace
+from tests.erl_pipeline.trainers.fsdp2.rows import Start
+from tests.random_models import WORDS, random_gpt2, random_llama, word_tokenizer
+
+
+@pytest.fixture(scope="session")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankGroup]:
+    group = RankGroup(2, 1, tmp_path_factory.mktemp("ranks"))
+    yield group
+    group.end()
+
+
+@pytest.fixture(scope="session")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Checkpoints of two small models: `llama`, whose head is its embeddings, and `gpt2`, which has its own.
+    Their 7 words and 36 hidden units do not divide by 2 or are left over after it."""
+    folder = tmp_path_factory.mktemp("first")
+    llama = random_llama(len(WORDS), hidden=36, intermediate=15, eos_token_id=2)
+    gpt2 = random_gpt2(len(WORDS), hidden=36, bos_token_id=1, eos_token_id=2)
+    for name, model in (("llama", llama), ("gpt2", gpt2)):
+        model.save_pretrained(folder / name / "model")
+        word_tokenizer().save_pretrained(folder / name / "model")
+    return folder
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Start:
+    """The start of a training from a checkpoint; with `lora` the checkpoint is an adapter of `base`, or is
+    to get one."""
+
+    def make(
+        checkpoint: Path,
+        base: Path | None = None,
+        lora: LoraConfig | None = None,
+        dtype: str = "float32",
+        **optimizer: object,
+    ) -> TrainingStart:
+        weights = WeightsSettings.model_validate(
+            {"dtype": dtype, "lora": lora, "adapter_seed": None if lora is None else 0}
+        )
+        adapter = None if base in (None, checkpoint) else checkpoint / "model"
+        whole = checkpoint if adapter is None or base is None else base
+        parts = CheckpointParts(checkpoint.name, whole.name, whole / "model", adapter)
+        stored = StoredPolicy(parts, weights)
+        workplace = Workplace(stored, tmp_path / "scratch", threads=2)
+        return TrainingStart(checkpoint, stored.load, OptimizerConfig.model_validate(optimizer), workplace)
+
+    return make

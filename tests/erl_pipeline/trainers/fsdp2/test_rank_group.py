@@ -1,0 +1,135 @@
+"""Ranks that are killed, fail, or lose the process that they belong to."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig
+from erl_pipeline.policies.checkpoints import CHECKPOINT, WeightsSettings
+from erl_pipeline.stages.training.build_distillation import DATASET
+from erl_pipeline.stages.training.fine_tune import FINE_TUNE, NEWEST, FineTuneSettings
+from erl_pipeline.trainers.fsdp2 import Fsdp2TrainerConfig
+from erl_pipeline.trainers.fsdp2.rank_group import RANK_MODULE, RankGroup
+from erl_pipeline.trainers.fsdp2.trainer import Fsdp2Trainer
+from erl_pipeline.trainers.fsdp2.work import Save
+from storage.errors import PipelineError
+from storage.tables.sft import SftRow, write_sft_rows
+from tests.erl_pipeline.stages.calls import Bench
+from tests.erl_pipeline.trainers.fsdp2.rows import Start, reinforcement
+from tests.waiting import wait_for
+
+ROW = SftRow(
+    sft_row_id="row",
+    prompt=({"role": "user", "content": "left"},),
+    completion=({"role": "assistant", "content": "right"},),
+    input_token_ids=(1, 3, 5, 2),
+    loss_mask=(0, 0, 1, 1),
+    trajectory_id="trajectory",
+    role=None,
+    reflection_trajectory_id=None,
+    first_trajectory_id="trajectory",
+    memory_entry_ids=(),
+    task_id="task",
+    task_type="words",
+    episode_id="episode",
+    iteration=1,
+    policy_version="first",
+    weight=1.0,
+)
+
+
+def is_there(process: int) -> bool:
+    """Whether a process is there, and no zombie that waits for its parent to look."""
+    try:
+        status = Path(f"/proc/{process}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
+def test_a_rank_that_is_killed_fails_its_stage_at_once_and_nothing_is_committed(
+    first: Path, tmp_path: Path
+) -> None:
+    bench = Bench(tmp_path)
+    checkpoint = bench.commit(
+        "bootstrap", "checkpoint", lambda folder: shutil.copytree(first / "llama/model", folder / "model")
+    )
+    dataset = bench.commit(
+        "build_distillation", "sft_dataset", lambda folder: write_sft_rows(folder / DATASET, [ROW])
+    )
+    settings = FineTuneSettings(
+        fine_tune=FineTuneConfig(steps=100_000),
+        optimizer=OptimizerConfig(),
+        trainer=Fsdp2TrainerConfig(processes=2),
+        weights=WeightsSettings(dtype="float32", lora=None, adapter_seed=None),
+    )
+    scratch, killed = bench.resources.scratch, list[float]()
+
+    def has_stepped() -> bool:
+        return any("step 1," in log.read_text() for log in scratch.glob("fsdp2-*/rank-1.log"))
+
+    def kill_one() -> None:
+        wait_for("the first step of rank 1", has_stepped)
+        (rank,) = (each for each in psutil.Process().children() if each.cmdline()[2:4] == [RANK_MODULE, "1"])
+        rank.kill()
+        killed.append(time.monotonic())
+
+    killer = threading.Thread(target=kill_one)
+    killer.start()
+    with pytest.raises(PipelineError, match=r"rank 1 of 2 .* was ended by SIGKILL(.|\n)*\nstep \d+, loss "):
+        bench.compute(FINE_TUNE, settings, {CHECKPOINT: checkpoint, NEWEST: dataset})
+    killer.join()
+    assert time.monotonic() - killed[0] < 10.0
+    assert not [each for each in psutil.Process().children() if RANK_MODULE in each.cmdline()[2:3]]
+    assert not bench.store.ids(FINE_TUNE.name)
+    (folder,) = scratch.glob("fsdp2-*")
+    assert sorted(path.name for path in folder.iterdir()) == ["rank-0.log", "rank-1.log"]
+
+
+def test_a_run_that_is_stopped_ends_its_ranks(first: Path, start: Start, tmp_path: Path) -> None:
+    group = RankGroup(1, 1, tmp_path / "scratch")
+    processes = group.process_ids
+
+    def stop(step: int, loss: float) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Fsdp2Trainer(1, start(first / "llama"), group).reinforce(reinforcement(epochs=1000), stop)
+    assert not any(is_there(process) for process in processes)
+    assert not list((tmp_path / "scratch").iterdir())
+
+
+def test_a_rank_that_fails_is_named_with_its_last_lines(tmp_path: Path) -> None:
+    group = RankGroup(2, 1, tmp_path)
+    with pytest.raises(PipelineError, match=r"rank [01] of 2 .* failed \(.*begin.*\)(.|\n)*Traceback"):
+        group.do(Save(tmp_path / "checkpoint"))
+
+
+def test_ranks_end_with_the_process_that_they_belong_to(tmp_path: Path) -> None:
+    code = """
+import sys, time
+from pathlib import Path
+from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig
+from erl_pipeline.policies.checkpoints import CHECKPOINT, WeightsSettings
+from erl_pipeline.stages.training.build_distillation import DATASET
+from erl_pipeline.stages.training.fine_tune import FINE_TUNE, NEWEST, FineTuneSettings
+from erl_pipeline.trainers.fsdp2 import Fsdp2TrainerConfig
+from erl_pipeline.trainers.fsdp2.rank_group import RANK_MODULE, RankGroup
+print(*RankGroup(2, 1, Path(sys.argv[1])).process_ids, flush=True)
+time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        processes = [int(word) for word in owner.stdout.readline().split()]
+        assert len(processes) == 2
+        assert all(is_there(process) for process in processes)
+        owner.kill()
+    wait_for("the end of the ranks", lambda: not any(map(is_there, processes)), patience=20.0)
