@@ -37,4 +37,4 @@ def run_with_ray(settings: RayConfig, call: RunnerCall, body: Callable[[Runner],
             body(PrefectRunner(pool, task_runs))
 
 
-RAY = RunnerPlugin(settings=RayConfig, run=run_with_ray)
+RAY = RunnerPlugin(settings=RayConfig, run=run_with_ray, elsewhere=True)

@@ -15,6 +15,7 @@ from tests.documents.pages import ROOT, Command, command_words, pages
 COMMANDS = [command for page in pages() for command in page.commands()]
 _IMPLIED = {"schedule": "add"}
 """Groups whose own name stands for one of their commands."""
+_OTHER_FILES = ("configs/comparisons/", "configs/clusters/")
 _TAKES_SETTINGS = ("train", "plan", "config")
 
 
@@ -97,8 +98,9 @@ def _configuration(command: Command) -> str | None:
         for word in command.words
         if word.startswith(("configs/", "examples/")) and word.endswith(".yaml")
     ]
-    known = command.words[0] in _TAKES_SETTINGS and files and "comparisons" not in files[0]
-    return files[0] if known and (ROOT / files[0]).is_file() else None
+    if command.words[0] not in _TAKES_SETTINGS or not files or not (ROOT / files[0]).is_file():
+        return None
+    return None if files[0].startswith(_OTHER_FILES) else files[0]
 
 
 @pytest.mark.parametrize("command", [each for each in COMMANDS if _configuration(each)], ids=str)

@@ -4,18 +4,27 @@ with object stores of their own."""
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
 
 import pytest
 
-# Read when Ray is imported. A token would be written into the home folder.
-os.environ.update(RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_LOGS_SKIP_REGEX=".")
+# Read when Ray is imported. Its servers listen to the network too, so strangers must not get in; a token that
+# is not given would be written into the home folder.
+os.environ.update(
+    RAY_AUTH_MODE="token",
+    RAY_AUTH_TOKEN=secrets.token_hex(32),
+    RAY_USAGE_STATS_ENABLED="0",
+    RAY_DEDUP_LOGS_SKIP_REGEX=".",
+)
 
 from ray.cluster_utils import Cluster
 
-_NODE = {"object_store_memory": 80 * 2**20, "include_log_monitor": False}
+# Addresses of this machine alone. Ray takes 127.0.0.1 for the address that others reach the machine by.
+_LOOPBACK = "127.0.0.2"
+_NODE = {"object_store_memory": 80 * 2**20, "include_log_monitor": False, "node_ip_address": _LOOPBACK}
 _QUICK_TO_NOTICE = {
     "health_check_initial_delay_ms": 1000,
     "health_check_period_ms": 500,
@@ -54,10 +63,14 @@ class LocalCluster:
 def cluster() -> Iterator[LocalCluster]:
     """The head's folder has a short name, since a socket's path has room for a hundred characters."""
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
-    local = LocalCluster(folder)
-    try:
-        local.have_nodes(2)
-        yield local
-    finally:
-        local.stop()
-        shutil.rmtree(folder)
+    # Ray writes the address of a cluster that is started into its folder "ray", and makes no such folder.
+    os.mkdir(f"{folder}/ray")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("RAY_TMPDIR", folder)
+        local = LocalCluster(folder)
+        try:
+            local.have_nodes(2)
+            yield local
+        finally:
+            local.stop()
+            shutil.rmtree(folder)
