@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -46,6 +47,18 @@ ROW = SftRow(
 )
 
 
+def ranks_of(scratch: Path) -> dict[str, psutil.Process]:
+    """The ranks that run and meet in a folder below this one, by their number. Other tests of this process
+    may have ranks too, and children that have ended and have no command line any more."""
+    found = {}
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):
+            words = child.cmdline()
+            if words[2:3] == [RANK_MODULE] and Path(words[-1]).is_relative_to(scratch):
+                found[words[3]] = child
+    return found
+
+
 def is_there(process: int) -> bool:
     """Whether a process is there, and no zombie that waits for its parent to look."""
     try:
@@ -78,8 +91,7 @@ def test_a_rank_that_is_killed_fails_its_stage_at_once_and_nothing_is_committed(
 
     def kill_one() -> None:
         wait_for("the first step of rank 1", has_stepped)
-        (rank,) = (each for each in psutil.Process().children() if each.cmdline()[2:4] == [RANK_MODULE, "1"])
-        rank.kill()
+        ranks_of(scratch)["1"].kill()
         killed.append(time.monotonic())
 
     killer = threading.Thread(target=kill_one)
@@ -88,7 +100,7 @@ def test_a_rank_that_is_killed_fails_its_stage_at_once_and_nothing_is_committed(
         bench.compute(FINE_TUNE, settings, {CHECKPOINT: checkpoint, NEWEST: dataset})
     killer.join()
     assert time.monotonic() - killed[0] < 10.0
-    assert not [each for each in psutil.Process().children() if RANK_MODULE in each.cmdline()[2:3]]
+    assert not ranks_of(scratch)
     assert not bench.store.ids(FINE_TUNE.name)
     (folder,) = scratch.glob("fsdp2-*")
     assert sorted(path.name for path in folder.iterdir()) == ["rank-0.log", "rank-1.log"]
