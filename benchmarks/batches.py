@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from erl_pipeline.trainers.sequences import TrainingSequence
 
 LENGTHS = Path(__file__).with_name("frozen_lake_lengths.json")
 """Made by `record_lengths.py`."""
@@ -54,6 +59,24 @@ def read_batch(kind: str, vocabulary: int, count: int = SEQUENCES) -> list[Batch
 def token_count(sequences: list[BatchSequence]) -> int:
     """Prompt and response tokens, each sequence with its own prompt."""
     return sum(len(one.prompt_token_ids) + len(one.response_token_ids) for one in sequences)
+
+
+def training_sequences(sequences: Sequence[BatchSequence], supervised: bool) -> list[TrainingSequence]:
+    """The same as our trainers take them; supervised ones have no behaviour log-probabilities."""
+    from erl_pipeline.trainers.sequences import TrainingSequence
+
+    return [
+        TrainingSequence(
+            trajectory_id=str(place),
+            role=one.role,
+            prompt_token_ids=one.prompt_token_ids,
+            response_token_ids=one.response_token_ids,
+            response_mask=(1,) * len(one.response_token_ids),
+            behaviour_logprobs=() if supervised else (-10.0,) * len(one.response_token_ids),
+            advantage=one.advantage,
+        )
+        for place, one in enumerate(sequences)
+    ]
 
 
 def _tokens(draw: random.Random, count: int, vocabulary: int) -> tuple[int, ...]:

@@ -16,17 +16,21 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
+import psutil
+
 from storage.artifacts.manifest import code_version
 
 SMOLLM2 = Path("models/SmolLM2-135M-Instruct")
 RESULTS = Path(__file__).with_name("results")
 README = Path(__file__).with_name("README.md")
+_LOOK_SECONDS = 0.005
 
 Figures = dict[str, float]
 """What one run measured, by name."""
@@ -143,6 +147,38 @@ def process_memory_and_cpu() -> Figures:
     """Peak resident memory of this process so far, and CPU seconds of all its threads."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return {"peak_bytes": usage.ru_maxrss * 1024.0, "cpu_seconds": usage.ru_utime + usage.ru_stime}
+
+
+class ResidentMemory:
+    """Watches the resident memory of processes, without the pages of files that they have mapped.
+
+    `peak` is the largest that one of them had while it was watched, in bytes. None given: this process.
+    """
+
+    def __init__(self, processes: Sequence[psutil.Process] = ()) -> None:
+        self._processes = list(processes) or [psutil.Process()]
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self.peak = 0
+
+    def now(self) -> int:
+        """The largest at this moment, in bytes."""
+        memory = [process.memory_info() for process in self._processes]
+        return max(each.rss - each.shared for each in memory)
+
+    def __enter__(self) -> ResidentMemory:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while True:
+            self.peak = max(self.peak, self.now())
+            if self._ended.wait(_LOOK_SECONDS):
+                return
 
 
 def describe_machine(threads: int, packages: Sequence[str]) -> dict[str, str | int | float]:

@@ -15,15 +15,14 @@ import hashlib
 import json
 import os
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import measurements
 import psutil
-from batches import read_batch
-from measurements import SMOLLM2, Column, Figures
+from batches import read_batch, token_count, training_sequences
+from measurements import SMOLLM2, Column, Figures, ResidentMemory
 
 if TYPE_CHECKING:
     from erl_pipeline.trainers.interface import Trainer, TrainingStart
@@ -76,7 +75,6 @@ def measure(arguments: argparse.Namespace) -> Figures:
     from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig
     from erl_pipeline.policies.checkpoints import CheckpointParts, StoredPolicy, WeightsSettings
     from erl_pipeline.trainers.interface import SupervisedTraining, TrainingStart, Workplace
-    from erl_pipeline.trainers.sequences import TrainingSequence
 
     torch.set_num_threads(arguments.threads)
     with tempfile.TemporaryDirectory() as scratch:
@@ -91,18 +89,8 @@ def measure(arguments: argparse.Namespace) -> Figures:
             Workplace(stored, Path(scratch), arguments.threads),
         )
         vocabulary = json.loads((SMOLLM2 / "config.json").read_text())["vocab_size"]
-        rows = [
-            TrainingSequence(
-                trajectory_id=str(number),
-                role=row.role,
-                prompt_token_ids=row.prompt_token_ids,
-                response_token_ids=row.response_token_ids,
-                response_mask=(1,) * len(row.response_token_ids),
-                behaviour_logprobs=(),
-                advantage=1.0,
-            )
-            for number, row in enumerate(read_batch("first attempts", vocabulary, arguments.sequences))
-        ]
+        batch = read_batch("first attempts", vocabulary, arguments.sequences)
+        rows = training_sequences(batch, supervised=True)
         trainer = _trainer(arguments.contender, start)
         times: list[float] = []
         losses: list[float] = []
@@ -115,9 +103,9 @@ def measure(arguments: argparse.Namespace) -> Figures:
         trainer.logprobs(rows[:1], arguments.microbatch_tokens)
         start_seconds = time.perf_counter() - begun
         settings = FineTuneConfig(steps=arguments.steps + 1, microbatch_tokens=arguments.microbatch_tokens)
-        with PeakMemory() as memory:
+        with ResidentMemory(psutil.Process().children()) as memory:
             trainer.fine_tune_supervised(SupervisedTraining(rows, settings, seed=0), on_step)
-        tokens = sum(len(row.prompt_token_ids) + len(row.response_token_ids) for row in rows)
+        tokens = token_count(batch)
         begun = time.perf_counter()
         saved = Path(scratch) / "saved"
         saved.mkdir()
@@ -133,33 +121,6 @@ def measure(arguments: argparse.Namespace) -> Figures:
             "last_loss": losses[-1],
             "bytes": _digest(saved),
         }
-
-
-class PeakMemory:
-    """The largest resident memory of a training process: of the ranks where there are some, else of this one,
-    without the pages of files that it has mapped."""
-
-    def __init__(self) -> None:
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        own = psutil.Process()
-        self._processes = own.children() or [own]
-        self.peak = 0
-
-    def __enter__(self) -> PeakMemory:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._ended.is_set():
-            for process in self._processes:
-                memory = process.memory_info()
-                self.peak = max(self.peak, memory.rss - memory.shared)
-            time.sleep(0.02)
 
 
 def _trainer(contender: str, start: TrainingStart) -> Trainer:

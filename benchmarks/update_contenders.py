@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from batches import BatchSequence, token_count
+from batches import BatchSequence, token_count, training_sequences
 from measurements import Figures, process_memory_and_cpu
 
 LEARNING_RATE = 1e-6
@@ -29,22 +29,10 @@ def measure_ours(
     from erl_pipeline.trainers.local.optimizer_steps import Learner
     from erl_pipeline.trainers.local.reinforcement import reinforce
     from erl_pipeline.trainers.local.supervised import fine_tune_supervised
-    from erl_pipeline.trainers.sequences import TrainingSequence
 
     model = load_policy(model_folder, dtype="bfloat16").model
     optimizer = PolicyOptimizer(model, OptimizerConfig(learning_rate=LEARNING_RATE))
-    rows = [
-        TrainingSequence(
-            trajectory_id=str(place),
-            role=one.role,
-            prompt_token_ids=one.prompt_token_ids,
-            response_token_ids=one.response_token_ids,
-            response_mask=(1,) * len(one.response_token_ids),
-            behaviour_logprobs=() if supervised else (-10.0,) * len(one.response_token_ids),
-            advantage=one.advantage,
-        )
-        for place, one in enumerate(sequences)
-    ]
+    rows = training_sequences(sequences, supervised)
 
     def step() -> None:
         if supervised:

@@ -11,11 +11,9 @@ from __future__ import annotations
 import argparse
 import json
 import resource
-import threading
-import time
 
-import psutil
 import torch
+from measurements import ResidentMemory
 
 from erl_pipeline.config.loading.load import load_config
 from erl_pipeline.config.run import RunConfig
@@ -52,33 +50,6 @@ def sequences(config: RunConfig, vocabulary: int, prompts: int) -> list[Training
         for prompt, prompt_tokens in enumerate(tokens(PROMPT_TOKENS) for _ in range(prompts))
         for member in range(GROUP)
     ]
-
-
-class ResidentMemory:
-    """Watches the resident memory of this process, without the pages of files that it has mapped."""
-
-    def __init__(self) -> None:
-        self._process = psutil.Process()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self.peak = 0
-
-    def now(self) -> int:
-        memory = self._process.memory_info()
-        return int(memory.rss - memory.shared)
-
-    def __enter__(self) -> ResidentMemory:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._ended.is_set():
-            self.peak = max(self.peak, self.now())
-            time.sleep(0.005)
 
 
 def main() -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Thread
 
 from erl_pipeline.config.base import Settings
 from erl_pipeline.plan.execution import Execution, execute
@@ -94,6 +95,28 @@ def _fail(call: StageCall[SmallSettings]) -> StageResult:
     raise OddError(call.settings.name, 7)
 
 
+@contextmanager
+def stop_when_computing(folder: Path, workers: int) -> Iterator[tuple[Event, list[int]]]:
+    """A wish to stop, which is set when so many workers are at work on `WAIT_TO_STOP` with this folder; and
+    the ids of their processes, known then."""
+    stop, found = Event(), list[int]()
+
+    def all_compute() -> bool:
+        found[:] = [int(each.name) for each in folder.iterdir() if each.name.isdigit()]
+        return len(found) == workers
+
+    def wait_and_stop() -> None:
+        try:
+            wait_for(f"{workers} workers", all_compute, interval=0.01)
+        finally:
+            stop.set()
+
+    waiting = Thread(target=wait_and_stop)
+    waiting.start()
+    yield stop, found
+    waiting.join()
+
+
 class OddError(Exception):
     """An error that pickle cannot make again."""
 
@@ -168,13 +191,13 @@ def walk(
     store: Path,
     stages: list[PlannedStage],
     *,
-    stop: threading.Event | None = None,
+    stop: Event | None = None,
     listener: Recorded | None = None,
     devices: int = 1,
 ) -> list[StageOutcome]:
     """Execute a plan of these stages by a runner; the outcomes in the order in which they came."""
     outcomes: list[StageOutcome] = []
-    listener, stop = listener or Recorded(), stop or threading.Event()
+    listener, stop = listener or Recorded(), stop or Event()
     worker = WorkerSettings(store_uri=str(store), run="small", threads=1)
 
     def body(runner: Runner) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,7 @@ from tests.flows.small_plans import (
     Recorded,
     chain,
     planned,
+    stop_when_computing,
     walk,
 )
 from tests.waiting import wait_for
@@ -150,25 +150,9 @@ def test_a_worker_that_is_killed_is_replaced_and_its_stage_computed_again(api: s
 
 
 def test_workers_that_compute_stop_when_they_are_asked_to(api: str, store: Path, tmp_path: Path) -> None:
-    stop = threading.Event()
     stages = [planned(WAIT_TO_STOP, name, folder=tmp_path) for name in ("one", "two")]
-    workers: list[int] = []
-
-    def both_compute() -> bool:
-        workers[:] = [int(each.name) for each in tmp_path.iterdir() if each.name.isdigit()]
-        return len(workers) == 2
-
-    def stop_when_both_compute() -> None:
-        try:
-            wait_for("both workers", both_compute, interval=0.01)
-        finally:
-            stop.set()
-
-    stopping = threading.Thread(target=stop_when_both_compute)
-    stopping.start()
-    with pytest.raises(Interrupted):
+    with stop_when_computing(tmp_path, workers=2) as (stop, workers), pytest.raises(Interrupted):
         walk(PREFECT, TWO_PROCESSES, store, stages, stop=stop)
-    stopping.join()
     assert not any(psutil.pid_exists(worker) for worker in workers)
     flow_run = flow_run_of(api, store)
     assert flow_run["state_type"] == "CANCELLED"

@@ -1,6 +1,6 @@
 """Which datasets of reasoning-gym can be trained on: a list that is kept beside this module.
 
-`benchmarks/qualify_reasoning_gym.py` makes the list: it tries answers of all kinds on many entries.
+`benchmarks/qualify/reasoning_gym_datasets.py` makes the list: it tries answers of all kinds on many entries.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Which games of TextArena can be trained on: a list that is kept beside this module.
 
-`benchmarks/qualify_textarena.py` makes the list: it begins every game several times, in several processes.
+`benchmarks/qualify/textarena_games.py` makes the list: it begins every game several times, in several
+processes.
 """
 
 from __future__ import annotations

@@ -127,18 +127,16 @@ def test_a_rank_that_fails_is_named_with_its_last_lines(tmp_path: Path) -> None:
 
 def test_ranks_end_with_the_process_that_they_belong_to(tmp_path: Path) -> None:
     code = """
-import sys, time
+import sys
 from pathlib import Path
-from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig
-from erl_pipeline.policies.checkpoints import CHECKPOINT, WeightsSettings
-from erl_pipeline.stages.training.build_distillation import DATASET
-from erl_pipeline.stages.training.fine_tune import FINE_TUNE, NEWEST, FineTuneSettings
-from erl_pipeline.trainers.fsdp2 import Fsdp2TrainerConfig
-from erl_pipeline.trainers.fsdp2.rank_group import RANK_MODULE, RankGroup
+from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
 print(*RankGroup(2, 1, Path(sys.argv[1])).process_ids, flush=True)
-time.sleep(600)
+sys.stdin.read()
 """
-    with subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE, text=True) as owner:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, "-c", code, tmp_path], stdin=pipe, stdout=pipe, text=True
+    ) as owner:
         assert owner.stdout is not None
         processes = [int(word) for word in owner.stdout.readline().split()]
         assert len(processes) == 2

@@ -1,7 +1,7 @@
 """Which games of TextArena can be trained on: begins and plays every game that one player can play.
 
-    python benchmarks/qualify_textarena.py                   # all games; writes games.toml
-    python benchmarks/qualify_textarena.py FrozenLake-v0     # some; prints what was found, writes nothing
+    python benchmarks/qualify/textarena_games.py                # all games; writes games.toml
+    python benchmarks/qualify/textarena_games.py FrozenLake-v0  # some; prints what was found, writes nothing
 
 A game qualifies where it needs neither network nor server, equal seeds give equal games, in two processes
 with different hash seeds too, its seeds give more than one game, and no text makes it raise or hang. The
@@ -146,7 +146,7 @@ def verdicts(
 def list_text(qualified: Sequence[str], drawn: Sequence[str], refused: Mapping[str, str]) -> str:
     """The list as the package keeps it."""
     lines = [
-        f"# Made by benchmarks/qualify_textarena.py with textarena {VERSION}.",
+        f"# Made by benchmarks/qualify/textarena_games.py with textarena {VERSION}.",
         *_names("qualified", qualified),
         "# They draw random numbers also while they are played.",
         *_names("drawn_in_play", drawn),

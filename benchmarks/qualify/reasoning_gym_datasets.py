@@ -1,7 +1,7 @@
 """Which datasets of reasoning-gym can be trained on: tries answers of all kinds on many entries of each.
 
-    python benchmarks/qualify_reasoning_gym.py              # all datasets; writes qualified.toml
-    python benchmarks/qualify_reasoning_gym.py gcd maze     # some; prints what was found, writes nothing
+    python benchmarks/qualify/reasoning_gym_datasets.py           # all datasets; writes qualified.toml
+    python benchmarks/qualify/reasoning_gym_datasets.py gcd maze  # some; prints what was found, writes nothing
 
 A dataset qualifies where equal seeds give equal entries in two processes, its own answers score 1 in a
 process with another hash seed than theirs, and no wrong, empty or hostile answer scores 1 or takes longer
@@ -225,7 +225,7 @@ def examine_apart(name: str) -> Finding:
 def list_text(findings: Sequence[Finding]) -> str:
     """The list as the package keeps it."""
     lines = [
-        f"# Made by benchmarks/qualify_reasoning_gym.py with reasoning-gym {VERSION}.",
+        f"# Made by benchmarks/qualify/reasoning_gym_datasets.py with reasoning-gym {VERSION}.",
         *_names("qualified", [each.name for each in findings if not each.refused]),
         "# Every answer is a number.",
         *_names("numeric", [each.name for each in findings if each.numeric and not each.refused]),
