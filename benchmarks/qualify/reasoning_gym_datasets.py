@@ -1,7 +1,7 @@
 """Which datasets of reasoning-gym can be trained on: tries answers of all kinds on many entries of each.
 
     python benchmarks/qualify/reasoning_gym_datasets.py           # all datasets; writes qualified.toml
-    python benchmarks/qualify/reasoning_gym_datasets.py gcd maze  # some; prints what was found, writes nothing
+    python benchmarks/qualify/reasoning_gym_datasets.py gcd maze  # some; prints, writes nothing
 
 A dataset qualifies where equal seeds give equal entries in two processes, its own answers score 1 in a
 process with another hash seed than theirs, and no wrong, empty or hostile answer scores 1 or takes longer
