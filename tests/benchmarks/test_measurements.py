@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.measurements import (
+from measurements import (
     Column,
     alternate,
     as_markdown,

@@ -41,7 +41,7 @@ def prose(tmp_path: Path) -> Path:
     return path
 
 
-def played(monkeypatch: pytest.MonkeyPatch, lines: str, *words: str | Path) -> Result:
+def played(monkeypatch: pytest.MonkeyPatch, lines: str, *words: object) -> Result:
     monkeypatch.setattr("sys.stdin", io.StringIO(lines))
     return invoke("env", "play", *words)
 

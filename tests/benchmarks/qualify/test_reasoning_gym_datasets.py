@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.qualify.reasoning_gym_datasets import (
+from qualify.reasoning_gym_datasets import (
     Finding,
     examine,
     hostile_answers,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from benchmarks.qualify.reasoning_gym_datasets import hostile_answers
+from qualify.reasoning_gym_datasets import hostile_answers
 from erl_pipeline.environments.reasoning_gym.checkers import CHECKERS, broken_rules
 from erl_pipeline.environments.reasoning_gym.generation import Request, entries_of
 from erl_pipeline.environments.reasoning_gym.qualification import qualification
