@@ -1,5 +1,4 @@
 import pytest
-
 from batches import BATCHES, SEQUENCES, read_batch, token_count
 
 

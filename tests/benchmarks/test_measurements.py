@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-
 from measurements import (
     Column,
     alternate,
@@ -87,4 +86,4 @@ def test_the_machine_is_described_with_the_versions_asked_for() -> None:
     machine = describe_machine(2, ["torch"])
     assert machine["threads"] == 2
     assert str(machine["torch"])[0].isdigit()
-    assert machine["memory_gib"] > 0
+    assert float(machine["memory_gib"]) > 0

@@ -9,6 +9,7 @@ from qualify.reasoning_gym_datasets import (
     list_text,
     wrong_answers,
 )
+
 from erl_pipeline.environments.reasoning_gym.qualification import qualification
 
 

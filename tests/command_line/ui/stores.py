@@ -110,7 +110,9 @@ def write_page_store(folder: Path, store_uri: str | None = None) -> TrainingStor
         trajectories(FIRST, REFLECTION, SECOND),
         run="one",
     )
-    counts = {f"{role}_count": 1 for role in ("first_attempt", "reflection", "second_attempt")}
+    counts: dict[str, Any] = {
+        f"{role}_count": 1 for role in ("first_attempt", "reflection", "second_attempt")
+    }
     made.commit("generate_rollouts", "rollouts", 1, {"shard-0000": "rollout_shard"}, run="one", **counts)
     trained = {"reward": 1.0, "success": True, "advantage": 0.5, "loss": -0.25, "mean_ratio": 1.0}
     tokens = {"token_logprobs": [-0.25, 0.0], "token_entropies": [0.75, 0.0], "mismatch": 0.25}

@@ -8,6 +8,7 @@ from erl_pipeline.engines.interface import Generation
 from erl_pipeline.environments.frozen_lake import ENVIRONMENT
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.interface import Task
+from erl_pipeline.environments.prompt_format import PromptFormat
 from erl_pipeline.episodes.context import EpisodeContext
 from erl_pipeline.episodes.dialogue import ChatTokenizer
 from erl_pipeline.episodes.guarded_environment import GuardedEnvironment
@@ -15,7 +16,8 @@ from erl_pipeline.episodes.limits import EpisodeLimits, RoleLimits
 from erl_pipeline.episodes.play import EpisodeSetup
 from erl_pipeline.episodes.requests import RetrievalRequest, SampleRequest
 from erl_pipeline.episodes.rows import EpisodeIdentity, Provenance
-from erl_pipeline.methods.erl.episode import FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT, ErlRules, run_episode
+from erl_pipeline.methods.erl.episode import ErlRules, run_episode
+from erl_pipeline.methods.erl.settings import FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT
 from erl_pipeline.policies.tiny.tokenizer import build_tokenizer
 from storage.tables.trajectories import Trajectory
 
@@ -35,8 +37,9 @@ TASK = Task(
 )
 TOKENIZER = build_tokenizer(ENVIRONMENT.require_tiny(SETTINGS).words, CONTEXT)
 PROVENANCE = Provenance("recipe", 3, {"policy": "policy-1"}, "tokenizer", "memory-1", 0)
-COMPACT = ENVIRONMENT.prompts(SETTINGS)
-assert COMPACT is not None
+_PROMPTS = ENVIRONMENT.prompts(SETTINGS)
+assert _PROMPTS is not None
+COMPACT: PromptFormat = _PROMPTS
 
 
 def limits(context_length: int = CONTEXT, step_seconds: float = 60.0) -> EpisodeLimits:
@@ -96,6 +99,6 @@ def play(
         ask_memory=ask_memory,  # type: ignore[arg-type]
         withhold=withhold,
     )
-    rows: list[Trajectory] = asyncio.run(given.protocol(context))  # type: ignore[arg-type]
+    rows: list[Trajectory] = asyncio.run(given.protocol(context))
     assert not remaining
     return rows, asked

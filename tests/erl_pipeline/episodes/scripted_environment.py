@@ -4,14 +4,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from erl_pipeline.config.base import Settings
+from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.environments.interface import EnvironmentPlugin, Task, Timing, Transition
 from erl_pipeline.environments.messages import AssistantTurn, ToolSchema, user_message
 from erl_pipeline.episodes.play import EpisodeSetup
 from tests.erl_pipeline.episodes.script import TASK, limits, setup
 
 
-class ScriptedSettings(Settings):
+class ScriptedSettings(PluginSettings):
     type: Literal["scripted"] = "scripted"
 
 

@@ -127,7 +127,8 @@ def unit_vectors(count: int) -> npt.NDArray[np.float32]:
     stream = np.random.default_rng(7)
     centres = stream.normal(size=(50, 128))
     drawn = centres[stream.integers(0, 50, count)] + 0.4 * stream.normal(size=(count, 128))
-    return (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float32)
+    units: npt.NDArray[np.float64] = drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
+    return units.astype(np.float32)
 
 
 def test_a_large_memory_has_indexes_and_exact_search_does_not_depend_on_them(

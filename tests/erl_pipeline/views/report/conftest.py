@@ -36,7 +36,7 @@ class RecordedRun:
         self,
         stage: str,
         iteration: int | None,
-        write: Callable[[Path], None] = lambda folder: None,
+        write: Callable[[Path], object] = lambda folder: None,
         inputs: Mapping[str, str] | None = None,
         counters: Mapping[str, int] | None = None,
         metrics: Mapping[str, float] | None = None,

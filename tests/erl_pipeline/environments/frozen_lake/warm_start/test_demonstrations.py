@@ -3,6 +3,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from itertools import islice
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ def demonstrations(count: int, settings: FrozenLakeConfig = SHOWN, **shares: flo
     return list(islice(stream, count))
 
 
-def only(kind: str, **shares: float) -> dict[str, float]:
+def only(kind: str, **shares: float) -> dict[str, Any]:
     """Demonstrations of one kind."""
     kinds = dict.fromkeys(("first_attempts", "noted_attempts", "reflections"), 0)
     return {**kinds, kind: 1, **shares}
@@ -45,7 +46,7 @@ def board_of(grid: str) -> Board:
 
 def words_of(text: str) -> dict[str, str]:
     """Direction -> word of notes or a reflection."""
-    return dict(part.split(": ") for part in text.split(", ")) if text else {}  # type: ignore[misc]
+    return dict(part.split(": ") for part in text.split(", ")) if text else {}
 
 
 def played(shown: Demonstration) -> Iterator[tuple[str, str]]:
