@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from erl_pipeline.engines.interface import Generation
 from erl_pipeline.environments.frozen_lake import ENVIRONMENT
@@ -56,9 +57,9 @@ def limits(context_length: int = CONTEXT, step_seconds: float = 60.0) -> Episode
     )
 
 
-def setup(**rules: object) -> EpisodeSetup:
+def setup(**rules: Any) -> EpisodeSetup:
     """Episodes of ERL on FrozenLake in its compact form."""
-    chosen = ErlRules(**{"prompts": COMPACT, "max_revisions": 1, **rules})  # type: ignore[arg-type]
+    chosen = ErlRules(**{"prompts": COMPACT, "max_revisions": 1, **rules})
     protocol = partial(run_episode, rules=chosen)
     return EpisodeSetup(ENVIRONMENT, SETTINGS, protocol, ChatTokenizer(TOKENIZER), limits(), PROVENANCE)
 
@@ -71,11 +72,11 @@ def says(text: str) -> Generation:
 
 def play(
     answers: Sequence[str],
-    retrieved: Sequence[object] = (),
+    retrieved: Sequence[Any] = (),
     sample: int = 0,
     context_length: int = CONTEXT,
     withhold: float = 0.0,
-    **rules: object,
+    **rules: Any,
 ) -> tuple[list[Trajectory], list[SampleRequest | RetrievalRequest]]:
     """One episode in which the policy says `answers`, turn by turn; returns its rows and all it asked for."""
     remaining = list(answers)
@@ -85,7 +86,7 @@ def play(
         asked.append(request)
         return says(remaining.pop(0))
 
-    async def ask_memory(request: RetrievalRequest) -> list[object]:
+    async def ask_memory(request: RetrievalRequest) -> list[Any]:
         asked.append(request)
         return list(retrieved)
 
@@ -96,7 +97,7 @@ def play(
         chat=given.chat,
         limits=limits(context_length),
         ask_policy=ask_policy,
-        ask_memory=ask_memory,  # type: ignore[arg-type]
+        ask_memory=ask_memory,
         withhold=withhold,
     )
     rows: list[Trajectory] = asyncio.run(given.protocol(context))

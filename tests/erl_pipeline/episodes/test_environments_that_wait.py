@@ -10,7 +10,7 @@ import pytest
 
 from erl_pipeline.engines.interface import Generation, GenerationRequest, Interrupted
 from erl_pipeline.environments.interface import ScorerFailed, Task, Timing, Transition
-from erl_pipeline.environments.messages import AssistantTurn, user_message
+from erl_pipeline.environments.messages import AssistantTurn, ToolSchema, user_message
 from erl_pipeline.environments.threads import in_threads
 from erl_pipeline.episodes.attempt import play_attempt
 from erl_pipeline.episodes.context import EpisodeContext, Place
@@ -103,7 +103,8 @@ def test_a_blocking_environment_in_a_thread_stalls_no_other_episode() -> None:
     ended: list[str] = []
 
     class Blocking:
-        instructions, tools = "", ()
+        instructions: str = ""
+        tools: Sequence[ToolSchema] = ()
 
         def __init__(self, task: Task) -> None:
             self._waits = task.task_id == "t0"
@@ -128,7 +129,7 @@ def test_a_blocking_environment_in_a_thread_stalls_no_other_episode() -> None:
         if len(ended) == 2:
             others_over.set()
 
-    given, _ = scripted(lambda task: in_threads(Blocking(task)), "waiting")  # type: ignore[arg-type,return-value]
+    given, _ = scripted(lambda task: in_threads(Blocking(task)), "waiting")
     played = play_episodes(given, tasks(3), range(1), Batches(DownwardBatches()), on_episode=on_episode)
     assert ended[-1] == "t0"
     assert {row.finish_reason for row in played.rows if "attempt" in row.role} == {"done"}

@@ -16,6 +16,7 @@ from erl_pipeline.environments.frozen_lake.short import aimed_way
 from erl_pipeline.environments.frozen_lake.steps import Action, Step
 from erl_pipeline.environments.frozen_lake.warm_start.demonstrations import Situation, shown_words
 from erl_pipeline.environments.frozen_lake.world import Symbols, World
+from erl_pipeline.environments.hidden_words.directions import Direction
 from erl_pipeline.environments.tiny_parts import Demonstration
 from storage.errors import ConfigError
 from tests.erl_pipeline.environments.frozen_lake.test_short import SETTINGS
@@ -49,7 +50,7 @@ def words_of(text: str) -> dict[str, str]:
     return dict(part.split(": ") for part in text.split(", ")) if text else {}
 
 
-def played(shown: Demonstration) -> Iterator[tuple[str, str]]:
+def played(shown: Demonstration) -> Iterator[tuple[Direction, str]]:
     """Each direction that an answer aims for, with the word that it says for it."""
     answer = shown[-1]["content"]
     return zip(aimed_way(answer), answer.partition("[")[2].strip(" ]").split(), strict=True)
@@ -74,7 +75,7 @@ def test_every_attempt_aims_for_a_shortest_way_on_a_training_board() -> None:
         cell = board.start
         way = [aim for aim, _ in played(shown)]
         for aim in way:
-            cell = board.neighbour(cell, aim)  # type: ignore[arg-type]
+            cell = board.neighbour(cell, aim)
         assert (cell, len(way)) == (board.goal, board.moves_to_goal[board.start])
 
 
