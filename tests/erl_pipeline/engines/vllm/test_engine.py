@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -64,10 +65,10 @@ def engine(tmp_path_factory: pytest.TempPathFactory, model: PreTrainedModel) -> 
         yield engine
 
 
-def request(seed: int, **changes: object) -> GenerationRequest:
+def request(seed: int, **changes: Any) -> GenerationRequest:
     stream = random.Random(seed)
     prompt = tuple(stream.randrange(4, VOCABULARY) for _ in range(stream.randrange(3, 12)))
-    return replace(GenerationRequest(prompt, 12, 1.0, seed, str(seed)), **changes)  # type: ignore[arg-type]
+    return replace(GenerationRequest(prompt, 12, 1.0, seed, str(seed)), **changes)
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
