@@ -117,18 +117,18 @@ def _read_objects_once() -> None:
     """Keep what was read of an object: moto reads all of it again for each range of it."""
     from moto.s3.models import FakeKey
 
-    read, write = FakeKey.value.fget, FakeKey.value.fset
+    of_moto: Any = vars(FakeKey)["value"]
 
-    def value(key: Any) -> bytes:
-        kept: bytes = vars(key).get("kept") or read(key)
+    def read(key: Any) -> bytes:
+        kept: bytes = vars(key).get("kept") or of_moto.fget(key)
         vars(key)["kept"] = kept
         return kept
 
-    def change(key: Any, content: bytes) -> None:
+    def write(key: Any, content: bytes) -> None:
         vars(key).pop("kept", None)
-        write(key, content)
+        of_moto.fset(key, content)
 
-    FakeKey.value = property(value, change)
+    FakeKey.value = property(read, write)  # type: ignore[method-assign, assignment]
 
 
 if __name__ == "__main__":

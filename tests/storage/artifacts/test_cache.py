@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -36,11 +37,18 @@ def cache_of(folder: Path, limit: int | None = None) -> LocalCache:
     return LocalCache(folder, folder / "staging", CacheSettings(limit_bytes=limit))
 
 
+def writes(size: int) -> Callable[[Path], None]:
+    """A download of one file of so many bytes."""
+
+    def fetch(folder: Path) -> None:
+        (folder / "file").write_bytes(bytes(size))
+
+    return fetch
+
+
 def get(cache: LocalCache, name: str, size: int = 10) -> Path:
     """The copy, with one file of so many bytes; written if it is not there."""
-    return cache.get(
-        name, size, lambda folder: (folder / "file").write_bytes(bytes(size)) and None, lambda _: True
-    )
+    return cache.get(name, size, writes(size), lambda _: True)
 
 
 def held(folder: Path) -> list[str]:
@@ -172,10 +180,7 @@ def test_a_copy_that_is_not_whole_is_fetched_again(tmp_path: Path) -> None:
     cache = cache_of(tmp_path)
     file = get(cache, "a") / "file"
     file.write_bytes(b"damaged")
-    again = cache.get(
-        "a", 10, lambda folder: (folder / "file").write_bytes(bytes(10)) and None,
-        lambda folder: (folder / "file").read_bytes() == bytes(10),
-    )  # fmt: skip
+    again = cache.get("a", 10, writes(10), lambda folder: (folder / "file").read_bytes() == bytes(10))
     assert (again / "file").read_bytes() == bytes(10)
 
 

@@ -60,9 +60,14 @@ def test_no_more_of_the_line_is_read_than_the_limit_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line = Line(tmp_path, 9)
-    newest, read = line.manifest("tune 9"), []
-    find = line.store.find
-    monkeypatch.setattr(line.store, "find", lambda artifact_id: read.append(artifact_id) or find(artifact_id))
+    newest, find = line.manifest("tune 9"), line.store.find
+    read: list[str] = []
+
+    def watched(artifact_id: str) -> Manifest | None:
+        read.append(artifact_id)
+        return find(artifact_id)
+
+    monkeypatch.setattr(line.store, "find", watched)
     young_policies(line.store, newest, 1)
     assert read == [line.ids[name] for name in ("update 9", "tune 8", "update 8", "tune 7")]
 
