@@ -167,8 +167,9 @@ def carry_out(
     call = RunnerCall(worker, config.resources.devices, opened.listener, opened.stop, packages)
 
     def record(planned: PlannedStage, outcome: StageOutcome) -> None:
-        opened.record(planned, outcome)
-        on_outcome(outcome)
+        with opened.store.reading():
+            opened.record(planned, outcome)
+            on_outcome(outcome)
 
     def body(runner: Runner) -> None:
         execute(
