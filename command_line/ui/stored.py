@@ -9,6 +9,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any, Literal, TypeVar
 
+from command_line.ui.sealed import Sealed
 from command_line.ui.searching import MemorySearches
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.evaluation.history import (
@@ -135,6 +136,7 @@ class Stored:
     artifacts: WatchedStore = field(init=False)
     runs: RunStore = field(init=False)
     searches: MemorySearches = field(default_factory=MemorySearches, init=False)
+    sealed: Sealed = field(default_factory=Sealed, init=False)
     _root: StoreRoot = field(init=False)
     _kept: dict[tuple[str, str], Kept] = field(default_factory=dict, init=False)
 

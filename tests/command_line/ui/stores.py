@@ -9,13 +9,15 @@ from typing import Any
 
 from erl_pipeline.config.loading.load import load_config
 from storage.artifacts.store import ArtifactStore
+from storage.memory.chain import ENTRIES_FILE
+from storage.memory.entries import MEMORY
 from storage.runs.run import RunStore
 from storage.tables.parquet import write_rows
 from storage.tables.sft import SFT
 from storage.tables.training_record import SUPERVISED
 from storage.tables.trajectories import TRAJECTORIES
 from tests.command_line.invoke import SMALL
-from tests.histories import sft_row, trajectory_row
+from tests.histories import entry_row, sft_row, trajectory_row
 from tests.training_stores import NO_REWARD, TrainingStore, record
 
 BOARD = {
@@ -89,12 +91,28 @@ SECOND = {
 }
 
 
+REMEMBERED = {
+    "m-east": {"vector": [2.0, 0.0], "credit": 0.5, "text": "go right"},
+    "m-west": {"vector": [-2.0, 0.0], "credit": -0.25, "text": "go left"},
+    "m-north": {"vector": [0.0, 1.0], "credit": 0.0, "text": "<b>go up</b>", "task_type": "lake-8x8"},
+    "m-south": {"vector": [0.0, -1.0], "credit": 0.125, "text": "go down", "support": 3},
+}
+"""Entries of the memory after iteration 1. Their mean is 0, and they differ most from east to west: on
+the map each lies where its vector says."""
+
+
+def remembered(folder: Path) -> None:
+    """Writes them."""
+    rows = [entry_row(name, "reflection") | given for name, given in REMEMBERED.items()]
+    write_rows(folder / ENTRIES_FILE, rows, MEMORY)
+
+
 def write_page_store(folder: Path, store_uri: str | None = None) -> TrainingStore:
     """Run `one` with two iterations, and run `two`, which shares the first rollouts and has learned nothing.
 
     Iteration 1: an episode of task `t1`, failed, then solved after a reflection; the first attempt has no
-    advantage and is not trained, the other two are, and the second attempt is distilled. Iteration 2: one
-    failed first attempt at `t2`, trained.
+    advantage and is not trained, the other two are, and the second attempt is distilled; the memory gets four
+    entries. Iteration 2: one failed first attempt at `t2`, trained.
     """
     uri = store_uri or str(folder / "store")
     made = TrainingStore(ArtifactStore(uri), RunStore(uri))
@@ -112,6 +130,7 @@ def write_page_store(folder: Path, store_uri: str | None = None) -> TrainingStor
     )
     counts = {f"{role}_count": 1 for role in ("first_attempt", "reflection", "second_attempt")}
     made.commit("generate_rollouts", "rollouts", 1, {"shard-0000": "rollout_shard"}, run="one", **counts)
+    made.commit("index_memory", "memory", 1, {"rollouts": "generate_rollouts"}, remembered, run="one")
     trained = {"reward": 1.0, "success": True, "advantage": 0.5, "loss": -0.25, "mean_ratio": 1.0}
     tokens = {"token_logprobs": [-0.25, 0.0], "token_entropies": [0.75, 0.0], "mismatch": 0.25}
     rows = (
