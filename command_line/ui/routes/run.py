@@ -66,9 +66,15 @@ def overview(
 
 @router.get("/live")
 def live(name: str, stored: TheStore, pages: ThePages) -> HTMLResponse:
-    """The piece of a page that says what the run does now."""
+    """The pieces of a page that say what the run does now, and what it has come to."""
     run = stored.run(name)
-    return pages.part("live.html.j2", run=run, state=live_state(stored, run))
+    return pages.part(
+        "progress.html.j2",
+        run=run,
+        state=live_state(stored, run),
+        tiles=tiles(run.history, run.columns),
+        table=iteration_table(run.history, run.columns),
+    )
 
 
 @router.get("/events")
