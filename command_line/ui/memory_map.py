@@ -14,7 +14,6 @@ from command_line.ui.memory_rows import EntryList, Places
 from command_line.ui.projection import project
 from command_line.ui.sealed import Sealed
 from storage.errors import InputError
-from storage.memory.entries import read_vectors
 
 MOST_POINTS = 10_000
 """Entries on a map. Of a larger memory every n-th is on it, in the order in which they were brought in."""
@@ -57,7 +56,7 @@ def memory_map(sealed: Sealed, version: str, entries: EntryList) -> MemoryMap:
         count = entries.held.rows.height
         shown = min(count, MOST_POINTS)
         places = np.arange(shown, dtype=np.int64) * count // max(1, shown)
-        found = project(read_vectors(entries.files, entries.held.numbers[places]))
+        found = project(entries.held.files.vectors(entries.held.numbers[places]))
         return MemoryMap(places, found.points, found.shares)
 
     return sealed.get(version, "map", make)

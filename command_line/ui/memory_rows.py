@@ -14,7 +14,7 @@ from command_line.memory.run import RunMemory
 from command_line.ui.rows import PAGE_ROWS
 from command_line.ui.sealed import Sealed
 from storage.memory.chain import held_rows
-from storage.memory.entries import read_rows_at
+from storage.memory.entry_files import EntryFiles, Rows
 
 Sort = Literal["credit", "support", "retrievals", "last_iteration"]
 _KEPT = (
@@ -30,11 +30,12 @@ Places = npt.NDArray[np.int64]
 class HeldRows:
     """The entries that a memory version holds, in the order they were brought in, without texts and vectors.
 
-    `numbers` are those of their rows in the version's files, counted through all files.
+    `numbers` are those of their rows in `files`.
     """
 
     rows: pl.DataFrame
-    numbers: npt.NDArray[np.int64]
+    numbers: Rows
+    files: EntryFiles
     task_types: Sequence[str]
 
 
@@ -57,7 +58,7 @@ class EntryList:
     def __init__(self, sealed: Sealed, memory: RunMemory) -> None:
         self._sealed, self._memory = sealed, memory
         # Whether files are whole is looked at each time, also where what they hold is kept.
-        self.files = [path for delta in memory.deltas for path in delta.entry_files]
+        self._paths = [path for delta in memory.deltas for path in delta.entry_files]
         self.held = sealed.get(memory.version, "rows", self._read)
 
     def places(self, task_type: str, among: Places | None) -> npt.NDArray[np.bool_]:
@@ -67,7 +68,7 @@ class EntryList:
             chosen[:] = False
             chosen[among] = True
         if task_type:
-            chosen &= (self.held.rows["task_type"].cast(pl.String) == task_type).to_numpy()
+            chosen &= (self.held.rows["task_type"] == task_type).to_numpy()
         return chosen
 
     def page(self, chosen: npt.NDArray[np.bool_], sort: Sort, page: int, *, rising: bool) -> EntryPage:
@@ -79,7 +80,7 @@ class EntryList:
         number = min(max(1, page), max(1, -(-len(ordered) // PAGE_ROWS)))
         places = ordered[(number - 1) * PAGE_ROWS : number * PAGE_ROWS]
         shown = self.held.rows[places]
-        texts = pl.from_arrow(read_rows_at(self.files, np.sort(self.held.numbers[places]), _TEXTS))
+        texts = pl.from_arrow(self.held.files.read(np.sort(self.held.numbers[places]), _TEXTS))
         assert isinstance(texts, pl.DataFrame)
         found = shown.join(texts, on="entry_id", how="left", maintain_order="left")
         return EntryPage(len(ordered), number, found.to_dicts())
@@ -89,7 +90,7 @@ class EntryList:
             self._memory.held().select(_KEPT).with_columns(pl.col("task_type").cast(pl.Categorical)).collect()
         )
         kinds = rows["task_type"].unique().cast(pl.String).sort()
-        return HeldRows(rows, held_rows(self._memory.deltas), kinds.to_list())
+        return HeldRows(rows, held_rows(self._memory.deltas), EntryFiles(self._paths), kinds.to_list())
 
 
 def _order(rows: pl.DataFrame, sort: Sort, rising: bool) -> Places:

@@ -15,7 +15,6 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage.errors import StoreError
 from storage.memory.embedder import Embedder
 from storage.tables.parquet import TableFormat, require_format, scan_files, write_rows
 
@@ -180,46 +179,6 @@ def iterate_delta(path: Path) -> Iterator[pa.RecordBatch]:
 def scan_deltas(paths: Sequence[Path]) -> pl.LazyFrame:
     """A lazy frame over exactly these files."""
     return scan_files(paths, MEMORY)
-
-
-def read_rows_at(paths: Sequence[Path], rows: npt.NDArray[np.int64], columns: Sequence[str]) -> pa.Table:
-    """Some columns of some entries of files; of the files only the parts that hold these are read.
-
-    Args:
-        rows: numbers of their rows, ascending, counted from 0 through all files.
-
-    Raises StoreError for a file in another format.
-    """
-    schema = pa.schema([MEMORY_SCHEMA.field(name) for name in columns])
-    found: list[pa.Table] = []
-    start = 0
-    for path in paths:
-        metadata = pq.read_metadata(path)
-        if not np.searchsorted(rows, start) < np.searchsorted(rows, start + metadata.num_rows):
-            start += metadata.num_rows
-            continue
-        require_format(path, MEMORY)
-        file = pq.ParquetFile(path, metadata=metadata)
-        for group in range(metadata.num_row_groups):
-            end = start + metadata.row_group(group).num_rows
-            wanted = rows[np.searchsorted(rows, start) : np.searchsorted(rows, end)] - start
-            start = end
-            if wanted.size:
-                found.append(file.read_row_group(group, columns=list(columns)).take(wanted).cast(schema))
-    return pa.concat_tables(found) if found else schema.empty_table()
-
-
-def read_vectors(paths: Sequence[Path], rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-    """The vectors of some entries of files, [entry, dimension]; see `read_rows_at`.
-
-    Raises StoreError for a file in another format, and where the vectors are not all of one length.
-    """
-    column = read_rows_at(paths, rows, ["vector"]).column("vector").combine_chunks()
-    lengths = np.unique(column.value_lengths().to_numpy(zero_copy_only=False))
-    if lengths.size > 1:
-        raise StoreError("the memory holds vectors of several lengths, which cannot be compared.")
-    values: npt.NDArray[np.float32] = column.flatten().to_numpy(zero_copy_only=False)
-    return values.reshape(len(rows), -1) if len(rows) else np.empty((0, 0), np.float32)
 
 
 def entries_digest(rows: pa.Table | Iterable[pa.RecordBatch]) -> str:

@@ -10,10 +10,10 @@ from fastapi import APIRouter, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import HTMLResponse, StreamingResponse
 
-from command_line.ui.curves import AXES, Axis
 from command_line.ui.live import live_state
 from command_line.ui.routes.common import ThePages, TheStore, run_crumbs
 from command_line.ui.stored import Stored
+from erl_pipeline.views.report.curves import AXES, Axis
 from erl_pipeline.views.report.headline import tiles
 from erl_pipeline.views.report.tables import iteration_table
 from storage.runs.origin import read_origin

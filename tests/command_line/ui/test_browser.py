@@ -14,6 +14,7 @@ import uvicorn
 from command_line.ui.access import access_for
 from command_line.ui.app import create_app
 from command_line.ui.listening import listen
+from erl_pipeline.runs.report import write_run_report
 from tests.command_line.ui.stores import (
     HOSTILE,
     remembered,
@@ -195,6 +196,23 @@ def test_a_rectangle_on_the_map_of_the_memory_filters_the_list_by_the_address(
     page.wait_for_url("**colour=iteration*")
     assert page.locator("tbody tr").count() == 1
     assert visit.problems == []
+
+
+def test_the_report_is_one_file_that_draws_the_same_curves_and_asks_nobody(
+    visit: Visit, served: Served, tmp_path: Path
+) -> None:
+    made = served.made
+    report = write_run_report(made.store, made.runs.open("one"), tmp_path / "report.html")
+    visit.page.goto(report.as_uri())
+    visit.page.locator(".chart .uplot").first.wait_for()
+    titles = visit.page.locator(".chart h2").all_inner_texts()
+    visit.page.goto(f"{served.address}/runs/one")
+    visit.page.locator(".chart .uplot").first.wait_for()
+    drawn = visit.page.locator(".chart h2").all_inner_texts()
+    # What takes reading all rows is drawn in the report alone.
+    assert [title for title in titles if title != "Mean reward by role"] == drawn
+    assert visit.problems == []
+    assert visit.hosts == {"", served.address.removeprefix("http://")}
 
 
 def test_keys_lead_to_the_search_field_and_to_the_next_iteration(visit: Visit, served: Served) -> None:

@@ -14,7 +14,8 @@ from command_line.ui.sealed import Sealed
 from storage.artifacts.store import ArtifactStore
 from storage.errors import StoreError
 from storage.memory.chain import held_entries, held_rows, read_chain
-from storage.memory.entries import MEMORY, read_rows_at, read_vectors
+from storage.memory.entries import MEMORY
+from storage.memory.entry_files import EntryFiles
 from storage.memory.operations import Operation, write_operations
 from storage.tables.parquet import write_rows
 from tests.command_line.ui.clients import client, main_text
@@ -128,16 +129,19 @@ def test_rows_of_files_are_found_by_number_and_entries_that_left_are_none(tmp_pa
     numbers = held_rows(deltas)
     assert numbers.tolist() == [0, 2, 3, 4]
     assert held_entries(deltas).collect()["entry_id"].to_list() == ["m-east", "m-north", "m-south", "m-new"]
-    files = [path for delta in deltas for path in delta.entry_files]
-    assert read_vectors(files, numbers[[1, 3]]).tolist() == [[0, 1], [3, 4]]
-    assert read_rows_at(files, numbers[-1:], ["entry_id"]).to_pylist() == [{"entry_id": "m-new"}]
+    files = EntryFiles([path for delta in deltas for path in delta.entry_files])
+    assert files.vectors(numbers[[1, 3]]).tolist() == [[0, 1], [3, 4]]
+    assert files.read(numbers[-1:], ["text", "entry_id"]).to_pylist() == [
+        {"text": "go right", "entry_id": "m-new"}
+    ]
+    assert files.read(numbers[:0], ["entry_id"]).num_rows == 0
 
 
 def test_vectors_of_several_lengths_are_refused(tmp_path: Path) -> None:
     rows = [entry_row("m-1", "x") | {"vector": [1.0]}, entry_row("m-2", "x") | {"vector": [1.0, 2.0]}]
     write_rows(tmp_path / "entries.parquet", rows, MEMORY)
     with pytest.raises(StoreError, match="several lengths"):
-        read_vectors([tmp_path / "entries.parquet"], np.arange(2))
+        EntryFiles([tmp_path / "entries.parquet"]).vectors(np.arange(2))
 
 
 def test_what_follows_from_an_artifact_is_made_once_and_only_the_last_ones_are_kept() -> None:

@@ -122,9 +122,11 @@ function draw() {
 }
 
 if (place) {
-  const ask = () => fetch(place.dataset.curves).then((answer) => answer.json()).then(grow);
-  ask();
-  document.addEventListener("runchange", ask);
+  const from = place.dataset.curves;
+  const ask = () => fetch(from).then((answer) => answer.json()).then(grow);
+  // A report has the numbers in itself; a server is asked for them, and again when they change.
+  if (from.startsWith("#")) grow(JSON.parse(document.querySelector(from).textContent));
+  else { ask(); document.addEventListener("runchange", ask); }
   document.addEventListener("themechange", () => read && draw());
   let waiting = null;
   addEventListener("resize", () => {
@@ -133,9 +135,11 @@ if (place) {
   });
   if (slider) slider.addEventListener("input", () => {
     document.getElementById("smooth-value").textContent = slider.value;
-    const address = new URL(location.href);
-    address.searchParams.set("smooth", slider.value);
-    history.replaceState(null, "", address);
+    if (!place.dataset.curves.startsWith("#")) {
+      const address = new URL(location.href);
+      address.searchParams.set("smooth", slider.value);
+      history.replaceState(null, "", address);
+    }
     if (read) draw();
   });
 }
