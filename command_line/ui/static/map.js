@@ -38,6 +38,8 @@ class MemoryMap {
     this.kind = place.dataset.colour;
     this.spans = { across: axis(found.across), up: axis(found.up) };
     this.fields = { across: document.querySelector('[name="across"]'), up: document.querySelector('[name="up"]') };
+    // An empty field says from where to where the map goes.
+    for (const name of ["across", "up"]) this.fields[name].placeholder = this.spans[name].map((value) => value.toFixed(2)).join("..");
     this.asked = this.fields.across.value || this.fields.up.value ? this.asFields() : null;
     this.scale();
     this.draw();
