@@ -55,9 +55,10 @@ test-without-vllm: checks docs test-others
 test-others:
 	$(PYTEST) 3 -m "not vllm"
 
+# Only files that hold such a test are imported: all of them cost this process half a minute before its first.
 test-vllm:
 	@mkdir -p build
-	@$(BIN)/python -m pytest -m vllm >build/test-vllm.log 2>&1; status=$$?; cat build/test-vllm.log; exit $$status
+	@$(BIN)/python -m pytest -m vllm $$(grep -rl --include='*.py' 'mark\.vllm' tests) >build/test-vllm.log 2>&1; status=$$?; cat build/test-vllm.log; exit $$status
 
 style: $(VENV)/installed-test
 	$(BIN)/ruff check .

@@ -25,7 +25,7 @@ def server_cpu_seconds(pid: int) -> float:
     """CPU seconds of a process and all its descendants so far."""
     server = psutil.Process(pid)
     times = [one.cpu_times() for one in (server, *server.children(recursive=True))]
-    return sum(time.user + time.system for time in times)
+    return float(sum(time.user + time.system for time in times))
 
 
 def cpu_seconds() -> float:

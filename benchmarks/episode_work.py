@@ -114,7 +114,7 @@ def measure_rollouts(contender: str, threads: int) -> Figures:
             sampling["seconds"] += time.perf_counter() - began
             sampling["cpu"] += time.process_time() - cpu
 
-    TransformersEngine.generate = timed
+    TransformersEngine.generate = timed  # type: ignore[method-assign]
     config = load_config(
         CONFIG, [*SETTINGS, MEMORYLESS, f"resources.threads={threads}", *ROLLOUTS[contender]]
     )

@@ -146,14 +146,17 @@ def prompts_of_the_run(arguments: argparse.Namespace) -> list[Any]:
     from erl_pipeline.config.loading.load import load_config
     from erl_pipeline.environments.frozen_lake import ENVIRONMENT
     from erl_pipeline.environments.frozen_lake.game import game_of
+    from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
     from erl_pipeline.episodes.plain_prompts import PlainPrompts
     from erl_pipeline.stages.tasks.draw_tasks import draw_tasks
 
     config = load_config(CONFIG, settings(arguments))
-    prompts = ENVIRONMENT.prompts(config.environment) or PlainPrompts()
-    tasks = ENVIRONMENT.training_tasks(config.environment, config.seed)
+    lake = config.environment
+    assert isinstance(lake, FrozenLakeConfig)
+    prompts = ENVIRONMENT.prompts(lake) or PlainPrompts()
+    tasks = ENVIRONMENT.training_tasks(lake, config.seed)
     drawn = [task for round_ in (1, 2) for task in draw_tasks(tasks, arguments.prompts, config.seed, round_)]
-    environments = [game_of(config.environment, task) for task in drawn]
+    environments = [game_of(lake, task) for task in drawn]
     return [prompts.attempt(one.instructions, one.reset(), []) for one in environments]
 
 
@@ -168,7 +171,7 @@ def measure_trl(arguments: argparse.Namespace) -> Figures:
     torch.set_num_threads(arguments.threads)
     figures: Figures = {}
 
-    class Clock(TrainerCallback):
+    class Clock(TrainerCallback):  # type: ignore[misc]
         """Marks of the last step."""
 
         def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -180,7 +183,7 @@ def measure_trl(arguments: argparse.Namespace) -> Figures:
             figures["cpu_seconds"] += server_cpu_seconds(os.getpid())
             figures["tokens"] += float(state.num_input_tokens_seen)
 
-    class Timed(GRPOTrainer):
+    class Timed(GRPOTrainer):  # type: ignore[misc]
         def _prepare_inputs(self, batch: Any) -> Any:
             started = time.perf_counter()
             inputs = super()._prepare_inputs(batch)

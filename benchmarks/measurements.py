@@ -140,7 +140,8 @@ def run_alone(contender: str, arguments: Sequence[str], script: str) -> Figures:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if done.returncode != 0:
             raise RuntimeError(f"{contender} failed with status {done.returncode}:\n{done.stdout[-4000:]}")
-        return json.loads(file.read_text())
+        figures: Figures = json.loads(file.read_text())
+        return figures
 
 
 def process_memory_and_cpu() -> Figures:
@@ -164,7 +165,7 @@ class ResidentMemory:
     def now(self) -> int:
         """The largest at this moment, in bytes."""
         memory = [process.memory_info() for process in self._processes]
-        return max(each.rss - each.shared for each in memory)
+        return int(max(each.rss - each.shared for each in memory))
 
     def __enter__(self) -> ResidentMemory:
         self._thread.start()

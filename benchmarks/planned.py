@@ -54,7 +54,6 @@ class PlannedRun:
                 listener=opened.listener,
                 record=record,
                 stopped=opened.stop.is_set,
-                trusted=frozenset(opened.recorded.values()),
             ),
         )
         return found

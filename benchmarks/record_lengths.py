@@ -32,7 +32,7 @@ def main() -> None:
     print(f"{len(rows)} trajectories written to {LENGTHS}")
 
 
-def lengths(rows: list[Trajectory]) -> dict[str, list]:
+def lengths(rows: list[Trajectory]) -> dict[str, object]:
     """The roles and lengths of trajectories; equal numbers of prompts stand for equal prompts."""
     prompts = list(dict.fromkeys(row.prompt_token_ids for row in rows))
     return {

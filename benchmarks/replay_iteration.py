@@ -73,7 +73,7 @@ def measure(arguments: argparse.Namespace) -> Figures:
             run.begin()
             for iteration in range(1, ITERATIONS - MEASURED + 1):
                 run.carry_out(run.plan.of_iteration(iteration))
-            trained, selecting, updating, passed = 0, 0.0, 0.0, 0
+            trained, selecting, updating, passed = 0.0, 0.0, 0.0, 0.0
             started = time.perf_counter()
             for iteration in range(ITERATIONS - MEASURED + 1, ITERATIONS + 1):
                 nodes = run.plan.of_iteration(iteration)
@@ -87,7 +87,7 @@ def measure(arguments: argparse.Namespace) -> Figures:
             seconds = time.perf_counter() - started
             return {
                 "seconds": 10_000 * seconds / trained,
-                "trained_tokens": float(trained),
+                "trained_tokens": trained,
                 "select_seconds": selecting / MEASURED,
                 "update_tokens_per_second": passed / updating,
                 "entropy_tokens_per_second": entropy_speed(run),

@@ -17,7 +17,8 @@ def post(url: str, path: str, key: str, body: dict[str, Any] | None = None) -> b
     request = Request(url + path, method="POST", data=json.dumps(body or {}).encode(), headers=headers)
     try:
         with build_opener(ProxyHandler({})).open(request, timeout=120) as answer:
-            return answer.read()
+            content: bytes = answer.read()
+            return content
     except HTTPError as error:
         raise RuntimeError(f"{path} answered {error.code}: {error.read()[:500].decode()}") from error
 

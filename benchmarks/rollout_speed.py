@@ -89,7 +89,7 @@ def compare(policy: str, arguments: argparse.Namespace) -> dict[str, list[Figure
         folder = Path(open_.enter_context(tempfile.TemporaryDirectory()))
         server, config = start(path, overrides, folder, open_)
         for iteration in range(1, arguments.runs + 2):
-            task = {"config": config.model_dump(mode="json"), "store": str(folder / "store")}
+            task: dict[str, Any] = {"config": config.model_dump(mode="json"), "store": str(folder / "store")}
             task |= {"iteration": iteration, "server_pid": server_pid(), "url": server.url}
             one, episodes = run_pipeline(task, server, folder, arguments.profile)
             round_ = {PIPELINE: one}
@@ -108,6 +108,7 @@ def start(path: str, overrides: list[str], folder: Path, open_: ExitStack) -> tu
     """Commit tasks and checkpoint, start a server with it, and the configuration that uses that server."""
     from planned import planned_run
 
+    from erl_pipeline.config.generation import VllmEngineConfig
     from erl_pipeline.config.loading.load import load_config
     from erl_pipeline.engines.vllm.model_servers import server_arguments
     from erl_pipeline.engines.vllm.server import ManagedServer
@@ -115,6 +116,7 @@ def start(path: str, overrides: list[str], folder: Path, open_: ExitStack) -> tu
     from erl_pipeline.policies.checkpoints import MODEL
 
     config = load_config(path, overrides)
+    assert isinstance(config.engine, VllmEngineConfig)
     with planned_run(config, str(folder / "store")) as run:
         (model,) = run.files([one for one in run.begin() if one.kind == "checkpoint"], MODEL)
     server = ManagedServer(
@@ -168,7 +170,7 @@ def measure_pipeline(task: dict[str, Any], profile: Path | None) -> Figures:
         outcomes = profiler.runcall(run.carry_out, shards) if profiler else run.carry_out(shards)
         seconds = time.perf_counter() - started
         cpu, server_cpu = cpu_seconds() - cpu_before, server_cpu_seconds(task["server_pid"]) - server_before
-        if profiler:
+        if profiler and profile:
             profiler.dump_stats(profile)
         (file,) = run.files(outcomes, TRAJECTORIES)
         Path(task["rows"]).write_text(str(file))
@@ -223,7 +225,8 @@ def run_bare(
     replay.write_text(json.dumps(recorded))
     client = Path(__file__).with_name("bare_client.py")
     subprocess.run([sys.executable, str(client), str(replay), str(figures)], check=True)
-    return json.loads(figures.read_text())
+    measured: Figures = json.loads(figures.read_text())
+    return measured
 
 
 def server_pid() -> int:
@@ -231,7 +234,7 @@ def server_pid() -> int:
     import psutil
 
     (child,) = psutil.Process().children()
-    return child.pid
+    return int(child.pid)
 
 
 def _arguments() -> argparse.Namespace:

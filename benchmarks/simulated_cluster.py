@@ -161,7 +161,8 @@ def clusters(iterations: int, folder: Path) -> Part:
             devices = sum(use.devices for use in simulation.use.values())
 
             def share(name: str, of: Any = simulation, devices: int = devices) -> float:
-                return sum(use.devices * getattr(use, name) for use in of.use.values()) / devices
+                shared: float = sum(use.devices * getattr(use, name) for use in of.use.values()) / devices
+                return shared
 
             best = min(found.variants, key=lambda variant: variant.makespan)
             gain = best.makespan / simulation.makespan - 1

@@ -34,18 +34,18 @@ def measure_ours(
     optimizer = PolicyOptimizer(model, OptimizerConfig(learning_rate=LEARNING_RATE))
     rows = training_sequences(sequences, supervised)
 
-    def step() -> None:
-        if supervised:
-            config = FineTuneConfig(steps=1, microbatch_tokens=microbatch_tokens)
-            fine_tune_supervised(Learner(model, optimizer), SupervisedTraining(rows, config, seed=0))
-        else:
-            update = UpdateConfig(microbatch_tokens=microbatch_tokens)
-            work = Reinforcement(rows, ObjectiveConfig(), update, seed=0)
-            reinforce(Learner(model, optimizer), work)
+    def make_steps(count: int) -> None:
+        for _ in range(count):
+            if supervised:
+                config = FineTuneConfig(steps=1, microbatch_tokens=microbatch_tokens)
+                fine_tune_supervised(Learner(model, optimizer), SupervisedTraining(rows, config, seed=0))
+            else:
+                update = UpdateConfig(microbatch_tokens=microbatch_tokens)
+                work = Reinforcement(rows, ObjectiveConfig(), update, seed=0)
+                reinforce(Learner(model, optimizer), work)
 
-    for _ in range(WARM_UP_STEPS):
-        step()
-    return _timed(lambda: [step() for _ in range(steps)], steps, token_count(sequences))
+    make_steps(WARM_UP_STEPS)
+    return _timed(lambda: make_steps(steps), steps, token_count(sequences))
 
 
 def _timed(work: Callable[[], object], steps: int, tokens: int) -> Figures:
@@ -94,7 +94,7 @@ def measure_trl(
             "logprobs": [[-10.0] * len(one.response_token_ids) for one in sequences],
         }
 
-    class Timed(GRPOTrainer):
+    class Timed(GRPOTrainer):  # type: ignore[misc]
         def _prepare_inputs(self, batch: Any) -> Any:
             with clock.excluded():
                 return super()._prepare_inputs(batch)
@@ -200,7 +200,7 @@ class StepClock:
 
         clock = self
 
-        class Callback(TrainerCallback):
+        class Callback(TrainerCallback):  # type: ignore[misc]
             def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
                 clock.add(-1.0)
 

@@ -20,11 +20,14 @@ class WordEmbedder:
 
     def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         sums = np.array([self._sum(text) for text in texts], np.float64).reshape(len(texts), DIMENSION)
-        return (sums / np.linalg.norm(sums, axis=1, keepdims=True)).astype(np.float32)
+        units: npt.NDArray[np.float64] = sums / np.linalg.norm(sums, axis=1, keepdims=True)
+        return units.astype(np.float32)
 
     def _sum(self, text: str) -> npt.NDArray[np.float64]:
         words = re.findall(r"\w+|[^\w\s]", text.lower()) or [""]
-        return np.sum([_direction(word) * (1.0 if word.isalnum() else 0.3) for word in words], axis=0)
+        directions = np.array([_direction(word) * (1.0 if word.isalnum() else 0.3) for word in words])
+        total: npt.NDArray[np.float64] = np.sum(directions, axis=0)
+        return total
 
 
 def _direction(word: str) -> npt.NDArray[np.float64]:

@@ -104,7 +104,7 @@ def write_history(store_uri: str) -> History:
             "reward": 1.0,
         },
     )
-    policy = {"policy_version": ids["bootstrap"]}
+    policy: dict[str, object] = {"policy_version": ids["bootstrap"]}
     commit(
         "shard",
         "rollout_shard",

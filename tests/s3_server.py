@@ -84,7 +84,7 @@ def _listens(port: int, process: subprocess.Popen[bytes], log: Path) -> bool:
 
 def main(port: int, faults: Path, careless: bool) -> None:
     os.environ.update(AWS_ACCESS_KEY_ID="testing", AWS_SECRET_ACCESS_KEY="testing")
-    from moto.server import DomainDispatcherApplication, create_backend_app
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import run_simple
 
     application = DomainDispatcherApplication(create_backend_app)

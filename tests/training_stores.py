@@ -134,7 +134,7 @@ def write_training_store(uri: str) -> TrainingStore:
             {**SECOND, "parent_trajectory_id": "reflection", "says": "right"},
         ),
     )
-    counts = {
+    counts: dict[str, Any] = {
         f"{role}_{what}": 1 for role in ("first_attempt", "reflection") for what in ("count", "successes")
     }
     counts |= {"second_attempt_count": 1, "second_attempt_successes": 1}
@@ -214,7 +214,7 @@ def write_replay(made: TrainingStore) -> None:
         inputs={"checkpoint": "update-2"},
         write=trajectories({**third, "says": "down"}),
     )
-    counts = {"first_attempt_count": 1, "first_attempt_successes": 0}
+    counts: dict[str, Any] = {"first_attempt_count": 1, "first_attempt_successes": 0}
     made.commit("rollouts-3", "rollouts", 3, inputs={"shard-0000": "shard-3"}, **counts)
     made.commit("experience", "experience", 2, inputs={"rollouts": "rollouts"})
     made.commit(

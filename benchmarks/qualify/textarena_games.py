@@ -87,7 +87,7 @@ def examine_all(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     def too_long(*arguments: object) -> None:
         raise _TooLong(f"it takes more than {SECONDS_A_GAME} seconds to begin and play a few games")
 
-    socket.socket.connect = refuse  # type: ignore[assignment]
+    socket.socket.connect = refuse  # type: ignore[method-assign]
     signal.signal(signal.SIGALRM, too_long)
     found = {}
     for name in names:

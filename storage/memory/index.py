@@ -234,7 +234,7 @@ def _change(table: Table, delta: Delta) -> int:
     rows = pa.Table.from_batches(batches, schema=MEMORY_SCHEMA)
     if rows.num_rows:
         table.add(with_index_columns(rows).cast(table.schema))
-    return rows.num_rows - gone
+    return int(rows.num_rows) - gone
 
 
 def _rows_of(table: Table, entry_ids: Sequence[str]) -> Iterator[pa.RecordBatch]:

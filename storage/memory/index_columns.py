@@ -80,7 +80,8 @@ def index_key_of(
 ) -> npt.NDArray[np.float16]:
     """What to look for in `index_key`: entries like `query`, of one type or environment or of any."""
     codes = [_NO_CODE if name is None else _code(name) for name in (task_type, environment)]
-    return np.concatenate([query, *codes]).astype(np.float16)
+    key: npt.NDArray[np.float16] = np.concatenate([query, *codes]).astype(np.float16)
+    return key
 
 
 def credit_condition(minimum: float) -> str:
@@ -102,4 +103,5 @@ def _code(name: str) -> npt.NDArray[np.float32]:
     """A direction of unit length for a name. Those of two names are almost at right angles."""
     digest = np.frombuffer(hashlib.sha256(name.encode("utf-8")).digest(), np.uint8)
     signs = np.unpackbits(digest)[:_CODE_LENGTH] * 2.0 - 1.0
-    return (signs / np.sqrt(_CODE_LENGTH)).astype(np.float32)
+    direction: npt.NDArray[np.float32] = (signs / np.sqrt(_CODE_LENGTH)).astype(np.float32)
+    return direction

@@ -88,7 +88,7 @@ def retrieval_counts(seen: pl.DataFrame) -> pl.DataFrame:
 def copied(seen: pl.DataFrame, deltas: Sequence[Delta]) -> int:
     """How many trajectories say, word for word, what an entry in their own prompt says."""
     texts = scan_entries(deltas).select("entry_id", pl.col("text").alias("shown"))
-    return (
+    found: int = (
         seen.lazy()
         .select("trajectory_id", "text", entry_id="memory_entry_ids")
         .explode("entry_id")
@@ -98,6 +98,7 @@ def copied(seen: pl.DataFrame, deltas: Sequence[Delta]) -> int:
         .collect()
         .item()
     )
+    return found
 
 
 def growth(deltas: Sequence[Delta]) -> list[dict[str, int | str]]:

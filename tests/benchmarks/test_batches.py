@@ -1,6 +1,5 @@
 import pytest
-
-from benchmarks.batches import BATCHES, SEQUENCES, read_batch, token_count
+from batches import BATCHES, SEQUENCES, read_batch, token_count
 
 
 @pytest.mark.parametrize("kind", BATCHES)

@@ -49,7 +49,7 @@ class FinishedRun:
     training: Result
 
 
-def invoke(*words: str | Path) -> Result:
+def invoke(*words: object) -> Result:
     """Run the command with these words."""
     output, errors = io.StringIO(), io.StringIO()
     before = sys.argv

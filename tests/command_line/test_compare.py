@@ -35,7 +35,7 @@ class Compared:
         return json.loads((self.folder / "out" / "comparison.json").read_text())
 
 
-def words(folder: Path, store: str = "store") -> list[str | Path]:
+def words(folder: Path, store: str = "store") -> list[object]:
     """The command for two arms and two seeds, side by side."""
     base, to = folder / "small.yaml", ["--store", folder / store, "--output", folder / "out"]
     return ["compare", base, "--methods", "erl,rlvr", "--seeds", "2", "--jobs", "2", *to]

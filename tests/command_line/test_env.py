@@ -41,7 +41,7 @@ def prose(tmp_path: Path) -> Path:
     return path
 
 
-def played(monkeypatch: pytest.MonkeyPatch, lines: str, *words: str | Path) -> Result:
+def played(monkeypatch: pytest.MonkeyPatch, lines: str, *words: object) -> Result:
     monkeypatch.setattr("sys.stdin", io.StringIO(lines))
     return invoke("env", "play", *words)
 
@@ -99,9 +99,11 @@ def test_a_person_who_plays_well_gets_what_a_policy_would_get(
     monkeypatch: pytest.MonkeyPatch, prose: Path
 ) -> None:
     from erl_pipeline.environments.frozen_lake.gold import gold_answer
+    from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
     from erl_pipeline.environments.frozen_lake.tasks import held_out_tasks
 
     environment = load_config(prose).environment
+    assert isinstance(environment, FrozenLakeConfig)
     task = held_out_tasks(environment, 0, 4)[2]
     turns = gold_answer(environment, task)
     assert turns is not None
@@ -121,11 +123,12 @@ def test_the_end_of_the_input_leaves_the_attempt(monkeypatch: pytest.MonkeyPatch
 
 
 def test_ctrl_c_leaves_it_too(monkeypatch: pytest.MonkeyPatch, prose: Path) -> None:
-    class Interrupted(io.StringIO):
-        def readline(self, size: int | None = -1, /) -> str:
-            raise KeyboardInterrupt
+    def interrupted() -> str:
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr("sys.stdin", Interrupted())
+    stdin = io.StringIO()
+    monkeypatch.setattr(stdin, "readline", interrupted)
+    monkeypatch.setattr("sys.stdin", stdin)
     result = invoke("env", "play", prose)
     assert result.status == 130
     assert result.output.endswith("The attempt was left; it has no feedback.\n")

@@ -16,7 +16,7 @@ from tests.command_line.invoke import FinishedRun, invoke
 ROOT = Path(__file__).parents[2]
 
 
-def start(*words: str | Path, **environment: str) -> subprocess.Popen[str]:
+def start(*words: object, **environment: str) -> subprocess.Popen[str]:
     """`python -m WORDS`, in a process of its own whose standard error is read line by line."""
     return subprocess.Popen(
         [sys.executable, "-m", *map(str, words)],

@@ -17,7 +17,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> History:
     return write_history(str(tmp_path_factory.mktemp("history") / "store"))
 
 
-def lineage(history: History, *words: str | Path) -> Result:
+def lineage(history: History, *words: object) -> Result:
     return invoke("lineage", *words, "--store", history.store.uri)
 
 

@@ -38,7 +38,6 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=6,
 )
-CONFIG_FILES = st.deferred(lambda: damaged_text(SMALL) | replaced_settings())
 TASK = {"task_id": "one", "board": ["SF", "HG"], "max_steps": 2}
 
 
@@ -108,7 +107,7 @@ def put(folder: Path, name: str, content: bytes) -> Path:
 
 
 @GENERATED
-@given(content=CONFIG_FILES)
+@given(content=damaged_text(SMALL) | replaced_settings())
 def test_any_configuration_is_accepted_or_refused_with_a_message(tmp_path: Path, content: bytes) -> None:
     check(invoke("config", "check", put(tmp_path, "config.yaml", content)))
 
@@ -118,6 +117,7 @@ def test_any_configuration_is_accepted_or_refused_with_a_message(tmp_path: Path,
 def test_any_task_file_is_accepted_or_refused_with_a_message(tmp_path: Path, content: bytes) -> None:
     # One good task makes a file that is accepted; a second of the same id has it refused.
     file = put(tmp_path, "tasks.jsonl", content + b"\n" + content)
+    assert ENVIRONMENT.tasks_from_file is not None
     with pytest.raises(InputError) as refused:
         ENVIRONMENT.tasks_from_file(FrozenLakeConfig(), 0, file)
     assert len(str(refused.value)) < 10_000

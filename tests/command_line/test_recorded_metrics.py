@@ -15,9 +15,9 @@ from tests.command_line.invoke import SMALL, FinishedRun, invoke
 from tests.erl_pipeline.views.trackers.events import scalars, wandb_rows
 
 
-def numbers_of_the_store(store: Path) -> dict[tuple[str, int], list[float]]:
+def numbers_of_the_store(store: Path) -> dict[tuple[str, int], list[object]]:
     """What TensorBoard should show: every number of every manifest, once."""
-    expected = {}
+    expected: dict[tuple[str, int], list[object]] = {}
     for record in read_history(ArtifactStore(str(store)), RunStore(str(store)).open("small")):
         if record.is_part:
             continue

@@ -97,7 +97,8 @@ def _of_small_run(word: str, shown: str, printed: str) -> str:
         return "2"
     if _ID.fullmatch(word):
         place = next(place for place, each in enumerate(_ID.findall(shown)) if each.startswith(word))
-        return _ID.findall(printed)[place]
+        found: str = _ID.findall(printed)[place]
+        return found
     return word
 
 

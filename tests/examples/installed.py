@@ -45,7 +45,7 @@ class Site:
 
     folder: Path
 
-    def erl_pipeline(self, *words: str | Path) -> Answer:
+    def erl_pipeline(self, *words: object) -> Answer:
         """Run the command, in a process of its own."""
         done = subprocess.run(
             [sys.executable, "-m", "command_line.main", *map(str, words)],

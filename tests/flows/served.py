@@ -53,6 +53,7 @@ class Served:
             return None if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE else answer
 
         response = wait_for(f"an answer to {path}", answered)
+        assert response is not None
         response.raise_for_status()
         return response.json() if response.content else None
 

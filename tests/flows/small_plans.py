@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 
 from erl_pipeline.config.base import Settings
 from erl_pipeline.plan.execution import Execution, execute
@@ -124,7 +125,9 @@ class OddError(Exception):
         super().__init__(f"{name} {number}")
 
 
-def _stage(name: str, compute: Callable[[StageCall[SmallSettings]], StageResult], needs: Needs) -> Stage:
+def _stage(
+    name: str, compute: Callable[[StageCall[SmallSettings]], StageResult], needs: Needs
+) -> Stage[SmallSettings]:
     return Stage(name=name, version=1, output="table", settings=SmallSettings, compute=compute, needs=needs)
 
 
@@ -186,7 +189,7 @@ class Recorded(NullListener):
 
 
 def walk(
-    plugin: RunnerPlugin,
+    plugin: RunnerPlugin[Any],
     settings: Settings,
     store: Path,
     stages: list[PlannedStage],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prefect.client.orchestration import get_client
@@ -76,7 +77,7 @@ def begun(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def iterate(store: Path, limit: str | None) -> State[None]:
+def iterate(store: Path, limit: str | None) -> State[Any]:
     return scheduled.iteration("small", str(store), concurrency_limit=limit, return_state=True)
 
 

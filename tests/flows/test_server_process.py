@@ -19,7 +19,11 @@ def headers_of_an_answer(status: int) -> list[tuple[bytes, bytes]]:
         sent.append(message)
 
     sent: list[Message] = []
-    asyncio.run(retry_soon(app, 0.05)({"type": "http"}, receive, send))
+
+    async def answer() -> None:
+        await retry_soon(app, 0.05)({"type": "http"}, receive, send)
+
+    asyncio.run(answer())
     assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
     return list(sent[0]["headers"])
 

@@ -61,7 +61,7 @@ def other_key(address: str) -> str:
 
 def test_what_a_flow_run_says_arrives_as_it_was_said() -> None:
     received: queue.Queue[Message] = queue.Queue()
-    said = [
+    said: list[Message] = [
         FlowStarted("train", "lake"),
         StageEnded("lake", 2, OUTCOME),
         FlowEnded("train", "lake", "completed"),

@@ -26,7 +26,7 @@ def small_config(iterations: int) -> str:
     return SMALL.replace("iterations: 2\n", f"iterations: {iterations}\n")
 
 
-def start(*arguments: str | Path) -> subprocess.Popen[str]:
+def start(*arguments: object) -> subprocess.Popen[str]:
     """`erl-pipeline` with these arguments, in a process group of its own."""
     return subprocess.Popen(
         [str(Path(sys.executable).with_name("erl-pipeline")), *map(str, arguments)],
@@ -38,7 +38,7 @@ def start(*arguments: str | Path) -> subprocess.Popen[str]:
     )
 
 
-def command(*arguments: str | Path, status: int = 0) -> tuple[str, str]:
+def command(*arguments: object, status: int = 0) -> tuple[str, str]:
     """What the command printed to stdout and stderr; its exit status must be `status`."""
     process = start(*arguments)
     output, errors = process.communicate()

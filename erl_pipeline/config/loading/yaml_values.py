@@ -30,7 +30,7 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.events.AliasEvent):
-            event = self.peek_event()
+            event = yaml.SafeLoader.peek_event(self)
             raise yaml.composer.ComposerError(None, None, "aliases are not supported", event.start_mark)
         return super().compose_node(parent, index)
 

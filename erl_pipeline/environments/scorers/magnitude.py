@@ -37,4 +37,5 @@ def _power(base: int, exponent: float) -> float:
         return float(base)
     if exponent * math.log10(base) > math.log10(_LARGEST_EXPONENT):
         return _LARGEST_EXPONENT
-    return float(base) ** exponent
+    power: float = float(base) ** exponent
+    return power

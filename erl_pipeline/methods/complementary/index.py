@@ -116,7 +116,7 @@ def _compute(call: StageCall[IndexExperienceSettings]) -> StageResult:
 
 INDEX_EXPERIENCE = Stage(
     name=INDEX_MEMORY.name,
-    version=2,
+    version=3,
     output="memory",
     settings=IndexExperienceSettings,
     compute=_compute,

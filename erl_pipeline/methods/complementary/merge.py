@@ -156,7 +156,7 @@ def _origin(scope: Scope, task_type: str, iteration: int, number: int, question:
 
 MERGE_EXPERIENCE = Stage(
     name="merge_experience",
-    version=2,
+    version=3,
     output="memory",
     settings=MergeSettings,
     compute=_compute,

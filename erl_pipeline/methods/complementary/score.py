@@ -239,7 +239,7 @@ def _in_order(rows: Sequence[Trajectory], ids: Sequence[str]) -> list[Trajectory
 
 SCORE_EXPERIENCE = Stage(
     name="score_experience",
-    version=1,
+    version=2,
     output="table",
     settings=ScoreSettings,
     compute=_compute,

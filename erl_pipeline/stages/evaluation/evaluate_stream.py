@@ -155,7 +155,7 @@ def _episodes(play: PlaySettings) -> tuple[PromptFormat, Mapping[str, RoleLimits
 
 EVALUATE_STREAM = Stage(
     name="evaluate_stream",
-    version=2,
+    version=3,
     output="evaluation",
     settings=StreamEvaluationSettings,
     compute=_evaluate,

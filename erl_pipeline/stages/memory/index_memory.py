@@ -65,7 +65,7 @@ def _compute(call: StageCall[IndexSettings]) -> StageResult:
 
 INDEX_MEMORY = Stage(
     name="index_memory",
-    version=5,
+    version=6,
     output="memory",
     settings=IndexSettings,
     compute=_compute,

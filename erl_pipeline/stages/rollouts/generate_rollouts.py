@@ -165,7 +165,7 @@ GENERATE_ROLLOUTS = Stage(
 
 ROLLOUT_SHARD = Stage(
     name="rollout_shard",
-    version=4,
+    version=5,
     output="trajectories",
     settings=RolloutSettings,
     compute=_generate,

@@ -124,7 +124,7 @@ def _query_embedder(resources: Resources, model: str) -> Embedder:
 
 BUILD_ENVIRONMENT_FILES = Stage(
     name="build_environment_files",
-    version=1,
+    version=2,
     output="environment_files",
     settings=BuiltFilesSettings,
     compute=_build,

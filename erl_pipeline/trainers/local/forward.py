@@ -45,11 +45,12 @@ class PolicyForward:
 
     @property
     def device(self) -> torch.device:
-        return self.model.device
+        device: torch.device = self.model.device
+        return device
 
     @property
     def head(self) -> torch.nn.Module:
-        head = self.model.get_output_embeddings()
+        head: torch.nn.Module | None = self.model.get_output_embeddings()
         assert head is not None
         return head
 
@@ -66,7 +67,8 @@ class PolicyForward:
         output = self.model.base_model(
             input_ids=microbatch.token_ids, position_ids=microbatch.positions, use_cache=False, **layout
         )
-        return output.last_hidden_state.flatten(0, 1).index_select(0, microbatch.sources)
+        hidden: torch.Tensor = output.last_hidden_state.flatten(0, 1)
+        return hidden.index_select(0, microbatch.sources)
 
     def backward(
         self,

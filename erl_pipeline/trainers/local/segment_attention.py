@@ -12,6 +12,7 @@ a block mask, and keeps queries, keys and values alone for the backward pass.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +62,8 @@ def segment_attention(
     longest = max(block.queries.shape[1] * block.keys.shape[1] for block in segments)
     if query.is_cuda or longest > _LARGEST_DENSE_SEGMENT:
         return fused_attention(query[0], key[0], value[0], segments, scale)[None], None
-    return _DenseAttention.apply(query[0], key[0], value[0], segments, scale)[None], None
+    dense_attention: Callable[..., torch.Tensor] = _DenseAttention.apply
+    return dense_attention(query[0], key[0], value[0], segments, scale)[None], None
 
 
 AttentionInterface.register(SEGMENTS, segment_attention)

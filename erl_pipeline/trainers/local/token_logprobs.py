@@ -27,7 +27,8 @@ def token_logprobs(
 
     Returns two fp32 tensors `[tokens]`, with gradients to `hidden` and the head's weights.
     """
-    return _SoftmaxStatistics.apply(head(hidden), targets, temperatures)
+    statistics: Callable[..., tuple[torch.Tensor, torch.Tensor]] = _SoftmaxStatistics.apply
+    return statistics(head(hidden), targets, temperatures)
 
 
 def backward_through_head(

@@ -136,8 +136,8 @@ class MlflowWriter:
         name = MLFLOW_EXPERIMENT_NAME.get() or _EXPERIMENT
         found = self._client.get_experiment_by_name(name)
         if found is None:
-            return self._client.create_experiment(name, artifact_location=artifacts)
-        return found.experiment_id
+            return str(self._client.create_experiment(name, artifact_location=artifacts))
+        return str(found.experiment_id)
 
     def _find_run(self) -> MlflowRun | None:
         wanted = f"tags.`{_IDENTITY_TAG}` = '{self._identity()}'"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from benchmarks.qualify.reasoning_gym_datasets import (
+from qualify.reasoning_gym_datasets import (
     Finding,
     examine,
     hostile_answers,
     list_text,
     wrong_answers,
 )
+
 from erl_pipeline.environments.reasoning_gym.qualification import qualification
 
 

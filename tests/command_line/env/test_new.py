@@ -36,7 +36,7 @@ class Written:
     site: Site
     model: Path
 
-    def command(self, name: str, kind: str, *words: str | Path, site: Site | None = None) -> Answer:
+    def command(self, name: str, kind: str, *words: object, site: Site | None = None) -> Answer:
         """`erl-pipeline KIND` with the package's configuration, made small."""
         settings = [word for each in (f"policy.model={self.model}", *SMALL) for word in ("--set", each)]
         config = self.folder / name / f"{name}.yaml"

@@ -12,7 +12,7 @@ from storage.runs.run import RunStore
 from tests.command_line.invoke import Result, invoke
 
 
-def replay(store: Path, *words: str | Path) -> Result:
+def replay(store: Path, *words: object) -> Result:
     return invoke("replay", *words, "--store", store, "--json")
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from erl_pipeline.config.loading.load import load_config
+from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
 from storage.memory.chain import ENTRIES_FILE
 from storage.memory.entries import MEMORY
@@ -129,7 +130,9 @@ def write_page_store(folder: Path, store_uri: str | None = None) -> TrainingStor
         trajectories(FIRST, REFLECTION, SECOND),
         run="one",
     )
-    counts = {f"{role}_count": 1 for role in ("first_attempt", "reflection", "second_attempt")}
+    counts: dict[str, Any] = {
+        f"{role}_count": 1 for role in ("first_attempt", "reflection", "second_attempt")
+    }
     made.commit("generate_rollouts", "rollouts", 1, {"shard-0000": "rollout_shard"}, run="one", **counts)
     made.commit(
         "index_memory", "memory", 1, {"rollouts": "generate_rollouts"}, remembered, run="one", entries=4
@@ -172,13 +175,14 @@ def write_page_store(folder: Path, store_uri: str | None = None) -> TrainingStor
         trained_tokens=3,
     )
     first = dict(made.ids)
-    for name, kind, iteration in (
+    shared: list[tuple[str, ArtifactKind, int | None]] = [
         ("prepare_tasks", "tasks", None),
         ("bootstrap", "checkpoint", None),
         ("rollout_shard", "trajectories", 1),
         ("generate_rollouts", "rollouts", 1),
-    ):
-        made.record(name, first[name], kind, iteration, "two")  # type: ignore[arg-type]
+    ]
+    for name, kind, iteration in shared:
+        made.record(name, first[name], kind, iteration, "two")
     later = {"trajectory_id": "first-2", "task_id": "t2", "episode_id": "episode-2", "iteration": 2}
     made.commit(
         "rollout_shard", "trajectories", 2, {"checkpoint": "fine_tune"}, trajectories(later), run="one"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 from starlette.testclient import TestClient
 
@@ -66,7 +67,8 @@ class Looks:
 
     def __init__(self, page: TestClient) -> None:
         self.number = 0
-        stored = page.app.app.state.stored  # type: ignore[attr-defined]
+        served: Any = page.app
+        stored = served.app.state.stored
         mark = stored.mark
 
         def counted(name: str) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -210,10 +211,10 @@ def test_every_link_leads_somewhere_and_every_command_is_one(page: TestClient) -
 def require_command(line: str) -> None:
     """Raise where the command line would refuse these words."""
     words = shlex.split(line)[1:]
-    found: object = typer.main.get_command(app)
+    found: Any = typer.main.get_command(app)
     while words and words[0] in getattr(found, "commands", {}):
-        found = found.commands[words.pop(0)]  # type: ignore[attr-defined]
-    with found.make_context("erl-pipeline", words):  # type: ignore[attr-defined]
+        found = found.commands[words.pop(0)]
+    with found.make_context("erl-pipeline", words):
         pass
 
 

@@ -200,15 +200,10 @@ def test_a_plain_function_is_a_scorer_and_its_code_is_that_of_its_package(site: 
     assert scorer_named("half")("x", {}) == 0.5
     environment = plugins("environments")["questions"]
     own = "erl_pipeline.environments.questions"
-    assert environment.packages_for(environment.settings(type="questions", scorer="half")) == (
-        own,
-        "sample_scorers",
-    )
-    assert environment.packages_for(environment.settings(type="questions", scorer="math")) == (
-        own,
-        "erl_pipeline.environments.scorers",
-        "math_verify",
-    )
+    half = environment.settings.model_validate({"type": "questions", "scorer": "half"})
+    assert environment.packages_for(half) == (own, "sample_scorers")
+    math = environment.settings.model_validate({"type": "questions", "scorer": "math"})
+    assert environment.packages_for(math) == (own, "erl_pipeline.environments.scorers", "math_verify")
 
 
 def test_a_scorer_whose_libraries_are_missing_says_how_to_install_them(site: Site) -> None:
@@ -216,8 +211,9 @@ def test_a_scorer_whose_libraries_are_missing_says_how_to_install_them(site: Sit
     told = "which is not installed: pip install 'sample\\[all\\]'"
     with pytest.raises(ConfigError, match=told):
         site.found("scorers")["needy"]
+    settings = plugins("environments")["questions"].settings
     with pytest.raises(ValidationError, match=told):
-        plugins("environments")["questions"].settings(type="questions", scorer="needy")
+        settings.model_validate({"type": "questions", "scorer": "needy"})
 
 
 def test_a_scorer_that_cannot_be_called_is_broken(site: Site) -> None:

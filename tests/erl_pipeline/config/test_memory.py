@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from erl_pipeline.config.memory import MemoryConfig, require_subgroups
+from erl_pipeline.config.memory import MemoryConfig, RetrievalSettings, require_subgroups
 
 
-def retrieval(**settings: object):  # type: ignore[no-untyped-def]
+def retrieval(**settings: object) -> RetrievalSettings:
     return MemoryConfig.model_validate(settings).retrieval
 
 

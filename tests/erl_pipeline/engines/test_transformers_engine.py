@@ -1,5 +1,6 @@
 import random
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -53,7 +54,9 @@ def next_turn(request: GenerationRequest, answer: Generation) -> GenerationReque
 
 
 @pytest.mark.parametrize("make_model", [gpt2, llama])
-def test_cached_batches_answer_as_if_each_request_were_alone_and_new(make_model) -> None:  # type: ignore[no-untyped-def]
+def test_cached_batches_answer_as_if_each_request_were_alone_and_new(
+    make_model: Callable[[], PreTrainedModel],
+) -> None:
     model = make_model()
     batched = engine(model)
     requests = some_requests(8)
@@ -68,7 +71,9 @@ def test_cached_batches_answer_as_if_each_request_were_alone_and_new(make_model)
 
 
 @pytest.mark.parametrize("make_model", [gpt2, llama])
-def test_a_prompt_that_requests_share_is_computed_once_in_every_turn(make_model) -> None:  # type: ignore[no-untyped-def]
+def test_a_prompt_that_requests_share_is_computed_once_in_every_turn(
+    make_model: Callable[[], PreTrainedModel],
+) -> None:
     model = make_model()
     computed: list[tuple[int, ...]] = []
     model.get_input_embeddings().register_forward_pre_hook(lambda _, inputs: computed.append(inputs[0].shape))

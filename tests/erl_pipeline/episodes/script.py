@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from erl_pipeline.engines.interface import Generation
 from erl_pipeline.environments.frozen_lake import ENVIRONMENT
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.interface import Task
+from erl_pipeline.environments.prompt_format import PromptFormat
 from erl_pipeline.episodes.context import EpisodeContext
 from erl_pipeline.episodes.dialogue import ChatTokenizer
 from erl_pipeline.episodes.guarded_environment import GuardedEnvironment
@@ -15,7 +17,8 @@ from erl_pipeline.episodes.limits import EpisodeLimits, RoleLimits
 from erl_pipeline.episodes.play import EpisodeSetup
 from erl_pipeline.episodes.requests import RetrievalRequest, SampleRequest
 from erl_pipeline.episodes.rows import EpisodeIdentity, Provenance
-from erl_pipeline.methods.erl.episode import FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT, ErlRules, run_episode
+from erl_pipeline.methods.erl.episode import ErlRules, run_episode
+from erl_pipeline.methods.erl.settings import FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT
 from erl_pipeline.policies.tiny.tokenizer import build_tokenizer
 from storage.tables.trajectories import Trajectory
 
@@ -35,8 +38,9 @@ TASK = Task(
 )
 TOKENIZER = build_tokenizer(ENVIRONMENT.require_tiny(SETTINGS).words, CONTEXT)
 PROVENANCE = Provenance("recipe", 3, {"policy": "policy-1"}, "tokenizer", "memory-1", 0)
-COMPACT = ENVIRONMENT.prompts(SETTINGS)
-assert COMPACT is not None
+_PROMPTS = ENVIRONMENT.prompts(SETTINGS)
+assert _PROMPTS is not None
+COMPACT: PromptFormat = _PROMPTS
 
 
 def limits(context_length: int = CONTEXT, step_seconds: float = 60.0) -> EpisodeLimits:
@@ -53,9 +57,9 @@ def limits(context_length: int = CONTEXT, step_seconds: float = 60.0) -> Episode
     )
 
 
-def setup(**rules: object) -> EpisodeSetup:
+def setup(**rules: Any) -> EpisodeSetup:
     """Episodes of ERL on FrozenLake in its compact form."""
-    chosen = ErlRules(**{"prompts": COMPACT, "max_revisions": 1, **rules})  # type: ignore[arg-type]
+    chosen = ErlRules(**{"prompts": COMPACT, "max_revisions": 1, **rules})
     protocol = partial(run_episode, rules=chosen)
     return EpisodeSetup(ENVIRONMENT, SETTINGS, protocol, ChatTokenizer(TOKENIZER), limits(), PROVENANCE)
 
@@ -68,11 +72,11 @@ def says(text: str) -> Generation:
 
 def play(
     answers: Sequence[str],
-    retrieved: Sequence[object] = (),
+    retrieved: Sequence[Any] = (),
     sample: int = 0,
     context_length: int = CONTEXT,
     withhold: float = 0.0,
-    **rules: object,
+    **rules: Any,
 ) -> tuple[list[Trajectory], list[SampleRequest | RetrievalRequest]]:
     """One episode in which the policy says `answers`, turn by turn; returns its rows and all it asked for."""
     remaining = list(answers)
@@ -82,7 +86,7 @@ def play(
         asked.append(request)
         return says(remaining.pop(0))
 
-    async def ask_memory(request: RetrievalRequest) -> list[object]:
+    async def ask_memory(request: RetrievalRequest) -> list[Any]:
         asked.append(request)
         return list(retrieved)
 
@@ -93,9 +97,9 @@ def play(
         chat=given.chat,
         limits=limits(context_length),
         ask_policy=ask_policy,
-        ask_memory=ask_memory,  # type: ignore[arg-type]
+        ask_memory=ask_memory,
         withhold=withhold,
     )
-    rows: list[Trajectory] = asyncio.run(given.protocol(context))  # type: ignore[arg-type]
+    rows: list[Trajectory] = asyncio.run(given.protocol(context))
     assert not remaining
     return rows, asked

@@ -2,16 +2,18 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
-from erl_pipeline.config.base import Settings
-from erl_pipeline.environments.interface import EnvironmentPlugin, Task, Timing, Transition
+from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.environments.interface import Environment, EnvironmentPlugin, Task, Timing, Transition
 from erl_pipeline.environments.messages import AssistantTurn, ToolSchema, user_message
 from erl_pipeline.episodes.play import EpisodeSetup
 from tests.erl_pipeline.episodes.script import TASK, limits, setup
 
+EnvironmentT = TypeVar("EnvironmentT", bound=Environment)
 
-class ScriptedSettings(Settings):
+
+class ScriptedSettings(PluginSettings):
     type: Literal["scripted"] = "scripted"
 
 
@@ -62,16 +64,16 @@ def goes_on(**metrics: float) -> Transition:
 
 
 def scripted(
-    make: Callable[[Task], Scripted],
+    make: Callable[[Task], EnvironmentT],
     timing: Timing = "instant",
     step_seconds: float = 60.0,
     mean_metrics: frozenset[str] = frozenset(),
-    **rules: object,
-) -> tuple[EpisodeSetup, list[Scripted]]:
+    **rules: Any,
+) -> tuple[EpisodeSetup, list[EnvironmentT]]:
     """Episodes in environments that `make` gives; and those that were opened, in that order."""
-    opened: list[Scripted] = []
+    opened: list[EnvironmentT] = []
 
-    def open_scripted(settings: ScriptedSettings, task: Task) -> Scripted:
+    def open_scripted(settings: ScriptedSettings, task: Task) -> EnvironmentT:
         opened.append(make(task))
         return opened[-1]
 

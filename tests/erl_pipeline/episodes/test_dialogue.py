@@ -1,3 +1,5 @@
+from typing import Literal
+
 import pytest
 from tokenizers import Tokenizer, decoders
 from tokenizers.models import WordLevel
@@ -47,9 +49,11 @@ def end_ids(tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:
     return frozenset({tokenizer.eos_token_id})
 
 
-def said(tokenizer: PreTrainedTokenizerFast, text: str, reason: str = "stop") -> Generation:
+def said(
+    tokenizer: PreTrainedTokenizerFast, text: str, reason: Literal["stop", "length"] = "stop"
+) -> Generation:
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-    return Generation(tuple(ids), (-0.5,) * len(ids), reason)  # type: ignore[arg-type]
+    return Generation(tuple(ids), (-0.5,) * len(ids), reason)
 
 
 @pytest.mark.parametrize("end", ["<|im_end|>", ""])

@@ -19,8 +19,9 @@ from erl_pipeline.episodes.encounters import (
 )
 from erl_pipeline.episodes.guarded_environment import GuardedEnvironment
 from erl_pipeline.episodes.limits import EpisodeLimits, RoleLimits
-from erl_pipeline.episodes.requests import SampleRequest
+from erl_pipeline.episodes.requests import RetrievalRequest, SampleRequest
 from erl_pipeline.episodes.rows import EpisodeIdentity
+from storage.memory.view import MemoryHit
 from storage.tables.trajectories import Trajectory
 from tests.erl_pipeline.episodes.script import CONTEXT, PROVENANCE, SETTINGS, TASK, TOKENIZER, says
 
@@ -44,6 +45,9 @@ def encounter(answers: Sequence[str]) -> tuple[list[Trajectory], list[str]]:
         prompts.append(TOKENIZER.decode(asked.request.prompt_token_ids))
         return says(remaining.pop(0))
 
+    async def ask_memory(asked: RetrievalRequest) -> list[MemoryHit]:
+        raise AssertionError("an encounter has its notes, and asks no memory")
+
     limit = RoleLimits(0.0, 8)
     context = EpisodeContext(
         identity=EpisodeIdentity(TASK, 0, PROVENANCE),
@@ -57,7 +61,7 @@ def encounter(answers: Sequence[str]) -> tuple[list[Trajectory], list[str]]:
             by_role=dict.fromkeys((STREAMED_ATTEMPT, STREAMED_REFLECTION, STREAMED_RETRY), limit),
         ),
         ask_policy=ask_policy,
-        ask_memory=None,  # type: ignore[arg-type]
+        ask_memory=ask_memory,
     )
     rows = asyncio.run(play_encounter(context, EncounterRules(prompt_set, {TASK.task_id: NOTES})))
     assert not remaining

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,7 @@ import pytest
 
 from erl_pipeline.engines.interface import Generation, GenerationRequest, Interrupted
 from erl_pipeline.environments.interface import ScorerFailed, Task, Timing, Transition
-from erl_pipeline.environments.messages import AssistantTurn, user_message
+from erl_pipeline.environments.messages import AssistantTurn, ToolSchema, user_message
 from erl_pipeline.environments.threads import in_threads
 from erl_pipeline.episodes.attempt import play_attempt
 from erl_pipeline.episodes.context import EpisodeContext, Place
@@ -30,6 +30,16 @@ async def never(*_: object) -> Any:
 
 async def raises(*_: object) -> Any:
     raise KeyError("no such page")
+
+
+def in_second(method: str, does: Callable[..., Awaitable[Any]]) -> Callable[[Task], Scripted]:
+    """Environments of which the second one's method does this."""
+
+    def make(task: Task) -> Scripted:
+        told: dict[str, Any] = {method: does} if task.task_id == "t1" else {}
+        return Scripted(**told)
+
+    return make
 
 
 def outcome(row: Trajectory) -> tuple[str, float, bool, str, str]:
@@ -93,7 +103,8 @@ def test_a_blocking_environment_in_a_thread_stalls_no_other_episode() -> None:
     ended: list[str] = []
 
     class Blocking:
-        instructions, tools = "", ()
+        instructions: str = ""
+        tools: Sequence[ToolSchema] = ()
 
         def __init__(self, task: Task) -> None:
             self._waits = task.task_id == "t0"
@@ -118,7 +129,7 @@ def test_a_blocking_environment_in_a_thread_stalls_no_other_episode() -> None:
         if len(ended) == 2:
             others_over.set()
 
-    given, _ = scripted(lambda task: in_threads(Blocking(task)), "waiting")  # type: ignore[arg-type,return-value]
+    given, _ = scripted(lambda task: in_threads(Blocking(task)), "waiting")
     played = play_episodes(given, tasks(3), range(1), Batches(DownwardBatches()), on_episode=on_episode)
     assert ended[-1] == "t0"
     assert {row.finish_reason for row in played.rows if "attempt" in row.role} == {"done"}
@@ -134,9 +145,7 @@ def test_a_blocking_environment_in_a_thread_stalls_no_other_episode() -> None:
     ],
 )
 def test_what_raises_ends_its_episode_as_data(timing: Timing, method: str, text: str) -> None:
-    given, opened = scripted(
-        lambda task: Scripted(**({method: raises} if task.task_id == "t1" else {})), timing
-    )
+    given, opened = scripted(in_second(method, raises), timing)
     played = play_episodes(given, tasks(3), range(1), Batches(DownwardBatches()))
 
     failed = [row for row in played.rows if row.task_id == "t1"]
@@ -151,9 +160,7 @@ def test_what_raises_ends_its_episode_as_data(timing: Timing, method: str, text:
 @pytest.mark.parametrize("timing", TIMINGS)
 @pytest.mark.parametrize("method", ["on_reset", "on_step", "on_feedback"])
 def test_what_never_returns_ends_its_episode_at_the_deadline(timing: Timing, method: str) -> None:
-    given, opened = scripted(
-        lambda task: Scripted(**({method: never} if task.task_id == "t1" else {})), timing, step_seconds=0.05
-    )
+    given, opened = scripted(in_second(method, never), timing, step_seconds=0.05)
     played = play_episodes(given, tasks(3), range(1), Batches(DownwardBatches()))
 
     text = f"{method.removeprefix('on_')} did not return within 0.05 seconds"

@@ -44,7 +44,7 @@ def history() -> list[StageRecord]:
 def test_the_curve_shows_success_against_what_training_spent(history: list[StageRecord]) -> None:
     start, end = learning_curve(history)
     assert (start.iteration, start.success) == (0, 0.2)
-    assert (start.low, start.high) == (pytest.approx(0.1), pytest.approx(0.3))
+    assert (start.low, start.high) == pytest.approx((0.1, 0.3))
     assert (start.generated_tokens, start.episodes, start.optimizer_steps, start.seconds) == (0, 0, 0, 0.0)
     assert (end.iteration, end.success, end.seconds) == (2, 0.7, 8.0)
     assert (end.generated_tokens, end.episodes, end.optimizer_steps) == (160, 16, 8)

@@ -51,13 +51,13 @@ def test_guided_ones_are_compared_with_free_ones_of_their_group() -> None:
         )
     )
     assert effect.effect is not None
-    assert (effect.effect.value, effect.effect.tasks, effect.effect.count) == (pytest.approx(1 / 3), 2, 3)
+    assert (effect.effect.value, effect.effect.tasks, effect.effect.count) == pytest.approx((1 / 3, 2, 3))
     half_width = 12.7062 * (2 * 2 / 9) ** 0.5 / 3
     assert effect.effect.high == pytest.approx(1 / 3 + half_width, abs=1e-4)
     assert effect.guided is not None
     assert effect.free is not None
     assert (effect.guided.success.attempts, effect.guided.success.value) == (4, 0.75)
-    assert (effect.free.success.attempts, effect.free.success.value) == (3, pytest.approx(1 / 3))
+    assert (effect.free.success.attempts, effect.free.success.value) == pytest.approx((3, 1 / 3))
     # Over other first attempts at the same task: .75, .75, 0, 0 and .5, -.5; the one in pond has no others.
     assert effect.guided.gain is not None
     assert effect.free.gain is not None
@@ -78,7 +78,7 @@ def test_the_credit_of_an_entry_is_shrunk_and_so_is_its_interval() -> None:
     )
     assert list(credits) == ["m-1"]
     credit = credits["m-1"]
-    assert (credit.value, credit.tasks, credit.count) == (pytest.approx(0.2), 1, 2)
+    assert (credit.value, credit.tasks, credit.count) == pytest.approx((0.2, 1, 2))
     assert credit.high == pytest.approx(0.2 + 2.30600 * (9 / 8 * 2.88) ** 0.5 / 10, abs=1e-4)
 
 

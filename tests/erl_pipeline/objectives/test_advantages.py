@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 
 from erl_pipeline.objectives.advantages import GroupCount, count_groups, group_advantages
@@ -21,10 +23,12 @@ def test_groups_are_compared_apart_whatever_their_order() -> None:
 
 
 @pytest.mark.parametrize("normalization", ["std", "mean"])
-def test_a_lone_or_unanimous_group_has_exactly_no_advantage(normalization: str) -> None:
+def test_a_lone_or_unanimous_group_has_exactly_no_advantage(
+    normalization: Literal["std", "mean"],
+) -> None:
     # The mean of three times 0.1 is not 0.1 in floating point.
     rewards = [1.0, 0.1, 0.1, 0.1]
-    assert group_advantages(rewards, ["lone", "b", "b", "b"], normalization) == [0.0] * 4  # type: ignore[arg-type]
+    assert group_advantages(rewards, ["lone", "b", "b", "b"], normalization) == [0.0] * 4
 
 
 def test_the_groups_that_tell_nothing_are_counted() -> None:

@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from erl_pipeline.objectives.policy_gradient import token_weights
+from erl_pipeline.objectives.policy_gradient import LossNormalization, token_weights
 
 # Two sequences: one token with loss 6, three tokens with loss 2 each.
 COUNTS = [1, 3]
 
 
-def aggregated(normalization: str) -> float:
-    first, second = token_weights(COUNTS, normalization)  # type: ignore[arg-type]
+def aggregated(normalization: LossNormalization) -> float:
+    first, second = token_weights(COUNTS, normalization)
     return first * 6 + second * (2 + 2 + 2)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from erl_pipeline.plan.disk import ArtifactSize, forecast_disk
-from storage.upkeep.rules import parse_rule
+from storage.upkeep.rules import Kept, parse_rule
 from tests.erl_pipeline.plan.test_forecast import plan_of
 
 SIZES = {
@@ -36,10 +36,10 @@ def test_without_rules_everything_stays() -> None:
     ],
 )
 def test_rules_remove_old_files_after_each_iteration(
-    rules: dict[str, str], peak: float, end: float, removed: float
+    rules: dict[Kept, str], peak: float, end: float, removed: float
 ) -> None:
     parsed = {kind: parse_rule(text) for kind, text in rules.items()}
-    disk = forecast_disk(plan_of(4).nodes, SIZES, parsed)  # type: ignore[arg-type]
+    disk = forecast_disk(plan_of(4).nodes, SIZES, parsed)
     assert (disk.peak, disk.end, disk.removed) == (peak, end, removed)
 
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -310,7 +311,11 @@ def test_workers_and_devices_bound_what_is_at_work(
 
 def test_stages_that_do_not_depend_on_each_other_overlap(bench: Bench) -> None:
     both = threading.Barrier(2, timeout=WAIT)
-    nodes = [planned("stage", hook=lambda _call: both.wait() and None, key=key, word=key) for key in "ab"]
+
+    def meet(_call: StageCall[Any]) -> None:
+        both.wait()
+
+    nodes = [planned("stage", hook=meet, key=key, word=key) for key in "ab"]
     bench.execute(*nodes, workers=2)
     assert bench.committed() == {node.artifact_id for node in nodes}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from erl_pipeline.config.base import Settings
@@ -32,8 +34,8 @@ SEVEN = Stage(
 )
 
 
-def planner(**given: object) -> Planner:
-    return Planner(config(), SOURCES, **given)  # type: ignore[arg-type]
+def planner(**given: Any) -> Planner:
+    return Planner(config(), SOURCES, **given)
 
 
 def test_a_stage_takes_its_settings_from_the_configuration_or_is_given_them() -> None:

@@ -41,7 +41,8 @@ def gpt2() -> PreTrainedModel:
 
 @torch.no_grad()
 def logits(model: PreTrainedModel) -> torch.Tensor:
-    return model(input_ids=TOKENS).logits
+    found: torch.Tensor = model(input_ids=TOKENS).logits
+    return found
 
 
 @torch.no_grad()

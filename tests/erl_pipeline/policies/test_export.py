@@ -60,7 +60,8 @@ def _draw_trainable(model: PreTrainedModel) -> None:
 
 @torch.no_grad()
 def logits(model: torch.nn.Module) -> torch.Tensor:
-    return model.eval()(input_ids=TOKENS).logits
+    found: torch.Tensor = model.eval()(input_ids=TOKENS).logits
+    return found
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import torch
 
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.environments.frozen_lake import ENVIRONMENT
+from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.policies.tiny.tokenizer import build_tokenizer
 from tests.erl_pipeline.runs.small_runs import SMALL
 from tests.random_models import random_llama
@@ -34,7 +35,9 @@ def config(base: Path, **changes: object) -> RunConfig:
 
 def save_base(folder: Path) -> Path:
     """A random Llama with tied embeddings and the words of the game."""
-    parts = ENVIRONMENT.require_tiny(RunConfig.model_validate(SETTINGS).environment)
+    lake = RunConfig.model_validate(SETTINGS).environment
+    assert isinstance(lake, FrozenLakeConfig)
+    parts = ENVIRONMENT.require_tiny(lake)
     tokenizer = build_tokenizer(parts.words, parts.context_length)
     model = random_llama(
         len(tokenizer),

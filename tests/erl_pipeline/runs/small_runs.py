@@ -19,7 +19,7 @@ from erl_pipeline.runs.train import train
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
 
-SMALL = {
+SMALL: dict[str, Any] = {
     "name": "small",
     "iterations": 2,
     "resources": {"threads": 1},

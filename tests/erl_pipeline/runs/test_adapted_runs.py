@@ -70,7 +70,9 @@ def test_training_changes_the_adapter_and_no_bit_of_the_base(finished: Finished)
         kept = {name.replace(".base_layer", ""): tensor for name, tensor in loaded.state_dict().items()}
     assert set(base) <= set(kept)
     assert all(torch.equal(kept[name], tensor) for name, tensor in base.items())
-    adapter = load_file(stored_parts(store, last).adapter_folder / WEIGHTS)  # type: ignore[operator]
+    adapter_folder = stored_parts(store, last).adapter_folder
+    assert adapter_folder is not None
+    adapter = load_file(adapter_folder / WEIGHTS)
     assert all(tensor.abs().max() > 0 for tensor in adapter.values())
     assert stored_parts(store, first).adapter_folder is None
 

@@ -113,7 +113,7 @@ def test_a_branch_of_a_branch_shares_with_both() -> None:
 
 
 def test_what_was_forgotten_in_a_shared_iteration_stays_forgotten() -> None:
-    requests = {2: ("request",)}
+    requests: dict[int, tuple[str, ...]] = {2: ("request",)}
     source = plan_run(config(), SOURCES, requests=requests)
     made = branch(2, "update_policy", "objective.clip_low=0.1", source=source, requests=requests)
     assert at(made, 2, "forget_memory", "0000") == at(source, 2, "forget_memory", "0000")

@@ -9,7 +9,10 @@ import pytest
 from pydantic import ValidationError
 
 from erl_pipeline.plan.plan import Place
+from erl_pipeline.plan.sources import CodeOwner
 from erl_pipeline.runs.run_plans import plan_run
+from erl_pipeline.stages.evaluation.evaluate import EvaluationSettings
+from erl_pipeline.stages.rollouts.generate_rollouts import RolloutSettings
 from storage.artifacts.recipe import Recipe
 from storage.errors import ConfigError, InputError
 from tests.erl_pipeline.runs.planned_runs import (
@@ -143,8 +146,12 @@ def test_whole_episodes_are_evaluated_with_the_memory_of_their_iteration() -> No
 
 def test_an_evaluation_with_memory_withholds_it_from_no_episode() -> None:
     evaluated = at(plan("evaluation.whole_episodes=true", "method.memory.withhold=0.25"), 2, "evaluate")
+    assert isinstance(evaluated.settings, EvaluationSettings)
+    assert evaluated.settings.play.retrieval is not None
     assert evaluated.settings.play.retrieval.withhold == 0.0
     played = at(plan("method.memory.withhold=0.25"), 2, "rollout_shard", "0000")
+    assert isinstance(played.settings, RolloutSettings)
+    assert played.settings.play.retrieval is not None
     assert played.settings.play.retrieval.withhold == 0.25
 
 
@@ -258,7 +265,7 @@ def test_how_often_it_is_evaluated_changes_no_other_id() -> None:
         ("trainer", (1, "update_policy")),
     ],
 )
-def test_edited_code_changes_ids_from_the_first_stage_that_runs_it(owner: str, first: object) -> None:
+def test_edited_code_changes_ids_from_the_first_stage_that_runs_it(owner: CodeOwner, first: object) -> None:
     sources = replace(SOURCES, code={**SOURCES.code, owner: {"package": "2"}})
     made = plan_run(config(), sources)
     changed = [node.place for node in made.nodes if ids(plan())[node.place] != node.artifact_id]

@@ -96,7 +96,7 @@ def test_an_environment_that_cannot_tell_difficulty_is_refused(monkeypatch: pyte
 
     plugin = plugins("environments")["frozen_lake"]
     mute = replace(plugin, value=replace(plugin.value, difficulty=None))
-    monkeypatch.setitem(plugins("environments").found, "frozen_lake", mute)  # type: ignore[arg-type]
+    monkeypatch.setitem(plugins("environments").found, "frozen_lake", mute)
     with pytest.raises(ConfigError, match=r"selection.by: environment; environment frozen_lake cannot say"):
         config("rollouts.selection=easy_to_hard")
     assert RunConfig.model_validate(

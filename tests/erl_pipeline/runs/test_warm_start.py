@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from erl_pipeline.config.run import RunConfig
+from erl_pipeline.environments.messages import Message
 from erl_pipeline.episodes.dialogue import ChatTokenizer
 from erl_pipeline.plan.plan import Place, Plan
 from erl_pipeline.plan.sources import read_sources
@@ -83,7 +84,7 @@ def warm_start_of(store: Path, run: str = "warm") -> Artifact:
     return ArtifactStore(str(store)).open(ids(store, run)[WARM_START])
 
 
-def conversations(artifact: Artifact, name: str = "conversations.jsonl") -> list[list[dict[str, str]]]:
+def conversations(artifact: Artifact, name: str = "conversations.jsonl") -> list[list[Message]]:
     lines = artifact.path(name).read_text(encoding="utf-8").splitlines()
     return [json.loads(line)["messages"] for line in lines]
 
@@ -161,7 +162,7 @@ MESSAGES = [
     [{"role": "user", "content": f"{number} + 1"}, {"role": "assistant", "content": f"{number + 1}"}]
     for number in range(9)
 ]
-TWO_TURNS = [
+TWO_TURNS: list[Message] = [
     {"role": "system", "content": "Count."},
     {"role": "user", "content": "1"},
     {"role": "assistant", "content": "2"},
@@ -199,7 +200,7 @@ def test_conversations_of_a_file_are_learned_and_some_held_out(base: Path, tmp_p
 def test_only_the_assistants_turns_are_trained() -> None:
     """Each byte is a token. A turn is what was said and the end token; between two turns stand a line feed
     and the user's message, up to where the assistant speaks again."""
-    _, mask = ChatTokenizer(byte_tokenizer()).completion(TWO_TURNS[2:])  # type: ignore[arg-type]
+    _, mask = ChatTokenizer(byte_tokenizer()).completion(TWO_TURNS[2:])
     between = len("\nuser: 3\nassistant: ")
     assert mask == [1] * len("2") + [1] + [0] * between + [1] * len("45") + [1]
 

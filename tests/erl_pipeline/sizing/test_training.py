@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -77,7 +78,7 @@ def test_checkpointing_keeps_the_inputs_of_the_layers() -> None:
 
 def test_qwen3_4b_with_state_in_host_memory_fits_a_gpu_of_80_gb_and_not_without(tmp_path: Path) -> None:
     size = read_model_size(write(QWEN3_4B, tmp_path))
-    settings = {"microbatch_tokens": 8192, "gradient_checkpointing": True, "reference": True}
+    settings: dict[str, Any] = {"microbatch_tokens": 8192, "gradient_checkpointing": True, "reference": True}
     offloaded = by_name(size, "bfloat16", state_device="cpu", **settings)
     assert sum(number for place, number in offloaded.values() if place == "trainer") < 30e9
     kept = by_name(size, "bfloat16", **settings)

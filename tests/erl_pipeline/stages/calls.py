@@ -20,6 +20,11 @@ from storage.tables.trajectories import Trajectory, write_trajectories
 from tests.embedders import WordEmbedder
 
 
+def written(rows: Sequence[Trajectory]) -> Callable[[Path], object]:
+    """Writes these rows as a shard."""
+    return lambda folder: write_trajectories(folder / "trajectories.parquet", rows)
+
+
 class Bench:
     """A store, and a worker that computes stages in it. The embedding model `words` needs no weights."""
 
@@ -77,6 +82,6 @@ class Bench:
             made[f"shard-{number:04d}"] = self.commit(
                 f"shard-{rows[0].trajectory_id if rows else number}",
                 "trajectories",
-                lambda folder, rows=rows: write_trajectories(folder / "trajectories.parquet", rows),  # type: ignore[misc]
+                written(rows),
             )
         return self.commit(f"rollouts-{'-'.join(made.values())}"[:60], "rollouts", inputs=made)

@@ -159,7 +159,7 @@ def test_what_those_gained_who_saw_an_entry_becomes_its_credit(bench: Bench) -> 
     assert made[0].manifest.metrics == {"memory_effect": pytest.approx(1 / 6)}
     view = bench.resources.memory("words").at(made[0].manifest.artifact_id)
     entry = view.get([entry_id])[entry_id]
-    assert (entry.credit, entry.credit_count) == (pytest.approx(1 / 30), 2)
+    assert (entry.credit, entry.credit_count) == pytest.approx((1 / 30, 2))
     assert (entry.retrievals, entry.support) == (2, 2)
 
 

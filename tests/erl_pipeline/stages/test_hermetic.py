@@ -59,7 +59,9 @@ def test_a_stage_that_asks_for_a_setting_that_its_recipe_lacks_fails(tmp_path: P
 
 @pytest.mark.parametrize("stage", find_stages(), ids=lambda stage: f"{stage.name}-{stage.compute.__name__}")
 def test_every_stage_asks_only_for_settings_of_its_recipe(stage: Stage[Any]) -> None:
-    tree = ast.parse(inspect.getsource(inspect.getmodule(stage.compute)))  # type: ignore[arg-type]
+    module = inspect.getmodule(stage.compute)
+    assert module is not None
+    tree = ast.parse(inspect.getsource(module))
     assert settings_reads(tree, stage.compute.__name__) <= stage.settings.model_fields.keys()
 
 

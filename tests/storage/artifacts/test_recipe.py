@@ -55,7 +55,7 @@ def test_order_of_keys_does_not_matter(value: dict[str, Any]) -> None:
 
 
 def test_shared_settings_give_the_same_id() -> None:
-    settings = {"b": [1, {"x": None}], "a": "é"}
+    settings: dict[str, Any] = {"b": [1, {"x": None}], "a": "é"}
     alone, shared = (
         Recipe("s", 1, each, {"i": "1"}, 3, code=each) for each in (settings, SharedJson(settings))
     )

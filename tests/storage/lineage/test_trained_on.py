@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,10 +16,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> TrainingStore:
     return write_training_store(str(tmp_path_factory.mktemp("made") / "store"))
 
 
-def found(made: TrainingStore, policy: str, **wanted: object) -> list[tuple[str, str, str]]:
+def found(made: TrainingStore, policy: str, **wanted: Any) -> list[tuple[str, str, str]]:
     """(how, name of the policy that trained it, role) of each row."""
     names = {artifact_id: name for name, artifact_id in made.ids.items()}
-    rows = TrainedOn(made.store, made.ids[policy]).rows(RowFilter(**wanted)).collect()  # type: ignore[arg-type]
+    rows = TrainedOn(made.store, made.ids[policy]).rows(RowFilter(**wanted)).collect()
     return [(row["how"], names[row["policy"]], row["role"]) for row in rows.to_dicts()]
 
 

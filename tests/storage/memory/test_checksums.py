@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import lancedb
 import pytest
 
 from storage.artifacts.store import ArtifactStore
+from storage.memory.chain import Delta
 from storage.memory.checksums import IndexChecksums
 from storage.memory.embedder import Embedder
 from storage.memory.entries import MemoryEntry
@@ -29,7 +30,7 @@ def count_comparisons(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     compared: list[str] = []
     holds = MemoryIndex._holds
 
-    def counting(self: MemoryIndex, deltas: list) -> bool:  # type: ignore[type-arg]
+    def counting(self: MemoryIndex, deltas: Sequence[Delta]) -> bool:
         compared.append(deltas[-1].version)
         return holds(self, deltas)
 

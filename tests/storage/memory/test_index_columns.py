@@ -37,7 +37,8 @@ def made(tmp_path: Path, entries: list[MemoryEntry]) -> pa.Table:
 
 
 def keys(rows: pa.Table) -> np.ndarray:
-    return rows.column(INDEX_KEY).combine_chunks().flatten().to_numpy().reshape(-1, 4 + 64).astype(float)
+    numbers: np.ndarray = rows.column(INDEX_KEY).combine_chunks().flatten().to_numpy()
+    return numbers.reshape(-1, 4 + 64).astype(float)
 
 
 def test_an_entry_is_read_from_its_column_as_it_was(tmp_path: Path, entry: Entry) -> None:

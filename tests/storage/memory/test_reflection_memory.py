@@ -3,6 +3,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import lancedb
 import pytest
@@ -81,8 +82,8 @@ def test_the_search_can_be_narrowed(memory: ReflectionMemory, commit_memory: Com
     )
     view = memory.at(version)
 
-    def found(**narrowed: object) -> list[str]:
-        return [hit.entry.entry_id for hit in view.search(["a lake"], top_k=9, **narrowed)[0]]  # type: ignore[arg-type]
+    def found(**narrowed: Any) -> list[str]:
+        return [hit.entry.entry_id for hit in view.search(["a lake"], top_k=9, **narrowed)[0]]
 
     assert found() == ["m-001", "m-002", "m-004"]
     assert found(task_type="lake's") == ["m-001"]

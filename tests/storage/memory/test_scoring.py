@@ -61,9 +61,11 @@ def test_without_weights_it_is_the_vector_search(view: MemoryView) -> None:
 def test_credit_and_support_change_the_order(view: MemoryView) -> None:
     similar = dict(found(view))
     by_credit = found(view, credit_weight=1.0)
-    assert by_credit[0] == ("m-002", pytest.approx(similar["m-002"] + 0.5, abs=1e-6))
+    assert by_credit[0][0] == "m-002"
+    assert by_credit[0][1] == pytest.approx(similar["m-002"] + 0.5, abs=1e-6)
     by_support = found(view, support_weight=1.0)
-    assert by_support[0] == ("m-003", pytest.approx(similar["m-003"] + math.log(20), abs=1e-6))
+    assert by_support[0][0] == "m-003"
+    assert by_support[0][1] == pytest.approx(similar["m-003"] + math.log(20), abs=1e-6)
     both = found(view, support_weight=1.0, retrieval_penalty=10.0)
     assert [entry_id for entry_id, _ in both] == ["m-001", "m-002", "m-003"]
 
@@ -83,7 +85,7 @@ def test_what_is_not_similar_enough_is_not_retrieved(view: MemoryView) -> None:
 
 def test_where_nothing_is_the_newest_are(view: MemoryView) -> None:
     """Of the task type; 2 and 3 were written in the same iteration."""
-    fallback = {"min_similarity": 0.9, "fallback": "recent"}
+    fallback: dict[str, Any] = {"min_similarity": 0.9, "fallback": "recent"}
     assert [entry_id for entry_id, _ in found(view, top_k=2, text="sums", **fallback)] == ["m-002", "m-003"]
     assert [entry_id for entry_id, _ in found(view, top_k=2, **fallback)] == ["m-001"]
 

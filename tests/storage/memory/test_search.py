@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import lancedb
 import numpy as np
@@ -34,8 +35,8 @@ def view(store: ArtifactStore, embedder: Embedder, commit_memory: Commit, entry:
     return ReflectionMemory(store.uri, "run", store, embedder).at(version)
 
 
-def found(view: MemoryView, text: str, **options: object) -> list[str]:
-    return [hit.entry.entry_id for hit in view.search([text], 9, **options)[0]]  # type: ignore[arg-type]
+def found(view: MemoryView, text: str, **options: Any) -> list[str]:
+    return [hit.entry.entry_id for hit in view.search([text], 9, **options)[0]]
 
 
 def test_words_are_found_in_reflection_and_situation(view: MemoryView) -> None:
@@ -113,6 +114,7 @@ def test_every_mode_can_be_narrowed(view: MemoryView, mode: str) -> None:
 class Vectors:
     """Gives texts the vectors that they were made with."""
 
+    model = "made"
     embedding_model = "made"
 
     def __init__(self, vectors: npt.NDArray[np.float32]) -> None:
@@ -127,7 +129,8 @@ def unit_vectors(count: int) -> npt.NDArray[np.float32]:
     stream = np.random.default_rng(7)
     centres = stream.normal(size=(50, 128))
     drawn = centres[stream.integers(0, 50, count)] + 0.4 * stream.normal(size=(count, 128))
-    return (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float32)
+    units: npt.NDArray[np.float64] = drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
+    return units.astype(np.float32)
 
 
 def test_a_large_memory_has_indexes_and_exact_search_does_not_depend_on_them(
@@ -147,7 +150,7 @@ def test_a_large_memory_has_indexes_and_exact_search_does_not_depend_on_them(
         with store.create(recipe, run="run", iteration=1) as staging:
             write_embedded(staging.path / "entries.parquet", entries, vectors[start : start + 500], "made")
             versions.append(staging.commit().manifest.artifact_id)
-    memory = ReflectionMemory(store.uri, "run", store, Vectors(vectors))  # type: ignore[arg-type]
+    memory = ReflectionMemory(store.uri, "run", store, Vectors(vectors))
     small, large = (memory.at(version) for version in versions)
     assert (small.vector_index, large.vector_index is not None) == (None, True)
     assert large.count() == 1000
@@ -192,7 +195,7 @@ def test_entries_of_another_type_are_found_where_nothing_near_the_query_has_it(
     with store.create(recipe, run="run", iteration=1) as staging:
         write_embedded(staging.path / "entries.parquet", entries, vectors, "made")
         staging.commit()
-    memory = ReflectionMemory(store.uri, "run", store, Vectors(vectors))  # type: ignore[arg-type]
+    memory = ReflectionMemory(store.uri, "run", store, Vectors(vectors))
     view = memory.at(recipe.artifact_id)
 
     recalls = []
@@ -216,7 +219,7 @@ def test_an_index_that_was_added_to_often_is_learnt_again(
     indexes."""
     monkeypatch.setattr("storage.memory.index.INDEXED_ROWS", 600)
     vectors = unit_vectors(770)
-    memory = ReflectionMemory(store.uri, "run", store, Vectors(vectors))  # type: ignore[arg-type]
+    memory = ReflectionMemory(store.uri, "run", store, Vectors(vectors))
     parts, learnt_from, version, start = [], set(), None, 0
     for count in (700, *[10] * 7):
         recipe = Recipe("index_memory", 2, {"start": start}, {"memory": version} if version else {}, 0)

@@ -35,7 +35,9 @@ def _found(uri: str, versions: list[str]) -> list[list[str]]:
 def test_processes_that_open_versions_at_the_same_time_find_their_entries(
     store: ArtifactStore, commit_memory: Callable[..., str], entry: Callable[..., MemoryEntry]
 ) -> None:
-    versions, expected, held = [], [], []
+    versions: list[str] = []
+    expected: list[list[str]] = []
+    held: list[str] = []
     for number in range(VERSIONS):
         new = [entry(NEW * number + one, f"lake {number} {one}") for one in range(NEW)]
         parent = {"parent": versions[-1]} if versions else {}

@@ -15,7 +15,7 @@ from storage.lineage import LineageNode, explain
 from storage.runs.run import Run, RunStore
 from storage.upkeep.collection import collect
 from storage.upkeep.retention import plan_retention, retain
-from storage.upkeep.rules import RetentionRule, parse_rule
+from storage.upkeep.rules import Kept, RetentionRule, parse_rule
 from storage.upkeep.verification import verify_run
 
 
@@ -72,8 +72,11 @@ def test_anything_else_is_no_rule(text: str) -> None:
 def test_old_files_go_by_their_rules_and_the_rest_stays(store_uri: str) -> None:
     store = ArtifactStore(store_uri)
     _, ids = train(store, "run", 4)
-    rules = {"checkpoints": RetentionRule("2", 2), "optimizer": RetentionRule("1", 1)}
-    planned = plan_retention(store_uri, rules)  # type: ignore[arg-type]
+    rules: dict[Kept, RetentionRule] = {
+        "checkpoints": RetentionRule("2", 2),
+        "optimizer": RetentionRule("1", 1),
+    }
+    planned = plan_retention(store_uri, rules)
     assert pruned(store, ids, "optimizer.safetensors") == []
     assert {(p.manifest.iteration, p.files) for p in planned} == {
         (1, ("model/model.safetensors",)),
@@ -82,11 +85,11 @@ def test_old_files_go_by_their_rules_and_the_rest_stays(store_uri: str) -> None:
         (2, ("optimizer.safetensors",)),
         (3, ("optimizer.safetensors",)),
     }
-    retain(store_uri, rules)  # type: ignore[arg-type]
+    retain(store_uri, rules)
     assert pruned(store, ids, "model/model.safetensors") == [1, 2]
     assert pruned(store, ids, "optimizer.safetensors") == [1, 2, 3]
     assert all(store.verify(artifact_id) == [] for artifact_id in ids.values())
-    assert retain(store_uri, rules) == []  # type: ignore[arg-type]
+    assert retain(store_uri, rules) == []
 
 
 def test_a_pruned_file_is_refused_by_name_and_the_others_can_be_read(store_uri: str) -> None:

@@ -13,6 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from erl_pipeline.config.loading.load import load_config
+from erl_pipeline.config.policy import TinyPolicyConfig
+from erl_pipeline.config.run import RunConfig
+from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
+from erl_pipeline.methods.erl.settings import ErlConfig
 from storage.errors import ConfigError
 
 SMALL = """\
@@ -35,6 +39,16 @@ def small(tmp_path: Path) -> Path:
     return path
 
 
+def erl(config: RunConfig) -> ErlConfig:
+    assert isinstance(config.method, ErlConfig)
+    return config.method
+
+
+def lake(config: RunConfig) -> FrozenLakeConfig:
+    assert isinstance(config.environment, FrozenLakeConfig)
+    return config.environment
+
+
 def message(path: Path, *overrides: str) -> str:
     with pytest.raises(ConfigError) as caught:
         load_config(path, overrides)
@@ -45,14 +59,14 @@ def test_values_of_the_file_and_defaults(small: Path) -> None:
     config = load_config(small)
     assert (config.name, config.iterations, config.rollouts.group_size) == ("small", 2, 4)
     assert config.seed == 0
-    assert config.method.memory is not None
+    assert erl(config).memory is not None
 
 
 def test_overrides_win_and_have_types(small: Path) -> None:
     config = load_config(small, ["seed=7", "method.memory=off", "environment.rows=[3, 3]"])
     assert config.seed == 7
-    assert config.method.memory is None
-    assert config.environment.rows == (3, 3)
+    assert erl(config).memory is None
+    assert lake(config).rows == (3, 3)
 
 
 def test_the_last_override_of_a_key_wins(small: Path) -> None:
@@ -60,8 +74,9 @@ def test_the_last_override_of_a_key_wins(small: Path) -> None:
 
 
 def test_a_group_that_is_on_can_be_set_into(small: Path) -> None:
-    config = load_config(small, ["method.memory=on", "method.memory.top_k=3"])
-    assert config.method.memory.top_k == 3
+    memory = erl(load_config(small, ["method.memory=on", "method.memory.top_k=3"])).memory
+    assert memory is not None
+    assert memory.top_k == 3
 
 
 def test_a_group_that_is_off_cannot_be_set_into(small: Path) -> None:
@@ -72,8 +87,9 @@ def test_a_group_that_is_off_cannot_be_set_into(small: Path) -> None:
 
 def test_numbers_are_read_as_people_write_them(small: Path) -> None:
     config = load_config(small, ["policy.cold_start.learning_rate=3e-4", "environment.training_boards=1_000"])
+    assert isinstance(config.policy, TinyPolicyConfig)
     assert config.policy.cold_start.learning_rate == 0.0003
-    assert config.environment.training_boards == 1000
+    assert lake(config).training_boards == 1000
 
 
 def test_every_problem_is_named_with_key_value_and_what_is_allowed(small: Path) -> None:
@@ -103,8 +119,8 @@ def test_an_unknown_type_gets_the_types(small: Path) -> None:
 
 def test_a_bare_name_stands_for_a_plug_in_and_can_be_set_into(small: Path) -> None:
     assert load_config(small, ["method=rlvr"]).method.type == "rlvr"
-    assert load_config(small, ["method=erl", "method.max_revisions=2"]).method.max_revisions == 2
-    assert load_config(small, ["method.max_revisions=2"]).method.max_revisions == 2
+    assert erl(load_config(small, ["method=erl", "method.max_revisions=2"])).max_revisions == 2
+    assert erl(load_config(small, ["method.max_revisions=2"])).max_revisions == 2
     assert "--set: method.max_revisions: unknown key" in message(
         small, "method=rlvr", "method.max_revisions=2"
     )

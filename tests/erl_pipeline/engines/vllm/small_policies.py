@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -32,7 +33,7 @@ ENGINE = VllmEngineConfig(
     environment=SMALL_SERVER,
     request_seconds=120.0,
 )
-_TOKENS = {"bos_token_id": None, "eos_token_id": END}
+_TOKENS: dict[str, Any] = {"bos_token_id": None, "eos_token_id": END}
 
 
 def untied_gpt2() -> PreTrainedModel:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -64,10 +65,10 @@ def engine(tmp_path_factory: pytest.TempPathFactory, model: PreTrainedModel) -> 
         yield engine
 
 
-def request(seed: int, **changes: object) -> GenerationRequest:
+def request(seed: int, **changes: Any) -> GenerationRequest:
     stream = random.Random(seed)
     prompt = tuple(stream.randrange(4, VOCABULARY) for _ in range(stream.randrange(3, 12)))
-    return replace(GenerationRequest(prompt, 12, 1.0, seed, str(seed)), **changes)  # type: ignore[arg-type]
+    return replace(GenerationRequest(prompt, 12, 1.0, seed, str(seed)), **changes)
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
@@ -122,14 +123,6 @@ def test_more_prompt_tokens_at_once_than_one_step_takes(engine: VllmEngine, mode
 def test_a_token_outside_the_vocabulary_is_refused(engine: VllmEngine) -> None:
     with pytest.raises(EngineError, match="token id 44, but policy policy-1 has 44 tokens"):
         engine.generate([request(0, prompt_token_ids=(5, VOCABULARY))])
-
-
-def test_a_killed_server_loses_no_episode_and_doubles_none(
-    engine: VllmEngine, model: PreTrainedModel
-) -> None:
-    """The server is killed when the first of 24 episodes is over; it restarts and the others go on."""
-    rows = run_shard(engine, lambda: os.kill(engine_process(engine), signal.SIGKILL))
-    assert_sampled_from(model, rows)
 
 
 def test_a_hanging_server_is_started_anew_and_loses_no_sequence(
@@ -201,24 +194,31 @@ def test_a_server_of_one_stage_ends_when_the_trainer_works(
     assert again.token_ids == first.token_ids
 
 
-def test_weights_of_other_shapes_start_the_server_anew_and_memory_that_runs_out_twice_stops_the_run(
-    engine: VllmEngine, tmp_path: Path
-) -> None:
-    """The server gets no more memory when the first episode is over; a step over many tokens needs some.
-    Half a megabyte a token in the first layer: more than it has left over from earlier steps."""
-    wide = tied_llama(layers=1, width=131072)
-    (sync,) = engine.serve(POLICY, served(wide, "wide", tmp_path))
+def test_weights_of_other_shapes_start_the_server_anew(engine: VllmEngine, tmp_path: Path) -> None:
+    (sync,) = engine.serve(POLICY, served(wide_llama(), "wide", tmp_path))
     assert sync.method == "restart"
     assert sync.difference.maximum < 1e-4
-    starved = engine_process(engine)
-    rows = run_shard(engine, lambda: no_more_memory(starved))
-    assert_sampled_from(wide, rows)
-    assert engine_process(engine) != starved
+
+
+def test_a_killed_server_loses_no_episode_and_memory_that_runs_out_then_stops_the_run(
+    engine: VllmEngine,
+) -> None:
+    """The server is killed when the first of 24 episodes is over; it restarts and the others go on. Later
+    it gets no more memory. A step over many tokens needs some: half a megabyte a token in the first layer
+    of the wide model that it serves, more than it has left over from earlier steps."""
+    killed = engine_process(engine)
+    rows = run_shard(engine, lambda: os.kill(killed, signal.SIGKILL))
+    assert_sampled_from(wide_llama(), rows)
+    assert engine_process(engine) != killed
     with pytest.raises(EngineError) as stopped:
         run_shard(engine, lambda: no_more_memory(engine_process(engine)))
     assert "more than 1 failures (max_failures)" in str(stopped.value)
     assert "can't allocate memory" in str(stopped.value)
     assert "last log lines" in str(stopped.value)
+
+
+def wide_llama() -> PreTrainedModel:
+    return tied_llama(layers=1, width=131072)
 
 
 def test_a_stop_ends_the_wait_for_a_starting_server(tmp_path: Path, model: PreTrainedModel) -> None:

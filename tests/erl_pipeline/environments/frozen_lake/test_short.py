@@ -9,6 +9,7 @@ from erl_pipeline.environments.frozen_lake.gold import gold_answer
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.frozen_lake.short import aimed_way, short_answer, short_reflection
 from erl_pipeline.environments.frozen_lake.world import Symbols
+from erl_pipeline.environments.hidden_words.directions import Direction
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.environments.prompt_format import AttemptReport
 
@@ -63,8 +64,9 @@ def test_a_second_attempt_is_told_the_notes_too() -> None:
 
 def test_an_answer_is_places_directions_and_words_of_which_the_words_are_done() -> None:
     """The player is in row 2, column 1, and the goal in row 1, column 2."""
-    symbols, words = Symbols("P", ".", "X", "G"), {"up": "river", "right": "apple"}
-    answer = short_answer(Board(ROWS), symbols, ["up", "right"], words)  # type: ignore[arg-type]
+    symbols = Symbols("P", ".", "X", "G")
+    words: dict[Direction, str] = {"up": "river", "right": "apple"}
+    answer = short_answer(Board(ROWS), symbols, ["up", "right"], words)
     assert answer == "P21 G12: up right [ river apple ]"
     assert gold_answer(SETTINGS, TASK) == [answer]
     assert played(answer)[1] == 1.0

@@ -1,15 +1,18 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from erl_pipeline.environments.hidden_words.prompts import CompactPrompts
+from erl_pipeline.environments.messages import Message
 from erl_pipeline.environments.prompt_format import AttemptReport
 
 PROMPTS = CompactPrompts(("a", "b", "c", "d"))
 REPORT = AttemptReport(observation="@ &", trace="up a bump c0", feedback="lost", reward=0.0)
 
 
-def content(messages: list[dict[str, str]]) -> str:
+def content(messages: Sequence[Message]) -> str:
     (message,) = messages
     assert message["role"] == "user"
     return message["content"]

@@ -10,6 +10,7 @@ from erl_pipeline.config.installed import plugins
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.environments.interface import EnvironmentPlugin, Task
 from erl_pipeline.environments.messages import AssistantTurn
+from erl_pipeline.environments.mixture.settings import MixtureConfig
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.sources import environment_sources
 from erl_pipeline.stages.tasks.build_environment_files import (
@@ -109,7 +110,8 @@ def test_files_follow_from_the_parts_that_build_them_alone(tmp_path: Path) -> No
         return Planner(mixed, environment_sources(mixed)).settings(BUILD_ENVIRONMENT_FILES)
 
     found, peaks = files_of({}), asked["parts"]["peaks"]
-    assert list(found.environment.parts) == ["peaks", "towns"]  # type: ignore[attr-defined]
+    assert isinstance(found.environment, MixtureConfig)
+    assert list(found.environment.parts) == ["peaks", "towns"]
     assert list(found.files) == [f"parts.{name}.environment.task_file" for name in ("peaks", "towns")]
     assert files_of({"lake": {"environment": {**LAKE, "rows": [4, 4]}}}) == found
     assert files_of({"peaks": {**peaks, "weight": 2.0}}) == found

@@ -15,6 +15,7 @@ from erl_pipeline.config.policy import ColdStartConfig
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.environments.interface import EnvironmentPlugin, Task
 from erl_pipeline.environments.messages import AssistantTurn
+from erl_pipeline.environments.mixture.settings import MixtureConfig
 from erl_pipeline.plan.sources import read_sources
 from erl_pipeline.stages.tasks.held_out import refuse_held_out
 from erl_pipeline.stages.tasks.prepare_tasks import environment_identity, located
@@ -87,7 +88,9 @@ def test_a_part_gets_its_own_task_and_plays_it() -> None:
         plugin().part(settings, Task("none/1", "", "", {}))
 
 
-PARTS_OF = {name: part.environment for name, part in config().environment.parts.items()}  # type: ignore[attr-defined]
+MIXED = config().environment
+assert isinstance(MIXED, MixtureConfig)
+PARTS_OF = {name: part.environment for name, part in MIXED.parts.items()}
 
 
 def test_the_tiny_policy_gets_the_words_of_all_parts_and_their_demonstrations_in_turn() -> None:

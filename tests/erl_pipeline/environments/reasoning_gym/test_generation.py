@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
 
@@ -10,9 +11,9 @@ from erl_pipeline.environments.reasoning_gym.scoring import score
 from storage.errors import ConfigError
 
 
-def request(name: str, **changes: object) -> Request:
-    fields: dict[str, object] = {"config": {}, "seed": 0, "split": "training", "count": 4, "third": False}
-    return Request(name, **{**fields, **changes})  # type: ignore[arg-type]
+def request(name: str, **changes: Any) -> Request:
+    fields: dict[str, Any] = {"config": {}, "seed": 0, "split": "training", "count": 4, "third": False}
+    return Request(name, **{**fields, **changes})
 
 
 def test_equal_requests_give_equal_entries_under_any_hash_seed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -200,7 +200,7 @@ def test_an_answer_of_a_megabyte_takes_no_time(name: str, letter: str) -> None:
 
 def test_a_plain_function_is_a_scorer() -> None:
     def length(answer: str | None, payload: Mapping[str, Any]) -> float:
-        return min(1.0, len(answer or "") / payload["long"])
+        return min(1.0, len(answer or "") / float(payload["long"]))
 
     assert checked_score(Scorer(length), "abc", {"long": 4}) == Scored(0.75)
 

@@ -57,7 +57,7 @@ def test_a_deadlock_counts_once_however_long_the_attempt_goes_on() -> None:
 def test_boxes_on_goals_are_those_at_the_end() -> None:
     """One box is on its goal from the start; the other one is pushed onto a goal, and off again."""
     rows = ("#######", "#@$.  #", "#    *#", "#     #", "#######")
-    changes = {"columns": (7, 7), "boxes": (2, 2)}
+    changes: dict[str, object] = {"columns": (7, 7), "boxes": (2, 2)}
     assert asyncio.run(play(rows, "left s", **changes))["boxes_on_goals"] == 1.0
     rows = ("########", "#@$.   #", "#$.   *#", "#      #", "########")
     changes = {"columns": (8, 8), "format": "prose"}

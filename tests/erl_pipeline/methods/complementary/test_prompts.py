@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from erl_pipeline.environments.experience_format import EpisodeRecord, ExperienceOperation
-from erl_pipeline.environments.messages import user_message
+from erl_pipeline.environments.messages import Message, user_message
 from erl_pipeline.methods.complementary.prompts import ChatPrompts, PromptTemplates
 
 PROMPTS = ChatPrompts(PromptTemplates(), max_operations=3)
 LESSONS = ["Doors stick.", "Pull first."]
-TURNS = [
+TURNS: list[Message] = [
     {"role": "assistant", "content": "open"},
     user_message("It is shut."),
     {"role": "assistant", "content": "pull"},
@@ -19,7 +19,7 @@ TURNS = [
 
 def record(lessons: list[str]) -> EpisodeRecord:
     opening = PROMPTS.attempt("Get out.", "A door.", lessons)
-    return EpisodeRecord(opening, TURNS, lessons, "It failed.", 0.0)  # type: ignore[arg-type]
+    return EpisodeRecord(opening, TURNS, lessons, "It failed.", 0.0)
 
 
 def test_lessons_stand_after_the_instructions() -> None:

@@ -62,9 +62,7 @@ def test_sixteen_candidates_are_ranked_and_the_best_may_give_its_place() -> None
     found = retrieval_settings(ComplementaryConfig())
     assert found is not None
     assert (found.candidates, found.top_k, found.withhold) == (16, 2, 0.5)
-    cosine = retrieval_settings(
-        ComplementaryConfig(experience={"retrieval_penalty": 0.0, "dropout": 0.0})  # type: ignore[arg-type]
-    )
+    cosine = retrieval_settings(ComplementaryConfig(experience={"retrieval_penalty": 0.0, "dropout": 0.0}))
     assert cosine is not None
     assert (cosine.candidates, cosine.top_k) == (None, 1)
     assert retrieval_settings(ComplementaryConfig(experience=None)) is None

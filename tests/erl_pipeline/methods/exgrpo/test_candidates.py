@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import polars as pl
@@ -28,6 +28,7 @@ from erl_pipeline.trainers.local.forward import ready_for_training
 from erl_pipeline.trainers.local.token_logprobs import token_logprobs
 from erl_pipeline.trainers.sequences import TrainingSequence
 from storage.errors import InputError
+from storage.tables.trajectories import Trajectory
 from tests.erl_pipeline.methods.exgrpo.attempts import attempt
 from tests.random_models import random_llama
 
@@ -76,7 +77,9 @@ def windowed() -> PreTrainedModel:
 
 
 @pytest.mark.parametrize("make", [lambda: random_llama(31), windowed])
-def test_neither_padding_nor_the_environments_tokens_have_a_part_in_it(make) -> None:  # type: ignore[no-untyped-def]
+def test_neither_padding_nor_the_environments_tokens_have_a_part_in_it(
+    make: Callable[[], PreTrainedModel],
+) -> None:
     model = make()
     short = attempt("task", 0, True, tokens=(5, 6, 7))
     short = replace(short, prompt_token_ids=(3, 4))
@@ -93,7 +96,7 @@ def test_neither_padding_nor_the_environments_tokens_have_a_part_in_it(make) -> 
             with ready_for_training(model, gradient_checkpointing=False) as forward:
                 return [each.numpy() for each in forward.sequence_entropies(sequences, tokens)]
 
-    def entropies(*rows):  # type: ignore[no-untyped-def]
+    def entropies(*rows: Trajectory) -> list[float]:
         return mean_entropies(rows, cast(Trainer, Scorer()), "vocabulary", 1000)
 
     (alone,) = entropies(short)
@@ -140,16 +143,11 @@ HELD_OUT = Task("held-out", "lake", "frozen_lake", {})
         ({"behaviour_logprobs": (math.nan, -1.0, -1.0)}, "has no log-probabilities of sampled tokens"),
     ],
 )
-def test_what_must_not_be_trained_is_refused_by_name(change: dict[str, object], said: str) -> None:
+def test_what_must_not_be_trained_is_refused_by_name(change: dict[str, Any], said: str) -> None:
     row = attempt("a", 0, True)
     require_trainable([Candidate(row, "rollouts")], {"a"}, [HELD_OUT], {"{}"})
     with pytest.raises(InputError, match=said):
-        require_trainable(
-            [Candidate(replace(row, **change), "rollouts")],
-            {"a"},
-            [HELD_OUT],
-            {"{}"},  # type: ignore[arg-type]
-        )
+        require_trainable([Candidate(replace(row, **change), "rollouts")], {"a"}, [HELD_OUT], {"{}"})
 
 
 def test_an_attempt_without_log_probabilities_of_the_trainer_is_refused() -> None:

@@ -1,3 +1,6 @@
+from collections.abc import Sequence
+
+from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.episodes.play import Batches, EpisodeSetup, play_episodes
 from erl_pipeline.methods.rlvr import METHOD
 from erl_pipeline.methods.rlvr.settings import RlvrEpisodeSettings
@@ -7,7 +10,7 @@ from tests.erl_pipeline.episodes.script import COMPACT, PROVENANCE, SETTINGS, TA
 class Downward:
     policy_version = "policy-1"
 
-    def generate(self, requests):  # type: ignore[no-untyped-def]
+    def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         return [says("down b") for _ in requests]
 
 

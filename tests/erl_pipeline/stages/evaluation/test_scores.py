@@ -23,7 +23,9 @@ def evaluation(
     followed: dict[str, bool] | None = None,
 ) -> pl.LazyFrame:
     """Success of each task's greedy attempt, of its sampled ones, and of what followed the greedy one."""
-    found = [(task, f"greedy {task}", None, 0.0, success) for task, success in greedy.items()]
+    found: list[tuple[str, str, str | None, float, bool]] = [
+        (task, f"greedy {task}", None, 0.0, success) for task, success in greedy.items()
+    ]
     for task, success in (followed or {}).items():
         found += [
             (task, f"greedy {task}", "first", 0.0, success),

@@ -8,7 +8,12 @@ from erl_pipeline.stages.rollouts.retry_gain import gain_metrics, retry_gains
 
 def episode(task: str, number: int, first: bool, retry: bool | None = None) -> list[dict[str, object]]:
     """A first attempt; after a failed one a reflection and a retry, which succeeded or not."""
-    base = {"task_id": task, "episode_id": f"{task}-{number}", "text": None, "finish_reason": "done"}
+    base: dict[str, object] = {
+        "task_id": task,
+        "episode_id": f"{task}-{number}",
+        "text": None,
+        "finish_reason": "done",
+    }
     rows = [
         base | {"role": "first_attempt", "parent_trajectory_id": None, "revision_index": 0, "success": first}
     ]

@@ -24,7 +24,7 @@ RESULTS = {name: TaskResult(8.0, 8.0 * EXPECTED[name], 1) for name in NAMES[:3]}
 
 
 def drawn(count: int, seed: int, **settings: float) -> list[DrawnTask]:
-    selection = ByDifficultySelection(**settings)  # type: ignore[arg-type]
+    selection = ByDifficultySelection(**settings)
     return draw_by_difficulty(TASKS, count, EXPECTED, RESULTS, selection, random.Random(seed))
 
 

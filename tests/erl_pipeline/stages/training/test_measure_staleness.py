@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import torch
@@ -67,7 +67,7 @@ def test_age_counts_policy_versions_along_the_lineage(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_rows_that_the_policy_cannot_read_are_refused(change: dict[str, object], said: str) -> None:
+def test_rows_that_the_policy_cannot_read_are_refused(change: dict[str, Any], said: str) -> None:
     embeddings = SimpleNamespace(weight=torch.zeros(10, 2))
     policy = cast(
         "LoadedPolicy",
@@ -80,4 +80,4 @@ def test_rows_that_the_policy_cannot_read_are_refused(change: dict[str, object],
     readable = replace(row(-0.5), prompt_token_ids=(9,), tokenizer_digest="ours")
     require_readable([readable, replace(readable, tokenizer_digest="")], policy)
     with pytest.raises(InputError, match=said):
-        require_readable([replace(readable, **change)], policy)  # type: ignore[arg-type]
+        require_readable([replace(readable, **change)], policy)

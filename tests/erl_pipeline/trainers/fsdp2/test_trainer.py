@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from erl_pipeline.config.optimizer import FineTuneConfig
 from erl_pipeline.config.policy import LoraConfig
+from erl_pipeline.policies.checkpoints import StoredPolicy
 from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
 from erl_pipeline.trainers.fsdp2.trainer import Fsdp2Trainer
 from erl_pipeline.trainers.interface import (
@@ -78,6 +80,10 @@ CASES = {
 }
 
 
+def keep(losses: list[float], _step: int, loss: float) -> None:
+    losses.append(loss)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_two_ranks_learn_what_one_process_learns(
     case: str, ranks: RankGroup, first: Path, start: Start, tmp_path: Path
@@ -85,14 +91,14 @@ def test_two_ranks_learn_what_one_process_learns(
     model, lora, settings = CASES[case]
     beginning = start(first / model, base=first / model, lora=lora, weight_decay=0.1)
     assert beginning.workplace is not None
-    reference = "own_base" if lora else beginning.workplace.stored
+    reference: StoredPolicy | Literal["own_base"] = "own_base" if lora else beginning.workplace.stored
     work = reinforcement(epochs=2, minibatches=2, record_tokens=True, **settings)
     objective = work.objective.model_copy(update={"kl_coefficient": 0.1, "entropy_coefficient": 0.01})
     work = replace(work, objective=objective, reference=reference)
     steps: dict[str, list[float]] = {"one": [], "two": []}
     found: dict[str, Any] = {}
     for name, trainer in (("one", LocalTrainer(beginning)), ("two", on_two(beginning, ranks))):
-        updated = trainer.reinforce(work, lambda _, loss, seen=steps[name]: seen.append(loss))
+        updated = trainer.reinforce(work, partial(keep, steps[name]))
         tuned = trainer.fine_tune_supervised(SUPERVISED)
         trainer.save(tmp_path / name)
         found[name] = (updated, tuned, trainer.logprobs(ROWS, 12), trainer.entropies(ROWS, 12))

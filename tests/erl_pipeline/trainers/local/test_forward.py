@@ -8,6 +8,7 @@ from transformers import CohereConfig, CohereForCausalLM, MistralConfig, Mistral
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from erl_pipeline.trainers.local.forward import PolicyForward, ready_for_training
+from erl_pipeline.trainers.local.token_logprobs import TokenLoss
 from erl_pipeline.trainers.sequences import TrainingSequence
 from storage.errors import InputError
 
@@ -25,6 +26,11 @@ def one_by_one(model: PreTrainedModel, sequences: Sequence[TrainingSequence]) ->
             log_softmax[first + offset, row.response_token_ids[offset]] for offset in row.trained_offsets
         ]
     return torch.stack(logprobs)
+
+
+def weighted(weights: torch.Tensor) -> TokenLoss:
+    """A loss that is the weighted sum of the log-probabilities."""
+    return lambda chunk, _, place: weights[place] @ chunk
 
 
 @pytest.mark.parametrize("gradient_checkpointing", [False, True])
@@ -51,11 +57,10 @@ def test_packed_passes_equal_passes_one_by_one(
             forward = PolicyForward(model, shares_prompts=False)
         logprobs = forward.logprobs(sequences, temperatures, microbatch_tokens)
         for microbatch in forward.pack(sequences, microbatch_tokens):
-            share = weights[microbatch.tokens]
             forward.backward(
                 microbatch,
                 temperatures[microbatch.tokens],
-                lambda chunk, _, place, share=share: share[place] @ chunk,  # type: ignore[misc]
+                weighted(weights[microbatch.tokens]),
                 after_backward=lambda: None,
             )
 

@@ -8,7 +8,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import PreTrainedModel
 
-from erl_pipeline.config.optimizer import OptimizerConfig
+from erl_pipeline.config.optimizer import OptimizerConfig, TrainingUse
 from erl_pipeline.trainers.local.optimizer import PolicyOptimizer, load_optimizer, save_optimizer
 from storage.errors import InputError
 
@@ -78,12 +78,17 @@ def test_the_first_step_of_adamw_by_hand() -> None:
     assert model.weight.grad is None
 
 
-def turned(optimizer: PolicyOptimizer, weight: torch.nn.Parameter) -> list[float]:
+def turned(optimizer: PolicyOptimizer, weight: torch.Tensor) -> list[float]:
     """A weight that begins at 0, after a reinforcement step against gradient 1 and supervised ones against -1
     and -1."""
     weight.data.zero_()
     found = []
-    for use, gradient in (("reinforcement", 1.0), ("supervised", -1.0), ("supervised", -1.0)):
+    steps: list[tuple[TrainingUse, float]] = [
+        ("reinforcement", 1.0),
+        ("supervised", -1.0),
+        ("supervised", -1.0),
+    ]
+    for use, gradient in steps:
         optimizer.turn_to(use)
         weight.grad = torch.full_like(weight, gradient)
         optimizer.step()
@@ -111,7 +116,11 @@ def test_supervised_steps_may_have_a_length_of_their_own(moments: str) -> None:
     model = torch.nn.Linear(1, 1, bias=False)
     model.weight.data.zero_()
     optimizer = PolicyOptimizer(model, OptimizerConfig(learning_rate=0.1, moments=moments))
-    lengths = (("supervised", 0.01, 0.01), ("reinforcement", None, 0.11), ("supervised", None, 0.21))
+    lengths: list[tuple[TrainingUse, float | None, float]] = [
+        ("supervised", 0.01, 0.01),
+        ("reinforcement", None, 0.11),
+        ("supervised", None, 0.21),
+    ]
     for use, learning_rate, expected in lengths:
         optimizer.turn_to(use, learning_rate)
         model.weight.grad = torch.full_like(model.weight, -1.0)
@@ -271,7 +280,9 @@ def test_state_lies_where_it_should_for_weights_on_a_gpu(
             model.weight.grad = torch.empty(2, 3, device="cuda", dtype=dtype)
             optimizer.collect_gradients()
         torch.nn.utils.clip_grad_norm_(optimizer._masters.values(), 1.0)
-        assert optimizer._masters["weight"].grad.device.type == device
+        gradient = optimizer._masters["weight"].grad
+        assert gradient is not None
+        assert gradient.device.type == device
         optimizer.step()
         kept = optimizer.tensors()
     assert model.weight.device.type == "cuda"

@@ -100,7 +100,7 @@ def test_what_is_reported_of_replay() -> None:
     assert found.replay_loss + found.fresh_loss == pytest.approx(loss)
     assert found.replay_loss == pytest.approx(-0.25 * (1 / 1.1 + 0.5))
     assert found.replay_ratio_mean == pytest.approx(0.55)
-    assert (found.replay_ratio_p10, found.replay_ratio_p50) == (pytest.approx(0.19), pytest.approx(0.55))
+    assert (found.replay_ratio_p10, found.replay_ratio_p50) == pytest.approx((0.19, 0.55))
     assert found.replay_weight_mean == pytest.approx((1 / 1.1 + 0.5) / 2)
     assert found.counters() == {"replayed_sequences": 1}
 

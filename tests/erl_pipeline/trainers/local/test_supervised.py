@@ -100,7 +100,8 @@ def test_each_step_may_have_a_learning_rate_of_its_own(
         fine_tune_supervised(
             Learner(model, PolicyOptimizer(model, OptimizerConfig(learning_rate=1e-3))), work
         )
-        return model.get_input_embeddings().weight.detach()
+        weight: torch.Tensor = model.get_input_embeddings().weight
+        return weight.detach()
 
     once = trained(1, None)
     assert torch.equal(trained(2, lambda step: 1e-3 if step == 1 else 0.0), once)

@@ -72,9 +72,9 @@ def require_event(event: dict[str, Any], classes: dict[str, type]) -> None:
             require_fields(dataset, kind)
             held += [dataset["facets"], dataset.get("inputFacets", {}), dataset.get("outputFacets", {})]
     for facet in [facet for group in held for facet in group.values()]:
-        kind = classes[facet["_schemaURL"]]
-        require_fields(facet, kind)
-        name = kind.__name__
+        facet_class = classes[facet["_schemaURL"]]
+        require_fields(facet, facet_class)
+        name = facet_class.__name__
         if name in OWN:
             jsonschema.validate(facet, facets.facet_schema(name))
 

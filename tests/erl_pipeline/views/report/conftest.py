@@ -23,6 +23,11 @@ from tests.stage_records import KINDS
 BOARD = ["SFF", "FHF", "FFG"]
 
 
+def memory_rows(rows: Sequence[Mapping[str, Any]]) -> Callable[[Path], object]:
+    """Writes these rows as the entries of a memory."""
+    return lambda folder: write_rows(folder / "entries.parquet", rows, MEMORY)
+
+
 @dataclass
 class RecordedRun:
     """A run under construction."""
@@ -36,7 +41,7 @@ class RecordedRun:
         self,
         stage: str,
         iteration: int | None,
-        write: Callable[[Path], None] = lambda folder: None,
+        write: Callable[[Path], object] = lambda folder: None,
         inputs: Mapping[str, str] | None = None,
         counters: Mapping[str, int] | None = None,
         metrics: Mapping[str, float] | None = None,
@@ -244,7 +249,7 @@ def erl_run(tmp_path: Path) -> RecordedRun:
             "memory": recorded.commit(
                 "index_memory",
                 iteration,
-                lambda folder, rows=entries: write_rows(folder / "entries.parquet", rows, MEMORY),  # type: ignore[misc]
+                memory_rows(entries),
                 inputs={"rollouts": rollouts, **memory},
                 counters={"entries_added": 1, "entries": iteration},
             )

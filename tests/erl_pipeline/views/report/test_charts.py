@@ -89,5 +89,7 @@ def test_labels_are_escaped_and_the_chart_is_described() -> None:
 def test_a_chart_brings_its_style_title_and_legend() -> None:
     series = [Series("erl", [0, 1], [0.2, 0.8]), Series("rlvr", [0, 1], [0.2, 0.6])]
     svg = drawn(Chart("Methods", "tokens", "success", series))
-    assert "--series-1" in (svg.find("style").text or "")  # type: ignore[union-attr]
+    style = svg.find("style")
+    assert style is not None
+    assert "--series-1" in (style.text or "")
     assert [element.text for element in of_class(svg, "legend")] == ["erl", "rlvr"]

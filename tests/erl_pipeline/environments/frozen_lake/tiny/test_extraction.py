@@ -14,10 +14,10 @@ from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.frozen_lake.tiny.extraction import CompactExtraction
 from erl_pipeline.environments.frozen_lake.tiny.extractor import extraction_answer, merge_answer
 from erl_pipeline.environments.hidden_words.directions import Direction
-from erl_pipeline.environments.messages import user_message
+from erl_pipeline.environments.messages import Message, user_message
 
 PROMPTS = CompactExtraction(("a", "b", "c", "d"), max_steps=3)
-TURNS = [
+TURNS: list[Message] = [
     {"role": "assistant", "content": "right a"},
     user_message("right c1"),
     {"role": "assistant", "content": "down"},
@@ -28,7 +28,7 @@ TURNS = [
 
 def record(*lessons: str) -> EpisodeRecord:
     opening = [user_message(f"@ # & notes {lessons[-1] if lessons else '? ? ? ?'}")]
-    return EpisodeRecord(opening, TURNS, lessons, "goal", 1.0)  # type: ignore[arg-type]
+    return EpisodeRecord(opening, TURNS, lessons, "goal", 1.0)
 
 
 def test_an_episode_is_shown_without_the_notes_and_with_the_lesson_apart() -> None:

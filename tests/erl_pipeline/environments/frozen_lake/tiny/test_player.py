@@ -5,13 +5,14 @@ import random
 from erl_pipeline.environments.frozen_lake.board import Board
 from erl_pipeline.environments.frozen_lake.steps import Action, Step
 from erl_pipeline.environments.frozen_lake.tiny.player import ScriptedPlayer
+from erl_pipeline.environments.hidden_words.directions import Direction
 
 WORDS = ("a", "b", "c", "d")
-TRUTH = {"up": "a", "right": "b", "down": "c", "left": "d"}
+TRUTH: dict[Direction, str] = {"up": "a", "right": "b", "down": "c", "left": "d"}
 
 
-def player(board: Board, notes: dict[str, str], random_intent: float = 0.0) -> ScriptedPlayer:
-    return ScriptedPlayer(random.Random(0), board, WORDS, notes, random_intent)  # type: ignore[arg-type]
+def player(board: Board, notes: dict[Direction, str], random_intent: float = 0.0) -> ScriptedPlayer:
+    return ScriptedPlayer(random.Random(0), board, WORDS, notes, random_intent)
 
 
 def test_with_full_notes_it_walks_the_shortest_path() -> None:
@@ -43,9 +44,9 @@ def test_a_bump_rules_out_the_directions_that_lead_somewhere() -> None:
 def test_of_the_worlds_that_are_left_it_believes_what_agrees_with_most_notes() -> None:
     """The notes have right and left swapped. Once `d` has moved right, the notes for right and left are
     refuted, and those for up and down still hold."""
-    notes = {"up": "a", "right": "d", "down": "c", "left": "b"}
+    notes: dict[Direction, str] = {"up": "a", "right": "d", "down": "c", "left": "b"}
     for seed in range(20):
-        walker = ScriptedPlayer(random.Random(seed), Board(("FSFG",)), WORDS, notes, 0.0)  # type: ignore[arg-type]
+        walker = ScriptedPlayer(random.Random(seed), Board(("FSFG",)), WORDS, notes, 0.0)
         assert walker.move() == "right d"
         walker.learn(Step(Action("d", "right"), "left", 0))
         assert walker.move() == "right b"
@@ -53,11 +54,11 @@ def test_of_the_worlds_that_are_left_it_believes_what_agrees_with_most_notes() -
 
 def test_a_refuted_note_leaves_the_others_standing() -> None:
     """`a` is told to move up, and moved down: `c`, which was told to move down, is the best guess for up."""
-    notes = {"up": "a", "down": "c"}
+    notes: dict[Direction, str] = {"up": "a", "down": "c"}
     board = Board(("FSF", "FFF", "FGF"))
     beliefs = set()
     for seed in range(40):
-        walker = ScriptedPlayer(random.Random(seed), board, WORDS, notes, 0.0)  # type: ignore[arg-type]
+        walker = ScriptedPlayer(random.Random(seed), board, WORDS, notes, 0.0)
         walker.learn(Step(Action("a", "up"), "down", 4))
         beliefs.add(walker.move())
     assert beliefs == {"down a"}

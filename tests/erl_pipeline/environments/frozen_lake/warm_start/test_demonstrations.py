@@ -3,6 +3,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from itertools import islice
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from erl_pipeline.environments.frozen_lake.short import aimed_way
 from erl_pipeline.environments.frozen_lake.steps import Action, Step
 from erl_pipeline.environments.frozen_lake.warm_start.demonstrations import Situation, shown_words
 from erl_pipeline.environments.frozen_lake.world import Symbols, World
+from erl_pipeline.environments.hidden_words.directions import Direction
 from erl_pipeline.environments.tiny_parts import Demonstration
 from storage.errors import ConfigError
 from tests.erl_pipeline.environments.frozen_lake.test_short import SETTINGS
@@ -31,7 +33,7 @@ def demonstrations(count: int, settings: FrozenLakeConfig = SHOWN, **shares: flo
     return list(islice(stream, count))
 
 
-def only(kind: str, **shares: float) -> dict[str, float]:
+def only(kind: str, **shares: float) -> dict[str, Any]:
     """Demonstrations of one kind."""
     kinds = dict.fromkeys(("first_attempts", "noted_attempts", "reflections"), 0)
     return {**kinds, kind: 1, **shares}
@@ -45,10 +47,10 @@ def board_of(grid: str) -> Board:
 
 def words_of(text: str) -> dict[str, str]:
     """Direction -> word of notes or a reflection."""
-    return dict(part.split(": ") for part in text.split(", ")) if text else {}  # type: ignore[misc]
+    return dict(part.split(": ") for part in text.split(", ")) if text else {}
 
 
-def played(shown: Demonstration) -> Iterator[tuple[str, str]]:
+def played(shown: Demonstration) -> Iterator[tuple[Direction, str]]:
     """Each direction that an answer aims for, with the word that it says for it."""
     answer = shown[-1]["content"]
     return zip(aimed_way(answer), answer.partition("[")[2].strip(" ]").split(), strict=True)
@@ -73,7 +75,7 @@ def test_every_attempt_aims_for_a_shortest_way_on_a_training_board() -> None:
         cell = board.start
         way = [aim for aim, _ in played(shown)]
         for aim in way:
-            cell = board.neighbour(cell, aim)  # type: ignore[arg-type]
+            cell = board.neighbour(cell, aim)
         assert (cell, len(way)) == (board.goal, board.moves_to_goal[board.start])
 
 

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable
 
 import pytest
+from qualify.reasoning_gym_datasets import hostile_answers
 
-from benchmarks.qualify.reasoning_gym_datasets import hostile_answers
 from erl_pipeline.environments.reasoning_gym.checkers import CHECKERS, broken_rules
 from erl_pipeline.environments.reasoning_gym.generation import Request, entries_of
 from erl_pipeline.environments.reasoning_gym.qualification import qualification

@@ -2,16 +2,19 @@ from __future__ import annotations
 
 import random
 
+from erl_pipeline.environments.hidden_words.directions import Direction
 from erl_pipeline.environments.sokoban.board import Board, State
 from erl_pipeline.environments.sokoban.steps import Action, Step
 from erl_pipeline.environments.sokoban.tiny.player import ScriptedPlayer
 
 WORDS = ("p", "q", "r", "s")
-TRUTH = {"up": "p", "right": "q", "down": "r", "left": "s"}
+TRUTH: dict[Direction, str] = {"up": "p", "right": "q", "down": "r", "left": "s"}
 
 
-def player(board: Board, notes: dict[str, str], random_intent: float = 0.0, seed: int = 0) -> ScriptedPlayer:
-    return ScriptedPlayer(random.Random(seed), board, WORDS, notes, random_intent)  # type: ignore[arg-type]
+def player(
+    board: Board, notes: dict[Direction, str], random_intent: float = 0.0, seed: int = 0
+) -> ScriptedPlayer:
+    return ScriptedPlayer(random.Random(seed), board, WORDS, notes, random_intent)
 
 
 def test_with_full_notes_it_carries_the_shortest_solution_out() -> None:
@@ -44,7 +47,7 @@ def test_what_a_move_ran_against_says_which_directions_it_can_have_been() -> Non
         walker.learn(Step(Action("s", "right"), "left", State(9, board.start.boxes)))
         said = walker.plan(max_steps=20).split()
         assert len(said) > 2
-        assert all(TRUTH[aim] == word for aim, word in zip(said[::2], said[1::2], strict=True))
+        assert set(zip(said[::2], said[1::2], strict=True)) <= set(TRUTH.items())
 
 
 def test_a_turn_without_action_teaches_nothing() -> None:
@@ -55,7 +58,7 @@ def test_a_turn_without_action_teaches_nothing() -> None:
 
 def test_of_the_worlds_that_are_left_it_believes_what_agrees_with_most_notes() -> None:
     """The notes have right and left swapped. Once `s` has moved left, those for up and down still hold."""
-    notes = {"up": "p", "right": "s", "down": "r", "left": "q"}
+    notes: dict[Direction, str] = {"up": "p", "right": "s", "down": "r", "left": "q"}
     for seed in range(20):
         walker = player(Board(("  @ $.",)), notes, seed=seed)
         assert walker.move() == "right s"
