@@ -131,6 +131,7 @@ class MemoryMap {
 
   listen() {
     let begun = null;
+    let before = null;
     const at = (event) => {
       const box = this.canvas.getBoundingClientRect();
       return [event.clientX - box.left, event.clientY - box.top];
@@ -142,6 +143,7 @@ class MemoryMap {
     this.canvas.addEventListener("pointerdown", (event) => {
       if (event.button) return;
       begun = at(event);
+      before = this.asked;
       this.canvas.setPointerCapture(event.pointerId);
     });
     this.canvas.addEventListener("pointermove", (event) => {
@@ -159,7 +161,8 @@ class MemoryMap {
       this.draw();
       this.list();
     });
-    this.canvas.addEventListener("pointercancel", () => { begun = null; this.asked = null; this.write(); this.draw(); });
+    // A finger that scrolls the page instead leaves what was there.
+    this.canvas.addEventListener("pointercancel", () => { begun = null; this.asked = before; this.write(); this.draw(); });
     this.canvas.addEventListener("keydown", (event) => this.key(event));
     const redraw = () => this.draw();
     document.addEventListener("themechange", redraw);
@@ -173,7 +176,7 @@ class MemoryMap {
   key(event) {
     const step = { ArrowLeft: ["across", -1], ArrowRight: ["across", 1], ArrowDown: ["up", -1], ArrowUp: ["up", 1] }[event.key];
     if (event.key === "Enter" && this.asked) return this.list();
-    if (event.key === "Escape") {
+    if (event.key === "Escape" && this.asked) {
       this.asked = null;
       return this.list();
     }

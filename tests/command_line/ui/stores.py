@@ -251,10 +251,8 @@ def searching_attempt(*turns: tuple[str, str], **given: Any) -> dict[str, Any]:
     )
 
 
-def write_search_store(folder: Path) -> TrainingStore:
+def add_searches(made: TrainingStore) -> TrainingStore:
     """Run `asked`: an episode of HotpotQA with a first attempt of one search and a second one of two."""
-    uri = str(folder / "store")
-    made = TrainingStore(ArtifactStore(uri), RunStore(uri))
     config = load_config(HOTPOTQA, ["name=asked", "environment.task_file=questions.json"])
     made.runs.create("asked", config.model_dump(mode="json"))
     first = searching_attempt(("river ode", SEARCHED), trajectory_id="first", feedback="One page is missing.")
@@ -268,12 +266,11 @@ def write_search_store(folder: Path) -> TrainingStore:
         reward=1.0,
         success=True,
     )
-    made.commit("bootstrap", "checkpoint", None, run="asked")
     made.commit(
         "rollout_shard",
         "trajectories",
         1,
-        {"checkpoint": "bootstrap"},
+        {},
         lambda to: write_rows(to / "trajectories.parquet", [first, second], TRAJECTORIES),
         run="asked",
     )

@@ -17,6 +17,7 @@ from command_line.ui.listening import listen
 from erl_pipeline.runs.report import write_run_report
 from tests.command_line.ui.stores import (
     HOSTILE,
+    add_searches,
     remembered,
     trajectories,
     write_hostile_store,
@@ -38,6 +39,7 @@ PAGES = (
     "/runs/one",
     "/runs/one/iterations/1",
     "/runs/one/iterations/1/episodes/episode",
+    "/runs/asked/iterations/1/episodes/episode",
     "/runs/one/rows",
     "/runs/one/memory?across=-1..3",
     "/runs/one/plan",
@@ -70,7 +72,7 @@ def serve(made: TrainingStore) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    yield from serve(write_page_store(tmp_path_factory.mktemp("page")))
+    yield from serve(add_searches(write_page_store(tmp_path_factory.mktemp("page"))))
 
 
 @pytest.fixture(scope="module")
