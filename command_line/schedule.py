@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_format
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -117,12 +117,16 @@ def add(
     if garbage_days is not None and flow != "maintain":
         raise InputError(f"--garbage-days is for --flow maintain; --flow {flow} does not take it")
     interval = None if every is None else parse_interval(every)
-    _find_or_begin(run, store, config)
+    begin = _to_begin(run, store, config)
     with _deployments(port) as client:
         from flows import deployments
         from flows.deployed import deployed
 
         place = _place(store)
+        there = deployments.refuse_taken(client, flow, run, place, replace=replace or once)
+        # Only now, so that what is refused leaves nothing.
+        if begin is not None:
+            begin()
         parameters: dict[str, Any] = {}
         if flow != "maintain":
             parameters["concurrency_limit"] = None if concurrency_limit == "none" else concurrency_limit
@@ -130,7 +134,7 @@ def add(
             parameters["iterations"] = iterations
         if garbage_days is not None:
             parameters["garbage_days"] = garbage_days
-        if once and deployments.find(client, run, flow) is not None:
+        if once and there:
             replaced = True
         else:
             schedule: Any = None
@@ -247,8 +251,12 @@ def _skip(row: ScheduledFlow) -> str:
     return f"{_time(row.skipped)}, {row.why_skipped}" if row.skipped else ""
 
 
-def _find_or_begin(run: str, store: str, config: Path | None) -> None:
-    """Make sure that the run is in the store. Raises ConfigError when it is there with other settings."""
+def _to_begin(run: str, store: str, config: Path | None) -> Callable[[], object] | None:
+    """What begins the run; None for one that is there.
+
+    Raises InputError for a run that is not there and has no configuration, ConfigError for one that is there
+    with other settings.
+    """
     from erl_pipeline.config.loading.load import load_config
     from erl_pipeline.runs.config import refuse_other_settings
     from storage.runs.run import RunStore
@@ -256,12 +264,12 @@ def _find_or_begin(run: str, store: str, config: Path | None) -> None:
     runs = RunStore(store)
     if config is None:
         runs.open(run)
-        return
+        return None
     settings = load_config(config, [f"name={json_format.dumps(run)}"])
-    if run not in runs.list():
-        runs.create(run, settings.model_dump(mode="json"))
-        return
-    refuse_other_settings(runs.open(run), settings)
+    if run in runs.list():
+        refuse_other_settings(runs.open(run), settings)
+        return None
+    return lambda: runs.create(run, settings.model_dump(mode="json"))
 
 
 def _plain(row: ScheduledFlow) -> dict[str, Any]:

@@ -108,15 +108,7 @@ def deploy(
     Raises InputError when the deployment is for a run of that name in another store, or would replace a
     schedule.
     """
-    before = find(client, run, flow)
-    if before is not None:
-        _refuse_other_store(before, flow, store)
-        if before.schedules and not replace:
-            when = schedule_in_words(before.schedules[0].schedule)
-            raise InputError(
-                f"flow {flow} of run {run} is scheduled already, {when}; "
-                "--replace puts the new schedule in its place"
-            )
+    was_there = refuse_taken(client, flow, run, store, replace=replace)
     _make_work_pool(client)
     function = FLOWS[flow]
     arguments = {"run": run, "store": store, **parameters}
@@ -141,7 +133,26 @@ def deploy(
         enforce_parameter_schema=True,
         tags=[TAG],
     )
-    return before is not None
+    return was_there
+
+
+def refuse_taken(client: SyncPrefectClient, flow: FlowName, run: str, store: str, *, replace: bool) -> bool:
+    """Whether there is a deployment of a flow for a run.
+
+    Raises InputError when it is for a run of that name in another store, or has a schedule and `replace`
+    is false.
+    """
+    before = find(client, run, flow)
+    if before is None:
+        return False
+    _refuse_other_store(before, flow, store)
+    if before.schedules and not replace:
+        when = schedule_in_words(before.schedules[0].schedule)
+        raise InputError(
+            f"flow {flow} of run {run} is scheduled already, {when}; "
+            "--replace puts the new schedule in its place"
+        )
+    return True
 
 
 def run_once(

@@ -20,9 +20,6 @@ from storage.wording import counted
 if TYPE_CHECKING:
     from erl_pipeline.runs.driver import OpenRun
 
-REPORTED_ITERATIONS = 100
-"""A longer run does not get its report with each scheduled training, since that reads all there is."""
-
 
 @flow(name="train", flow_run_name="{run}")
 def train(
@@ -106,17 +103,17 @@ def _train(opened: OpenRun, iterations: int) -> str:
     train_run(opened, iterations)
     if len(opened.entries()) == before:
         return f"Nothing to do: committed through iteration {iterations}"
-    reported = _report(opened) if iterations <= REPORTED_ITERATIONS else ""
-    return f"Committed through iteration {iterations}{reported}"
+    return f"Committed through iteration {iterations}{_report(opened, iterations)}"
 
 
-def _report(opened: OpenRun) -> str:
+def _report(opened: OpenRun, iterations: int) -> str:
     """Make the report anew, beside the run; where it lies."""
-    from erl_pipeline.runs.report import write_run_report
+    from erl_pipeline.runs.report import renew_report
     from storage.filesystem import open_root
 
     page = open_root(opened.store.uri).scratch / "runs" / opened.run.name / "report.html"
-    return f"; report: {write_run_report(opened.store, opened.run, page)}"
+    made = renew_report(opened.store, opened.run, iterations, page)
+    return "" if made is None else f"; report: {made}"
 
 
 def _evaluate(opened: OpenRun, tasks: int | None, samples: int) -> str:
@@ -134,6 +131,7 @@ def _evaluate(opened: OpenRun, tasks: int | None, samples: int) -> str:
     outcome = evaluate_on_request(
         opened, iteration, checkpoint.artifact_id, beginning.bases.get(POLICY), samples, count=tasks
     )
+    _report(opened, iteration)
     return (
         f"Checkpoint {checkpoint.artifact_id[:12]} (iteration {iteration}): greedy success "
         f"{outcome.metrics['greedy_success']:.3f} on {tasks or opened.config.evaluation.tasks} held-out tasks"

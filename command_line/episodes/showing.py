@@ -81,7 +81,12 @@ def _print_part(console: Console, part: EpisodePart, row: Mapping[str, Any], pro
     if part.text:
         console.print(_labelled("text", part.text))
     for turn in part.turns:
-        console.print(_labelled("policy", turn.policy))
+        if turn.policy or not turn.tools:
+            console.print(_labelled("policy", turn.policy))
+        for tool in turn.tools:
+            asked = ", ".join(f"{name}: {value}" for name, value in tool.arguments)
+            console.print(_labelled(f"calls {tool.name}", asked))
+            console.print(_labelled("answer", tool.answer))
         if turn.environment:
             console.print(_labelled("environment", turn.environment))
     if part.feedback:

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from storage.artifacts.store import ArtifactStore
     from storage.runs.run import Run
 
-REPORTED_ITERATIONS = 100
-"""A longer run does not get its report with each start, since that reads all there is; `report` writes it."""
-
 Iterations = Annotated[
     int | None,
     typer.Option("--iterations", min=1, metavar="N", help="Where to end, instead of the configuration's."),
@@ -142,7 +139,7 @@ def _conclude(run: Run, store: str, target: int, worked: bool, json: bool) -> No
     columns = method_columns(config)
     shown = [entry for entry in entries if newest - (entry.iteration or 0) < MOST_ROWS]
     rows = stored_rows(artifacts, shown, columns)
-    report = _report(artifacts, run, worked) if newest <= REPORTED_ITERATIONS else None
+    report = _report(artifacts, run, newest, worked)
     if json:
         print_json(
             {
@@ -187,13 +184,10 @@ def _without(option: str, words: Sequence[str]) -> list[str]:
     ]
 
 
-def _report(artifacts: ArtifactStore, run: Run, worked: bool) -> Path:
-    """The run's report, written where there is something new to it."""
+def _report(artifacts: ArtifactStore, run: Run, newest: int, worked: bool) -> Path | None:
+    """The run's report, written where there is something new to it; None for a run that is too long."""
     from command_line.run_state import run_folder
+    from erl_pipeline.runs.report import renew_report
 
     report = run_folder(artifacts.uri, run.name) / "report.html"
-    if worked or not report.exists():
-        from erl_pipeline.runs.report import write_run_report
-
-        write_run_report(artifacts, run, report)
-    return report
+    return report if report.exists() and not worked else renew_report(artifacts, run, newest, report)

@@ -43,7 +43,11 @@ def create_app(store_uri: str, access: Access) -> ASGIApp:
     app.state.pages = Pages(store_uri)
     for router in ROUTERS:
         app.include_router(router)
-    app.mount("/static", StaticFiles(directory=_STATIC), name="static")
+    app.mount(
+        "/static",
+        StaticFiles(directory=_STATIC, packages=[("erl_pipeline.views.report", "static")]),
+        name="static",
+    )
     app.add_exception_handler(PipelineError, _problem)
     app.add_exception_handler(FileNotFoundError, _gone)
     app.add_exception_handler(HTTPException, _http)

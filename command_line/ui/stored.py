@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from itertools import accumulate
 from typing import Any, Literal, TypeVar
 
+from command_line.ui.sealed import Sealed
 from command_line.ui.searching import MemorySearches
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.evaluation.history import (
@@ -86,23 +86,6 @@ class StoredRun:
     def last_recorded(self) -> datetime | None:
         return max((entry.recorded_at for entry in self.recorded), default=None)
 
-    @cached_property
-    def spent(self) -> dict[int, tuple[float, float]]:
-        """Iteration -> generated tokens and seconds of training up to its end, evaluations left out."""
-        iterations = [row.iteration for row in self.rows]
-        tokens, seconds = dict.fromkeys(iterations, 0.0), dict.fromkeys(iterations, 0.0)
-        for record in self.history:
-            if record.kind == "evaluation" or record.iteration not in tokens or record.iteration == 0:
-                continue
-            # Rollouts count what their shards count, but take no time themselves.
-            if not record.is_part:
-                tokens[record.iteration] += record.number("generated_tokens") or 0.0
-            seconds[record.iteration] += record.seconds
-        sums = zip(
-            accumulate(tokens[i] for i in iterations), accumulate(seconds[i] for i in iterations), strict=True
-        )
-        return dict(zip(iterations, sums, strict=True))
-
     def of_iteration(self, iteration: int) -> list[StageRecord]:
         """The artifacts of an iteration; of 0, those before the first."""
         return [record for record in self.history if record.iteration == iteration]
@@ -135,6 +118,7 @@ class Stored:
     artifacts: WatchedStore = field(init=False)
     runs: RunStore = field(init=False)
     searches: MemorySearches = field(default_factory=MemorySearches, init=False)
+    sealed: Sealed = field(default_factory=Sealed, init=False)
     _root: StoreRoot = field(init=False)
     _kept: dict[tuple[str, str], Kept] = field(default_factory=dict, init=False)
 

@@ -66,7 +66,7 @@ def write(result: Result, folder: Path) -> list[Path]:
     files = {
         DOCUMENT: json.dumps(document(result), indent=1, allow_nan=False) + "\n",
         PAGE: page(result),
-        **{f"{name}.svg": chart_svg(each, standalone=True) + "\n" for name, each in charts(result).items()},
+        **{f"{name}.svg": chart_svg(each) + "\n" for name, each in charts(result).items()},
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)

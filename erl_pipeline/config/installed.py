@@ -49,6 +49,7 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
         "tiny_view",
         "gold_answer",
         "picture",
+        "documents",
         "extra",
         "built_files",
         "for_template",

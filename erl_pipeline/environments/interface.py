@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.environments.experience_format import ExperienceFormat
 from erl_pipeline.environments.messages import AssistantTurn, Message, ToolSchema
-from erl_pipeline.environments.pictures import Picture
+from erl_pipeline.environments.pictures import FoundDocuments, Picture
 from erl_pipeline.environments.prompt_format import PromptFormat
 from erl_pipeline.environments.tiny_parts import TinyParts
 from erl_pipeline.environments.warm_start import WarmStart, WarmStartParts, require_parts
@@ -265,6 +265,9 @@ class EnvironmentPlugin(Generic[SettingsT]):
     """An attempt as a picture, from what the policy said in each of its turns, for pages. The task is a
     stored one; `KeyError`, `TypeError` or `ValueError` for a payload that is not as its own are. None: the
     task is shown as text."""
+    documents: Callable[[SettingsT, Task, str], FoundDocuments | None] | None = None
+    """The documents in one message of the environment, such as what a search found, for pages; None for a
+    message without any. The task is a stored one, as for `picture`. None: messages are shown as text."""
     extra: str = ""
     """The extra of its distribution that the environment cannot do without, such as `reasoning-gym` for
     `pip install 'erl-pipeline[reasoning-gym]'`, so that `env list` can say that it is missing; empty for

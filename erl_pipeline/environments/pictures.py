@@ -1,4 +1,4 @@
-"""Pictures of attempts: a board and the way that was gone on it, for pages to draw."""
+"""Pictures of attempts for pages: a board and the way that was gone on it, or the documents of a search."""
 
 from __future__ import annotations
 
@@ -33,3 +33,21 @@ class Picture:
     def width(self) -> int:
         """Columns of the board."""
         return max((len(row) for row in self.cells), default=0)
+
+
+@dataclass(frozen=True)
+class Document:
+    """A document that a search found. `needed`: it is one that the task cannot be solved without, which the
+    policy is not told."""
+
+    title: str
+    text: str
+    needed: bool = False
+
+
+@dataclass(frozen=True)
+class FoundDocuments:
+    """What an answer of the environment shows: documents, the best first, and what it says behind them."""
+
+    documents: Sequence[Document]
+    rest: str = ""

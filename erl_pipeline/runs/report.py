@@ -12,6 +12,9 @@ from erl_pipeline.runs.state import completed_iterations
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import Run
 
+REPORTED_ITERATIONS = 100
+"""A longer run gets its report by `erl-pipeline report` alone, since that reads all there is."""
+
 
 def write_run_report(store: ArtifactStore, run: Run, output: Path) -> Path:
     """Write the report of a run as one HTML file; returns `output`.
@@ -31,5 +34,18 @@ def write_run_report(store: ArtifactStore, run: Run, output: Path) -> Path:
         roles=method.roles(config.method),
         done=completed_iterations(config, run.stages()),
         environment="" if tasks is None else state_of_qualification(store, tasks)[1],
+        config=config,
     )
     return write_report(store, run, description, output)
+
+
+def renew_report(store: ArtifactStore, run: Run, iterations: int, page: Path) -> Path | None:
+    """Make the report of a run anew after so many iterations; returns `page`.
+
+    That of a longer run than `REPORTED_ITERATIONS` takes too long to be made each time: one that is there is
+    removed, so that none is left that lacks iterations, and None is returned. Raises as `write_run_report`.
+    """
+    if iterations <= REPORTED_ITERATIONS:
+        return write_run_report(store, run, page)
+    page.unlink(missing_ok=True)
+    return None

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
@@ -115,9 +117,7 @@ def remaining(deltas: Sequence[Delta]) -> Iterator[pa.RecordBatch]:
 
 def held_entries(deltas: Sequence[Delta]) -> pl.LazyFrame:
     """The entries that a chain has left, as it left them, with vectors, in the order they were brought in."""
-    operations = scan_changes(deltas).select("entry_id", "operation")
-    removed = operations.filter(pl.col("operation") == "remove").select("entry_id").unique()
-    entries = scan_entries(deltas).join(removed, on="entry_id", how="anti", maintain_order="left")
+    entries = scan_entries(deltas).join(_removed(deltas), on="entry_id", how="anti", maintain_order="left")
     touched = states(deltas)
     if not touched:
         return entries
@@ -132,6 +132,19 @@ def held_entries(deltas: Sequence[Delta]) -> pl.LazyFrame:
         pl.coalesce(f"{name}_now", name).alias(name) if name in STATE_COLUMNS else pl.col(name)
         for name in MEMORY.schema.names
     )
+
+
+def held_rows(deltas: Sequence[Delta]) -> npt.NDArray[np.int64]:
+    """Numbers of the rows that `held_entries` has, in its order, counted through all files of entries."""
+    ids = scan_entries(deltas).select("entry_id").with_row_index("row")
+    held = ids.join(_removed(deltas), on="entry_id", how="anti", maintain_order="left")
+    return held.select("row").collect()["row"].to_numpy().astype(np.int64)
+
+
+def _removed(deltas: Sequence[Delta]) -> pl.LazyFrame:
+    """Ids of the entries that left."""
+    operations = scan_changes(deltas).select("entry_id", "operation")
+    return operations.filter(pl.col("operation") == "remove").select("entry_id").unique()
 
 
 def states(deltas: Sequence[Delta]) -> dict[str, MemoryEntry]:

@@ -13,6 +13,7 @@ from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
 from command_line.intervals import parse_interval
 from storage.errors import InputError
+from storage.runs.run import RunStore
 from tests.command_line.invoke import SMALL, FinishedRun, invoke
 
 
@@ -81,6 +82,15 @@ def test_without_a_server_it_is_said_how_to_start_one(
         f"error: no Prefect server answers at http://127.0.0.1:{free_port}/api. Start one with "
         "`erl-pipeline serve`, or set PREFECT_API_URL to the one that you have.\n"
     )
+
+
+def test_without_a_server_no_run_is_begun(tmp_path: Path, free_port: str) -> None:
+    config, store = tmp_path / "small.yaml", tmp_path / "store"
+    config.write_text(SMALL)
+    result = invoke(
+        "schedule", "new", "--store", store, "--every", "6h", "--config", config, "--port", free_port
+    )
+    assert (result.status, RunStore(str(store)).list()) == (2, [])
 
 
 def test_a_port_that_is_taken_is_an_error_that_says_what_to_do() -> None:

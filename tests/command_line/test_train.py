@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import command_line.train.command
+import erl_pipeline.runs.report
 import erl_pipeline.views.iteration_table
 from erl_pipeline.plan.fingerprint import package_fingerprint
 from storage.runs.run import RunStore
@@ -64,16 +64,19 @@ def test_a_finished_run_is_not_trained_again(finished: FinishedRun) -> None:
 
 
 def test_of_a_long_run_the_newest_iterations_are_shown_and_the_report_is_left_to_its_command(
-    finished: FinishedRun, monkeypatch: pytest.MonkeyPatch
+    finished: FinishedRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(command_line.train.command, "REPORTED_ITERATIONS", 1)
+    store = tmp_path / "store"
+    shutil.copytree(finished.store, store)
+    (store / "runs" / "small" / "report.html").unlink()
+    monkeypatch.setattr(erl_pipeline.runs.report, "REPORTED_ITERATIONS", 1)
     monkeypatch.setattr(erl_pipeline.views.iteration_table, "MOST_ROWS", 1)
-    words = ("train", finished.config, "--store", finished.store)
+    words = ("train", finished.config, "--store", store)
     output = invoke(*words).output
     assert [line.split()[:1] for line in output.splitlines()[3:6]] == [["2"], [], ["The"]]
     assert "The newest 1 iteration; `status` shows all." in output
     assert "Report:" not in output
-    assert f"  erl-pipeline report small --store {finished.store}\n" in output
+    assert f"  erl-pipeline report small --store {store}\n" in output
     result = invoke(*words, "--json").json
     assert (result["report"], [row["iteration"] for row in result["rows"]]) == (None, [2])
 

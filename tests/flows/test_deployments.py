@@ -27,6 +27,8 @@ from flows.deployments import (
 )
 from flows.local_server import OrchestratorError
 from storage.errors import InputError
+from storage.runs.run import RunStore
+from tests.command_line.invoke import SMALL, invoke
 
 ROOT = Path(__file__).parents[2]
 
@@ -63,6 +65,21 @@ def test_a_deployment_is_made_replaced_paused_and_removed(client: SyncPrefectCli
     resume(client, "iteration", "one")
     remove(client, "iteration", "one")
     assert of_run(client, "one") == ["train"]
+
+
+def test_a_run_is_not_begun_for_a_schedule_that_is_refused(
+    client: SyncPrefectClient, api: str, tmp_path: Path
+) -> None:
+    """The deployment is there, and its run, in another folder, is not."""
+    store, config = tmp_path / "store", tmp_path / "small.yaml"
+    config.write_text(SMALL)
+    deploy(client, "iteration", "five", str(store), every(timedelta(hours=6)), "skip", {}, tmp_path)
+    words = ("schedule", "five", "--store", store, "--every", "1h", "--config", config)
+    refused = invoke(*words)
+    assert (refused.status, RunStore(str(store)).list()) == (2, [])
+    assert "flow iteration of run five is scheduled already, every 6h" in refused.errors
+    replaced = invoke(*words, "--replace")
+    assert (replaced.status, RunStore(str(store)).list()) == (0, ["five"])
 
 
 def test_a_flow_run_by_hand_takes_other_arguments(client: SyncPrefectClient, tmp_path: Path) -> None:

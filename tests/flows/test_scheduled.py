@@ -41,7 +41,8 @@ def test_a_run_is_begun_from_its_configuration_and_goes_on_by_one_iteration(tmp_
         f"Committed through iteration 1; report: {report}",
         f"Committed through iteration 2; report: {report}",
     ]
-    assert report.exists()
+    page = report.read_text(encoding="utf-8")
+    assert "2 of 2 iterations" in page
     entries = RunStore(store).open("small").stages()
     assert [entry.iteration for entry in entries if entry.stage == "fine_tune"] == [1, 2]
     assert slots_taken("device") == 0

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import HTMLResponse
 
-from command_line.ui.curves import AXES, Axis, code_differences, shared_charts
+from command_line.ui.code_differences import code_differences
 from command_line.ui.pages import Crumb
 from command_line.ui.routes.common import ThePages, TheStore
 from command_line.ui.run_table import varied_settings
+from erl_pipeline.views.report.curves import AXES, Axis, ChartedRun, curves_as_numbers
 from storage.errors import InputError
 
 router = APIRouter()
@@ -61,4 +61,5 @@ def compare(
 def curves(stored: TheStore, run: Chosen = [], x: Axis = "iteration") -> dict[str, Any]:  # noqa: B006
     """The curves of runs, as numbers."""
     runs = [stored.run(name) for name in dict.fromkeys(run)][:MOST_RUNS]
-    return {"x": AXES[x], "charts": [asdict(chart) for chart in shared_charts(runs, x)]}
+    charted = [ChartedRun(each.name, each.history, each.columns) for each in runs]
+    return curves_as_numbers(charted, x)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import polars as pl
 from fastapi import APIRouter, Query, Request
@@ -11,9 +11,20 @@ from starlette.responses import HTMLResponse
 
 from command_line.memory.outcomes import interval
 from command_line.memory.run import RunMemory, open_memory
+from command_line.ui.memory_map import (
+    COLOURS,
+    MOST_POINTS,
+    Colour,
+    memory_map,
+    places_within,
+    read_span,
+)
+from command_line.ui.memory_rows import EntryList, EntryPage, Sort
 from command_line.ui.pages import Crumb, address
+from command_line.ui.projection import DECIMALS
 from command_line.ui.routes.common import ThePages, TheStore, run_crumbs
 from command_line.ui.rows import PAGE_ROWS
+from command_line.ui.stored import Stored
 from erl_pipeline.evaluation.memory_effect import entry_credits, memory_effect
 from storage.lineage.memory_policies import policies_reached
 from storage.memory.history import memory_versions
@@ -22,13 +33,8 @@ from storage.memory.use import memory_searches, retrieval_counts, rollout_files
 
 router = APIRouter(prefix="/runs/{name}/memory")
 
-Sort = Literal["credit", "support", "retrievals", "last_iteration"]
 _BEST = 20
 _MODES = {"vector": "by meaning", "text": "by words", "hybrid": "by both"}
-_LISTED = (
-    "entry_id", "kind", "text", "task_type", "task_text", "feedback", "support", "credit", "credit_count",
-    "retrievals", "iteration", "last_iteration",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -52,24 +58,24 @@ def memory_page(
     sort: Sort = "credit",
     rising: bool = False,
     page: Annotated[int, Query(ge=1)] = 1,
+    across: str = "",
+    up: str = "",
+    colour: Colour = "credit",
 ) -> HTMLResponse:
-    """The entries of a memory version, or those that a search finds."""
+    """The entries of a memory version, those in a rectangle of its map, or those that a search finds."""
     run = stored.run(name)
-    version = int(iteration) if iteration.isdecimal() else None
-    memory = open_memory(stored.uri, name, version, stored.artifacts)
-    kinds = _task_types(memory)
+    memory = _memory(stored, name, iteration)
+    listed = EntryList(stored.sealed, memory)
+    spans = read_span("across", across), read_span("up", up)
+    brushed = any(span is not None for span in spans)
     if text:
         found = stored.searches.search(memory, text, _BEST, task_type or None, mode)
         hits = [Hit(vars(each.entry), each.score) for each in found]
-        count = len(hits)
+        shown = EntryPage(len(hits), 1, ())
     else:
-        held = memory.held()
-        if task_type:
-            held = held.filter(pl.col("task_type") == task_type)
-        count = held.select(pl.len()).collect().item()
-        ordered = held.select(_LISTED).sort([sort, "entry_id"], descending=[not rising, False])
-        rows = ordered.slice((page - 1) * PAGE_ROWS, PAGE_ROWS).collect().to_dicts()
-        hits = [Hit(row, None) for row in rows]
+        within = places_within(memory_map(stored.sealed, memory.version, listed), *spans) if brushed else None
+        shown = listed.page(listed.places(task_type, within), sort, page, rising=rising)
+        hits = [Hit(row, None) for row in shown.entries]
     of_version = ["--iteration", str(memory.iteration)]
     command = (
         pages.command(
@@ -88,10 +94,11 @@ def memory_page(
         memory=memory,
         versions=[each.iteration for each in memory_versions(run.run)],
         hits=hits,
-        count=count,
-        page_number=page,
-        page_count=max(1, -(-count // PAGE_ROWS)),
-        kinds=kinds,
+        count=shown.count,
+        page_number=shown.page,
+        page_count=shown.pages,
+        held=listed.held.rows.height,
+        kinds=listed.held.task_types,
         text=text,
         mode=mode,
         modes=_MODES,
@@ -99,7 +106,32 @@ def memory_page(
         task_type=task_type,
         sort=sort,
         rising=rising,
+        across=across,
+        up=up,
+        brushed=brushed,
+        colour=colour,
+        colours=COLOURS,
+        most_points=MOST_POINTS,
     )
+
+
+@router.get("/map")
+def map_points(
+    name: str, stored: TheStore, iteration: str = "", task_type: str = "", colour: Colour = "credit"
+) -> dict[str, Any]:
+    """The map of a memory version as numbers: the points of its entries, or of those of a task type, and of
+    each the number that it is coloured by."""
+    memory = _memory(stored, name, iteration)
+    listed = EntryList(stored.sealed, memory)
+    drawn = memory_map(stored.sealed, memory.version, listed)
+    shown = listed.places(task_type, None)[drawn.places]
+    points, values = drawn.points[shown], listed.held.rows[drawn.places[shown]][colour]
+    return {
+        "across": points[:, 0].tolist(),
+        "up": points[:, 1].tolist(),
+        "values": values.round(DECIMALS).to_list(),
+        "shares": drawn.shares,
+    }
 
 
 @router.get("/effect")
@@ -155,9 +187,9 @@ def entry_page(
     )
 
 
-def _task_types(memory: RunMemory) -> list[str]:
-    found = memory.held().select(pl.col("task_type").unique().sort()).collect()
-    return found["task_type"].to_list()
+def _memory(stored: Stored, name: str, iteration: str) -> RunMemory:
+    """The memory of a run after an iteration; for no number, its newest."""
+    return open_memory(stored.uri, name, int(iteration) if iteration.isdecimal() else None, stored.artifacts)
 
 
 def _source(searches: pl.DataFrame, trajectory_id: str | None) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import HTMLResponse
 
 from command_line.options import iteration_span
-from command_line.ui.episode import episode_screen
+from command_line.ui.episode import read_episode
 from command_line.ui.filters import FILTERS, Filter, read_filters
 from command_line.ui.pages import Crumb, address
 from command_line.ui.routes.common import ThePages, TheStore, iteration_crumb, run_crumbs
@@ -179,22 +179,22 @@ def episode_page(
 ) -> HTMLResponse:
     """An episode, side by side."""
     run = stored.run(name)
-    screen = episode_screen(stored, run, iteration, episode)
-    here = address("runs", name, "iterations", iteration, "episodes", screen.episode_id)
+    shown = read_episode(stored, run, iteration, episode)
+    here = address("runs", name, "iterations", iteration, "episodes", shown.episode_id)
     return pages.page(
         request,
         "episode.html.j2",
-        title=f"Episode {screen.episode_id[:12]}",
+        title=f"Episode {shown.episode_id[:12]}",
         crumbs=run_crumbs(run, iteration_crumb(run, iteration), Crumb("episode", here)),
         commands=[
-            pages.command("Read it in the terminal", "episodes", "show", screen.episode_id, "--run", name),
+            pages.command("Read it in the terminal", "episodes", "show", shown.episode_id, "--run", name),
             pages.command(
-                "Where its first attempt went", "lineage", "downstream", name, screen.rows[0]["trajectory_id"]
+                "Where its first attempt went", "lineage", "downstream", name, shown.rows[0]["trajectory_id"]
             ),
         ],
         run=run,
         iteration=iteration,
-        screen=screen,
+        episode=shown,
     )
 
 

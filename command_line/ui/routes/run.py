@@ -10,10 +10,10 @@ from fastapi import APIRouter, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import HTMLResponse, StreamingResponse
 
-from command_line.ui.curves import AXES, Axis
 from command_line.ui.live import live_state
 from command_line.ui.routes.common import ThePages, TheStore, run_crumbs
 from command_line.ui.stored import Stored
+from erl_pipeline.views.report.curves import AXES, Axis
 from erl_pipeline.views.report.headline import tiles
 from erl_pipeline.views.report.tables import iteration_table
 from storage.runs.origin import read_origin
@@ -66,9 +66,15 @@ def overview(
 
 @router.get("/live")
 def live(name: str, stored: TheStore, pages: ThePages) -> HTMLResponse:
-    """The piece of a page that says what the run does now."""
+    """The pieces of a page that say what the run does now, and what it has come to."""
     run = stored.run(name)
-    return pages.part("live.html.j2", run=run, state=live_state(stored, run))
+    return pages.part(
+        "progress.html.j2",
+        run=run,
+        state=live_state(stored, run),
+        tiles=tiles(run.history, run.columns),
+        table=iteration_table(run.history, run.columns),
+    )
 
 
 @router.get("/events")

@@ -36,18 +36,22 @@ document.addEventListener("change", (event) => {
   if (event.target.matches("[data-submit]")) event.target.form.requestSubmit();
 });
 
-// A run at work tells of each commit; the pieces of the page that show it are fetched again.
+// A run at work tells of each commit; the pieces of the page that show it, and its curves, are fetched again.
 const live = document.querySelector("[data-live]");
 if (live) {
   const source = new EventSource(live.dataset.live);
   let shown = null;
+  const show = () => {
+    htmx.ajax("GET", live.dataset.part, { target: "#live", swap: "innerHTML" });
+    document.dispatchEvent(new Event("runchange"));
+  };
   source.addEventListener("state", (event) => {
     if (event.data === shown) return;
     shown = event.data;
-    htmx.ajax("GET", live.dataset.part, { target: "#live", swap: "innerHTML" });
+    show();
   });
   source.addEventListener("ended", () => {
     source.close();
-    htmx.ajax("GET", live.dataset.part, { target: "#live", swap: "innerHTML" });
+    show();
   });
 }

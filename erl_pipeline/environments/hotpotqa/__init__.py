@@ -6,6 +6,7 @@ from pathlib import Path
 
 from erl_pipeline.environments.hotpotqa import opening, tasks
 from erl_pipeline.environments.hotpotqa.gold import gold_answer
+from erl_pipeline.environments.hotpotqa.results import documents_in
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
 from erl_pipeline.environments.interface import BuiltFiles, EnvironmentPlugin
 
@@ -30,4 +31,5 @@ ENVIRONMENT = EnvironmentPlugin(
     built_files=BuiltFiles(
         settings=opening.index_settings, build=opening.build, open=opening.open_with_index
     ),
+    documents=documents_in,
 )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from erl_pipeline.environments.hotpotqa.question_file import Passage
 from erl_pipeline.environments.hotpotqa.record import Event, Record, SearchRecord, Verdict, feedback, trace
+from erl_pipeline.environments.hotpotqa.results import pages_as_text, turns_left_as_text
 from erl_pipeline.environments.hotpotqa.scoring import exact_match, f1_score
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
 from erl_pipeline.environments.hotpotqa.tool import (
@@ -106,7 +107,7 @@ class HotpotQA:
             titles = list(dict.fromkeys(page.title for page in pages))
             events.append(SearchRecord(action.query, titles, len(set(titles) - self._record.titles)))
             self._record.titles.update(titles)
-            return _told(action, _shown(pages, self._config.passage_characters))
+            return _told(action, pages_as_text(pages, self._config.passage_characters))
         if isinstance(action, BadCall):
             events.append(action.problem)
             return _told(action, f"This could not be done: {action.problem}.")
@@ -124,8 +125,7 @@ class HotpotQA:
             record.ending = "turns_used"
 
     def _turns_left(self) -> str:
-        left = self._config.max_turns - len(self._record.turns)
-        return f"{left} turns are left." if left > 1 else "This is the last turn: answer now."
+        return turns_left_as_text(self._config.max_turns - len(self._record.turns))
 
     def _reward(self, verdict: Verdict) -> float:
         return verdict.f1 if self._config.reward == "f1" else float(verdict.exact)
@@ -133,19 +133,6 @@ class HotpotQA:
 
 def _told(action: Search | BadCall, content: str) -> Message:
     return user_message(content) if action.call is None else tool_message(action.call, content)
-
-
-def _shown(pages: Sequence[Passage], characters: int) -> str:
-    if not pages:
-        return "No page was found."
-    return "\n".join(
-        f"[{number}] {page.title}: {_beginning(page.text, characters)}"
-        for number, page in enumerate(pages, start=1)
-    )
-
-
-def _beginning(text: str, characters: int) -> str:
-    return text if len(text) <= characters else f"{text[:characters].rstrip()}..."
 
 
 def _with_line(message: Message, line: str) -> Message:

@@ -1,4 +1,4 @@
-"""Line charts as SVG text, coloured by a style sheet, so that they follow a light or dark page."""
+"""Line charts as SVG files, coloured by a style sheet, so that they follow a light or dark page."""
 
 from __future__ import annotations
 
@@ -55,11 +55,10 @@ class _Axis:
         return self.first_pixel + share * (self.last_pixel - self.first_pixel)
 
 
-def chart_svg(chart: Chart, *, standalone: bool = False) -> str:
-    """The chart as an `<svg>` element.
+def chart_svg(chart: Chart) -> str:
+    """The chart as an `<svg>` element that is a file of its own, with style sheet, title and legend.
 
-    Lines carry the classes `series-1`, `series-2`, ...; the page's style sheet gives them colour and dashes.
-    With `standalone` the element is a file of its own: it brings that style sheet, a title and a legend.
+    Lines carry the classes `series-1`, `series-2`, ...; the style sheet gives them colour and dashes.
     Points that are not finite are left out. Raises ValueError for a chart without any point.
     """
     series = [_finite(one) for one in chart.series]
@@ -71,7 +70,7 @@ def chart_svg(chart: Chart, *, standalone: bool = False) -> str:
     rounded = ticks(*_widened(min(0.0, *ys), max(0.0, *ys)))
     y_axis = _Axis(*(chart.y_range or (rounded[0], rounded[-1])), HEIGHT - BOTTOM, TOP)
 
-    top = 28.0 + 18.0 * len(series) if standalone else 0.0
+    top = 28.0 + 18.0 * len(series)
     svg = ElementTree.Element(
         "svg",
         {
@@ -82,15 +81,14 @@ def chart_svg(chart: Chart, *, standalone: bool = False) -> str:
             "aria-label": describe(chart),
         },
     )
-    if standalone:
-        templates = files("erl_pipeline.views.report").joinpath("templates")
-        style = templates.joinpath("chart.css").read_text(encoding="utf-8")
-        ElementTree.SubElement(svg, "style").text = style
-        _text(svg, chart.title, LEFT, -top + 16, "title")
-        for index, one in enumerate(series):
-            height = -top + 34 + 18 * index
-            _line(svg, [(LEFT, height), (LEFT + 26, height)], f"line {_style(one, index)}")
-            _text(svg, one.label, LEFT + 34, height + 4, "legend")
+    templates = files("erl_pipeline.views.report").joinpath("templates")
+    style = templates.joinpath("chart.css").read_text(encoding="utf-8")
+    ElementTree.SubElement(svg, "style").text = style
+    _text(svg, chart.title, LEFT, -top + 16, "title")
+    for index, one in enumerate(series):
+        height = -top + 34 + 18 * index
+        _line(svg, [(LEFT, height), (LEFT + 26, height)], f"line {_style(one, index)}")
+        _text(svg, one.label, LEFT + 34, height + 4, "legend")
     _draw_axes(svg, chart, x_axis, y_axis, whole=all(float(x).is_integer() for x in xs))
     for index, one in enumerate(series):
         _draw_series(svg, one, x_axis, y_axis, _style(one, index))

@@ -1,56 +1,36 @@
-"""Choosing episodes of a run and laying them out for a person to read."""
+"""The trajectories of an episode, laid out for a person to read."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
-
-import polars as pl
 
 from erl_pipeline.episodes.roles import NEVER_TRAINED
 
-_COLUMNS = (
-    "trajectory_id",
-    "episode_id",
-    "task_id",
-    "sample_index",
-    "parent_trajectory_id",
-    "role",
-    "revision_index",
-    "success",
-    "reward",
-    "finish_reason",
-    "feedback",
-    "messages",
-    "text",
-    "memory_entry_ids",
-    "task_payload",
-)
-_KINDS = {
-    "helped": "Solved at a later attempt",
-    "not_helped": "Failed, also at later attempts",
-    "solved": "Solved at the first attempt",
-    "failed": "Failed, and not tried again",
-}
-_ILL_FORMED = "ill_formed"
+ILL_FORMED = "ill_formed"
 """Finish reason of a text, such as a reflection, that its role's parser could not read."""
 
 
-_IS_TEXT = (
-    pl.col("text").is_not_null()
-    | (pl.col("finish_reason") == _ILL_FORMED)
-    | pl.col("role").is_in(sorted(NEVER_TRAINED))
-)
+@dataclass(frozen=True)
+class ToolUse:
+    """A tool call with what it was answered; the values of arguments as text, those that are none as JSON."""
+
+    name: str
+    arguments: Sequence[tuple[str, str]]
+    answer: str = ""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """What the policy said, and the environment's answer; none follows the turn that ends the attempt."""
+    """What the policy said, with the tools that it called, and the environment's answer; none follows the
+    turn that ends the attempt."""
 
     policy: str
     environment: str
+    tools: Sequence[ToolUse] = ()
 
 
 @dataclass(frozen=True)
@@ -65,11 +45,6 @@ class EpisodePart:
     memory: Sequence[str] = ()
     text: str = ""
 
-    @property
-    def wordy(self) -> bool:
-        """Whether some text is too long for two narrow columns."""
-        return any(max(len(turn.policy), len(turn.environment)) > 40 for turn in self.turns)
-
 
 @dataclass(frozen=True)
 class TaskPicture:
@@ -77,69 +52,6 @@ class TaskPicture:
 
     board: Sequence[str]
     facts: Sequence[tuple[str, str]]
-
-
-@dataclass(frozen=True)
-class EpisodeExample:
-    """A whole episode."""
-
-    kind: str
-    episode_id: str
-    task_id: str
-    sample_index: int
-    task: TaskPicture
-    parts: Sequence[EpisodePart]
-
-
-def example_episodes(rollouts: pl.LazyFrame, memory_texts: Mapping[str, str]) -> list[EpisodeExample]:
-    """One episode of each kind among an iteration's rollouts: the first in order of task and sample.
-
-    `memory_texts` maps the id of a memory entry to its text. Kinds that did not occur are left out, and
-    an episode that failed without a second attempt is shown only where there was no second attempt at all.
-    """
-    chosen = _choose(rollouts)
-    rows = rollouts.select(_COLUMNS).filter(pl.col("episode_id").is_in(list(chosen.values()))).collect()
-    return [
-        _example(_KINDS[kind], rows.filter(pl.col("episode_id") == episode_id).to_dicts(), memory_texts)
-        for kind, episode_id in chosen.items()
-    ]
-
-
-def _choose(rollouts: pl.LazyFrame) -> dict[str, str]:
-    """Episode ids by kind."""
-    first = pl.col("parent_trajectory_id").is_null()
-    later = ~first & ~_IS_TEXT
-    episodes = (
-        rollouts.group_by("episode_id", "task_id", "sample_index")
-        .agg(
-            pl.col("success").filter(first).any().alias("at_once"),
-            later.any().alias("retried"),
-            pl.col("success").filter(later).any().alias("later"),
-        )
-        .sort("task_id", "sample_index")
-        .collect()
-    )
-    kinds = {
-        "helped": pl.col("later"),
-        "not_helped": pl.col("retried") & ~pl.col("later"),
-        "solved": pl.col("at_once"),
-    }
-    if not episodes["retried"].any():
-        kinds["failed"] = ~pl.col("at_once")
-    found = {kind: episodes.filter(condition)["episode_id"] for kind, condition in kinds.items()}
-    return {kind: ids[0] for kind, ids in found.items() if not ids.is_empty()}
-
-
-def _example(kind: str, rows: list[dict[str, Any]], memory_texts: Mapping[str, str]) -> EpisodeExample:
-    rows = in_order(rows)
-    return EpisodeExample(
-        kind=kind,
-        episode_id=rows[0]["episode_id"],
-        task_id=rows[0]["task_id"],
-        sample_index=rows[0]["sample_index"],
-        task=task_picture(json.loads(rows[0]["task_payload"])),
-        parts=[episode_part(row, memory_texts) for row in rows],
-    )
 
 
 def task_picture(payload: Mapping[str, Any]) -> TaskPicture:
@@ -151,7 +63,7 @@ def task_picture(payload: Mapping[str, Any]) -> TaskPicture:
 def _words(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {_words(one)}" for name, one in value.items())
-    return str(value)
+    return ", ".join(map(_words, value)) if isinstance(value, list) else str(value)
 
 
 def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -174,7 +86,7 @@ def episode_part(row: Mapping[str, Any], memory_texts: Mapping[str, str]) -> Epi
     spoken = next((i for i, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
     prompt = "\n\n".join(message["content"] for message in messages[:spoken])
     title = _title(row["role"], row["revision_index"])
-    ill_formed = row["finish_reason"] == _ILL_FORMED
+    ill_formed = row["finish_reason"] == ILL_FORMED
     if row["text"] is not None or ill_formed or row["role"] in NEVER_TRAINED:
         said = messages[spoken]["content"] if spoken < len(messages) else row["feedback"]
         problem = "ill-formed and not used" if ill_formed else "no answer"
@@ -204,12 +116,33 @@ def _title(role: str, revision: int) -> str:
     return f"{words}, revision {revision}" if revision > 1 else words
 
 
-def _turns(messages: Sequence[Mapping[str, str]]) -> list[Turn]:
-    """Pair what the policy said with the observation that followed."""
+def _turns(messages: Sequence[Mapping[str, Any]]) -> list[Turn]:
+    """Pair what the policy said and called with what it was answered."""
     turns: list[Turn] = []
-    for message in messages:
-        if message["role"] == "assistant":
-            turns.append(Turn(message["content"], ""))
-        else:
-            turns[-1] = Turn(turns[-1].policy, message["content"])
+    for place, message in enumerate(messages):
+        if message["role"] != "assistant":
+            continue
+        following = list(takewhile(lambda each: each["role"] != "assistant", messages[place + 1 :]))
+        called = [(call.get("id"), call["function"]) for call in message.get("tool_calls") or ()]
+        known = {call_id for call_id, _ in called}
+        answers = {each.get("tool_call_id"): each["content"] for each in following if each["role"] == "tool"}
+        # A call that could not be read stands in what the policy said, and its answer with the others.
+        others = [
+            each["content"]
+            for each in following
+            if each["role"] != "tool" or each.get("tool_call_id") not in known
+        ]
+        tools = tuple(_tool_use(function, answers.get(call_id, "")) for call_id, function in called)
+        turns.append(Turn(message["content"] or "", "\n".join(others), tools))
     return turns
+
+
+def _tool_use(function: Mapping[str, Any], answer: str) -> ToolUse:
+    arguments = function.get("arguments") or {}
+    # Imported conversations may have the arguments as JSON text.
+    named = arguments if isinstance(arguments, Mapping) else {"arguments": arguments}
+    return ToolUse(function["name"], [(name, _argument(value)) for name, value in named.items()], answer)
+
+
+def _argument(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

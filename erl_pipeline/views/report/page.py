@@ -1,16 +1,21 @@
-"""The report of a run as one HTML file that needs nothing else: no network, no scripts, no other files."""
+"""The report of a run as one HTML file that needs nothing else, made of the templates of the page.
+
+Style sheets, scripts and numbers stand in the file; it loads nothing and runs no script but these.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from erl_pipeline.config.run import RunConfig
 from erl_pipeline.evaluation.history import (
     StageRecord,
     held_out_evaluations,
@@ -21,10 +26,10 @@ from erl_pipeline.evaluation.history import (
 )
 from erl_pipeline.plan.column import Column
 from erl_pipeline.statistics import PairedDifference, paired_difference
-from erl_pipeline.views.report.charts import Chart, chart_svg
-from erl_pipeline.views.report.episodes import EpisodeExample, example_episodes
+from erl_pipeline.views.report.curves import ChartedRun, curves_as_numbers
+from erl_pipeline.views.report.examples import EpisodeExample, example_episodes
 from erl_pipeline.views.report.headline import held_out_result, summary_line, tiles
-from erl_pipeline.views.report.learning import held_out_charts, role_rewards, training_charts
+from erl_pipeline.views.report.learning import role_rewards
 from erl_pipeline.views.report.tables import (
     artifact_rows,
     evaluation_table,
@@ -32,6 +37,7 @@ from erl_pipeline.views.report.tables import (
     stage_table,
     version_rows,
 )
+from erl_pipeline.views.report.templating import encodable, static_text, templates
 from storage.artifacts.store import ArtifactStore
 from storage.errors import StoreError
 from storage.lineage.graph import walk_inputs
@@ -42,18 +48,10 @@ from storage.runs.run import Run
 from storage.runs.warnings import read_warnings
 from storage.tables.trajectories import scan_trajectories
 
+_STYLES = ("vendor/uplot/uPlot.min.css", "page.css")
+_SCRIPTS = ("vendor/uplot/uPlot.iife.min.js", "curves.js")
 _ROWS = "trajectories"
 """The table that files of trajectories follow."""
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A chart ready for the page; `svg` is the only text that is not escaped."""
-
-    title: str
-    note: str
-    legend: Sequence[str]
-    svg: Markup
 
 
 @dataclass(frozen=True)
@@ -73,6 +71,8 @@ class RunDescription:
     roles: Sequence[str]
     done: int
     environment: str = ""
+    config: RunConfig | None = None
+    """By which the environment draws its tasks; None: they are shown as text."""
 
 
 def write_report(store: ArtifactStore, run: Run, description: RunDescription, output: Path) -> Path:
@@ -97,33 +97,49 @@ def render_report(store: ArtifactStore, run: Run, description: RunDescription) -
     rollouts = of_kind(history, "rollouts")
     shards = [path for record in rollouts for path in _shard_files(store, record)]
     rewards = role_rewards(scan_trajectories(shards), description.roles) if shards else {}
-    held_out = held_out_charts(history, columns)
-    templates = Environment(
-        loader=PackageLoader("erl_pipeline.views.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+    charted = ChartedRun(run.name, history, columns, rewards)
+    text = (
+        templates(None, _nowhere)
+        .get_template("report.html.j2")
+        .render(
+            style=_OwnText("style-src", *map(static_text, _STYLES)),
+            script=_OwnText("script-src", *map(static_text, _SCRIPTS)),
+            curves=curves_as_numbers([charted], "iteration"),
+            name=run.name,
+            summary=summary_line(run.config, history, description.done),
+            environment=description.environment,
+            warnings=[warning.sentence for warning in read_warnings(store.uri, run.name)],
+            result=held_out_result(learning_curve(history), _change(store, held_out_evaluations(history))),
+            tiles=tiles(history, columns),
+            evaluations=evaluation_table(history, columns),
+            iterations=iteration_table(history, columns),
+            stages=stage_table(history),
+            episode_groups=_episode_groups(store, rollouts, of_kind(history, "memory"), description.config),
+            settings=yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True),
+            artifacts=artifact_rows(history),
+            versions=version_rows(history),
+            commands=_commands(run, history, read_origin(store.uri, run.name)),
+        )
     )
-    charts = [*training_charts(history, columns, rewards), *held_out[1:]]
-    return templates.get_template("report.html.j2").render(
-        name=run.name,
-        summary=summary_line(run.config, history, description.done),
-        environment=description.environment,
-        warnings=[warning.sentence for warning in read_warnings(store.uri, run.name)],
-        result=held_out_result(learning_curve(history), _change(store, held_out_evaluations(history))),
-        opening_figure=_figure(held_out[0]) if held_out else None,
-        tiles=tiles(history, columns),
-        figures=[_figure(chart) for chart in charts],
-        evaluations=evaluation_table(history, columns),
-        iterations=iteration_table(history, columns),
-        stages=stage_table(history),
-        episode_groups=_episode_groups(store, rollouts, of_kind(history, "memory")),
-        settings=yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True),
-        artifacts=artifact_rows(history),
-        versions=version_rows(history),
-        commands=_commands(run, history, read_origin(store.uri, run.name)),
-    )
+    return encodable(text)
+
+
+def _nowhere(*parts: str | int, **query: object) -> str:
+    """A file has no other pages that it could lead to."""
+    return ""
+
+
+class _OwnText:
+    """Style sheets or scripts of the pages as one text in a file, and the rule that allows only that text."""
+
+    def __init__(self, directive: str, *texts: str) -> None:
+        joined = "\n".join(texts)
+        # It is not escaped: a text that could end its element would not be one of ours.
+        assert "</style" not in joined
+        assert "</script" not in joined
+        self.text = Markup(joined)
+        digest = base64.b64encode(hashlib.sha256(joined.encode("utf-8")).digest()).decode("ascii")
+        self.rule = f"{directive} 'sha256-{digest}'"
 
 
 def _shard_files(store: ArtifactStore, rollouts: StageRecord) -> list[Path]:
@@ -150,12 +166,11 @@ def _change(store: ArtifactStore, evaluations: Sequence[StageRecord]) -> PairedD
     return paired_difference(before, after) if before and before.keys() == after.keys() else None
 
 
-def _figure(chart: Chart) -> Figure:
-    return Figure(chart.title, chart.note, [one.label for one in chart.series], Markup(chart_svg(chart)))
-
-
 def _episode_groups(
-    store: ArtifactStore, rollouts: Sequence[StageRecord], memory: Sequence[StageRecord]
+    store: ArtifactStore,
+    rollouts: Sequence[StageRecord],
+    memory: Sequence[StageRecord],
+    config: RunConfig | None,
 ) -> list[EpisodeGroup]:
     """Examples from the first, the middle and the last iteration of those whose texts are there."""
     rollouts = [record for record in rollouts if _has_texts(store, record)]
@@ -166,7 +181,7 @@ def _episode_groups(
     chosen = sorted({0, (len(rollouts) - 1) // 2, len(rollouts) - 1})
     return [
         EpisodeGroup(
-            record.iteration, example_episodes(scan_trajectories(_shard_files(store, record)), texts)
+            record.iteration, example_episodes(scan_trajectories(_shard_files(store, record)), texts, config)
         )
         for record in (rollouts[index] for index in chosen)
     ]

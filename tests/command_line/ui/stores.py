@@ -10,15 +10,18 @@ from typing import Any
 from erl_pipeline.config.loading.load import load_config
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
+from storage.memory.chain import ENTRIES_FILE
+from storage.memory.entries import MEMORY
 from storage.runs.run import RunStore
 from storage.tables.parquet import write_rows
 from storage.tables.sft import SFT
 from storage.tables.training_record import SUPERVISED
 from storage.tables.trajectories import TRAJECTORIES
 from tests.command_line.invoke import SMALL
-from tests.histories import sft_row, trajectory_row
+from tests.histories import entry_row, sft_row, trajectory_row
 from tests.training_stores import NO_REWARD, TrainingStore, record
 
+HOTPOTQA = Path(__file__).parents[3] / "configs" / "hotpotqa.yaml"
 BOARD = {
     "actions": {"a": "up", "b": "left", "c": "down", "d": "right"},
     "board": ["SF", "HG"],
@@ -90,12 +93,28 @@ SECOND = {
 }
 
 
+REMEMBERED = {
+    "m-east": {"vector": [2.0, 0.0], "credit": 0.5, "text": "go right"},
+    "m-west": {"vector": [-2.0, 0.0], "credit": -0.25, "text": "go left"},
+    "m-north": {"vector": [0.0, 1.0], "credit": 0.0, "text": "<b>go up</b>", "task_type": "lake-8x8"},
+    "m-south": {"vector": [0.0, -1.0], "credit": 0.125, "text": "go down", "support": 3},
+}
+"""Entries of the memory after iteration 1. Their mean is 0, and they differ most from east to west: on
+the map each lies where its vector says."""
+
+
+def remembered(folder: Path) -> None:
+    """Writes them."""
+    rows = [entry_row(name, "reflection") | given for name, given in REMEMBERED.items()]
+    write_rows(folder / ENTRIES_FILE, rows, MEMORY)
+
+
 def write_page_store(folder: Path, store_uri: str | None = None) -> TrainingStore:
     """Run `one` with two iterations, and run `two`, which shares the first rollouts and has learned nothing.
 
     Iteration 1: an episode of task `t1`, failed, then solved after a reflection; the first attempt has no
-    advantage and is not trained, the other two are, and the second attempt is distilled. Iteration 2: one
-    failed first attempt at `t2`, trained.
+    advantage and is not trained, the other two are, and the second attempt is distilled; the memory gets four
+    entries. Iteration 2: one failed first attempt at `t2`, trained.
     """
     uri = store_uri or str(folder / "store")
     made = TrainingStore(ArtifactStore(uri), RunStore(uri))
@@ -115,6 +134,9 @@ def write_page_store(folder: Path, store_uri: str | None = None) -> TrainingStor
         f"{role}_count": 1 for role in ("first_attempt", "reflection", "second_attempt")
     }
     made.commit("generate_rollouts", "rollouts", 1, {"shard-0000": "rollout_shard"}, run="one", **counts)
+    made.commit(
+        "index_memory", "memory", 1, {"rollouts": "generate_rollouts"}, remembered, run="one", entries=4
+    )
     trained = {"reward": 1.0, "success": True, "advantage": 0.5, "loss": -0.25, "mean_ratio": 1.0}
     tokens = {"token_logprobs": [-0.25, 0.0], "token_entropies": [0.75, 0.0], "mismatch": 0.25}
     rows = (
@@ -197,5 +219,59 @@ def write_hostile_store(folder: Path) -> TrainingStore:
     made.commit("bootstrap", "checkpoint", None, run="one")
     made.commit(
         "rollout_shard", "trajectories", 1, {"checkpoint": "bootstrap"}, trajectories(*rows), run="one"
+    )
+    return made
+
+
+SEARCHED = (
+    "[1] River Ode: It flows past the town of Bragg.\n[2] <b>Holm</b> Castle: It stands in Sudland.\n"
+    "4 turns are left."
+)
+"""What a search of HotpotQA found; the first page is one that the question is about."""
+
+
+def searching_attempt(*turns: tuple[str, str], **given: Any) -> dict[str, Any]:
+    """An attempt at a question that searches by tool calls, given as query and answer, and then answers."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "Question: Who is the mayor?"}]
+    for number, (query, answer) in enumerate(turns):
+        function = {"name": "search", "arguments": {"query": query}}
+        called = {"id": f"call{number}", "type": "function", "function": function}
+        messages.append({"role": "assistant", "content": "", "tool_calls": [called]})
+        messages.append(
+            {"role": "tool", "content": answer, "tool_call_id": f"call{number}", "name": "search"}
+        )
+    messages.append({"role": "assistant", "content": "Answer: Anna Holm"})
+    payload = {"question": "Who is the mayor?", "answer": "Anna Holm", "supporting": ["River Ode", "Bragg"]}
+    return trajectory_row(
+        messages=json.dumps(messages),
+        task_payload=json.dumps(payload),
+        task_type="hotpotqa-bridge",
+        environment="hotpotqa",
+        **given,
+    )
+
+
+def add_searches(made: TrainingStore) -> TrainingStore:
+    """Run `asked`: an episode of HotpotQA with a first attempt of one search and a second one of two."""
+    config = load_config(HOTPOTQA, ["name=asked", "environment.task_file=questions.json"])
+    made.runs.create("asked", config.model_dump(mode="json"))
+    first = searching_attempt(("river ode", SEARCHED), trajectory_id="first", feedback="One page is missing.")
+    second = searching_attempt(
+        ("river ode", SEARCHED),
+        ("mayor of bragg", "[1] Bragg: Its mayor is Anna Holm.\n3 turns are left."),
+        trajectory_id="second",
+        parent_trajectory_id="first",
+        role="second_attempt",
+        revision_index=1,
+        reward=1.0,
+        success=True,
+    )
+    made.commit(
+        "rollout_shard",
+        "trajectories",
+        1,
+        {},
+        lambda to: write_rows(to / "trajectories.parquet", [first, second], TRAJECTORIES),
+        run="asked",
     )
     return made

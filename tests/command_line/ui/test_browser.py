@@ -14,7 +14,15 @@ import uvicorn
 from command_line.ui.access import access_for
 from command_line.ui.app import create_app
 from command_line.ui.listening import listen
-from tests.command_line.ui.stores import HOSTILE, trajectories, write_hostile_store, write_page_store
+from erl_pipeline.runs.report import write_run_report
+from tests.command_line.ui.stores import (
+    HOSTILE,
+    add_searches,
+    remembered,
+    trajectories,
+    write_hostile_store,
+    write_page_store,
+)
 from tests.training_stores import TrainingStore
 from tests.waiting import wait_for
 
@@ -31,7 +39,9 @@ PAGES = (
     "/runs/one",
     "/runs/one/iterations/1",
     "/runs/one/iterations/1/episodes/episode",
+    "/runs/asked/iterations/1/episodes/episode",
     "/runs/one/rows",
+    "/runs/one/memory?across=-1..3",
     "/runs/one/plan",
     "/runs/one/settings",
     "/compare?run=one&run=two",
@@ -62,7 +72,7 @@ def serve(made: TrainingStore) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    yield from serve(write_page_store(tmp_path_factory.mktemp("page")))
+    yield from serve(add_searches(write_page_store(tmp_path_factory.mktemp("page"))))
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +165,58 @@ def test_a_whole_text_is_fetched_on_expand(visit: Visit, served: Served) -> None
     assert visit.problems == []
 
 
+def test_a_rectangle_on_the_map_of_the_memory_filters_the_list_by_the_address(
+    visit: Visit, served: Served
+) -> None:
+    page = visit.page
+    page.goto(f"{served.address}/runs/one/memory")
+    page.locator(".map-legend .most", has_text="+0.500").wait_for()
+    canvas = page.locator("#memory-map canvas").bounding_box()
+    assert canvas is not None
+    # East lies at the right end, half way up; west, north and south are outside.
+    page.mouse.move(canvas["x"] + 0.8 * canvas["width"], canvas["y"] + 0.3 * canvas["height"])
+    page.mouse.down()
+    page.mouse.move(canvas["x"] + canvas["width"] - 2, canvas["y"] + 0.7 * canvas["height"])
+    page.mouse.up()
+    page.wait_for_url("**across=*up=*")
+    assert page.locator("tbody tr").count() == 1
+    assert page.locator("tbody tr", has_text="go right").count() == 1
+    assert "1 entry in the rectangle, of 4" in page.locator("main").inner_text()
+    # The same by keys: the rectangle that is there goes to the left end; then none is there.
+    page.locator(".map-legend .most", has_text="+0.500").wait_for()
+    page.locator("#memory-map canvas").focus()
+    for _ in range(17):
+        page.keyboard.press("ArrowLeft")
+    page.keyboard.press("Enter")
+    page.locator("tbody tr", has_text="go left").wait_for()
+    assert page.locator("tbody tr").count() == 1
+    page.locator('[name="across"]').fill("")
+    page.locator('[name="up"]').fill("0.5..2")
+    page.get_by_role("button", name="List these").click()
+    page.locator("tbody tr", has_text="<b>go up</b>").wait_for()
+    page.locator('[name="colour"]').select_option("iteration")
+    page.wait_for_url("**colour=iteration*")
+    assert page.locator("tbody tr").count() == 1
+    assert visit.problems == []
+
+
+def test_the_report_is_one_file_that_draws_the_same_curves_and_asks_nobody(
+    visit: Visit, served: Served, tmp_path: Path
+) -> None:
+    made = served.made
+    report = write_run_report(made.store, made.runs.open("one"), tmp_path / "report.html")
+    visit.page.goto(report.as_uri())
+    visit.page.locator(".chart .uplot").first.wait_for()
+    titles = visit.page.locator(".chart h2").all_inner_texts()
+    visit.page.goto(f"{served.address}/runs/one")
+    visit.page.locator(".chart .uplot").first.wait_for()
+    drawn = visit.page.locator(".chart h2").all_inner_texts()
+    # What takes reading all rows is drawn in the report alone.
+    assert [title for title in titles if title != "Mean reward by role"] == drawn
+    assert visit.problems == []
+    assert visit.hosts == {"", served.address.removeprefix("http://")}
+
+
 def test_keys_lead_to_the_search_field_and_to_the_next_iteration(visit: Visit, served: Served) -> None:
     visit.page.goto(f"{served.address}/runs/one/iterations/1")
     visit.page.keyboard.press("j")
@@ -188,16 +250,34 @@ def test_hostile_texts_do_nothing(visit: Visit, hostile: Served, name: str) -> N
     assert visit.hosts == {hostile.address.removeprefix("http://")}
 
 
-def test_an_open_page_shows_a_commit_within_two_seconds_and_the_end(browser: Browser, tmp_path: Path) -> None:
+def test_an_open_page_shows_a_commit_within_two_seconds_its_curves_grow_and_it_shows_the_end(
+    browser: Browser, tmp_path: Path
+) -> None:
     for served in serve(write_page_store(tmp_path)):
         made = served.made
         context = browser.new_context()
         page = context.new_page()
         with made.runs.open("two").lock():
+            remember(made, 1, "generate_rollouts", 4)
             page.goto(f"{served.address}/runs/two")
             page.locator("#live .status", has_text="at work").wait_for()
+            curve = page.locator('.plot[aria-label="Memory: entries from 4 to 4"]')
+            curve.wait_for()
+            # Another element would stand here if the page, or the chart, were made anew.
+            curve.evaluate("(plot) => { plot.firstChild.dataset.seen = 'before'; }")
             write = trajectories({"trajectory_id": "new"})
             made.commit("rollout_shard", "trajectories", 2, {"checkpoint": "fine_tune"}, write, run="two")
             page.locator("#live a", has_text="iteration 2").first.wait_for(timeout=2000)
+            remember(made, 2, "index_memory", 6)
+            grown = page.locator('.plot[aria-label="Memory: entries from 4 to 6"]')
+            grown.wait_for(timeout=5000)
+            assert grown.locator("[data-seen=before]").count() == 1
+            page.locator("#iterations a", has_text="2").wait_for(timeout=5000)
         page.locator("#live .status", has_text="stopped").wait_for(timeout=5000)
         context.close()
+
+
+def remember(made: TrainingStore, iteration: int, parent: str, entries: int) -> None:
+    """Commit a memory version of run `two`."""
+    inputs = {"memory": parent}
+    made.commit("index_memory", "memory", iteration, inputs, remembered, run="two", entries=entries)

@@ -11,8 +11,10 @@ import typer
 from starlette.testclient import TestClient
 
 from command_line.main import app
+from storage.artifacts.store import ArtifactStore
+from storage.runs.run import RunStore
 from tests.command_line.ui.clients import client, commands_of, links_of, main_text
-from tests.command_line.ui.stores import write_page_store
+from tests.command_line.ui.stores import add_searches, write_page_store
 from tests.training_stores import TrainingStore
 
 
@@ -74,6 +76,22 @@ def test_the_board_is_drawn_with_the_way_that_was_gone(page: TestClient) -> None
     assert 'points="20,20 20,60 "' in text
     assert 'points="20,20 60,20 60,60 "' in text
     assert "fell into a hole" in text
+
+
+def test_searches_are_shown_as_tool_calls_with_the_documents_that_they_found(tmp_path: Path) -> None:
+    uri = str(tmp_path / "store")
+    made = add_searches(TrainingStore(ArtifactStore(uri), RunStore(uri)))
+    page = client(made.store.uri).get("/runs/asked/iterations/1/episodes/episode")
+    first, second = page.text.split('aria-label="Second attempt"')
+    assert "found in 1 search 2 documents, 1 of them needed" in main_text(page.text)
+    assert "found in 2 searches 3 documents, 2 of them needed" in main_text(page.text)
+    assert first.count('<li class="needed">') == 1
+    assert second.count('<li class="needed">') == 2
+    assert "<b>search</b>" in first
+    assert "&lt;b&gt;Holm&lt;/b&gt; Castle" in first
+    # The first search is the same as before; the second one is new.
+    assert "<mark>mayor of bragg</mark>" in second
+    assert "<mark>river ode</mark>" not in second
 
 
 def test_tokens_are_coloured_by_what_is_stored_and_say_what_is_not(page: TestClient) -> None:

@@ -20,9 +20,9 @@ from erl_pipeline.views.report.charts import (
 )
 
 
-def drawn(chart: Chart, *, standalone: bool = False) -> ElementTree.Element:
+def drawn(chart: Chart) -> ElementTree.Element:
     """The SVG without its name space."""
-    return ElementTree.fromstring(chart_svg(chart, standalone=standalone).replace(' xmlns="', ' about="'))
+    return ElementTree.fromstring(chart_svg(chart).replace(' xmlns="', ' about="'))
 
 
 def of_class(svg: ElementTree.Element, name: str) -> list[ElementTree.Element]:
@@ -50,7 +50,7 @@ def test_numbers_are_short() -> None:
 
 def test_points_lie_where_the_axes_say() -> None:
     svg = drawn(Chart("Success", "iteration", "success", [Series("run", [0, 10], [0.0, 1.0])], (0.0, 1.0)))
-    line = of_class(svg, "line series-1")[0]
+    line = of_class(svg, "line series-1")[-1]  # the first is the legend's
     assert line.get("points") == f"{LEFT:g},{HEIGHT - BOTTOM:g} {WIDTH - RIGHT:g},{TOP:g}"
 
 
@@ -86,9 +86,9 @@ def test_labels_are_escaped_and_the_chart_is_described() -> None:
     assert describe(chart) == "<script>: a & b from 0.2 to 0.8."
 
 
-def test_a_standalone_chart_brings_its_style_title_and_legend() -> None:
+def test_a_chart_brings_its_style_title_and_legend() -> None:
     series = [Series("erl", [0, 1], [0.2, 0.8]), Series("rlvr", [0, 1], [0.2, 0.6])]
-    svg = drawn(Chart("Methods", "tokens", "success", series), standalone=True)
+    svg = drawn(Chart("Methods", "tokens", "success", series))
     style = svg.find("style")
     assert style is not None
     assert "--series-1" in (style.text or "")

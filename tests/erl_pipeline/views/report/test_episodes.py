@@ -7,7 +7,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from erl_pipeline.views.report.episodes import Turn, example_episodes
+from erl_pipeline.views.report.episodes import EpisodePart, ToolUse, Turn, episode_part
+from erl_pipeline.views.report.examples import EpisodeExample, example_episodes
 from storage.tables.trajectories import scan_trajectories, write_trajectories
 
 
@@ -20,6 +21,11 @@ def scan(tmp_path: Path) -> Any:
         return scan_trajectories([tmp_path / "trajectories.parquet"])
 
     return write_and_scan
+
+
+def parts_of(example: EpisodeExample) -> list[EpisodePart]:
+    """The trajectories of an example, each once."""
+    return [column.part for column in example.screen.columns if column.kind in ("attempt", "text")]
 
 
 def test_the_first_episode_of_each_kind_is_chosen(make_attempt: Any, make_retried: Any, scan: Any) -> None:
@@ -48,9 +54,9 @@ def test_an_episode_reads_in_the_order_it_happened(make_retried: Any, scan: Any)
     (example,) = example_episodes(
         scan(list(reversed(rows))), {"entry-7": "Look first.", "entry-8": "Unseen."}
     )
-    first, reflection, second = example.parts
-    assert [part.title for part in example.parts] == ["First attempt", "Reflection", "Second attempt"]
-    assert [part.outcome for part in example.parts] == ["failed", "", "solved"]
+    first, reflection, second = parts_of(example)
+    assert [part.title for part in parts_of(example)] == ["First attempt", "Reflection", "Second attempt"]
+    assert [part.outcome for part in parts_of(example)] == ["failed", "", "solved"]
     assert first.turns == [Turn("down a", "")]
     assert first.feedback == "You fell into a hole."
     assert reflection.memory == ["Look first."]
@@ -68,9 +74,8 @@ def test_turns_pair_words_with_answers(make_attempt: Any, scan: Any) -> None:
     ]
     row = make_attempt("lake-1", 0, "first_attempt", True, 1, messages=json.dumps(messages))
     (example,) = example_episodes(scan([row]), {})
-    assert example.parts[0].prompt == "rules\n\nboard"
-    assert example.parts[0].turns == [Turn("down a", "down c4"), Turn("right b", "")]
-    assert not example.parts[0].wordy
+    assert parts_of(example)[0].prompt == "rules\n\nboard"
+    assert parts_of(example)[0].turns == [Turn("down a", "down c4"), Turn("right b", "")]
 
 
 def test_an_ill_formed_reflection_is_shown_as_it_was_said(
@@ -80,8 +85,11 @@ def test_an_ill_formed_reflection_is_shown_as_it_was_said(
     ill_formed = make_attempt("lake-1", 0, "reflection", False, 1, parent=first, finish_reason="ill_formed")
     rows = [first, ill_formed, make_attempt("lake-2", 0, "first_attempt", True, 1)]
     failed = example_episodes(scan(rows), {})[-1]
-    assert [part.title for part in failed.parts] == ["First attempt", "Reflection, ill-formed and not used"]
-    assert failed.parts[1].text == "down a"
+    assert [part.title for part in parts_of(failed)] == [
+        "First attempt",
+        "Reflection, ill-formed and not used",
+    ]
+    assert parts_of(failed)[1].text == "down a"
 
 
 def test_a_judge_that_gave_no_answer_is_no_attempt(make_attempt: Any, scan: Any) -> None:
@@ -89,7 +97,7 @@ def test_a_judge_that_gave_no_answer_is_no_attempt(make_attempt: Any, scan: Any)
     silent = make_attempt("lake-1", 0, "judge", False, 1, parent=first, finish_reason="judge_timeout")
     (example,) = example_episodes(scan([first, silent]), {})
     assert example.kind == "Failed, and not tried again"
-    assert [part.title for part in example.parts] == ["First attempt", "Judge, no answer"]
+    assert [part.title for part in parts_of(example)] == ["First attempt", "Judge, no answer"]
 
 
 def test_the_task_is_drawn_from_its_payload(make_attempt: Any, scan: Any) -> None:
@@ -98,11 +106,37 @@ def test_the_task_is_drawn_from_its_payload(make_attempt: Any, scan: Any) -> Non
     assert example.task.facts == [("max steps", "6"), ("actions", "a up, b down")]
 
 
-def test_long_turns_are_laid_out_below_each_other(make_attempt: Any, scan: Any) -> None:
+def test_tool_calls_stand_with_what_each_was_answered() -> None:
+    def call(number: int, name: str, arguments: object) -> dict[str, Any]:
+        return {"id": f"call{number}", "type": "function", "function": {"name": name, "arguments": arguments}}
+
     messages = [
-        {"role": "user", "content": "board"},
-        {"role": "assistant", "content": "I go down, since " * 5},
+        {"role": "user", "content": "question"},
+        {
+            "role": "assistant",
+            "content": "<tool_call>{</tool_call>",
+            "tool_calls": [call(0, "search", {"query": "Ode", "top": 2}), call(1, "clock", {})],
+        },
+        {"role": "tool", "content": "no JSON", "tool_call_id": "call9", "name": ""},
+        {"role": "tool", "content": "noon", "tool_call_id": "call1", "name": "clock"},
+        {"role": "tool", "content": "a river", "tool_call_id": "call0", "name": "search"},
+        {"role": "user", "content": "1 turn is left"},
+        {"role": "assistant", "content": "Answer: Bragg"},
     ]
-    row = make_attempt("lake-1", 0, "first_attempt", True, 1, messages=json.dumps(messages))
-    (example,) = example_episodes(scan([row]), {})
-    assert example.parts[0].wordy
+    row = {
+        "role": "first_attempt",
+        "revision_index": 0,
+        "finish_reason": "done",
+        "text": None,
+        "success": True,
+        "feedback": "",
+        "messages": json.dumps(messages),
+    }
+    assert episode_part(row, {}).turns == [
+        Turn(
+            "<tool_call>{</tool_call>",
+            "no JSON\n1 turn is left",
+            (ToolUse("search", [("query", "Ode"), ("top", "2")], "a river"), ToolUse("clock", [], "noon")),
+        ),
+        Turn("Answer: Bragg", ""),
+    ]

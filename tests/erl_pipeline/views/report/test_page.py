@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -63,11 +66,27 @@ def test_the_report_of_an_erl_run_shows_result_learning_episodes_settings_and_li
     assert "method:\n  type: erl" in page
 
 
-def test_the_page_loads_nothing(erl_run: Any) -> None:
+def test_the_page_loads_nothing_and_runs_no_script_but_its_own(erl_run: Any) -> None:
     page = render_report(erl_run.store, erl_run.run, erl_run.description)
-    assert "<script" not in page
     assert not re.search(r"url\(|@import", page)
     assert all(link.startswith("#") for link in Outline(page).links)
+    policy = re.search(r'content="(default-src [^"]*)"', page)
+    assert policy is not None
+    assert "default-src &#39;none&#39;" in policy[1].replace("'", "&#39;")
+    assert "unsafe" not in policy[1]
+    scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
+    assert [f"sha256-{digest}" in policy[1] for digest in digests] == [True]
+
+
+def test_its_curves_are_those_of_the_page(erl_run: Any) -> None:
+    page = render_report(erl_run.store, erl_run.run, erl_run.description)
+    numbers = re.search(r'id="curve-numbers">(.*?)</script>', page, re.DOTALL)
+    assert numbers is not None
+    charts = {chart["title"]: chart for chart in json.loads(numbers[1])["charts"]}
+    success = charts["Held-out success"]["series"][0]
+    assert (success["x"], success["y"], success["low"]) == ([0, 1, 2], [0.5, 1, 1], [0.25, 0.5, 0.5])
+    assert charts["Mean reward by role"]["series"][1]["label"] == "reflection"
 
 
 def test_text_of_the_policy_is_escaped(erl_run: Any) -> None:

@@ -40,11 +40,40 @@ function nearest(chart, line, index) {
   return index;
 }
 
+const weight = () => slider ? Number(slider.value) : Number(place.dataset.smooth || 0);
+const banded = (one) => one.low !== null && weight() === 0;
+
+// The numbers of a chart as uPlot takes them: a band's two ends stand behind its line.
+function numbers(chart) {
+  return uPlot.join(chart.series.map((one) => {
+    const y = smoothed(one.y, weight());
+    return banded(one) ? [one.x, y, one.low, one.high] : [one.x, y];
+  }));
+}
+
+function described(chart) {
+  return chart.title + ": " + chart.series.map((one) => `${one.label} from ${shown(one.y[0])} to ${shown(one.y.at(-1))}`).join("; ");
+}
+
+// The same lines with more points are put into the charts that are there; what was looked at closely stays so.
+function grow(found) {
+  const lines = (charts) => JSON.stringify(charts.map((chart) => [chart.title, chart.series.map((one) => [one.label, banded(one)])]));
+  const same = read && lines(read.charts) === lines(found.charts);
+  read = found;
+  if (!same) return draw();
+  drawn.forEach((chart, index) => {
+    const x = chart.data[0];
+    const whole = chart.scales.x.min <= x[0] && chart.scales.x.max >= x.at(-1);
+    chart.setData(numbers(found.charts[index]), whole);
+    if (!whole) chart.redraw();
+    chart.root.parentElement.setAttribute("aria-label", described(found.charts[index]));
+  });
+}
+
 function draw() {
   drawn.forEach((chart) => chart.destroy());
   drawn = [];
   place.replaceChildren();
-  const weight = slider ? Number(slider.value) : Number(place.dataset.smooth || 0);
   if (!read.charts.length) {
     const nothing = document.createElement("p");
     nothing.className = "empty";
@@ -64,19 +93,15 @@ function draw() {
     plot.className = "plot";
     card.append(title, note, plot);
     place.append(card);
-    const tables = [];
     const series = [{ label: read.x, value: (_, value) => shown(value) }];
     const bands = [];
     for (const one of chart.series) {
       const line = colour(`--series-${one.colour}`);
-      const y = smoothed(one.y, weight);
-      const banded = one.low && weight === 0;
-      tables.push(banded ? [one.x, y, one.low, one.high] : [one.x, y]);
       series.push({
         label: one.label, stroke: line, width: 2, dash: DASHES[one.dashes % DASHES.length], spanGaps: true,
         points: { size: one.x.length > 60 ? 0 : 5, fill: line }, value: (_, value) => shown(value),
       });
-      if (banded) {
+      if (banded(one)) {
         for (const end of ["low", "high"]) {
           series.push({ label: `${end} end`, class: "band-end", stroke: "transparent", width: 0, spanGaps: true, points: { show: false }, value: (_, value) => shown(value) });
         }
@@ -90,14 +115,18 @@ function draw() {
       axes: [{ ...axis, values: (_, ticks) => ticks.map(shown) }, { ...axis, size: 52, values: (_, ticks) => ticks.map(shown) }],
       cursor: { sync: { key: "runs" }, points: { size: 7 }, dataIdx: nearest },
       legend: { live: true },
-    }, uPlot.join(tables), plot));
+    }, numbers(chart), plot));
     plot.setAttribute("role", "img");
-    plot.setAttribute("aria-label", chart.title + ": " + chart.series.map((one) => `${one.label} from ${shown(one.y[0])} to ${shown(one.y.at(-1))}`).join("; "));
+    plot.setAttribute("aria-label", described(chart));
   }
 }
 
 if (place) {
-  fetch(place.dataset.curves).then((answer) => answer.json()).then((found) => { read = found; draw(); });
+  const from = place.dataset.curves;
+  const ask = () => fetch(from).then((answer) => answer.json()).then(grow);
+  // A report has the numbers in itself; a server is asked for them, and again when they change.
+  if (from.startsWith("#")) grow(JSON.parse(document.querySelector(from).textContent));
+  else { ask(); document.addEventListener("runchange", ask); }
   document.addEventListener("themechange", () => read && draw());
   let waiting = null;
   addEventListener("resize", () => {
@@ -106,9 +135,11 @@ if (place) {
   });
   if (slider) slider.addEventListener("input", () => {
     document.getElementById("smooth-value").textContent = slider.value;
-    const address = new URL(location.href);
-    address.searchParams.set("smooth", slider.value);
-    history.replaceState(null, "", address);
+    if (!place.dataset.curves.startsWith("#")) {
+      const address = new URL(location.href);
+      address.searchParams.set("smooth", slider.value);
+      history.replaceState(null, "", address);
+    }
     if (read) draw();
   });
 }

@@ -1,0 +1,141 @@
+"""The templates that the page and the report share, and how they write numbers, times and texts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, StrictUndefined
+
+_PACKAGE = "erl_pipeline.views.report"
+_LONG_TEXT = 4000
+"""Characters of a text that are shown before the reader asks for all of it."""
+
+Address = Callable[..., str]
+"""Where something is shown, by the parts of its path on a server and a query; empty for nowhere."""
+
+
+def templates(own: BaseLoader | None, address: Address) -> Environment:
+    """The shared templates, behind a page's own. Everything that they are given is escaped."""
+    shared = PackageLoader(_PACKAGE)
+    environment = Environment(
+        loader=shared if own is None else ChoiceLoader([own, shared]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals["address"] = address
+    environment.filters.update(
+        ago=ago,
+        number=number,
+        signed=signed,
+        printable=printable,
+        short=short,
+        bytes=bytes_text,
+        seconds=seconds_text,
+        words=words,
+        pretty=pretty,
+    )
+    return environment
+
+
+def static_text(name: str) -> str:
+    """A style sheet or script of the pages."""
+    return files(_PACKAGE).joinpath("static").joinpath(*name.split("/")).read_text(encoding="utf-8")
+
+
+def ago(moment: datetime | None) -> str:
+    """How long ago something was, in words."""
+    if moment is None:
+        return "never"
+    seconds = max(0.0, (datetime.now(UTC) - moment).total_seconds())
+    for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60)):
+        if seconds >= size:
+            count = int(seconds // size)
+            return f"{count} {unit}{'s' if count > 1 else ''} ago"
+    return "just now" if seconds < 10 else f"{int(seconds)} seconds ago"
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number for people; a dash where there is none."""
+    if value is None:
+        return "–"
+    if float(value).is_integer() and abs(value) < 1e15:
+        return f"{int(value):,}"
+    return f"{value:.2g}" if abs(value) < 1e-3 else f"{value:,.{digits}f}"
+
+
+def signed(value: float | None) -> str:
+    """A number with its sign."""
+    return "–" if value is None else f"{value:+.3f}"
+
+
+def short(identifier: str | None) -> str:
+    """The beginning of an id."""
+    return "" if identifier is None else identifier[:12]
+
+
+def words(name: str) -> str:
+    """A name of columns or roles, as words."""
+    return name.replace("_", " ")
+
+
+def bytes_text(size: float) -> str:
+    """A size such as `4.2 MB`."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= factor:
+            return f"{size / factor:,.1f} {unit}"
+    return f"{size:,.0f} B"
+
+
+def seconds_text(seconds: float | None) -> str:
+    """A time such as `0.4 s`, `12 min`, `3.1 h`."""
+    if seconds is None:
+        return "–"
+    if seconds < 120:
+        return f"{seconds:,.1f} s"
+    return f"{seconds / 60:,.0f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
+
+
+def pretty(value: Any) -> str:
+    """A value as JSON on several lines."""
+    return json.dumps(value, indent=2, ensure_ascii=False, default=str)
+
+
+def printable(text: str | None, limit: int = _LONG_TEXT) -> str:
+    """A text whose control characters can be seen; of a very long one the beginning.
+
+    Terminal codes and marks that turn the direction of writing around would hide what a text says.
+    """
+    if text is None:
+        return ""
+    shown = text if len(text) <= limit else text[:limit]
+    cleaned = "".join(character if _is_plain(character) else _picture(character) for character in shown)
+    more = len(text) - len(shown)
+    return cleaned + (f"\n… {more:,} more characters" if more else "")
+
+
+def _is_plain(character: str) -> bool:
+    code = ord(character)
+    if code < 0x20:
+        return character in "\n\t"
+    return not (
+        0x7F <= code <= 0x9F
+        or 0x200B <= code <= 0x200F
+        or 0x202A <= code <= 0x202E
+        or 0x2066 <= code <= 0x2069
+    )
+
+
+def _picture(character: str) -> str:
+    code = ord(character)
+    return chr(0x2400 + code) if code < 0x20 else f"⟨U+{code:04X}⟩"
+
+
+def encodable(text: str) -> str:
+    """Halves of surrogate pairs, which no encoding can write, as the mark for what cannot be shown."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
