@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, Literal, TypeVar
 
 from command_line.ui.sealed import Sealed
+from command_line.ui.known_lineage import KnownLineage
 from command_line.ui.searching import MemorySearches
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.evaluation.history import (
@@ -118,6 +119,7 @@ class Stored:
     artifacts: WatchedStore = field(init=False)
     runs: RunStore = field(init=False)
     searches: MemorySearches = field(default_factory=MemorySearches, init=False)
+    lineage: KnownLineage = field(init=False)
     sealed: Sealed = field(default_factory=Sealed, init=False)
     _root: StoreRoot = field(init=False)
     _kept: dict[tuple[str, str], Kept] = field(default_factory=dict, init=False)
@@ -128,6 +130,7 @@ class Stored:
             RunStore(self.uri),
             open_root(self.uri),
         )
+        self.lineage = KnownLineage(self.artifacts)
 
     def names(self) -> Sequence[str]:
         """Names of the runs."""
