@@ -105,9 +105,7 @@ def _milliseconds(page: TestClient, address: str) -> float:
 
 
 def _line(title: str, figures: Mapping[str, float]) -> list[str]:
-    first, median, high, most = (
-        figures[f"{title}: {name}"] for name in ("first", "median", "high", "most")
-    )
+    first, median, high, most = (figures[f"{title}: {name}"] for name in ("first", "median", "high", "most"))
     held = "yes" if median < most and high < MOST_HIGH_MS else "no"
     return [title, f"{first:,.0f}", f"{median:.0f}", f"{high:.0f}", f"{most:.0f}", held]
 

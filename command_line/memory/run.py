@@ -86,16 +86,21 @@ class RunMemory:
 
 
 def open_memory(
-    store_uri: str, run_name: str, iteration: int | None = None, artifacts: ArtifactStore | None = None
+    store_uri: str,
+    run_name: str,
+    iteration: int | None = None,
+    artifacts: ArtifactStore | None = None,
+    run: Run | None = None,
 ) -> RunMemory:
     """The memory of a run after an iteration, or its newest.
 
     Args:
         artifacts: the store's artifacts, where they were opened already.
+        run: that run, where it was.
 
     Raises InputError for an unknown run or one without memory.
     """
-    run = RunStore(store_uri).open(run_name)
+    run = RunStore(store_uri).open(run_name) if run is None else run
     model = _embedding_model(run)
     version = latest_version(run, iteration)
     made = {each.artifact_id: each.iteration for each in memory_versions(run)}

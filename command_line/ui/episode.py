@@ -7,12 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import polars as pl
+
 from command_line.episodes.reading import episode_training, find_episode, memory_texts
 from command_line.ui.rows import row_files
 from command_line.ui.stored import Stored, StoredRun
 from erl_pipeline.views.report.episodes import TaskPicture, in_order, task_picture
 from erl_pipeline.views.report.screen import Screen, drawing_of, episode_columns
 from storage.artifacts.manifest import Manifest
+from storage.memory.entries import MEMORY, scan_deltas
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,8 @@ def read_episode(stored: Stored, run: StoredRun, iteration: int, identifier: str
     rows = in_order(found)
     # What is replayed later is trained later, never before.
     later = [record.manifest for record in run.history if record.iteration >= iteration]
-    training = episode_training(stored.artifacts, later, rows[0]["episode_id"])
-    texts = memory_texts(stored.artifacts, rows)
+    training = training_of(stored, later, rows[0]["episode_id"])
+    texts = seen_texts(stored, run, rows)
     return ShownEpisode(
         rows[0]["episode_id"],
         holder,
@@ -50,3 +53,34 @@ def read_episode(stored: Stored, run: StoredRun, iteration: int, identifier: str
         task_picture(json.loads(rows[0]["task_payload"] or "{}")),
         any(row["success"] for row in rows),
     )
+
+
+def training_of(
+    stored: Stored, manifests: Sequence[Manifest], episode_id: str
+) -> dict[str, list[dict[str, Any]]]:
+    """Like `episode_training`, from those training records alone that have rows of the episode."""
+    return episode_training(
+        stored.artifacts,
+        manifests,
+        episode_id,
+        lambda paths: stored.records.holding({path: path for path in paths}, "episode_id", [episode_id]),
+    )
+
+
+def seen_texts(stored: Stored, run: StoredRun, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Like `memory_texts`, from those files of the run's memory that brought the entries, where some did."""
+    seen = list(dict.fromkeys(entry for row in rows for entry in row["memory_entry_ids"] or ()))
+    if not seen:
+        return {}
+    files = {
+        artifact.path(entry.path): artifact
+        for record in run.history
+        if record.kind == "memory"
+        for artifact in [stored.artifacts.open_found(record.manifest)]
+        for entry in artifact.files
+        if entry.table == MEMORY.name
+    }
+    near = stored.entries.holding(files, "entry_id", seen)
+    wanted = pl.col("entry_id").is_in(pl.Series(seen, dtype=pl.String).implode())
+    texts = dict(scan_deltas(near).filter(wanted).select("entry_id", "text").collect().iter_rows())
+    return texts if len(texts) == len(seen) else memory_texts(stored.artifacts, rows)

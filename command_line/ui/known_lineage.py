@@ -16,7 +16,7 @@ class KnownLineage:
     def __init__(self, artifacts: WatchedStore) -> None:
         self._artifacts = artifacts
         self._graph = ArtifactGraph(())
-        self._places = RowPlaces(artifacts)
+        self._places, self._looked_at = RowPlaces(artifacts), self._graph
         self._turn = threading.Lock()
 
     def graph(self) -> ArtifactGraph:
@@ -32,5 +32,7 @@ class KnownLineage:
     def places(self, graph: ArtifactGraph) -> RowPlaces:
         """Where the rows of these artifacts lie."""
         with self._turn:
-            self._places.look(graph.manifests.values())
+            if graph is not self._looked_at:
+                self._places.look(graph.manifests.values())
+                self._looked_at = graph
             return self._places

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from storage.artifacts.artifact import Artifact
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
 from storage.lineage.graph import holds_rows
@@ -32,7 +31,7 @@ _NONE = np.empty(0, np.uint64)
 class _Part:
     """The rows of one artifact: their ids, and (row, origin) for all that their columns name."""
 
-    artifact: Artifact
+    manifest: Manifest
     ids: Hashes
     derived: Hashes
     origins: Hashes
@@ -41,8 +40,9 @@ class _Part:
 class RowPlaces:
     """Where the rows of a store lie, about 60 bytes for each.
 
-    What was read of an artifact is kept as long as the store gives the same artifact for its manifest, which
-    a `WatchedStore` does until a file of it changes, is pruned or deleted.
+    An artifact never changes, so what was read of it is kept as long as the same manifest is given for it,
+    which a `WatchedStore` does until the manifest's file changes. Whether files are whole is looked at by
+    those who read them.
     """
 
     def __init__(self, store: ArtifactStore) -> None:
@@ -51,19 +51,18 @@ class RowPlaces:
         self._sorted = _Sorted(())
 
     def look(self, manifests: Iterable[Manifest]) -> None:
-        """Read the artifacts that are new or were changed, forget those that are not among these.
+        """Read the artifacts that are new, forget those that are not among these.
 
-        Raises DamagedArtifact where one has a file that is not what its manifest says.
+        Raises DamagedArtifact where a new one has a file that is not what its manifest says.
         """
         parts: dict[str, _Part] = {}
-        new: list[Artifact] = []
+        new: list[Manifest] = []
         for manifest in manifests:
             if not holds_rows(manifest):
                 continue
-            artifact = self._store.open_found(manifest)
             kept = self._parts.get(manifest.artifact_id)
-            if kept is None or kept.artifact is not artifact:
-                new.append(artifact)
+            if kept is None or kept.manifest is not manifest:
+                new.append(manifest)
             else:
                 parts[manifest.artifact_id] = kept
         if new or len(parts) < len(self._parts):
@@ -85,8 +84,8 @@ class RowPlaces:
             found, steps = np.union1d(found, level), steps + 1
         return [known.artifacts[number] for number in np.unique(known.by_id.of(found)).tolist()]
 
-    def _read(self, artifacts: Sequence[Artifact]) -> dict[str, _Part]:
-        rows = LineageRows(self._store, [artifact.manifest for artifact in artifacts])
+    def _read(self, manifests: Sequence[Manifest]) -> dict[str, _Part]:
+        rows = LineageRows(self._store, manifests)
         ids: dict[str, list[Hashes]] = {}
         pairs: dict[str, list[tuple[Hashes, Hashes]]] = {}
         for kind, (id_column, *named) in LINK_COLUMNS.items():
@@ -97,11 +96,11 @@ class RowPlaces:
                 for column in named:
                     pairs.setdefault(str(holder), []).append(_named(table, id_column, column))
         parts = {}
-        for artifact in artifacts:
-            own = pairs.get(artifact.manifest.artifact_id, [])
-            parts[artifact.manifest.artifact_id] = _Part(
-                artifact,
-                np.concatenate([_NONE, *ids.get(artifact.manifest.artifact_id, [])]),
+        for manifest in manifests:
+            own = pairs.get(manifest.artifact_id, [])
+            parts[manifest.artifact_id] = _Part(
+                manifest,
+                np.concatenate([_NONE, *ids.get(manifest.artifact_id, [])]),
                 np.concatenate([_NONE, *(derived for derived, _ in own)]),
                 np.concatenate([_NONE, *(origins for _, origins in own)]),
             )
@@ -112,7 +111,7 @@ class _Sorted:
     """The rows of all artifacts, to be looked up."""
 
     def __init__(self, parts: Sequence[_Part]) -> None:
-        self.artifacts = [part.artifact.manifest.artifact_id for part in parts]
+        self.artifacts = [part.manifest.artifact_id for part in parts]
         sizes = np.array([len(part.ids) for part in parts], np.int64)
         numbers = np.repeat(np.arange(len(parts), dtype=np.uint64), sizes)
         self.by_id = _Pairs(np.concatenate([_NONE, *(part.ids for part in parts)]), numbers)

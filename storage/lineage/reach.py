@@ -69,7 +69,7 @@ def upstream(store: ArtifactStore, run: Run | None, identifier: str, depth: int 
 def upstream_near(
     store: ArtifactStore, graph: ArtifactGraph, places: RowPlaces, identifier: str, depth: int
 ) -> Reach:
-    """Like `upstream` in the whole store, which `graph` and `places` have; reads only the rows around it."""
+    """Like `upstream` in the whole store, which `graph` and `places` have; reads only rows around it."""
     near = _read_near(store, graph, places, identifier, "upstream", depth)
     return _upstream_among(near, graph, identifier, depth)
 
@@ -77,7 +77,7 @@ def upstream_near(
 def downstream_near(
     store: ArtifactStore, graph: ArtifactGraph, places: RowPlaces, identifier: str, depth: int
 ) -> Reach:
-    """Like `downstream` in the whole store, which `graph` and `places` have; reads only the rows around it."""
+    """Like `downstream` in the whole store, which `graph` and `places` have; reads only rows around it."""
     near = _read_near(store, graph, places, identifier, "downstream", depth)
     return _downstream_among(near, graph, identifier, depth)
 

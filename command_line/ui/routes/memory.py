@@ -24,7 +24,7 @@ from command_line.ui.pages import Crumb, address
 from command_line.ui.projection import DECIMALS
 from command_line.ui.routes.common import ThePages, TheStore, run_crumbs
 from command_line.ui.rows import PAGE_ROWS
-from command_line.ui.stored import Stored
+from command_line.ui.stored import Stored, StoredRun
 from erl_pipeline.evaluation.memory_effect import entry_credits, memory_effect
 from storage.lineage.memory_policies import policies_reached
 from storage.memory.history import memory_versions
@@ -64,7 +64,7 @@ def memory_page(
 ) -> HTMLResponse:
     """The entries of a memory version, those in a rectangle of its map, or those that a search finds."""
     run = stored.run(name)
-    memory = _memory(stored, name, iteration)
+    memory = _memory(run, stored, iteration)
     listed = EntryList(stored.sealed, memory)
     spans = read_span("across", across), read_span("up", up)
     brushed = any(span is not None for span in spans)
@@ -121,7 +121,7 @@ def map_points(
 ) -> dict[str, Any]:
     """The map of a memory version as numbers: the points of its entries, or of those of a task type, and of
     each the number that it is coloured by."""
-    memory = _memory(stored, name, iteration)
+    memory = _memory(stored.run(name), stored, iteration)
     listed = EntryList(stored.sealed, memory)
     drawn = memory_map(stored.sealed, memory.version, listed)
     shown = listed.places(task_type, None)[drawn.places]
@@ -150,7 +150,7 @@ def entry_page(
 ) -> HTMLResponse:
     """One entry: what it was worth, where it is from, who saw it; `policies`: also which it reached."""
     run = stored.run(name)
-    memory = open_memory(stored.uri, name, artifacts=stored.artifacts)
+    memory = _memory(run, stored, "")
     found = memory.find(entry)
     searches = stored.kept(
         name, "searches", lambda: memory_searches(rollout_files(stored.artifacts, run.run))
@@ -187,9 +187,10 @@ def entry_page(
     )
 
 
-def _memory(stored: Stored, name: str, iteration: str) -> RunMemory:
+def _memory(run: StoredRun, stored: Stored, iteration: str) -> RunMemory:
     """The memory of a run after an iteration; for no number, its newest."""
-    return open_memory(stored.uri, name, int(iteration) if iteration.isdecimal() else None, stored.artifacts)
+    number = int(iteration) if iteration.isdecimal() else None
+    return open_memory(stored.uri, run.name, number, stored.artifacts, run.run)
 
 
 def _source(searches: pl.DataFrame, trajectory_id: str | None) -> dict[str, Any] | None:
