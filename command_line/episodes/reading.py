@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -26,7 +26,7 @@ Outcome = Literal["solved", "helped", "failed"]
 """`solved` at the first attempt, `helped`: at a later one, or `failed`."""
 
 EPISODES: tuple[ArtifactKind, ...] = ("trajectories", "evaluation")
-_REPLAYED: tuple[ArtifactKind, ...] = ("replay",)
+REPLAYED: tuple[ArtifactKind, ...] = ("replay",)
 _EXAMPLES = 5
 _FILE = "file"
 _SHOWN = (
@@ -176,28 +176,22 @@ def find_episode(paths: dict[Path, Manifest], identifier: str) -> tuple[list[dic
 
 
 def episode_training(
-    store: ArtifactStore,
-    manifests: Sequence[Manifest],
-    episode_id: str,
-    holding: Callable[[Sequence[Path]], list[Path]] | None = None,
+    store: ArtifactStore, manifests: Sequence[Manifest], episode_id: str
 ) -> dict[str, list[dict[str, Any]]]:
     """What updates did with the trajectories of an episode: trajectory id -> rows of training records, with
     the `checkpoint`, `stage` and `run` that they belong to, the earliest first.
 
-    `holding` says which training records have rows of the episode, where that is known.
     What was done with a trajectory when it was replayed is among the rows of the trajectory itself.
     """
-    replays = list(trajectory_paths(store, manifests, _REPLAYED))
+    replays = list(trajectory_paths(store, manifests, REPLAYED))
     copies = scan_trajectories(replays).filter(pl.col("episode_id") == episode_id)
     originals = dict(copies.select("trajectory_id", "parent_trajectory_id").collect().iter_rows())
-    opened = {
-        store.open_file(manifest, name): manifest
+    files = {
+        str(store.open_file(manifest, name)): manifest
         for manifest in manifests
         if (name := record_file(manifest)) is not None
     }
-    near = list(opened) if holding is None else holding(list(opened))
-    files = {str(path): opened[path] for path in near}
-    rows = scan_training_records(near, _FILE)
+    rows = scan_training_records([Path(path) for path in files], _FILE)
     found: dict[str, list[dict[str, Any]]] = {}
     for row in rows.filter(pl.col("episode_id") == episode_id).collect().to_dicts():
         manifest = files[row.pop(_FILE)]

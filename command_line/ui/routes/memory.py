@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import polars as pl
@@ -11,6 +12,7 @@ from starlette.responses import HTMLResponse
 
 from command_line.memory.outcomes import interval
 from command_line.memory.run import RunMemory, open_memory
+from command_line.ui.episode import memory_files
 from command_line.ui.memory_map import (
     COLOURS,
     MOST_POINTS,
@@ -27,6 +29,7 @@ from command_line.ui.rows import PAGE_ROWS
 from command_line.ui.stored import Stored, StoredRun
 from erl_pipeline.evaluation.memory_effect import entry_credits, memory_effect
 from storage.lineage.memory_policies import policies_reached
+from storage.memory.chain import Delta
 from storage.memory.history import memory_versions
 from storage.memory.search import SearchMode
 from storage.memory.use import memory_searches, retrieval_counts, rollout_files
@@ -92,7 +95,9 @@ def memory_page(
         commands=[command, pages.command("Does memory help?", "memory", "stats", name)],
         run=run,
         memory=memory,
-        versions=[each.iteration for each in memory_versions(run.run)],
+        versions=stored.kept(
+            name, "memory iterations", lambda: [each.iteration for each in memory_versions(run.run)]
+        ),
         hits=hits,
         count=shown.count,
         page_number=shown.page,
@@ -151,7 +156,7 @@ def entry_page(
     """One entry: what it was worth, where it is from, who saw it; `policies`: also which it reached."""
     run = stored.run(name)
     memory = _memory(run, stored, "")
-    found = memory.find(entry)
+    found = memory.find(entry, _near(stored, run, memory, entry))
     searches = stored.kept(
         name, "searches", lambda: memory_searches(rollout_files(stored.artifacts, run.run))
     )
@@ -190,7 +195,22 @@ def entry_page(
 def _memory(run: StoredRun, stored: Stored, iteration: str) -> RunMemory:
     """The memory of a run after an iteration; for no number, its newest."""
     number = int(iteration) if iteration.isdecimal() else None
-    return open_memory(stored.uri, run.name, number, stored.artifacts, run.run)
+    kept = stored.kept(
+        run.name,
+        f"memory after {number}",
+        lambda: open_memory(stored.uri, run.name, number, stored.artifacts, run.run),
+    )
+    # Another object, so that its files are looked at anew.
+    return replace(kept)
+
+
+def _near(stored: Stored, run: StoredRun, memory: RunMemory, entry: str) -> Sequence[Delta] | None:
+    """The deltas that brought the entry of this id or changed any; None where none of the run's did."""
+    files = stored.kept(run.name, "memory files", lambda: memory_files(stored, run))
+    near = set(stored.entries.holding(files, "entry_id", [entry]))
+    if not near:
+        return None
+    return [each for each in memory.deltas if each.operation_files or near.intersection(each.entry_files)]
 
 
 def _source(searches: pl.DataFrame, trajectory_id: str | None) -> dict[str, Any] | None:
