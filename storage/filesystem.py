@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
@@ -35,6 +36,8 @@ _ADVICE = {
 }
 _SMALL_FILE = 2**20
 """Bytes up to which a file is read at once: the buffer of `file_digest` costs more than it spares then."""
+MOST_CONNECTIONS = 64
+"""Connections to an object store that a process has open at the same time, at most."""
 _DISK_FAULTS = frozenset({errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG})
 
 
@@ -70,8 +73,12 @@ def open_root(uri: str) -> StoreRoot:
 
     Raises StoreError for an unknown protocol or one whose package is not installed.
     """
-    # What another machine has written since must be seen.
-    options = {} if _LOCAL.match(uri) or "://" not in uri else {"use_listings_cache": False}
+    options: dict[str, Any] = {}
+    if "://" in uri and not _LOCAL.match(uri):
+        # What another machine has written since must be seen.
+        options["use_listings_cache"] = False
+    if uri.startswith("s3"):
+        options["config_kwargs"] = {"max_pool_connections": MOST_CONNECTIONS}
     try:
         fs, path = fsspec.core.url_to_fs(uri, **options)
     except (ValueError, ImportError) as error:

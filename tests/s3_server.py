@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -32,6 +33,13 @@ class S3Server:
     process: subprocess.Popen[bytes]
     environment: dict[str, str]
     faults: Path
+    log: Path
+
+    def requests(self, method: str, holding: str) -> list[str]:
+        """What it was asked so far by a method, such as `/bucket/store/file?partNumber=1`, where that holds
+        a text."""
+        found = re.findall(rf'"{method} (\S+) HTTP', self.log.read_text(errors="replace"))
+        return [path for path in found if holding in path]
 
     def fail_every(self, requests: int) -> None:
         """Answer every so many requests with an internal error, every other of them after carrying it out;
@@ -70,7 +78,7 @@ def s3_server(log: Path, *, conditions: bool = True) -> Iterator[S3Server]:
     try:
         wait_for("the S3 server", lambda: _listens(port, process, log))
         urllib.request.urlopen(urllib.request.Request(f"{address}/{BUCKET}", method="PUT")).close()
-        yield S3Server(process, environment, faults)
+        yield S3Server(process, environment, faults, log)
     finally:
         process.kill()
         process.wait()
@@ -87,6 +95,7 @@ def main(port: int, faults: Path, careless: bool) -> None:
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import run_simple
 
+    _read_objects_once()
     application = DomainDispatcherApplication(create_backend_app)
     requests = itertools.count(1)
 
@@ -102,6 +111,24 @@ def main(port: int, faults: Path, careless: bool) -> None:
         return [b"<Error><Code>InternalError</Code><Message>We met an internal error.</Message></Error>"]
 
     run_simple("127.0.0.1", port, answer, threaded=False)
+
+
+def _read_objects_once() -> None:
+    """Keep what was read of an object: moto reads all of it again for each range of it."""
+    from moto.s3.models import FakeKey
+
+    of_moto: Any = vars(FakeKey)["value"]
+
+    def read(key: Any) -> bytes:
+        kept: bytes = vars(key).get("kept") or of_moto.fget(key)
+        vars(key)["kept"] = kept
+        return kept
+
+    def write(key: Any, content: bytes) -> None:
+        vars(key).pop("kept", None)
+        of_moto.fset(key, content)
+
+    FakeKey.value = property(read, write)  # type: ignore[method-assign, assignment]
 
 
 if __name__ == "__main__":

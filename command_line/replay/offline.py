@@ -14,7 +14,7 @@ from erl_pipeline.config.run import RunConfig
 from erl_pipeline.config.shown.differences import changed_settings
 from erl_pipeline.plan.forecast import own_differences
 from erl_pipeline.plan.sources import unread_sources
-from erl_pipeline.runs.branch import begin_offline, require_correction
+from erl_pipeline.runs.branch import begin_offline, require_offline
 from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.planning import stored_rollouts
 from erl_pipeline.runs.run_plans import plan_run
@@ -56,7 +56,7 @@ def replay_offline(
     )
     stored_rollouts(stored, origin)
     base, new = _offline_config(stored, origin.iterations, name, settings, config_file)
-    require_correction(new)
+    require_offline(new)
     heading = f"Offline: stored rollouts of iterations {span[0]} to {span[1]} of {run}, in order"
     notes = [heading, *(f"  {line}" for line in changed_settings(base, new))]
     work_on_new_run(new, store, notes, partial(begin_offline, origin=origin))

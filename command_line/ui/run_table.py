@@ -14,7 +14,7 @@ from storage.runs.run import flat_settings
 
 SortKey = Literal["name", "method", "done", "score", "age"]
 _MOST_SETTINGS = 4
-_NOT_COMPARED = ("name", "iterations", "runner", "resources", "metrics", "schema_version")
+_NOT_COMPARED = ("name", "iterations", "runner", "resources", "store", "metrics", "schema_version")
 _SPARK_WIDTH, _SPARK_HEIGHT = 96, 24
 
 

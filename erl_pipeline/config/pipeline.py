@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from erl_pipeline.config.base import Settings
 
@@ -17,6 +17,32 @@ class PipelineConfig(Settings):
     on at the same time on two devices. More than 0 needs `objective.correction: {type: decoupled}`: the
     update then weighs each token by how likely the policy at hand makes it. The bytes are those of the plan,
     however its stages overlap."""
+    max_age: int | None = Field(default=None, ge=0)
+    """Most iterations that the policy which sampled a trajectory may be behind the policy that an update by
+    reinforcement learning is about to change; `null` for any. Fresh trajectories are `lag` behind, so that
+    the lag may not be more. What is replayed (ExGRPO) has the age of the policy that sampled it, not of its
+    drawing: in the update of iteration i an attempt of iteration s is i - s + lag behind, in the first
+    iterations less. A policy that the one at hand was not trained from, such as that of another run, counts
+    as too old. The supervised stages and what trains an extractor are not held to it."""
+    too_old: Literal["wait", "drop"] = "wait"
+    """What keeps to `max_age`. `wait`: the plan does. Rollouts wait for a policy that is young enough, and a
+    run whose updates could be given an older trajectory is refused: with replay, where
+    `method.replay.max_age` and the lag are more together. `drop`: the update does. It leaves out what is too
+    old before rewards are compared; the training record says `too_old`, and `dropped_too_old` counts. This
+    is for replay and for stored rollouts (`replay --offline`), which are as old as they are."""
+
+    @model_validator(mode="after")
+    def _possible_together(self) -> PipelineConfig:
+        if self.max_age is None:
+            if self.too_old == "drop":
+                raise ValueError("too_old: drop; it needs max_age, since without one nothing is too old")
+        elif self.lag > self.max_age:
+            raise ValueError(
+                f"lag: {self.lag}; allowed with max_age: {self.max_age} is at most {self.max_age}, since no "
+                f"fresh trajectory would be young enough from iteration {self.max_age + 2} on; lower "
+                "pipeline.lag, or raise pipeline.max_age"
+            )
+        return self
 
 
 class ResourcesConfig(Settings):

@@ -17,6 +17,7 @@ from erl_pipeline.config.policy import PolicyConfig, TinyPolicyConfig
 from erl_pipeline.config.retention import RetentionConfig
 from erl_pipeline.config.rollouts import EvaluationConfig, RolloutConfig
 from erl_pipeline.config.selection import EasyToHardSelection
+from erl_pipeline.config.store import StoreConfig
 from erl_pipeline.config.stream import StreamConfig
 from erl_pipeline.config.warm_start import DemonstrationsWarmStart
 from erl_pipeline.config.warnings import WarningsConfig
@@ -74,6 +75,7 @@ class RunConfig(Settings):
     )
     """What calls the stages. No artifact depends on it."""
     resources: ResourcesConfig = ResourcesConfig()
+    store: StoreConfig = StoreConfig()
     retention: RetentionConfig = RetentionConfig()
     warnings: WarningsConfig = WarningsConfig()
     metrics: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ("tensorboard",)

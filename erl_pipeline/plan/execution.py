@@ -140,7 +140,8 @@ class _Walk:
             if manifest is None:
                 self._absent.add(node.artifact_id)
                 return False
-            self._store.open_found(manifest)
+            with self._store.reading():
+                self._store.open_found(manifest)
         except DamagedArtifact as damage:
             self._set_aside(node.artifact_id, damage)
             return False
@@ -164,7 +165,8 @@ class _Walk:
             if artifact_id in self._whole:
                 continue
             try:
-                manifest = self._store.open(artifact_id).manifest
+                with self._store.reading():
+                    manifest = self._store.open(artifact_id).manifest
                 self._whole.add(artifact_id)
                 if manifest.kind in ("rollouts", "tasks"):  # Whoever reads these reads what they list.
                     to_check += manifest.inputs.values()

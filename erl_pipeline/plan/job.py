@@ -51,8 +51,11 @@ def compute(job: StageJob, resources: Resources, progress: Progress) -> Manifest
     progress.raise_if_stopped()
     if stage.needs == "device":
         _use_threads(job.worker.threads)
-    inputs = {name: store.open(artifact_id) for name, artifact_id in recipe.inputs.items()}
-    with store.create(recipe, run=job.worker.run, iteration=planned.iteration) as staging:
+    with (
+        store.reading(),
+        store.create(recipe, run=job.worker.run, iteration=planned.iteration) as staging,
+    ):
+        inputs = {name: store.open(artifact_id) for name, artifact_id in recipe.inputs.items()}
         result = stage.compute(
             StageCall(
                 settings=planned.settings,

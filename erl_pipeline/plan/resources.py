@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from storage.artifacts.cache import CacheSettings
 from storage.artifacts.store import ArtifactStore
 from storage.filesystem import open_root
 
@@ -31,6 +32,8 @@ class WorkerSettings:
     run: str
     threads: int
     engine: dict[str, Any] = field(default_factory=dict)
+    cache: CacheSettings = field(default_factory=CacheSettings)
+    """What the worker's machine keeps of a store that is a bucket."""
 
 
 class Resources:
@@ -43,7 +46,7 @@ class Resources:
         store: ArtifactStore | None = None,
     ) -> None:
         self.settings = settings
-        self.store = store or ArtifactStore(settings.store_uri, threads=settings.threads)
+        self.store = store or ArtifactStore(settings.store_uri, settings.threads, settings.cache)
         self.stop = stop or threading.Event()
         """Set when the run was asked to stop; what computes for long looks at it."""
         self._kept: dict[str, Any] = {}

@@ -52,7 +52,8 @@ class Progress(Protocol):
 class StageCall(Generic[SettingsT]):
     """All that a stage's `compute` is given; it can read nothing else.
 
-    `inputs` are opened and verified, by the names in the recipe. Files of the artifact go to `folder`,
+    `inputs` are opened and verified, by the names in the recipe. Their paths hold until the stage ends; what
+    keeps one longer opens it within `resources.store.staying()`. Files of the artifact go to `folder`,
     which is empty. `artifact_id` is the id that the artifact will have; `index` tells apart several
     artifacts of one stage (iteration, shard). `locations` says where a file lies whose digest is in the
     settings: SHA-256 -> path.

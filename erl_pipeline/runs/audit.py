@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -80,7 +81,7 @@ def audit(
         if (node.iteration or 0) > iteration
         or ((node.iteration or 0) == iteration and node.stage.shown_as not in earlier)
     ]
-    stored = ArtifactStore(store_uri, threads=config.resources.threads)
+    stored = ArtifactStore(store_uri, config.resources.threads, config.store.cache())
     remove_abandoned(scratch)
     folder = StagingFolder(scratch)
     try:
@@ -109,6 +110,14 @@ class ScratchStore(ArtifactStore):
     def open(self, artifact_id: str) -> Artifact:
         """A stored artifact."""
         return self.stored.open(artifact_id)
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Like the other store's."""
+        return self.stored.reading()
+
+    def staying(self) -> AbstractContextManager[None]:
+        """Like the other store's."""
+        return self.stored.staying()
 
     def publish(self, manifest: Manifest, folder: Path, unchanged_from: str = "") -> Artifact:
         """Remember what was made; its files go with the scratch folder."""

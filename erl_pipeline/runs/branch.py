@@ -56,7 +56,7 @@ def begin_offline(opened: OpenRun, origin: OfflineOrigin) -> None:
     Raises ConfigError for a run that was begun otherwise, or an objective without importance correction;
     InputError when the other run lacks rollouts that are asked for, or one of their tasks is held out.
     """
-    require_correction(opened.config)
+    require_offline(opened.config)
     source = RunStore(opened.store.uri).open(origin.run)
     _refuse_held_out(opened, source, stored_rollouts(source, origin))
     _establish(opened, origin)
@@ -89,14 +89,20 @@ def _refuse_held_out(opened: OpenRun, source: Run, rollouts: Mapping[int, str]) 
         refuse_held_out_rows(rows, held_out, plugin, f"run {source.name}, iteration {iteration}")
 
 
-def require_correction(config: RunConfig) -> None:
-    """Raise ConfigError when the objective takes stored data for the policy's own."""
+def require_offline(config: RunConfig) -> None:
+    """Raise ConfigError when the objective takes stored data for the policy's own, or where it would have to
+    be younger than it is."""
     if not isinstance(config.objective.correction, DecoupledCorrection):
         raise ConfigError(
             "objective.correction.type: bypass cannot be trained offline: it takes the ratio against the "
             "policy that sampled, so that on old data most tokens lie outside the clip range from the first "
             "step and are left out in silence; use decoupled, which weighs each token by how likely the "
             "policy at hand makes it"
+        )
+    if config.pipeline.max_age is not None and config.pipeline.too_old == "wait":
+        raise ConfigError(
+            f"pipeline.too_old: wait; allowed offline with pipeline.max_age: {config.pipeline.max_age} is "
+            "drop, since stored rollouts are as old as they are and nothing is waited for"
         )
 
 

@@ -19,7 +19,7 @@ from storage.runs.run import Run, config_differences
 from storage.wording import counted
 
 _POLICY: TypeAdapter[PolicyConfig] = TypeAdapter(PolicyConfig)
-_MAY_CHANGE = {"iterations", "metrics", "runner", "resources", "retention", "warnings"}
+_MAY_CHANGE = {"iterations", "metrics", "runner", "resources", "store", "retention", "warnings"}
 
 
 def run_config(run: Run) -> RunConfig:
@@ -84,8 +84,8 @@ def _require_installed(run: Run) -> None:
 
 def refuse_other_settings(run: Run, config: RunConfig) -> None:
     """Raise ConfigError when a run was begun with other settings than `config` has; only `iterations`,
-    `metrics`, `runner`, `resources`, `retention`, `warnings` and the engine's `OPERATIONAL_SETTINGS` may
-    change."""
+    `metrics`, `runner`, `resources`, `store`, `retention`, `warnings` and the engine's
+    `OPERATIONAL_SETTINGS` may change."""
     differences = config_differences(_fixed(run.config), _fixed(config.model_dump(mode="json")))
     if differences:
         raise ConfigError(

@@ -139,7 +139,7 @@ def open_run(
     run = runs.create(config.name, settings) if config.name not in runs.list() else runs.open(config.name)
     with disk_errors(store_uri), run.lock():
         refuse_other_settings(run, config)
-        store = ArtifactStore(store_uri, threads=config.resources.threads)
+        store = ArtifactStore(store_uri, config.resources.threads, config.store.cache())
         yield OpenRun(config, store, run, listener, stop)
 
 
@@ -161,13 +161,15 @@ def carry_out(
         run=opened.run.name,
         threads=config.resources.threads,
         engine=operational_settings(config.engine),
+        cache=config.store.cache(),
     )
     packages = tuple(each for of_owner in code_packages(config).values() for each in of_owner)
     call = RunnerCall(worker, config.resources.devices, opened.listener, opened.stop, packages)
 
     def record(planned: PlannedStage, outcome: StageOutcome) -> None:
-        opened.record(planned, outcome)
-        on_outcome(outcome)
+        with opened.store.reading():
+            opened.record(planned, outcome)
+            on_outcome(outcome)
 
     def body(runner: Runner) -> None:
         execute(

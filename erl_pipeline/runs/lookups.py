@@ -28,7 +28,7 @@ MEASURED = 5
 _COMPARED = 64
 _OTHERS = 8
 _GENERATING = ("trajectories", "evaluation")
-_NO_SETTINGS = ("name", "iterations", "runner", "resources", "metrics", "retention", "warnings")
+_NO_SETTINGS = ("name", "iterations", "runner", "resources", "store", "metrics", "retention", "warnings")
 
 
 class StoreLookups:

@@ -56,8 +56,8 @@ def qualify_environment(
     """
     planner = Planner(config, environment_sources(config))
     plan_qualification(planner, tasks, answers)
-    store = ArtifactStore(store_uri, threads=config.resources.threads)
-    worker = WorkerSettings(store_uri, config.name, config.resources.threads)
+    store = ArtifactStore(store_uri, config.resources.threads, config.store.cache())
+    worker = WorkerSettings(store_uri, config.name, config.resources.threads, cache=config.store.cache())
     found: list[StageOutcome] = []
 
     def record(_planned: PlannedStage, outcome: StageOutcome) -> None:

@@ -6,12 +6,19 @@ from dataclasses import dataclass
 from typing import Literal
 
 NotTrained = Literal[
-    "never_trained", "scorer_error", "no_tokens", "zero_weight", "zero_advantage", "not_drawn"
+    "never_trained",
+    "scorer_error",
+    "too_old",
+    "no_tokens",
+    "zero_weight",
+    "zero_advantage",
+    "not_drawn",
 ]
 """Why a sequence was not trained.
 
 - `never_trained`: its role is never trained, such as a judge's, so that no trainer was given it
 - `scorer_error`: the attempt could not be scored, so that no trainer was given it
+- `too_old`: the policy that sampled it is too old (`pipeline.max_age`), so that no trainer was given it
 - `no_tokens`: no token of it is the policy's
 - `zero_weight`: the objective gives its role the weight 0
 - `zero_advantage`: its reward is the mean of its group, and nothing but the advantage gives it a loss

@@ -13,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 
 from storage.artifacts.artifact import Artifact
+from storage.artifacts.cache import LocalCache
+from storage.artifacts.downloads import copy_bytes, copy_name
 from storage.artifacts.integrity import describe_files
 from storage.artifacts.layout import StoreLayout
 from storage.artifacts.manifest import (
@@ -25,6 +27,7 @@ from storage.artifacts.manifest import (
 )
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.staging import StagingFolder
+from storage.artifacts.transfers import upload
 from storage.filesystem import publish_folder, store_errors, write_new
 
 
@@ -116,21 +119,20 @@ class Staging:
         return self._publish(manifest, self.path, unchanged_from)
 
 
-def put_in_place(layout: StoreLayout, manifest: Manifest, folder: Path) -> Path | None:
+def put_in_place(layout: StoreLayout, cache: LocalCache, manifest: Manifest, folder: Path) -> Path | None:
     """Give a written folder its place in the store; the local folder of the files.
 
-    None where another writer was first, in the store or in this machine's downloads: then what is there is to
+    None where another writer was first, in the store or among this machine's copies: then what is there is to
     be opened. The folder is moved away or left to be discarded.
     """
     content = manifest.document()
     target = layout.of(manifest.stage, manifest.artifact_id)
     with store_errors("commit an artifact to", target):
         if layout.root.local:
-            kept, published = Path(target), _rename(layout, folder, Path(target), content)
-        else:
-            kept = layout.download(manifest.artifact_id)
-            published = _upload(layout, manifest, folder, content) and publish_folder(folder, kept)
-    return kept if published else None
+            return Path(target) if _rename(layout, folder, Path(target), content) else None
+        if not _upload(layout, cache, manifest, folder, content):
+            return None
+        return cache.put(copy_name(manifest), copy_bytes(manifest.files), folder)
 
 
 def _rename(layout: StoreLayout, folder: Path, target: Path, content: bytes) -> bool:
@@ -142,12 +144,10 @@ def _rename(layout: StoreLayout, folder: Path, target: Path, content: bytes) -> 
     return publish_folder(folder, target)
 
 
-def _upload(layout: StoreLayout, manifest: Manifest, folder: Path, content: bytes) -> bool:
+def _upload(layout: StoreLayout, cache: LocalCache, manifest: Manifest, folder: Path, content: bytes) -> bool:
     root = layout.root
     where = layout.of(manifest.stage, manifest.artifact_id, MANIFEST)
     if root.fs.exists(where):
         return False
-    base = layout.files_of(manifest)
-    for entry in manifest.files:
-        root.fs.put_file(str(folder / entry.path), f"{base}/{entry.path}")
+    upload(root, folder, manifest.files, layout.files_of(manifest), cache.settings.connections)
     return write_new(root, where, content, unique=True)

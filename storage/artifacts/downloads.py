@@ -2,66 +2,88 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+from storage.artifacts.cache import LocalCache
 from storage.artifacts.integrity import file_problems
-from storage.artifacts.layout import StoreLayout
+from storage.artifacts.layout import StoreLayout, upload_folder
 from storage.artifacts.manifest import FileEntry, Manifest
 from storage.artifacts.staging import StagingFolder
-from storage.filesystem import publish_folder, store_errors
+from storage.artifacts.transfers import download
+from storage.errors import DamagedArtifact
+from storage.filesystem import store_errors
 
 
-def local_copy(layout: StoreLayout, manifest: Manifest, present: Sequence[FileEntry]) -> Path:
-    """The artifact's folder; of an object store a download, kept for later processes.
+def copy_name(manifest: Manifest) -> str:
+    """The name of an artifact's copy: of the artifact and of what its files hold."""
+    return f"{manifest.artifact_id}-{upload_folder(manifest)}"
 
-    Only `present` files are looked for. One that the store lacks is left out: who checks the folder names it.
+
+def copy_bytes(entries: Sequence[FileEntry]) -> int:
+    """Bytes of these files."""
+    return sum(entry.bytes for entry in entries)
+
+
+def local_copy(
+    layout: StoreLayout, cache: LocalCache, manifest: Manifest, present: Sequence[FileEntry]
+) -> Path:
+    """The folder of an object store's artifact on this machine, hashed, and kept for later processes.
+
+    Only `present` files are looked for. Raises DamagedArtifact where one of them is missing in the store, or
+    does not hold the bytes that the manifest names.
     """
-    source = layout.files_of(manifest)
-    if layout.root.local:
-        return Path(source)
-    folder = layout.download(manifest.artifact_id)
-    if folder.is_dir() and not file_problems(present, folder):
-        return folder
-    forget_download(layout, manifest.artifact_id)
-    _download(layout, source, present, folder)
-    return folder
+    return _copy(layout, cache, manifest, present, copy_name(manifest))
 
 
-def local_file(layout: StoreLayout, manifest: Manifest, entry: FileEntry) -> Path:
-    """The folder in which one file of an artifact lies; of an object store that file alone is downloaded."""
-    source = layout.files_of(manifest)
-    if layout.root.local:
-        return Path(source)
-    whole = layout.download(manifest.artifact_id)
-    folder = whole if (whole / entry.path).exists() else Path(f"{whole}-{entry.sha256[:16]}")
-    if not folder.is_dir() or file_problems([entry], folder):
-        shutil.rmtree(folder, ignore_errors=True)
-        _download(layout, source, [entry], folder)
-    return folder
+def local_file(layout: StoreLayout, cache: LocalCache, manifest: Manifest, entry: FileEntry) -> Path:
+    """The folder in which one file of an object store's artifact lies; that file alone is downloaded. Raises
+    DamagedArtifact as `local_copy` does."""
+    whole = cache.find(copy_name(manifest))
+    if whole is not None and not file_problems([entry], whole):
+        return whole
+    return _copy(layout, cache, manifest, [entry], f"{manifest.artifact_id}-{entry.sha256[:16]}")
 
 
-def _download(layout: StoreLayout, source: str, entries: Sequence[FileEntry], folder: Path) -> None:
-    """Files of an object store's folder, put in place together."""
+@contextmanager
+def fresh_copy(
+    layout: StoreLayout, cache: LocalCache, manifest: Manifest, present: Sequence[FileEntry]
+) -> Iterator[Path]:
+    """A folder with what an object store has now of an artifact, whatever this machine has. It is hashed.
+
+    Where this machine has no copy it is kept as one. Raises DamagedArtifact as `local_copy` does.
+    """
     staging = StagingFolder(layout.staging)
     try:
-        with store_errors("download", source):
-            for entry in entries:
-                local = staging.path / entry.path
-                local.parent.mkdir(parents=True, exist_ok=True)
-                with suppress(FileNotFoundError):
-                    layout.root.fs.get_file(f"{source}/{entry.path}", str(local))
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            publish_folder(staging.path, folder)
+        _fetch(layout, cache, manifest, present, staging.path)
+        yield staging.path
+        cache.put(copy_name(manifest), copy_bytes(present), staging.path)
     finally:
         staging.release()
 
 
-def forget_download(layout: StoreLayout, artifact_id: str) -> None:
-    """Remove this machine's copy, so that what the store holds now counts. A local store has none."""
-    if not layout.root.local:
-        kept = layout.download(artifact_id)
-        for folder in kept.parent.glob(f"{artifact_id}*"):
-            shutil.rmtree(folder, ignore_errors=True)
+def _copy(
+    layout: StoreLayout, cache: LocalCache, manifest: Manifest, entries: Sequence[FileEntry], name: str
+) -> Path:
+    return cache.get(
+        name,
+        copy_bytes(entries),
+        fetch=lambda folder: _fetch(layout, cache, manifest, entries, folder),
+        whole=lambda folder: not file_problems(entries, folder),
+    )
+
+
+def _fetch(
+    layout: StoreLayout, cache: LocalCache, manifest: Manifest, entries: Sequence[FileEntry], folder: Path
+) -> None:
+    source = layout.files_of(manifest)
+    try:
+        with store_errors("download", source):
+            problems = download(layout.root, source, entries, folder, cache.settings.connections)
+    except DamagedArtifact as damage:
+        problems = [str(damage).rstrip(".")]
+    problems = problems or file_problems(entries, folder, source)
+    if problems:
+        found = "; ".join(problems)
+        raise DamagedArtifact(f"artifact {manifest.artifact_id} ({manifest.stage}) is damaged: {found}.")

@@ -68,20 +68,22 @@ def parse_manifest(content: bytes, artifact_id: str, where: str) -> Manifest:
     return manifest
 
 
-def file_problems(files: Sequence[FileEntry], folder: Path) -> Problems:
-    """Files that are missing or hold other bytes than their entries say."""
+def file_problems(files: Sequence[FileEntry], folder: Path, source: str = "") -> Problems:
+    """Files that are missing or hold other bytes than their entries say; `source` is where the folder was
+    downloaded from, empty where it is the artifact's own."""
     problems = []
+    shown = source or str(folder)
     with store_errors("read", folder):
         for entry in files:
             path = folder / entry.path
             try:
                 found = sha256_file(path)
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-                problems.append(f"{path} is missing")
+                problems.append(f"{shown}/{entry.path} is missing")
                 continue
             if found != entry.sha256:
                 problems.append(
-                    f"{path} has SHA-256 {found} and {path.stat().st_size} bytes, "
+                    f"{shown}/{entry.path} has SHA-256 {found} and {path.stat().st_size} bytes, "
                     f"the manifest says {entry.sha256} and {entry.bytes}"
                 )
     return problems

@@ -45,10 +45,6 @@ class StoreLayout:
         folder = self.of(manifest.stage, manifest.artifact_id)
         return folder if self.root.local else f"{folder}/{upload_folder(manifest)}"
 
-    def download(self, artifact_id: str) -> Path:
-        """The local folder for an artifact of an object store."""
-        return self.root.scratch / "downloads" / artifact_id
-
     def damaged(self, stage: str, artifact_id: str) -> str:
         """A new place for an artifact that is set aside."""
         return self.root.join("damaged", stage, f"{artifact_id}-{secrets.token_hex(4)}")

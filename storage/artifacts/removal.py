@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from storage.artifacts.artifact import Artifact
-from storage.artifacts.downloads import forget_download
+from storage.artifacts.cache import LocalCache
 from storage.artifacts.layout import StoreLayout
 from storage.artifacts.manifest import MANIFEST, Manifest
 from storage.artifacts.pruned import KEPT_ROWS, PRUNED, PrunedFile, PruneRecord, keep_lineage_columns
@@ -60,7 +60,7 @@ def prune_files(layout: StoreLayout, artifact: Artifact, names: Sequence[str], r
     return record
 
 
-def delete(layout: StoreLayout, manifest: Manifest) -> None:
+def delete(layout: StoreLayout, cache: LocalCache, manifest: Manifest) -> None:
     """Delete an artifact. It is gone at once and as a whole, however far its files' deletion comes."""
     target = layout.of(manifest.stage, manifest.artifact_id)
     with store_errors("remove", target):
@@ -72,10 +72,10 @@ def delete(layout: StoreLayout, manifest: Manifest) -> None:
             return
         remove(layout.root, f"{target}/{MANIFEST}")
         layout.root.fs.rm(target, recursive=True)
-        forget_download(layout, manifest.artifact_id)
+        cache.forget(manifest.artifact_id)
 
 
-def set_aside(layout: StoreLayout, artifact_id: str) -> None:
+def set_aside(layout: StoreLayout, cache: LocalCache, artifact_id: str) -> None:
     """Move an artifact to `STORE/damaged/`. Raises InputError when there is no such artifact."""
     stage = next((stage for stage in layout.stages() if artifact_id in layout.ids(stage)), None)
     if stage is None:
@@ -84,4 +84,4 @@ def set_aside(layout: StoreLayout, artifact_id: str) -> None:
     with store_errors("move a damaged artifact to", target):
         layout.root.fs.makedirs(target.rpartition("/")[0], exist_ok=True)
         layout.root.fs.mv(layout.of(stage, artifact_id), target, recursive=True)
-    forget_download(layout, artifact_id)
+    cache.forget(artifact_id)

@@ -8,15 +8,16 @@ which (see `storage.artifacts.pruned`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
 from storage.artifacts.artifact import Artifact
+from storage.artifacts.cache import CacheSettings, LocalCache
 from storage.artifacts.committing import Staging, put_in_place
-from storage.artifacts.downloads import forget_download, local_copy, local_file
+from storage.artifacts.downloads import copy_name, fresh_copy, local_copy, local_file
 from storage.artifacts.integrity import Problems, file_problems, parse_manifest, relative_files, row_problems
 from storage.artifacts.layout import StoreLayout
-from storage.artifacts.manifest import MANIFEST, Manifest
+from storage.artifacts.manifest import MANIFEST, FileEntry, Manifest
 from storage.artifacts.pruned import KEPT_ROWS, PRUNED, PruneRecord, parse_pruned, present_files
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.removal import delete, prune_files, set_aside
@@ -34,12 +35,14 @@ class ArtifactStore:
     Args:
         uri: a folder, or a `file://`, `s3://`, `gs://` or `memory://` URI.
         threads: the CPU thread count that bytes depend on, for the manifests.
+        cache: how much of an object store this machine keeps; a local store has no copies.
     """
 
-    def __init__(self, uri: str, threads: int | None = None) -> None:
+    def __init__(self, uri: str, threads: int | None = None, cache: CacheSettings | None = None) -> None:
         self.uri = uri
         self.threads = threads
         self._layout = StoreLayout(open_root(uri))
+        self._cache = LocalCache(self._layout.root.scratch, self._layout.staging, cache or CacheSettings())
         self._verified: dict[str, Artifact] = {}
         self._stage_of: dict[str, str] = {}
 
@@ -47,6 +50,21 @@ class ArtifactStore:
     def staging_folder(self) -> Path:
         """Where this store's artifacts are written before they are committed; on this machine."""
         return self._layout.staging
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Within the block what is opened in it stays on this machine. Afterwards the copies of an object
+        store may make room for others, and their paths are not to be used any more. What is opened outside
+        of any block, or in `staying`, stays as long as this store object. Blocks are those of a thread."""
+        return nullcontext() if self._layout.root.local else self._cache.reading()
+
+    def staying(self) -> AbstractContextManager[None]:
+        """What is opened in the block stays on this machine as long as this store object, for whoever keeps
+        its path: also within `reading`."""
+        return nullcontext() if self._layout.root.local else self._cache.staying()
+
+    def unused_copies(self) -> Sequence[Path]:
+        """Folders of this machine's copies of an object store's artifacts that no process uses."""
+        return self._cache.unused()
 
     def create(self, recipe: Recipe, *, run: str, iteration: int | None) -> Staging:
         """Begin an artifact; use as `with store.create(...) as staging`.
@@ -99,22 +117,22 @@ class ArtifactStore:
             InputError: there is no such artifact.
             DamagedArtifact: a file is missing or does not hold the bytes that the manifest names.
         """
-        if artifact_id in self._verified:
-            return self._verified[artifact_id]
-        return self.open_found(self._manifest(artifact_id))
+        return self._still_here(artifact_id) or self.open_found(self._manifest(artifact_id))
 
     def open_found(self, manifest: Manifest) -> Artifact:
         """Like `open`, for an artifact whose manifest this store gave already; it is not read again."""
         artifact_id = manifest.artifact_id
-        if artifact_id in self._verified:
-            return self._verified[artifact_id]
+        if opened := self._still_here(artifact_id):
+            return opened
         pruned = self.pruned(manifest)
         present = present_files(manifest, pruned)
-        folder = local_copy(self._layout, manifest, present)
-        problems = file_problems(present, folder)
-        if problems:
-            found = "; ".join(problems)
-            raise DamagedArtifact(f"artifact {artifact_id} ({manifest.stage}) is damaged: {found}.")
+        if self._layout.root.local:
+            folder = Path(self._layout.files_of(manifest))
+            if problems := file_problems(present, folder):
+                found = "; ".join(problems)
+                raise DamagedArtifact(f"artifact {artifact_id} ({manifest.stage}) is damaged: {found}.")
+        else:
+            folder = local_copy(self._layout, self._cache, manifest, present)
         self._verified[artifact_id] = Artifact(manifest, folder, pruned)
         return self._verified[artifact_id]
 
@@ -124,15 +142,16 @@ class ArtifactStore:
         For a small table beside large weights. Raises as `open`, and PrunedFileError for a file that
         retention has removed.
         """
-        if manifest.artifact_id in self._verified:
-            return self._verified[manifest.artifact_id].path(name)
+        if opened := self._still_here(manifest.artifact_id):
+            return opened.path(name)
         entry = next((entry for entry in manifest.files if entry.path == name), None)
         pruned = self.pruned(manifest)
         if entry is None or pruned.of(name) is not None:
             return Artifact(manifest, Path(), pruned).path(name)
-        folder = local_file(self._layout, manifest, entry)
-        problems = file_problems([entry], folder)
-        if problems:
+        if not self._layout.root.local:
+            return local_file(self._layout, self._cache, manifest, entry) / name
+        folder = Path(self._layout.files_of(manifest))
+        if problems := file_problems([entry], folder):
             raise DamagedArtifact(
                 f"artifact {manifest.artifact_id} ({manifest.stage}) is damaged: {problems[0]}."
             )
@@ -160,7 +179,7 @@ class ArtifactStore:
         The caller must know that nothing needs it, and hold `locks.lock_collection`.
         """
         self._verified.pop(manifest.artifact_id, None)
-        delete(self._layout, manifest)
+        delete(self._layout, self._cache, manifest)
 
     def verify(self, artifact_id: str) -> Problems:
         """What is wrong with an artifact, [] when it is whole.
@@ -174,19 +193,14 @@ class ArtifactStore:
         except DamagedArtifact as damage:
             return [str(damage)]
         present = present_files(manifest, pruned)
-        forget_download(self._layout, artifact_id)
-        folder = local_copy(self._layout, manifest, present)
-        problems = file_problems(present, folder)
-        if not problems:
-            problems += row_problems(present, folder)
-        known = {MANIFEST, PRUNED, *(entry.path for entry in [*manifest.files, *present])}
-        # What a killed pruning wrote before its record belongs to nothing yet; collection removes it.
-        strange = [
-            name
-            for name in relative_files(folder)
-            if name not in known and not name.startswith(f"{KEPT_ROWS}/")
-        ]
-        problems += [f"{folder / name} is not in the manifest" for name in strange]
+        if self._layout.root.local:
+            problems = _local_problems(manifest, present, Path(self._layout.files_of(manifest)))
+        else:
+            try:
+                with self.reading(), fresh_copy(self._layout, self._cache, manifest, present) as folder:
+                    problems = row_problems(present, folder)
+            except DamagedArtifact as damage:
+                problems = [str(damage)]
         for name, input_id in sorted(manifest.inputs.items()):
             # A damaged input is a fault of its own, not of what was made from it.
             with suppress(DamagedArtifact):
@@ -199,7 +213,7 @@ class ArtifactStore:
 
         Raises InputError when there is no such artifact.
         """
-        set_aside(self._layout, artifact_id)
+        set_aside(self._layout, self._cache, artifact_id)
         self._verified.pop(artifact_id, None)
 
     def publish(self, manifest: Manifest, folder: Path, unchanged_from: str = "") -> Artifact:
@@ -209,10 +223,20 @@ class ArtifactStore:
         """
         if unchanged_from and self._layout.root.local:
             share_equal_files(folder, manifest, self.open(unchanged_from))
-        kept = put_in_place(self._layout, manifest, folder)
+        kept = put_in_place(self._layout, self._cache, manifest, folder)
         if kept is not None:
             self._verified[manifest.artifact_id] = Artifact(manifest, kept)
         return self.open(manifest.artifact_id)
+
+    def _still_here(self, artifact_id: str) -> Artifact | None:
+        """What was verified before, if this machine still has that copy of it."""
+        artifact = self._verified.get(artifact_id)
+        if artifact is None or self._layout.root.local:
+            return artifact
+        if self._cache.used_before(copy_name(artifact.manifest)) is None:
+            del self._verified[artifact_id]
+            return None
+        return artifact
 
     def _manifest(self, artifact_id: str) -> Manifest:
         manifest = self.find(artifact_id)
@@ -224,3 +248,16 @@ class ArtifactStore:
         if artifact_id in self._stage_of:
             yield self._stage_of[artifact_id]
         yield from self._layout.stages()
+
+
+def _local_problems(manifest: Manifest, present: Sequence[FileEntry], folder: Path) -> Problems:
+    """What is wrong with the files of an artifact in its folder."""
+    problems = file_problems(present, folder)
+    if not problems:
+        problems += row_problems(present, folder)
+    known = {MANIFEST, PRUNED, *(entry.path for entry in [*manifest.files, *present])}
+    # What a killed pruning wrote before its record belongs to nothing yet; collection removes it.
+    strange = [
+        name for name in relative_files(folder) if name not in known and not name.startswith(f"{KEPT_ROWS}/")
+    ]
+    return problems + [f"{folder / name} is not in the manifest" for name in strange]

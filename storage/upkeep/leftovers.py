@@ -135,7 +135,7 @@ def local_leftovers(
     memory = [path for path in _children(scratch / "memory") if path.is_dir() and path.name not in runs]
     found += [_of_folder("memory table of no run", path) for path in memory if _touched(path) < before]
     if not root.local:
-        gone = [path for path in _children(scratch / "downloads") if path.name not in ids]
+        gone = [path for path in store.unused_copies() if path.name.partition("-")[0] not in ids]
         return found + [_of_folder("download of a deleted artifact", path) for path in gone]
     half = [
         path

@@ -12,14 +12,17 @@ import polars as pl
 import pytest
 import yaml
 
+from erl_pipeline.evaluation.samples import count_samples
 from erl_pipeline.plan.listener import NullListener
 from erl_pipeline.plan.plan import Place
 from erl_pipeline.runs.audit import audit
 from erl_pipeline.runs.branch import begin_branch
+from erl_pipeline.stages.training.replayed_rows import REPLAYED_FILE
 from storage.artifacts.store import ArtifactStore
 from storage.lineage import downstream, upstream
 from storage.runs.origin import BranchOrigin
 from storage.runs.run import RunStore
+from storage.tables.training_record import TRAINING_RECORD_FILE
 from storage.tables.trajectories import read_trajectories
 from storage.upkeep.verification import verify_run
 from tests.erl_pipeline.runs.small_runs import SMALL, go, hashes, ids, small
@@ -98,6 +101,31 @@ def test_a_branch_replays_what_it_shares(replayed: Path, tmp_path: Path) -> None
     assert notes.made[0] == "update_policy of iteration 3"
     assert replay_of(store, "other", 3) == replay_of(store, "small", 3)
     assert replay_of(store, "other", 4) != replay_of(store, "small", 4)
+
+
+def test_an_update_leaves_out_what_is_too_old_and_every_sample_is_counted(
+    replayed: Path, tmp_path: Path
+) -> None:
+    """The update of iteration 4 with a limit of one iteration: what the policies of iterations 2 and 3
+    sampled is trained, in iterations 3 and 4; what those before sampled, in 1 and 2, is left out."""
+    store = Path(shutil.copytree(replayed, tmp_path / "store"))
+    origin = BranchOrigin(run="small", iteration=4, stage="update_policy")
+    aged = {**REPLAYING, "name": "aged", "pipeline": {"max_age": 1, "too_old": "drop"}}
+    notes = go(small(**aged), store, begin=partial(begin_branch, origin=origin))
+    assert notes.made == ["update_policy of iteration 4", "evaluate of iteration 4"]
+
+    artifacts, made = ArtifactStore(str(store)), ids(store, "aged")
+    rows = read_trajectories([artifacts.open(made[Place(4, "select_replay", "")]).path(REPLAYED_FILE)])
+    policies = [made[Place(iteration, "update_policy", "")] for iteration in (2, 3)]
+    old = {row.trajectory_id for row in rows if row.policy_version not in policies}
+    assert old
+    update = artifacts.open(made[Place(4, "update_policy", "")])
+    assert update.manifest.counters["dropped_too_old"] == len(old)
+    record = pl.read_parquet(update.path(TRAINING_RECORD_FILE))
+    assert set(record.filter(not_trained="too_old")["trajectory_id"]) == old
+    report = count_samples(artifacts, RunStore(str(store)).open("aged"), (4, 4))
+    assert report.problems == []
+    assert [each.dropped.get("too_old") for each in report.counts if each.role == "replay"] == [len(old)]
 
 
 def _writing(store: Path, folder: str) -> Callable[[], bool]:

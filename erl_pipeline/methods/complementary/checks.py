@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING
 from erl_pipeline.config.generation import VllmEngineConfig
 from erl_pipeline.config.installed import plugins
 from erl_pipeline.config.policy import TinyPolicyConfig
-from erl_pipeline.methods.complementary.settings import ComplementaryConfig, CrlExperienceConfig
+from erl_pipeline.methods.complementary.settings import (
+    ComplementaryConfig,
+    CrlExperienceConfig,
+    WeightsExperienceConfig,
+)
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
@@ -19,6 +23,11 @@ def require_possible(config: RunConfig) -> None:
     assert isinstance(method, ComplementaryConfig)
     if method.crl is not None:
         _require_extractor(config, method.crl)
+    if isinstance(method.experience, WeightsExperienceConfig) and config.pipeline.max_age is not None:
+        raise ValueError(
+            f"pipeline.max_age: {config.pipeline.max_age}; allowed with method.experience.type: weights is "
+            "null, since it trains stored trajectories again by their weight, whatever their age"
+        )
 
 
 def _require_extractor(config: RunConfig, crl: CrlExperienceConfig) -> None:

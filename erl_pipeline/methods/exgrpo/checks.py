@@ -38,3 +38,20 @@ def require_possible(config: RunConfig) -> None:
             f"pipeline.lag: {config.pipeline.lag}; with method.replay.importance: off nothing corrects for "
             "the older policy; set importance to behaviour or trainer, or lag to 0"
         )
+    _require_young(config, method.replay.max_age)
+
+
+def _require_young(config: RunConfig, replay_age: int | None) -> None:
+    """Raise ValueError where an attempt may be replayed that is too old for the update, which does not drop
+    it. One that was stored so many iterations ago was sampled by a policy that was behind by the lag."""
+    pipeline = config.pipeline
+    if pipeline.max_age is None or pipeline.too_old == "drop":
+        return
+    if replay_age is None or replay_age + pipeline.lag > pipeline.max_age:
+        most = pipeline.max_age - pipeline.lag
+        allowed = f"1 to {most}" if most > 0 else "method.replay: off"
+        raise ValueError(
+            f"method.replay.max_age: {'null' if replay_age is None else replay_age}; allowed with "
+            f"pipeline.max_age: {pipeline.max_age}, pipeline.lag: {pipeline.lag} and pipeline.too_old: "
+            f"wait is {allowed}, since older attempts would be replayed; or set pipeline.too_old: drop"
+        )

@@ -17,7 +17,8 @@ def kept_experience(resources: Resources, artifact: Artifact | None) -> Experien
         return Experience()
     known: dict[str, Experience] = resources.keep("experience", dict)
     version = artifact.manifest.artifact_id
-    found = read_experience(resources.store, version, known)
+    with resources.store.staying():  # It keeps the paths of files.
+        found = read_experience(resources.store, version, known)
     known.clear()
     known[version] = found
     return found

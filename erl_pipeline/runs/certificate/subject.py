@@ -85,7 +85,7 @@ def find_subject(
         raise InputError(f"run {name} {held}; {max(last, 1)} cannot be certified")
     plan = plan_run(copied, read_sources(copied), iterations=last)
     recorded = recorded_ids(entries)
-    store = ArtifactStore(store_uri, threads=copied.resources.threads)
+    store = ArtifactStore(store_uri, copied.resources.threads, copied.store.cache())
     expected = _expected(name, plan, recorded)
     seconds = []
     for node in expected:

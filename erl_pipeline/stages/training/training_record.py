@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.episodes.roles import NEVER_TRAINED, is_trainable, trainable
@@ -15,25 +15,31 @@ if TYPE_CHECKING:
 
 _NEVER_TRAINED = SequenceRecord(weight=0.0, not_trained="never_trained")
 _NOT_SCORED = SequenceRecord(weight=0.0, not_trained="scorer_error")
+_TOO_OLD = SequenceRecord(weight=0.0, not_trained="too_old")
 
 
 def reinforcement_rows(
     trajectories: Sequence[Trajectory],
     sequences: Sequence[TrainingSequence],
     records: Sequence[SequenceRecord],
+    old: Collection[str] = (),
 ) -> Iterator[Mapping[str, Any]]:
-    """A row for each trajectory; all three are in the same order. Those of roles that are never trained, and
-    those that could not be scored, have neither sequence nor record, and get a row that says so.
+    """A row for each trajectory; all three are in the same order. Those of roles that are never trained,
+    those that could not be scored, and the `old` ones, by their ids, have neither sequence nor record, and
+    get a row that says so.
 
     Raises ValueError where the trainer reported more or fewer than it was given.
     """
     from storage.tables.training_record import REINFORCEMENT
 
     # By place: a trajectory can be there twice, where it is replayed.
-    trained = iter(list(zip(trainable(trajectories), sequences, records, strict=True)))
+    given = [row for row in trainable(trajectories) if row.trajectory_id not in old]
+    trained = iter(list(zip(given, sequences, records, strict=True)))
     for row in trajectories:
         advantage, record = None, _NEVER_TRAINED if row.role in NEVER_TRAINED else _NOT_SCORED
-        if is_trainable(row):
+        if row.trajectory_id in old:
+            record = _TOO_OLD
+        elif is_trainable(row):
             _, sequence, record = next(trained)
             advantage = sequence.advantage
         yield {

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.config.optimizer import UpdateConfig
@@ -19,6 +19,7 @@ from erl_pipeline.policies.checkpoints import (
     checkpoint_parts,
 )
 from erl_pipeline.stages.rollouts.generate_rollouts import trajectory_files
+from erl_pipeline.stages.training.policy_age import too_old, young_policies
 from erl_pipeline.stages.training.replayed_rows import REPLAY, read_replayed, weighed
 from erl_pipeline.stages.training.training_record import reinforcement_rows
 from erl_pipeline.stages.training.training_stage import (
@@ -54,6 +55,12 @@ class UpdateSettings(TrainingSettings):
     """The loss of replayed trajectories; None where there are none."""
 
 
+class AgedUpdateSettings(UpdateSettings):
+    """The same where the update leaves out what is too old (`pipeline.too_old: drop`)."""
+
+    max_age: int
+
+
 def plan_update(
     planner: Planner,
     state: RunState,
@@ -79,19 +86,29 @@ def plan_update(
 
 
 def _slice(config: RunConfig, _sources: Sources) -> UpdateSettings:
-    return UpdateSettings(objective=config.objective, update=config.update, **training_settings(config))
+    read: dict[str, Any] = {
+        "objective": config.objective,
+        "update": config.update,
+        **training_settings(config),
+    }
+    pipeline = config.pipeline
+    if pipeline.too_old == "drop":
+        return AgedUpdateSettings(**read, max_age=pipeline.max_age)
+    return UpdateSettings(**read)
 
 
 def _compute(call: StageCall[UpdateSettings]) -> StageResult:
-    """Train on every trajectory of the rollouts but those of roles that are never trained and those that
-    could not be scored, and on what is replayed beside them; write the new checkpoint."""
+    """Train on every trajectory of the rollouts and on what is replayed beside them, but those of roles that
+    are never trained, that could not be scored or that are too old; write the new checkpoint."""
     from storage.tables.trajectories import read_trajectories
 
     settings = call.settings
     replayed = read_replayed(call.inputs.get(REPLAY))
     files = trajectory_files(call.inputs[ROLLOUTS], call.resources.store)
     rows = [*read_trajectories(files), *replayed.rows]
-    sequences = weighed(training_sequences(rows, settings.objective), replayed)
+    old = _too_old(call, rows)
+    given = [row for row in rows if row.trajectory_id not in old]
+    sequences = weighed(training_sequences(given, settings.objective), replayed)
     work = Reinforcement(
         sequences=sequences,
         objective=settings.objective,
@@ -102,17 +119,29 @@ def _compute(call: StageCall[UpdateSettings]) -> StageResult:
     )
     with open_trainer(call) as trainer:
         metrics = trainer.reinforce(work, count_steps(call, settings.update.optimizer_steps))
-        counters = {**groups_by_role(rows, settings.objective), **dropped_before_training(rows)}
-        record = reinforcement_rows(rows, sequences, metrics.records)
+        counters = {**groups_by_role(given, settings.objective), **dropped_before_training(rows, old)}
+        record = reinforcement_rows(rows, sequences, metrics.records, old)
         return training_result(call, trainer, metrics, record, counters)
 
 
-def dropped_before_training(trajectories: Sequence[Trajectory]) -> dict[str, int]:
-    """Counters, each where there are any: trajectories of roles that are never trained, and those that could
-    not be scored."""
+def _too_old(call: StageCall[UpdateSettings], rows: Sequence[Trajectory]) -> frozenset[str]:
+    """Ids of the trajectories that are left out for their age; none where nothing is too old."""
+    if not isinstance(call.settings, AgedUpdateSettings):
+        return frozenset()
+    checkpoint = call.inputs[CHECKPOINT].manifest
+    return too_old(rows, young_policies(call.resources.store, checkpoint, call.settings.max_age))
+
+
+def dropped_before_training(trajectories: Sequence[Trajectory], old: Collection[str] = ()) -> dict[str, int]:
+    """Counters, each where there are any: trajectories of roles that are never trained, those that could not
+    be scored, and the `old` ones, by their ids."""
     never_trained = sum(row.role in NEVER_TRAINED for row in trajectories)
     not_scored = len(trajectories) - len(trainable(trajectories)) - never_trained
-    counters = {"dropped_never_trained": never_trained, "dropped_scorer_error": not_scored}
+    counters = {
+        "dropped_never_trained": never_trained,
+        "dropped_scorer_error": not_scored,
+        "dropped_too_old": sum(row.trajectory_id in old for row in trajectories),
+    }
     return {name: count for name, count in counters.items() if count}
 
 

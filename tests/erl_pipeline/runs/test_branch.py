@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from erl_pipeline.evaluation.samples import count_samples
 from erl_pipeline.plan.plan import Place
 from erl_pipeline.runs.branch import begin_branch, begin_offline
 from erl_pipeline.runs.driver import OpenRun, open_run
 from erl_pipeline.runs.planning import plan_as_made
 from storage.artifacts.recipe import ArtifactKind
+from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError, InputError
 from storage.runs.origin import BranchOrigin, OfflineOrigin, read_origin
 from storage.runs.run import RunStore
@@ -168,6 +170,20 @@ def test_an_offline_run_goes_on_as_if_it_had_not_been_stopped(
     assert notes.warnings == []
     assert hashes(store, "offline") == hashes(undisturbed, "offline")
     assert go(offline, store, begin=AS_OFFLINE).made == []
+
+
+def test_offline_what_another_line_of_policies_sampled_is_too_old(store: Path) -> None:
+    """The first stored rollouts are of the policy that both begin with, the second of one that is the other
+    run's: nothing of them is trained, and the policy stays as it is."""
+    aged = small(name="aged", **DECOUPLED, pipeline={"max_age": 1, "too_old": "drop"})
+    go(aged, store, begin=AS_OFFLINE)
+    artifacts, made = ArtifactStore(str(store)), ids(store, "aged")
+    updates = [artifacts.open(made[Place(number, "update_policy", "")]).manifest for number in (1, 2)]
+    assert "dropped_too_old" not in updates[0].counters
+    stored = artifacts.open(made[Place(2, "generate_rollouts", "")]).manifest
+    assert updates[1].counters["dropped_too_old"] == stored.counters["trajectories"] > 0
+    assert (updates[1].counters["sequences"], updates[1].counters["optimizer_steps"]) == (0, 0)
+    assert count_samples(artifacts, RunStore(str(store)).open("aged")).problems == []
 
 
 def test_offline_training_is_refused_without_its_conditions(store: Path) -> None:

@@ -20,6 +20,8 @@ VLLM = "engine={type: vllm}"
         "iterations=9",
         "resources.threads=2",
         "resources.devices=2",
+        "store.cache_gb=50",
+        "store.connections=2",
         "runner={type: in_process}",
         "metrics=[]",
         "engine.startup_seconds=900",

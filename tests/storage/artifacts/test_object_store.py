@@ -7,8 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -39,31 +38,6 @@ with run.lock(lease_seconds=float(sys.argv[2])):
     except RunBusy as busy:
         print(busy, flush=True)
 """
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    with s3_server(tmp_path_factory.mktemp("s3") / "log") as running:
-        yield running.environment
-
-
-@pytest.fixture
-def uri(server: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
-    for name, value in server.items():
-        monkeypatch.setenv(name, value)
-    s3fs.S3FileSystem.clear_instance_cache()
-    yield f"s3://bucket/{tmp_path.name}"
-    s3fs.S3FileSystem.clear_instance_cache()
-
-
-@pytest.fixture
-def on_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
-    def move(name: str) -> None:
-        (tmp_path / name).mkdir(exist_ok=True)
-        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name))
-
-    move("a")
-    return move
 
 
 def hold(uri: str, machine: Path, seconds: float) -> subprocess.Popen[str]:

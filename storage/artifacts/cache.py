@@ -1,0 +1,279 @@
+"""Copies of an object store's artifacts on this machine, which all its processes share.
+
+Layout: `SCRATCH/copies/<name>/` is a copy, `<name>.lock` beside it says how many bytes it takes; when that
+was changed is when the copy was used last. Whoever writes a copy holds its lock, so that one process
+downloads and the others wait; the kernel drops the lock when the process dies, however it dies. `users/` says
+who uses what: see `storage.artifacts.copy_users`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from storage.artifacts.copy_users import CopyUsers, try_lock
+from storage.artifacts.staging import StagingFolder, remove_abandoned
+from storage.filesystem import store_errors
+
+COPIES = "copies"
+"""Folder, in a scratch folder, of the copies."""
+USERS, LOCK = "users", ".lock"
+
+_GATE = "gate"
+_READERS: ContextVar[tuple[_Reader, ...]] = ContextVar("readers", default=())
+"""The blocks of `LocalCache.reading` that are open where this is asked."""
+
+
+@dataclass(frozen=True)
+class CacheSettings:
+    """How much of an object store is kept on this machine, and how it is fetched.
+
+    `limit_bytes`: copies that nobody uses go, the one used longest ago first, where there would be more; None
+    for no limit. `connections`: parts of files under way at the same time, in each process.
+    """
+
+    limit_bytes: int | None = None
+    connections: int = 8
+
+
+@dataclass
+class _Reader:
+    cache: LocalCache
+    names: set[str] = field(default_factory=set)
+
+
+class LocalCache:
+    """The copies in a scratch folder, as one store object sees them. Several threads may use it."""
+
+    def __init__(self, scratch: Path, staging: Path, settings: CacheSettings) -> None:
+        self.settings = settings
+        self._folder = scratch / COPIES
+        self._staging = staging
+        self._always = _Reader(self)
+        self._users = CopyUsers(self._folder / USERS)
+        self._marks: dict[str, tuple[int, int] | None] = {}
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """What is used first within the block may make room afterwards; all else stays until this object
+        goes. Blocks are those of a thread, or of an asyncio task, and may lie in each other."""
+        reader = _Reader(self)
+        token = _READERS.set((*_READERS.get(), reader))
+        try:
+            yield
+        finally:
+            _READERS.reset(token)
+            if reader.names:
+                with self._gate():
+                    self._users.release(reader.names)
+                    self._make_room(0)
+
+    @contextmanager
+    def staying(self) -> Iterator[None]:
+        """What is used first within the block stays until this object goes, whatever block it lies in."""
+        token = _READERS.set(())
+        try:
+            yield
+        finally:
+            _READERS.reset(token)
+
+    def find(self, name: str) -> Path | None:
+        """The copy that is there, in use from now on; nobody has looked at its bytes."""
+        with self._gate():
+            return self._use(name) if (self._folder / name).is_dir() else None
+
+    def used_before(self, name: str) -> Path | None:
+        """The copy that this object got earlier, in use again; None where it has gone or was replaced."""
+        if name in self._reader().names:
+            return self._folder / name
+        with self._gate():
+            if name not in self._marks or self._mark(name) != self._marks[name]:
+                return None
+            return self._use(name)
+
+    def get(self, name: str, size: int, fetch: Callable[[Path], None], whole: Callable[[Path], bool]) -> Path:
+        """A copy, in use from now on: what is there if it is `whole`, else what `fetch` writes.
+
+        Args:
+            size: bytes that it takes.
+            fetch: writes it into an empty folder; what it raises is raised.
+
+        Raises StoreError when this machine's disk cannot be written.
+        """
+        while True:
+            seen = self._mark(name)
+            found = self.find(name)
+            if found is not None and whole(found):
+                return found
+            with self._written(name, size):
+                # Another process may have written it while this one waited for the lock.
+                if self._mark(name) != seen:
+                    continue
+                with self._gate():
+                    self._make_room(size, but=name)
+                remove_abandoned(self._staging)
+                staging = StagingFolder(self._staging)
+                try:
+                    fetch(staging.path)
+                    with self._gate():
+                        self._drop_files(name)
+                        return self._place(staging.path, name)
+                finally:
+                    staging.release()
+
+    def put(self, name: str, size: int, folder: Path) -> Path | None:
+        """Make a written folder the copy, in use from now on; None, and nothing moved, where there is one."""
+        with self._written(name, size):
+            if (self._folder / name).is_dir():
+                return None
+            with self._gate():
+                self._make_room(size, but=name)
+                return self._place(folder, name)
+
+    def forget(self, beginning: str) -> None:
+        """Remove copies whose names begin so, unless somebody uses them."""
+        for folder in self.unused():
+            if folder.name.startswith(beginning):
+                with self._gate():
+                    if folder.name not in self._users.used_by_any():
+                        self._drop(folder.name)
+
+    def unused(self) -> list[Path]:
+        """Folders of the copies that no process of this machine uses."""
+        if not self._folder.is_dir():
+            return []
+        with self._gate():
+            used = self._users.used_by_any()
+            return [self._folder / name for name in self._names() if name not in used]
+
+    # Where the gate is held:
+
+    def _place(self, folder: Path, name: str) -> Path:
+        """Nothing is flushed to the disk: what a crash of the machine leaves half is found by its digest."""
+        with store_errors("write", self._folder):
+            folder.rename(self._folder / name)
+        return self._use(name)
+
+    def _use(self, name: str) -> Path:
+        reader = self._reader()
+        if name not in reader.names:
+            reader.names.add(name)
+            self._users.add(name)
+        self._marks[name] = self._mark(name)
+        with suppress(FileNotFoundError):
+            os.utime(self._folder / f"{name}{LOCK}")
+        return self._folder / name
+
+    def _make_room(self, size: int, but: str = "") -> None:
+        """Let copies go until `size` more bytes are within the limit, or all that is left is in use. What is
+        being downloaded counts with its whole size."""
+        limit = self.settings.limit_bytes
+        if limit is None:
+            return
+        sizes = {name: found for name in self._names() if (found := self._size(name)) is not None}
+        total = sum(taken for name, (_, taken) in sizes.items() if name != but)
+        used = self._users.used_by_any() | {but}
+        for name in sorted(sizes, key=lambda each: sizes[each]):
+            if total + size <= limit:
+                return
+            if name not in used and self._drop(name):
+                total -= sizes[name][1]
+
+    def _drop(self, name: str) -> bool:
+        """Remove a copy; False where it is being written."""
+        with self._try_lock(name) as locked:
+            if locked:
+                self._drop_files(name)
+                (self._folder / f"{name}{LOCK}").unlink(missing_ok=True)
+            return locked
+
+    def _drop_files(self, name: str) -> None:
+        """It is gone at once and as a whole, however far its files' deletion comes."""
+        trash = StagingFolder(self._staging)
+        try:
+            with suppress(FileNotFoundError):
+                (self._folder / name).rename(trash.path / name)
+        finally:
+            trash.release()
+
+    def _names(self) -> list[str]:
+        return sorted(path.name.removesuffix(LOCK) for path in self._folder.glob(f"*{LOCK}"))
+
+    def _size(self, name: str) -> tuple[float, int] | None:
+        """When a copy was used last, and the bytes that it takes or will take; None for what a dead process
+        has begun to write."""
+        path = self._folder / f"{name}{LOCK}"
+        try:
+            found = path.stat().st_mtime, int(path.read_text() or 0)
+        except FileNotFoundError:
+            return None
+        if not (self._folder / name).is_dir() and self._drop(name):
+            return None
+        return found
+
+    # Locks:
+
+    @contextmanager
+    def _gate(self) -> Iterator[None]:
+        """Held, for a moment, by whoever says that a copy is in use, is not any more, or has to go."""
+        with store_errors("lock", self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self._folder / _GATE, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def _written(self, name: str, size: int) -> Iterator[None]:
+        """Have the lock of a copy, which says how large it will be; waits for another that writes it."""
+        path = self._folder / f"{name}{LOCK}"
+        while True:
+            with store_errors("lock", path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                # Where the file was removed while this process waited, others lock a new one.
+                if os.fstat(descriptor).st_nlink:
+                    with store_errors("write", path):
+                        os.ftruncate(descriptor, 0)
+                        os.pwrite(descriptor, str(size).encode(), 0)
+                    try:
+                        yield
+                        return
+                    finally:
+                        if not (self._folder / name).is_dir():
+                            path.unlink(missing_ok=True)
+            finally:
+                os.close(descriptor)
+
+    @contextmanager
+    def _try_lock(self, name: str) -> Iterator[bool]:
+        """Whether this process has the lock of a copy, within the block."""
+        try:
+            descriptor = os.open(self._folder / f"{name}{LOCK}", os.O_RDWR)
+        except FileNotFoundError:
+            yield True
+            return
+        try:
+            yield try_lock(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _reader(self) -> _Reader:
+        return next((each for each in reversed(_READERS.get()) if each.cache is self), self._always)
+
+    def _mark(self, name: str) -> tuple[int, int] | None:
+        """Tells a copy from one that was put in its place."""
+        try:
+            found = (self._folder / name).stat()
+        except FileNotFoundError:
+            return None
+        return found.st_ino, found.st_mtime_ns

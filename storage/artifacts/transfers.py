@@ -1,0 +1,143 @@
+"""Files of an artifact on their way to an object store and back: large ones in parts, several at a time.
+
+Each part is looked at when it arrives: its length, and its digest where the file has several. Whole files are
+compared with the manifest by whoever asked for them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from storage.artifacts.integrity import Problems
+from storage.artifacts.manifest import FileEntry
+from storage.artifacts.parts import (
+    PART_BYTES,
+    PARTS,
+    Part,
+    PartDigests,
+    digest_parts,
+    parse_parts,
+    part_count,
+    parts_document,
+    parts_of,
+)
+from storage.filesystem import StoreRoot, read_bytes
+
+T = TypeVar("T")
+
+_MOST_PARTS = 10_000
+"""Parts of one upload, at most, in S3."""
+
+
+def upload(
+    root: StoreRoot, folder: Path, entries: Sequence[FileEntry], target: str, connections: int
+) -> None:
+    """Send files of a local folder to a folder of an object store. Raises what fsspec raises.
+
+    Small files go side by side; a large one takes all connections for its parts, where the store can put
+    parts together (S3).
+    """
+    small = [entry for entry in entries if part_count(entry.bytes) == 1]
+    _all_of(
+        lambda entry: root.fs.put_file(str(folder / entry.path), f"{target}/{entry.path}"), small, connections
+    )
+    for entry in entries:
+        if part_count(entry.bytes) > 1:
+            options = _multipart(root, entry.bytes, connections)
+            root.fs.put_file(str(folder / entry.path), f"{target}/{entry.path}", **options)
+    if digests := digest_parts(folder, entries):
+        root.fs.pipe_file(f"{target}/{PARTS}", parts_document(digests))
+
+
+def download(
+    root: StoreRoot, source: str, entries: Sequence[FileEntry], folder: Path, connections: int
+) -> Problems:
+    """Fetch files of a folder of an object store into a local folder; what is wrong with what came.
+
+    A file that the store lacks or that has another length is named and not fetched. A part that arrives with
+    other bytes than were sent is fetched once more. Raises what fsspec raises, and DamagedArtifact where the
+    list of parts was changed.
+    """
+    sizes = _sizes(root, source, entries)
+    problems = [
+        f"{source}/{entry.path} is missing"
+        if entry.path not in sizes
+        else f"{source}/{entry.path} has {sizes[entry.path]} bytes, the manifest says {entry.bytes}"
+        for entry in entries
+        if sizes.get(entry.path) != entry.bytes
+    ]
+    whole = [entry for entry in entries if sizes.get(entry.path) == entry.bytes]
+    digests: PartDigests = {}
+    if any(part_count(entry.bytes) > 1 for entry in whole):
+        digests = parse_parts(read_bytes(root, f"{source}/{PARTS}"), f"{source}/{PARTS}")
+    for entry in whole:
+        local = folder / entry.path
+        local.parent.mkdir(parents=True, exist_ok=True)
+        local.touch()
+        os.truncate(local, entry.bytes)
+    parts = [part for entry in whole for part in parts_of(entry) if part.end > part.start]
+    found = _all_of(lambda part: _fetch(root, source, part, folder, digests), parts, connections)
+    return problems + [problem for problem in found if problem]
+
+
+def _fetch(root: StoreRoot, source: str, part: Part, folder: Path, digests: PartDigests) -> str:
+    """Write one part into its file; what is wrong with it, empty for nothing."""
+    of_file = digests.get(part.entry.path)
+    expected = None if of_file is None else of_file[part.number]
+    problem = ""
+    for _ in range(2):
+        content: bytes = root.fs.cat_file(f"{source}/{part.entry.path}", start=part.start, end=part.end)
+        length, wanted = len(content), part.end - part.start
+        if length != wanted:
+            problem = f"{source}: {part.title} came with {length} bytes instead of {wanted}"
+            continue
+        found = hashlib.sha256(content).hexdigest()
+        if expected is not None and found != expected:
+            problem = f"{source}: {part.title} has SHA-256 {found}, when it was uploaded it had {expected}"
+            continue
+        descriptor = os.open(folder / part.entry.path, os.O_WRONLY)
+        try:
+            written = 0
+            while written < length:
+                written += os.pwrite(descriptor, memoryview(content)[written:], part.start + written)
+        finally:
+            os.close(descriptor)
+        return ""
+    return problem
+
+
+def _sizes(root: StoreRoot, source: str, entries: Sequence[FileEntry]) -> dict[str, int]:
+    """The length of each file that the store has: by one listing, or by one question for one file."""
+    if len(entries) == 1:
+        try:
+            return {entries[0].path: int(root.fs.info(f"{source}/{entries[0].path}")["size"])}
+        except FileNotFoundError:
+            return {}
+    prefix = f"{source.strip('/')}/"
+    found: dict[str, dict[str, Any]] = root.fs.find(source, detail=True)
+    return {path.lstrip("/").removeprefix(prefix): int(info["size"]) for path, info in found.items()}
+
+
+def _multipart(root: StoreRoot, size: int, connections: int) -> dict[str, int]:
+    """What the client is told of the parts of one upload; S3's alone makes any."""
+    if "s3" not in root.fs.protocol:
+        return {}
+    return {
+        "chunksize": max(PART_BYTES, math.ceil(size / _MOST_PARTS)),
+        "max_concurrency": connections,
+    }
+
+
+def _all_of(work: Callable[[Any], T], items: Iterable[Any], connections: int) -> list[T]:
+    """What `work` returns for each item. After an error what was not begun is not begun any more."""
+    pool = ThreadPoolExecutor(connections, thread_name_prefix="transfer")
+    try:
+        return list(pool.map(work, items))
+    finally:
+        pool.shutdown(cancel_futures=True)
