@@ -1,13 +1,16 @@
 """A long run, written with the store's own writers and layout; nothing of it is generated or trained.
 
 Seven artifacts an iteration: rollouts, their list, memory, two checkpoints, a distillation set, an
-evaluation. The tokens and texts are arbitrary; ids, links, rewards and sizes are those of a run.
+evaluation. The tokens and texts are arbitrary; ids, links, rewards and sizes are those of a run. With
+`Readable` it also has what pages show.
 """
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,12 @@ from storage.memory.entries import MEMORY
 from storage.runs.run import Run, RunStore
 from storage.tables.parquet import write_rows
 from storage.tables.sft import SFT
+from storage.tables.training_record import (
+    REINFORCEMENT,
+    TRAINING_RECORD_FILE,
+    TRAINING_RECORD_SCHEMA,
+    write_training_record,
+)
 from storage.tables.trajectories import TRAJECTORIES
 
 RUN = "history"
@@ -41,12 +50,30 @@ KINDS: dict[str, ArtifactKind] = {
 """The stages of an iteration, and what each makes."""
 
 
-def build(store_uri: str, iterations: int, rows: int) -> None:
+WORDS = [
+    f"{first}{second}" for first in "bdfgklmnprst" for second in ("ack", "ell", "ift", "oom", "und", "ay")
+]
+LESSON_WORDS, ANSWER_WORDS = 12, 24
+
+
+@dataclass(frozen=True)
+class Readable:
+    """What a history has for those who look into it: the settings of a run, training records, a lesson of 12
+    words in each reflection, and answers of 24. `payload` is that of every task."""
+
+    settings: Mapping[str, Any]
+    embedding_model: str
+    """The one that the arbitrary vectors are said to be of, so that the memory can be searched by it."""
+    payload: Mapping[str, Any]
+
+
+def build(store_uri: str, iterations: int, rows: int, readable: Readable | None = None) -> None:
     """Write a history, unless it is there."""
     runs = RunStore(store_uri)
     if RUN in runs.list():
         return
-    history = History(ArtifactStore(store_uri), runs.create(RUN, {"rows": rows}), rows, 0)
+    run = runs.create(RUN, {"rows": rows} if readable is None else dict(readable.settings))
+    history = History(ArtifactStore(store_uri), run, rows, 0, readable)
     started = time.perf_counter()
     for iteration in range(1, iterations + 1):
         history.write(iteration)
@@ -57,10 +84,13 @@ def build(store_uri: str, iterations: int, rows: int) -> None:
 class History:
     """Writes iterations as training would, one after the other."""
 
-    def __init__(self, store: ArtifactStore, run: Run, rows: int, start: int) -> None:
+    def __init__(
+        self, store: ArtifactStore, run: Run, rows: int, start: int, readable: Readable | None = None
+    ) -> None:
         self.store = store
         self.run = run
         self.rows = rows
+        self.readable = readable
         self.random = np.random.default_rng(start)
         self.checkpoint = self._commit("bootstrap", None, {}, self._weights)
         self.memory = ""
@@ -96,7 +126,8 @@ class History:
             version,
         )
         self.entries = [entry["entry_id"] for entry in entries]
-        updated = self._policy("update_policy", iteration, {"checkpoint": policy, "rollouts": rollouts})
+        inputs = {"checkpoint": policy, "rollouts": rollouts}
+        updated = self._policy("update_policy", iteration, inputs, rows if self.readable else ())
         seconds = [row for row in rows if row["role"] == "second_attempt"][:SFT_ROWS]
         dataset = self._commit(
             "build_distillation",
@@ -137,7 +168,7 @@ class History:
             )
             parent = {"reflection": first, "second_attempt": reflection}.get(role)
             task = f"task-{(iteration * TASKS_APART + number // 4) % TASKS:05d}"
-            yield {
+            row = {
                 "trajectory_id": identifier,
                 "episode_id": digest([shard, "episode", number // 4]),
                 "parent_trajectory_id": parent,
@@ -170,8 +201,21 @@ class History:
                 "seed": number,
                 "task_payload": "{}",
             }
+            yield row if self.readable is None else {**row, **self._texts(role, task, self.readable)}
             first = identifier if role == "first_attempt" else first
             reflection = identifier if role == "reflection" else reflection
+
+    def _texts(self, role: str, task: str, readable: Readable) -> dict[str, Any]:
+        answer = self._words(LESSON_WORDS if role == "reflection" else ANSWER_WORDS)
+        turns = [{"role": "user", "content": task}, {"role": "assistant", "content": answer}]
+        return {
+            "messages": json.dumps(turns),
+            "task_payload": json.dumps(readable.payload),
+            "text": answer if role == "reflection" else None,
+        }
+
+    def _words(self, count: int) -> str:
+        return " ".join(WORDS[word] for word in self.random.integers(0, len(WORDS), count))
 
     def _entry(self, row: dict[str, Any], version: str) -> dict[str, Any]:
         given = {
@@ -181,7 +225,7 @@ class History:
             "task_text": row["task_id"],
             "key_text": row["task_id"],
             "vector": self.random.standard_normal(VECTOR).astype(np.float32),
-            "embedding_model": "arbitrary",
+            "embedding_model": "arbitrary" if self.readable is None else self.readable.embedding_model,
             "support": 1,
             "credit": 0.0,
             "credit_count": 0,
@@ -209,9 +253,31 @@ class History:
         }
         return {name: given.get(name, row.get(name)) for name in SFT.schema.names}
 
-    def _policy(self, stage: str, iteration: int, inputs: dict[str, str]) -> str:
+    def _policy(
+        self, stage: str, iteration: int, inputs: dict[str, str], trained: Sequence[dict[str, Any]] = ()
+    ) -> str:
+        """A checkpoint, with its training record where rows are given that it was trained on."""
+
+        def write(folder: Path) -> None:
+            self._weights(folder)
+            if trained:
+                write_training_record(folder / TRAINING_RECORD_FILE, map(self._record, trained))
+
         version = self._recipe(stage, iteration, inputs).artifact_id
-        return self._commit(stage, iteration, inputs, self._weights, version)
+        return self._commit(stage, iteration, inputs, write, version)
+
+    def _record(self, row: dict[str, Any]) -> dict[str, Any]:
+        given = {
+            "sft_row_id": None,
+            "kind": REINFORCEMENT,
+            "advantage": row["reward"] - 0.5,
+            "weight": 1.0,
+            "not_trained": None if row["reward"] else "no_advantage",
+            "steps": 1,
+            "trained_tokens": RESPONSE_TOKENS,
+        }
+        measured = dict.fromkeys(("mean_ratio", "clipped_share", "mismatch", "entropy", "loss"), 0.25)
+        return {name: (given | measured).get(name, row.get(name)) for name in TRAINING_RECORD_SCHEMA.names}
 
     def _weights(self, folder: Path) -> None:
         (folder / "model.safetensors").write_bytes(self.random.bytes(4096))
@@ -237,7 +303,10 @@ class History:
                 policy_version=policy,
                 memory_version=memory or None,
             )
-        self.run.record(iteration, stage, recipe.artifact_id, kind=recipe.kind, reused=False, seconds=0.1)
+        key = "0000" if stage == "rollout_shard" else ""
+        self.run.record(
+            iteration, stage, recipe.artifact_id, kind=recipe.kind, key=key, reused=False, seconds=0.1
+        )
         return recipe.artifact_id
 
 

@@ -1,23 +1,42 @@
-"""How long the page takes to answer over a memory of a million entries, and how much memory it takes.
+"""How long the page takes to answer, kind of page by kind, and how much memory it takes.
 
-    python benchmarks/page_speed.py --folder FOLDER [--entries 1000000] [--requests 50]
+    python benchmarks/page_speed.py --folder FOLDER [--parts history memory] [--requests 100] [--write]
 
-The memory is generated once, with the entries of `memory_growth.py`: FOLDER takes 1.4 GB for a million. The
-page is asked in this process, so that the times are those of the server alone. What is asked first hashes
-files, reads the list of entries or makes the map; these requests stand by themselves in the table.
+- `history`: every kind of page over a run of 1,000,000 generated trajectories in 1,000 iterations, 1.5 GB in
+  FOLDER (`page_history.py`).
+- `memory`: the list and the map of a memory of 1,000,000 generated entries, 1.4 GB (`memory_growth.py`).
+
+Each part is written once and measured in a process of its own, in which the page is asked: the times are
+those of the server alone. What is asked first reads, hashes or builds what later answers go by; these
+requests stand by themselves. `--only TITLE` asks for the kinds of pages whose title holds it.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import resource
+import json
 import statistics
 import time
+from collections.abc import Mapping, Sequence
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
-from memory_growth import NAME, VERSION_ENTRIES, commit
+import page_history
+from measurements import (
+    Figures,
+    ResidentMemory,
+    as_markdown,
+    as_text,
+    describe_machine,
+    machine_line,
+    run_alone,
+    write_results,
+    write_section,
+)
+from memory_growth import NAME as MEMORY_RUN
+from memory_growth import VERSION_ENTRIES, commit
+from page_history import Kind
 from starlette.testclient import TestClient
 
 from command_line.ui.access import access_for
@@ -27,34 +46,76 @@ from storage.memory.history import memory_versions
 from storage.memory.standalone import STANDALONE
 from storage.runs.run import RunStore
 
-SETTINGS = {STANDALONE: True, "memory": {"embedding_model": "generated"}}
-HERE = f"/runs/{NAME}/memory"
-RECTANGLE = "across=-0.1..0.1&up=-0.1..0.1"
-PAGES = {
-    "entries, by credit": HERE,
-    "entries, by last iteration, page 1,000": f"{HERE}?sort=last_iteration&page=1000",
-    "entries of a task type": f"{HERE}?task_type=type-03",
-    "entries in a rectangle of the map": f"{HERE}?{RECTANGLE}",
-    "points of the map, by credit": f"{HERE}/map",
-    "points of the map, by iteration": f"{HERE}/map?colour=iteration",
+NAME = "page_speed"
+PARTS = ("history", "memory")
+MOST_HIGH_MS = 500.0
+_SETTINGS = {STANDALONE: True, "memory": {"embedding_model": "generated"}}
+_MEMORY = f"/runs/{MEMORY_RUN}/memory"
+_MEMORY_PAGES = {
+    "entries, by credit": _MEMORY,
+    "entries, by last iteration, page 1,000": f"{_MEMORY}?sort=last_iteration&page=1000",
+    "entries of a task type": f"{_MEMORY}?task_type=type-03",
+    "entries in a rectangle of the map": f"{_MEMORY}?across=-0.1..0.1&up=-0.1..0.1",
+    "points of the map, by credit": f"{_MEMORY}/map",
+    "points of the map, by iteration": f"{_MEMORY}/map?colour=iteration",
 }
 
 
-def generate(store_uri: str, entries: int) -> None:
+def generate_memory(store_uri: str, entries: int) -> None:
     """Commit the memory versions that are not there yet."""
     runs = RunStore(store_uri)
-    run = runs.open(NAME) if NAME in runs.list() else runs.create(NAME, SETTINGS)
+    run = runs.open(MEMORY_RUN) if MEMORY_RUN in runs.list() else runs.create(MEMORY_RUN, _SETTINGS)
     for number in range(len(memory_versions(run)), entries // VERSION_ENTRIES):
         commit(ArtifactStore(store_uri), run, number, VERSION_ENTRIES)
 
 
-def seconds_of(page: TestClient, address: str) -> float:
+def measure(part: str, store_uri: str, requests: int, only: str) -> Figures:
+    """Milliseconds of each kind of page, `first`, `median`, `high` (99th percentile) and the `most` that the
+    median may be; and `resident_bytes`, without the pages of mapped files."""
+    kinds = (
+        page_history.kinds(store_uri)
+        if part == "history"
+        else [Kind(title, repeat(address)) for title, address in _MEMORY_PAGES.items()]
+    )
+    figures: Figures = {}
+    page = TestClient(create_app(store_uri, access_for("127.0.0.1")), base_url="http://127.0.0.1")
+    with ResidentMemory() as resident:
+        for kind in kinds:
+            if only not in kind.title:
+                continue
+            # Ids are looked up before the clock runs.
+            first, *others = [next(kind.addresses) for _ in range(1 + requests)]
+            figures[f"{kind.title}: first"] = _milliseconds(page, first)
+            times = [_milliseconds(page, address) for address in others]
+            figures[f"{kind.title}: median"] = statistics.median(times)
+            figures[f"{kind.title}: high"] = float(np.quantile(times, 0.99))
+            figures[f"{kind.title}: most"] = kind.most_ms
+            print(_line(kind.title, figures), flush=True)
+    return figures | {"resident_bytes": float(resident.peak)}
+
+
+def _milliseconds(page: TestClient, address: str) -> float:
     """How long one answer takes."""
     started = time.perf_counter()
     answer = page.get(address)
     seconds = time.perf_counter() - started
-    assert answer.status_code == 200, answer.text
-    return seconds
+    if answer.status_code != 200:
+        raise RuntimeError(f"{address} gave {answer.status_code}: {answer.text[:2000]}")
+    return 1e3 * seconds
+
+
+def _line(title: str, figures: Mapping[str, float]) -> list[str]:
+    first, median, high, most = (figures[f"{title}: {name}"] for name in ("first", "median", "high", "most"))
+    held = "yes" if median < most and high < MOST_HIGH_MS else "no"
+    return [title, f"{first:,.0f}", f"{median:.0f}", f"{high:.0f}", f"{most:.0f}", held]
+
+
+def _tables(figures: Mapping[str, Figures]) -> list[list[str]]:
+    rows = [["page", "first, ms", "median, ms", "99 %, ms", "median at most, ms", "held"]]
+    for found in figures.values():
+        titles = [name.removesuffix(": first") for name in found if name.endswith(": first")]
+        rows += [_line(title, found) for title in titles]
+    return rows
 
 
 def main() -> None:
@@ -62,22 +123,49 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--parts", choices=PARTS, nargs="+", default=list(PARTS))
+    parser.add_argument("--iterations", type=int, default=1000)
+    parser.add_argument("--rows", type=int, default=1000, help="trajectories of an iteration")
     parser.add_argument("--entries", type=int, default=1_000_000)
-    parser.add_argument("--requests", type=int, default=50)
+    parser.add_argument("--requests", type=int, default=100, help="of each kind, after the first")
+    parser.add_argument("--only", default="", help="a part of the title of the kinds of pages to ask for")
+    parser.add_argument("--write", action="store_true", help="write the result into benchmarks/README.md")
+    parser.add_argument("--contender", choices=PARTS, help=argparse.SUPPRESS)
+    parser.add_argument("--figures", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    store = str(given.folder / "store")
-    generate(store, given.entries)
-    page = TestClient(create_app(store, access_for("127.0.0.1")), base_url="http://127.0.0.1")
-    print("| page | first, s | median, ms | 99 %, ms |\n|---|---|---|---|", flush=True)
-    for title, address in PAGES.items():
-        first = seconds_of(page, address)
-        times = [seconds_of(page, address) for _ in range(given.requests)]
-        high = float(np.quantile(times, 0.99))
-        print(
-            f"| {title} | {first:.1f} | {1e3 * statistics.median(times):.0f} | {1e3 * high:.0f} |", flush=True
-        )
-    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    print(f"\nResident memory at most {resident:.2f} GB; load {os.getloadavg()[0]:.1f}.")
+    if given.contender:
+        store = str(given.folder / given.contender / "store")
+        found = measure(given.contender, store, given.requests, given.only)
+        given.figures.write_text(json.dumps(found))
+        return
+    for part in given.parts:
+        store = str(given.folder / part / "store")
+        if part == "history":
+            page_history.generate(store, given.iterations, given.rows)
+        else:
+            generate_memory(store, given.entries)
+    machine = describe_machine(1, ["polars", "pyarrow", "lancedb", "fastapi"])
+    options = ["--folder", str(given.folder), "--requests", str(given.requests), "--only", given.only]
+    figures = {part: run_alone(part, options, __file__) for part in given.parts}
+    shown, told = _tables(figures), _resident(figures)
+    print(as_text(shown), told, sep="\n\n")
+    if given.write:
+        write_results(NAME, machine, figures)
+        measured = [
+            f"{given.iterations * given.rows:,} trajectories in {given.iterations:,} iterations"
+            if part == "history"
+            else f"a memory of {given.entries:,} entries"
+            for part in given.parts
+        ]
+        note = f"{' and '.join(measured)}; {given.requests} requests of each kind after the first."
+        write_section(NAME, f"{note} {machine_line(machine)}\n\n{as_markdown(shown)}\n\n{told}")
+
+
+def _resident(figures: Mapping[str, Figures]) -> str:
+    parts: Sequence[str] = [
+        f"{found['resident_bytes'] / 1e9:.2f} GB ({part})" for part, found in figures.items()
+    ]
+    return f"Resident memory at most {', '.join(parts)}."
 
 
 if __name__ == "__main__":

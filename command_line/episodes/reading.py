@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,8 +25,8 @@ from storage.tables.trajectories import TRAJECTORIES, scan_trajectories
 Outcome = Literal["solved", "helped", "failed"]
 """`solved` at the first attempt, `helped`: at a later one, or `failed`."""
 
-_EPISODES: tuple[ArtifactKind, ...] = ("trajectories", "evaluation")
-_REPLAYED: tuple[ArtifactKind, ...] = ("replay",)
+EPISODES: tuple[ArtifactKind, ...] = ("trajectories", "evaluation")
+REPLAYED: tuple[ArtifactKind, ...] = ("replay",)
 _EXAMPLES = 5
 _FILE = "file"
 _SHOWN = (
@@ -92,7 +92,7 @@ def run_episodes(
 def trajectory_paths(
     store: ArtifactStore,
     manifests: Iterable[Manifest],
-    kinds: Collection[ArtifactKind] = _EPISODES,
+    kinds: Collection[ArtifactKind] = EPISODES,
 ) -> dict[Path, Manifest]:
     """The Parquet files of trajectories of artifacts of these kinds, verified, and the artifact of each.
 
@@ -183,7 +183,7 @@ def episode_training(
 
     What was done with a trajectory when it was replayed is among the rows of the trajectory itself.
     """
-    replays = list(trajectory_paths(store, manifests, _REPLAYED))
+    replays = list(trajectory_paths(store, manifests, REPLAYED))
     copies = scan_trajectories(replays).filter(pl.col("episode_id") == episode_id)
     originals = dict(copies.select("trajectory_id", "parent_trajectory_id").collect().iter_rows())
     files = {
@@ -208,7 +208,7 @@ def episode_training(
     return found
 
 
-def memory_texts(store: ArtifactStore, rows: Iterable[dict[str, Any]]) -> dict[str, str]:
+def memory_texts(store: ArtifactStore, rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Texts of the memory entries that stood in the prompts of trajectories, as far as the store has them."""
     texts: dict[str, str] = {}
     for row in rows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -54,20 +55,23 @@ class RunMemory:
         """The entries of this version."""
         return held_entries(self.deltas)
 
-    def find(self, identifier: str) -> MemoryEntry:
+    def find(self, identifier: str, among: Sequence[Delta] | None = None) -> MemoryEntry:
         """An entry that the memory holds or held, as it was last, by its id or the beginning of one.
+
+        `among` are the deltas that brought the entry of this id or changed any, where they are known.
 
         Raises InputError for none or several.
         """
         if not identifier:
             raise InputError("Give the id of an entry, or the beginning of one.")
-        rows = scan_entries(self.deltas).drop("vector", "embedding_model")
+        deltas = self.deltas if among is None else among
+        rows = scan_entries(deltas).drop("vector", "embedding_model")
         found = rows.filter(pl.col("entry_id").str.starts_with(identifier)).collect()
         exact = found.filter(pl.col("entry_id") == identifier)
         found = exact if exact.height else found
         if found.height == 1:
             brought = entry_of(found.row(0, named=True))
-            return states(self.deltas).get(brought.entry_id, brought)
+            return states(deltas).get(brought.entry_id, brought)
         if not found.height:
             raise InputError(
                 f"the memory of run {self.run.name} never held an entry {identifier}; "
@@ -86,16 +90,21 @@ class RunMemory:
 
 
 def open_memory(
-    store_uri: str, run_name: str, iteration: int | None = None, artifacts: ArtifactStore | None = None
+    store_uri: str,
+    run_name: str,
+    iteration: int | None = None,
+    artifacts: ArtifactStore | None = None,
+    run: Run | None = None,
 ) -> RunMemory:
     """The memory of a run after an iteration, or its newest.
 
     Args:
         artifacts: the store's artifacts, where they were opened already.
+        run: that run, where it was.
 
     Raises InputError for an unknown run or one without memory.
     """
-    run = RunStore(store_uri).open(run_name)
+    run = RunStore(store_uri).open(run_name) if run is None else run
     model = _embedding_model(run)
     version = latest_version(run, iteration)
     made = {each.artifact_id: each.iteration for each in memory_versions(run)}

@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from command_line.episodes.reading import episode_training, find_episode, memory_texts
+import polars as pl
+
+from command_line.episodes.reading import REPLAYED, episode_training, find_episode, memory_texts
 from command_line.ui.rows import row_files
 from command_line.ui.stored import Stored, StoredRun
 from erl_pipeline.views.report.episodes import TaskPicture, in_order, task_picture
 from erl_pipeline.views.report.screen import Screen, drawing_of, episode_columns
 from storage.artifacts.manifest import Manifest
+from storage.lineage.trained_on import record_file
+from storage.memory.entries import MEMORY, scan_deltas
 
 
 @dataclass(frozen=True)
@@ -40,8 +45,8 @@ def read_episode(stored: Stored, run: StoredRun, iteration: int, identifier: str
     rows = in_order(found)
     # What is replayed later is trained later, never before.
     later = [record.manifest for record in run.history if record.iteration >= iteration]
-    training = episode_training(stored.artifacts, later, rows[0]["episode_id"])
-    texts = memory_texts(stored.artifacts, rows)
+    training = training_of(stored, run, later, rows[0]["episode_id"])
+    texts = seen_texts(stored, run, rows)
     return ShownEpisode(
         rows[0]["episode_id"],
         holder,
@@ -50,3 +55,47 @@ def read_episode(stored: Stored, run: StoredRun, iteration: int, identifier: str
         task_picture(json.loads(rows[0]["task_payload"] or "{}")),
         any(row["success"] for row in rows),
     )
+
+
+def training_of(
+    stored: Stored, run: StoredRun, manifests: Sequence[Manifest], episode_id: str
+) -> dict[str, list[dict[str, Any]]]:
+    """Like `episode_training`, from those training records alone that have rows of the episode."""
+    files = stored.kept(run.name, "record files", lambda: _record_files(stored, run))
+    near = {files[path].artifact_id for path in stored.records.holding(files, "episode_id", [episode_id])}
+    read = [each for each in manifests if each.kind in REPLAYED or each.artifact_id in near]
+    return episode_training(stored.artifacts, read, episode_id)
+
+
+def seen_texts(stored: Stored, run: StoredRun, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Like `memory_texts`, from those files of the run's memory that brought the entries, where some did."""
+    seen = list(dict.fromkeys(entry for row in rows for entry in row["memory_entry_ids"] or ()))
+    if not seen:
+        return {}
+    files = stored.kept(run.name, "memory files", lambda: memory_files(stored, run))
+    near = [
+        stored.artifacts.open_found(files[path]).path(path.name)
+        for path in stored.entries.holding(files, "entry_id", seen)
+    ]
+    wanted = pl.col("entry_id").is_in(pl.Series(seen, dtype=pl.String).implode())
+    texts = dict(scan_deltas(near).filter(wanted).select("entry_id", "text").collect().iter_rows())
+    return texts if len(texts) == len(seen) else memory_texts(stored.artifacts, rows)
+
+
+def _record_files(stored: Stored, run: StoredRun) -> dict[Path, Manifest]:
+    return {
+        stored.artifacts.open_file(manifest, name): manifest
+        for manifest in stored.manifests(run)
+        if (name := record_file(manifest)) is not None
+    }
+
+
+def memory_files(stored: Stored, run: StoredRun) -> dict[Path, Manifest]:
+    """The files of entries of a run's memory versions, and the version of each."""
+    return {
+        stored.artifacts.open_found(manifest).path(entry.path): manifest
+        for manifest in stored.manifests(run)
+        if manifest.kind == "memory"
+        for entry in manifest.files
+        if entry.table == MEMORY.name
+    }

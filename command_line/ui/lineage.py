@@ -9,8 +9,8 @@ from typing import Any, Literal
 from command_line.ui.stored import Stored
 from storage.artifacts.manifest import Manifest
 from storage.errors import InputError
-from storage.lineage.graph import START, ArtifactGraph, Visit
-from storage.lineage.reach import Reach, downstream, upstream
+from storage.lineage.graph import START, Visit
+from storage.lineage.reach import Reach, downstream_near, upstream_near
 
 MOST_STEPS = 6
 _MOST_SHOWN = 40
@@ -57,10 +57,10 @@ def neighbourhood(stored: Stored, identifier: str, depth: int) -> Neighbourhood:
 
     Raises InputError when nothing, or more than one thing, has this id.
     """
-    manifests = {manifest.artifact_id: manifest for manifest in stored.artifacts.list()}
+    graph = stored.lineage.graph()
+    manifests = graph.manifests
     matching = [artifact_id for artifact_id in manifests if artifact_id.startswith(identifier)]
     if len(matching) == 1:
-        graph = ArtifactGraph(manifests.values())
         start = matching[0]
         return Neighbourhood(
             "artifact",
@@ -78,7 +78,11 @@ def neighbourhood(stored: Stored, identifier: str, depth: int) -> Neighbourhood:
         )
     if len(matching) > 1:
         raise InputError(f"{len(matching)} artifacts begin with {identifier!r}. Give more of the id.")
-    came, led = (search(stored.artifacts, None, identifier, depth) for search in (upstream, downstream))
+    places = stored.lineage.places(graph)
+    came, led = (
+        search(stored.artifacts, graph, places, identifier, depth)
+        for search in (upstream_near, downstream_near)
+    )
     runs = [thing.facts["run"] for thing in came.things if thing.kind == "artifact" and thing.via == came.id]
     return Neighbourhood(came.kind, came.id, runs[0], None, _of_reach(came), _of_reach(led))
 

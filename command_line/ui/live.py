@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from command_line.ui.stored import RunStatus, Stored, StoredRun
 from erl_pipeline.evaluation.history import StageRecord
-from erl_pipeline.plan.plan import Place, PlannedStage
+from erl_pipeline.plan.plan import PlannedStage
 from erl_pipeline.plan.sources import unread_sources
-from erl_pipeline.runs.planning import plan_for, recorded_ids
+from erl_pipeline.runs.planning import plan_for
 
 _NEWEST = 6
 
@@ -40,10 +40,18 @@ def live_state(stored: Stored, run: StoredRun) -> LiveState:
     return LiveState(
         stored.status(run),
         "" if holder is None else f"process {holder.pid} on {holder.host}",
-        next((node for node in planned_stages(stored, run) if node.place not in _places(run)), None),
+        stored.kept(
+            run.name,
+            "next stage",
+            lambda: _next_stage(stored, run),
+        ),
         rate,
         newest,
     )
+
+
+def _next_stage(stored: Stored, run: StoredRun) -> PlannedStage | None:
+    return next((node for node in planned_stages(stored, run) if node.place not in run.places), None)
 
 
 def planned_stages(stored: Stored, run: StoredRun) -> Sequence[PlannedStage]:
@@ -61,7 +69,3 @@ def planned_stages(stored: Stored, run: StoredRun) -> Sequence[PlannedStage]:
             ).nodes
         ),
     )
-
-
-def _places(run: StoredRun) -> set[Place]:
-    return set(recorded_ids(run.entries))

@@ -57,12 +57,14 @@ class EntryList:
 
     def __init__(self, sealed: Sealed, memory: RunMemory) -> None:
         self._sealed, self._memory = sealed, memory
-        # Whether files are whole is looked at each time, also where what they hold is kept.
-        self._paths = [path for delta in memory.deltas for path in delta.entry_files]
         self.held = sealed.get(memory.version, "rows", self._read)
 
     def places(self, task_type: str, among: Places | None) -> npt.NDArray[np.bool_]:
-        """Which entries are of a task type, where one is given, and at one of these places."""
+        """Which entries are of a task type, where one is given, and at one of these places.
+
+        Whether the files are whole is looked at each time, also where what they hold is kept.
+        """
+        _ = self._memory.deltas
         chosen = np.ones(self.held.rows.height, np.bool_)
         if among is not None:
             chosen[:] = False
@@ -90,7 +92,8 @@ class EntryList:
             self._memory.held().select(_KEPT).with_columns(pl.col("task_type").cast(pl.Categorical)).collect()
         )
         kinds = rows["task_type"].unique().cast(pl.String).sort()
-        return HeldRows(rows, held_rows(self._memory.deltas), EntryFiles(self._paths), kinds.to_list())
+        paths = [path for delta in self._memory.deltas for path in delta.entry_files]
+        return HeldRows(rows, held_rows(self._memory.deltas), EntryFiles(paths), kinds.to_list())
 
 
 def _order(rows: pl.DataFrame, sort: Sort, rising: bool) -> Places:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 
-from command_line.episodes.reading import run_episodes, trajectory_paths
+from command_line.episodes.reading import EPISODES, run_episodes, trajectory_paths
 from command_line.ui.filters import Filter
 from command_line.ui.stored import Stored, StoredRun
 from erl_pipeline.evaluation.samples import NO_RECORD, NOT_GIVEN, TRAINED
@@ -17,7 +18,7 @@ from storage.artifacts.manifest import Manifest
 from storage.lineage.trained_on import record_file
 from storage.tables.texts import said
 from storage.tables.training_record import scan_training_records
-from storage.tables.trajectories import scan_trajectories
+from storage.tables.trajectories import TRAJECTORIES, scan_trajectories
 
 PAGE_ROWS = 50
 _SAID = 160
@@ -25,6 +26,8 @@ _SAID = 160
 _OF_RECORD = (
     "advantage", "weight", "trained_tokens", "mean_ratio", "clipped_share", "mismatch", "entropy", "loss",
 )  # fmt: skip
+_JOINED = {*_OF_RECORD, "outcome", "tokens"}
+"""Columns that rows have by `joined_rows` alone."""
 SORTABLE = ("iteration", "reward", *_OF_RECORD, "tokens")
 _SHOWN = (
     "trajectory_id",
@@ -60,6 +63,12 @@ def row_files(
     stored: Stored, run: StoredRun, span: tuple[int, int] | None, *, held_out: bool = False
 ) -> dict[Path, Manifest]:
     """The files of trajectories of some iterations, the newest first, each verified."""
+    return trajectory_paths(stored.artifacts, reversed(_holders(stored, run, span, held_out=held_out)))
+
+
+def _holders(
+    stored: Stored, run: StoredRun, span: tuple[int, int] | None, *, held_out: bool
+) -> Sequence[Manifest]:
     kind = "evaluation" if held_out else "trajectories"
     own = [
         record.manifest
@@ -67,18 +76,24 @@ def row_files(
         if record.kind == kind and (span is None or span[0] <= record.iteration <= span[1])
     ]
     # A run without rollouts of its own has those that it trained on.
-    found = own or run_episodes(stored.artifacts, run.run, span, held_out=held_out)
-    return trajectory_paths(stored.artifacts, reversed(found))
+    return own or run_episodes(stored.artifacts, run.run, span, held_out=held_out)
 
 
 def training_records(stored: Stored, run: StoredRun, span: tuple[int, int] | None) -> pl.LazyFrame:
     """The training records of some iterations: of reinforcement, one row for each trajectory."""
-    files = [
+    return _first_of_each(_record_files(stored, run, span))
+
+
+def _record_files(stored: Stored, run: StoredRun, span: tuple[int, int] | None) -> list[Path]:
+    return [
         stored.artifacts.open_file(record.manifest, name)
         for record in run.history
         if record.kind == "checkpoint" and (span is None or span[0] <= record.iteration <= span[1])
         if (name := record_file(record.manifest)) is not None
     ]
+
+
+def _first_of_each(files: Sequence[Path]) -> pl.LazyFrame:
     records = scan_training_records(files).filter(pl.col("sft_row_id").is_null())
     return records.unique("trajectory_id", keep="first", maintain_order=True)
 
@@ -89,9 +104,71 @@ def joined_rows(
     """Trajectories with the columns of their training record, `tokens` and `outcome`: trained, or why not."""
     rows = scan_trajectories(list(row_files(stored, run, span, held_out=held_out)))
     records = training_records(stored, run, None if held_out else span)
+    return _joined(stored, run, span, rows, records, held_out=held_out)
+
+
+def find_rows(
+    stored: Stored,
+    run: StoredRun,
+    span: tuple[int, int] | None,
+    filters: Sequence[Filter],
+    sort: str,
+    page: int,
+    *,
+    rising: bool,
+    held_out: bool,
+) -> RowPage:
+    """A page of the rows of some iterations that meet the filters.
+
+    By iteration, and by what the trajectories themselves say, only the files that hold the page are read,
+    once it is known how many rows of each file meet the filters.
+    """
+    if sort != "iteration" or rising or any(each.column in _JOINED for each in filters):
+        joined = joined_rows(stored, run, span, held_out=held_out)
+        return read_page(joined, filters, sort, page, rising=rising)
+    artifacts = [
+        stored.artifacts.open_found(manifest)
+        for manifest in reversed(_holders(stored, run, span, held_out=held_out))
+        if manifest.kind in EPISODES
+    ]
+    files = {
+        artifact.rows_path(entry.path): artifact
+        for artifact in artifacts
+        for entry in artifact.manifest.files
+        if entry.table == TRAJECTORIES.name
+    }
+    ends = np.cumsum([0, *stored.trajectories.counts(files, filters)])
+    count = int(ends[-1])
+    number = min(max(1, page), max(1, -(-count // PAGE_ROWS)))
+    start = (number - 1) * PAGE_ROWS
+    first = int(np.searchsorted(ends, start, side="right")) - 1
+    last = int(np.searchsorted(ends, start + PAGE_ROWS))
+    rows = scan_trajectories(list(files)[first:last])
+    for each in filters:
+        rows = rows.filter(each.condition())
+    rows = rows.slice(start - int(ends[first]), PAGE_ROWS)
+    ids = rows.select("trajectory_id").collect()["trajectory_id"].to_list()
+    records = _record_files(stored, run, None if held_out else span)
+    near = stored.records.holding({path: path for path in records}, "trajectory_id", ids)
+    joined = _joined(stored, run, span, rows, _first_of_each(near), held_out=held_out)
+    return RowPage(count, number, _shown(joined))
+
+
+def _joined(
+    stored: Stored,
+    run: StoredRun,
+    span: tuple[int, int] | None,
+    rows: pl.LazyFrame,
+    records: pl.LazyFrame,
+    *,
+    held_out: bool,
+) -> pl.LazyFrame:
+    within = None if held_out else span
     outcome = pl.coalesce(pl.col("not_trained"), pl.lit(TRAINED))
     records = records.select("trajectory_id", *_OF_RECORD, outcome.alias("outcome"))
-    recorded = stored.kept(run.name, f"recorded {span}", lambda: _any(records))
+    recorded = stored.kept(
+        run.name, f"recorded {span}, {held_out}", lambda: _any(training_records(stored, run, within))
+    )
     missing = "evaluation" if held_out else NOT_GIVEN if recorded else NO_RECORD
     joined = rows.join(records, on="trajectory_id", how="left", maintain_order="left")
     return joined.with_columns(
@@ -116,8 +193,12 @@ def read_page(
         chosen = chosen.sort(sort, "trajectory_id", descending=[not rising, False], nulls_last=True)
     else:
         chosen = rows.slice((number - 1) * PAGE_ROWS, PAGE_ROWS)
-    shown = chosen.select(*_SHOWN, said=said().str.slice(0, _SAID), pruned=pl.col("messages").is_null())
-    return RowPage(count, number, shown.collect().to_dicts())
+    return RowPage(count, number, _shown(chosen))
+
+
+def _shown(rows: pl.LazyFrame) -> list[dict[str, Any]]:
+    shown = rows.select(*_SHOWN, said=said().str.slice(0, _SAID), pruned=pl.col("messages").is_null())
+    return shown.collect().to_dicts()
 
 
 def groups_of(rows: pl.LazyFrame) -> list[dict[str, Any]]:

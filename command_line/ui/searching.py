@@ -9,7 +9,7 @@ from pathlib import Path
 from command_line.memory.run import RunMemory
 from erl_pipeline.policies.embedding import SentenceEmbedder
 from storage.memory.search import SearchMode
-from storage.memory.view import MemoryHit, MemoryVersions
+from storage.memory.view import MemoryHit, MemoryVersions, MemoryView
 
 
 class MemorySearches:
@@ -23,6 +23,8 @@ class MemorySearches:
         self._folder = tempfile.TemporaryDirectory(prefix="erl-pipeline-ui-")
         self._embedders: dict[str, SentenceEmbedder] = {}
         self._tables: dict[str, MemoryVersions] = {}
+        self._views: dict[str, tuple[str, MemoryView]] = {}
+        """The version of each run that was searched last; the tables are this server's own."""
         self._turn = threading.Lock()
 
     def search(
@@ -36,5 +38,7 @@ class MemorySearches:
             if name not in self._tables:
                 uri = str(Path(self._folder.name))
                 self._tables[name] = MemoryVersions(uri, name, memory.store, self._embedders[model])
-            view = self._tables[name].at(memory.version)
+            if name not in self._views or self._views[name][0] != memory.version:
+                self._views[name] = memory.version, self._tables[name].at(memory.version)
+            _, view = self._views[name]
             return view.search([text], top_k, task_type=task_type, mode=mode, exact=False)[0]

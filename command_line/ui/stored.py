@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from typing import Any, Literal, TypeVar
 
+from command_line.ui.known_files import KnownFiles
+from command_line.ui.known_lineage import KnownLineage
 from command_line.ui.sealed import Sealed
 from command_line.ui.searching import MemorySearches
 from erl_pipeline.config.run import RunConfig
@@ -19,16 +21,23 @@ from erl_pipeline.evaluation.history import (
 )
 from erl_pipeline.evaluation.iterations import IterationRow, history_rows
 from erl_pipeline.plan.column import Column
+from erl_pipeline.plan.plan import Place
 from erl_pipeline.runs.columns import method_columns
 from erl_pipeline.runs.config import run_config
+from erl_pipeline.runs.planning import recorded_ids
 from erl_pipeline.runs.state import completed_iterations
+from erl_pipeline.views.report.headline import Tile, tiles
+from erl_pipeline.views.report.tables import Table, iteration_table
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.watched import WatchedStore
 from storage.errors import PipelineError
 from storage.filesystem import StoreRoot, open_root
+from storage.memory.entries import MEMORY
 from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run, RunStore, latest_entries
 from storage.runs.watching import Holder, run_holder, run_mark
+from storage.tables.training_record import TRAINING_RECORD
+from storage.tables.trajectories import TRAJECTORIES
 
 RunStatus = Literal["at work", "finished", "stopped", "unfinished", "begun", "other"]
 """`stopped`: nobody works on it and iterations are missing. `unfinished`: they are missing, and whether
@@ -75,6 +84,21 @@ class StoredRun:
         return learning_curve(self.history)
 
     @cached_property
+    def tiles(self) -> Sequence[Tile]:
+        """Its headline figures."""
+        return tiles(self.history, self.columns)
+
+    @cached_property
+    def table(self) -> Table:
+        """One row for each iteration."""
+        return iteration_table(self.history, self.columns)
+
+    @cached_property
+    def places(self) -> Mapping[Place, str]:
+        """The artifact at each place of the plan that has one."""
+        return recorded_ids(self.entries)
+
+    @cached_property
     def done(self) -> int:
         return 0 if self.config is None else completed_iterations(self.config, self.entries)
 
@@ -82,7 +106,7 @@ class StoredRun:
     def total(self) -> int:
         return 0 if self.config is None else max(self.config.iterations, self.done)
 
-    @property
+    @cached_property
     def last_recorded(self) -> datetime | None:
         return max((entry.recorded_at for entry in self.recorded), default=None)
 
@@ -96,10 +120,13 @@ class ReadRun(Run):
 
     def __init__(self, root: StoreRoot, run: Run, recorded: Sequence[LedgerEntry]) -> None:
         super().__init__(root, run.name, run.config)
-        self._read = tuple(recorded)
+        self._read, self._latest = tuple(recorded), latest_entries(recorded)
 
     def recorded(self) -> list[LedgerEntry]:
         return list(self._read)
+
+    def stages(self) -> list[LedgerEntry]:
+        return list(self._latest)
 
 
 @dataclass
@@ -118,6 +145,10 @@ class Stored:
     artifacts: WatchedStore = field(init=False)
     runs: RunStore = field(init=False)
     searches: MemorySearches = field(default_factory=MemorySearches, init=False)
+    records: KnownFiles = field(default_factory=lambda: KnownFiles(TRAINING_RECORD), init=False)
+    trajectories: KnownFiles = field(default_factory=lambda: KnownFiles(TRAJECTORIES), init=False)
+    entries: KnownFiles = field(default_factory=lambda: KnownFiles(MEMORY), init=False)
+    lineage: KnownLineage = field(init=False)
     sealed: Sealed = field(default_factory=Sealed, init=False)
     _root: StoreRoot = field(init=False)
     _kept: dict[tuple[str, str], Kept] = field(default_factory=dict, init=False)
@@ -128,6 +159,7 @@ class Stored:
             RunStore(self.uri),
             open_root(self.uri),
         )
+        self.lineage = KnownLineage(self.artifacts)
 
     def names(self) -> Sequence[str]:
         """Names of the runs."""

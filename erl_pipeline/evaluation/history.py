@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from erl_pipeline.plan.column import Column
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE, EVALUATE_ON_REQUEST, EVALUATION
@@ -185,26 +187,37 @@ def learning_curve(
     history: Sequence[StageRecord], evaluations: Sequence[StageRecord] | None = None
 ) -> list[CurvePoint]:
     """One point for each evaluation; by default those on the run's held-out tasks."""
+    trained = sorted(
+        (record for record in history if record.iteration >= 1 and record.kind != "evaluation"),
+        key=lambda record: record.iteration,
+    )
+    iterations = [record.iteration for record in trained]
+    whole = [record for record in trained if not record.is_part]
+    whole_iterations = [record.iteration for record in whole]
+    spent = {name: _sums(record.number(name) or 0 for record in whole) for name in _SPENT}
+    seconds = _sums(record.seconds for record in trained)
     points = []
     for record in held_out_evaluations(history) if evaluations is None else evaluations:
-        trained = [
-            other
-            for other in history
-            if 1 <= other.iteration <= record.iteration and other.kind != "evaluation"
-        ]
+        counted = bisect_right(whole_iterations, record.iteration)
         points.append(
             CurvePoint(
                 iteration=record.iteration,
                 success=record.required_number("greedy_success"),
                 low=record.required_number("greedy_success_low"),
                 high=record.required_number("greedy_success_high"),
-                generated_tokens=int(training_cost(history, "generated_tokens", record.iteration)),
-                episodes=int(training_cost(history, "episodes", record.iteration)),
-                optimizer_steps=int(training_cost(history, "optimizer_steps", record.iteration)),
-                seconds=sum(other.seconds for other in trained),
+                **{name: int(sums[counted]) for name, sums in spent.items()},
+                seconds=seconds[bisect_right(iterations, record.iteration)],
             )
         )
     return points
+
+
+_SPENT = ("generated_tokens", "episodes", "optimizer_steps")
+
+
+def _sums(values: Iterable[float]) -> list[float]:
+    """Of the first none, one, two and so on."""
+    return list(accumulate(values, initial=0.0))
 
 
 def stored_outcomes(store: ArtifactStore, artifact_id: str) -> dict[str, bool]:

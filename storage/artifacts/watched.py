@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -82,7 +83,7 @@ class WatchedStore(ArtifactStore):
 
 def _size_and_time(path: str) -> tuple[int, int] | None:
     try:
-        found = Path(path).stat()
+        found = os.stat(path)  # a third of the time of `Path.stat`, and a page looks at thousands
     except (FileNotFoundError, NotADirectoryError):
         return None
     return found.st_size, found.st_mtime_ns

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -11,8 +11,11 @@ from storage.artifacts.store import ArtifactStore
 from storage.lineage.artifacts import reachable
 from storage.lineage.graph import START, ArtifactGraph, Visit
 from storage.lineage.links import LINK_COLUMNS, RowLinks, RowStep
+from storage.lineage.places import RowPlaces
 from storage.lineage.rows import Kind, LineageRows, RowKind, identify
 from storage.runs.run import Run
+
+Direction = Literal["upstream", "downstream"]
 
 _ROW_FACTS: dict[RowKind, tuple[str, ...]] = {
     "trajectory": ("role", "task_id", "iteration", "reward"),
@@ -40,7 +43,7 @@ class Reach:
 
     kind: Kind
     id: str
-    direction: Literal["upstream", "downstream"]
+    direction: Direction
     things: tuple[Reached, ...]
     trained: tuple[str, ...] = ()
     """Downstream: policies that trained on it, or on a row that came from it; others are descendants."""
@@ -60,7 +63,27 @@ def upstream(store: ArtifactStore, run: Run | None, identifier: str, depth: int 
     Raises InputError when nothing, or more than one thing, has this id.
     """
     manifests = reachable(store, [entry.artifact_id for entry in run.stages()]) if run else list(store.list())
-    rows, graph = _read(store, manifests), ArtifactGraph(manifests)
+    return _upstream_among(_read(store, manifests), ArtifactGraph(manifests), identifier, depth)
+
+
+def upstream_near(
+    store: ArtifactStore, graph: ArtifactGraph, places: RowPlaces, identifier: str, depth: int
+) -> Reach:
+    """Like `upstream` in the whole store, which `graph` and `places` have; reads only rows around it."""
+    near = _read_near(store, graph, places, identifier, "upstream", depth)
+    return _upstream_among(near, graph, identifier, depth)
+
+
+def downstream_near(
+    store: ArtifactStore, graph: ArtifactGraph, places: RowPlaces, identifier: str, depth: int
+) -> Reach:
+    """Like `downstream` in the whole store, which `graph` and `places` have; reads only rows around it."""
+    near = _read_near(store, graph, places, identifier, "downstream", depth)
+    return _downstream_among(near, graph, identifier, depth)
+
+
+def _upstream_among(rows: LineageRows, graph: ArtifactGraph, identifier: str, depth: int | None) -> Reach:
+    """What something came from, as far as these rows say; arguments and errors are those of `upstream`."""
     kind, found = identify(rows, identifier)
     if kind == "artifact":
         steps = graph.ancestors({found: START}, depth)
@@ -84,6 +107,18 @@ def downstream(store: ArtifactStore, run: Run | None, identifier: str, depth: in
     manifests = list(store.list())
     rows, graph = _read(store, manifests), ArtifactGraph(manifests)
     own = None if run is None else _artifacts_of(run, graph)
+    return _downstream_among(rows, graph, identifier, depth, own)
+
+
+def _downstream_among(
+    rows: LineageRows,
+    graph: ArtifactGraph,
+    identifier: str,
+    depth: int | None,
+    own: Collection[str] | None = None,
+) -> Reach:
+    """What something reached, as far as these rows say, looked for in the artifacts `own`; arguments and
+    errors are those of `downstream`."""
     kind, found = identify(rows, identifier, within=own)
     if kind == "artifact":
         steps = graph.descendants({found: START}, depth)
@@ -109,6 +144,22 @@ def _read(store: ArtifactStore, manifests: Sequence[Manifest]) -> LineageRows:
     for kind, facts in _ROW_FACTS.items():
         rows.read(kind, list(dict.fromkeys([*LINK_COLUMNS[kind], *facts])))
     return rows
+
+
+def _read_near(
+    store: ArtifactStore,
+    graph: ArtifactGraph,
+    places: RowPlaces,
+    identifier: str,
+    direction: Direction,
+    depth: int,
+) -> LineageRows:
+    """The rows around one, and all rows where none has this very id: then it may begin one."""
+    near = set(places.around(identifier, direction, depth))
+    # In the order of the whole store, which is that of the answer.
+    rows = _read(store, [each for key, each in graph.manifests.items() if key in near])
+    known = any(rows.of_ids(kind, [identifier], []).height for kind in _ROW_FACTS)
+    return rows if known else _read(store, list(graph.manifests.values()))
 
 
 def _artifacts_of(run: Run, graph: ArtifactGraph) -> set[str]:

@@ -13,9 +13,9 @@ import pyarrow as pa
 from storage.artifacts.store import ArtifactStore
 from storage.errors import StoreError
 from storage.memory.embedder import Embedder
-from storage.memory.entries import ENTRY_COLUMNS, MEMORY_SCHEMA, MemoryEntry, entries_digest, entry_of
+from storage.memory.entries import MEMORY_SCHEMA, MemoryEntry, entries_digest
 from storage.memory.index import MemoryIndex, index_folder
-from storage.memory.index_columns import TEXT_KEY
+from storage.memory.index_columns import ENTRY, TEXT_KEY, read_entry
 from storage.memory.scoring import Scoring, most_recent, scored_search
 from storage.memory.search import (
     MemoryFilter,
@@ -233,6 +233,7 @@ def _fetch(table: Table, values: set[str], column: str = "entry_id") -> dict[str
     for start in range(0, len(wanted), _FETCHED_AT_ONCE):
         some = wanted[start : start + _FETCHED_AT_ONCE]
         condition = f"{column} IN ({', '.join(quote(value) for value in some)})"
-        rows = table.search().where(condition).select(ENTRY_COLUMNS).limit(len(some)).to_arrow()
-        entries += [entry_of(row) for row in rows.to_pylist()]
+        # One column that holds all others: LanceDB reads each by itself.
+        rows = table.search().where(condition).select([ENTRY]).limit(len(some)).to_arrow()
+        entries += map(read_entry, rows.column(ENTRY).to_pylist())
     return {entry.entry_id: entry for entry in entries}

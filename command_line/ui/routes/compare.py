@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -11,6 +12,7 @@ from command_line.ui.code_differences import code_differences
 from command_line.ui.pages import Crumb
 from command_line.ui.routes.common import ThePages, TheStore
 from command_line.ui.run_table import varied_settings
+from command_line.ui.stored import StoredRun
 from erl_pipeline.views.report.curves import AXES, Axis, ChartedRun, curves_as_numbers
 from storage.errors import InputError
 
@@ -61,5 +63,10 @@ def compare(
 def curves(stored: TheStore, run: Chosen = [], x: Axis = "iteration") -> dict[str, Any]:  # noqa: B006
     """The curves of runs, as numbers."""
     runs = [stored.run(name) for name in dict.fromkeys(run)][:MOST_RUNS]
-    charted = [ChartedRun(each.name, each.history, each.columns) for each in runs]
-    return curves_as_numbers(charted, x)
+    if len(runs) == 1:
+        return stored.kept(runs[0].name, f"curves by {x}", lambda: _numbers(runs, x))
+    return _numbers(runs, x)
+
+
+def _numbers(runs: Sequence[StoredRun], x: Axis) -> dict[str, Any]:
+    return curves_as_numbers([ChartedRun(each.name, each.history, each.columns) for each in runs], x)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import polars as pl
@@ -11,6 +12,7 @@ from starlette.responses import HTMLResponse
 
 from command_line.memory.outcomes import interval
 from command_line.memory.run import RunMemory, open_memory
+from command_line.ui.episode import memory_files
 from command_line.ui.memory_map import (
     COLOURS,
     MOST_POINTS,
@@ -24,9 +26,10 @@ from command_line.ui.pages import Crumb, address
 from command_line.ui.projection import DECIMALS
 from command_line.ui.routes.common import ThePages, TheStore, run_crumbs
 from command_line.ui.rows import PAGE_ROWS
-from command_line.ui.stored import Stored
+from command_line.ui.stored import Stored, StoredRun
 from erl_pipeline.evaluation.memory_effect import entry_credits, memory_effect
 from storage.lineage.memory_policies import policies_reached
+from storage.memory.chain import Delta
 from storage.memory.history import memory_versions
 from storage.memory.search import SearchMode
 from storage.memory.use import memory_searches, retrieval_counts, rollout_files
@@ -64,7 +67,7 @@ def memory_page(
 ) -> HTMLResponse:
     """The entries of a memory version, those in a rectangle of its map, or those that a search finds."""
     run = stored.run(name)
-    memory = _memory(stored, name, iteration)
+    memory = _memory(run, stored, iteration)
     listed = EntryList(stored.sealed, memory)
     spans = read_span("across", across), read_span("up", up)
     brushed = any(span is not None for span in spans)
@@ -92,7 +95,9 @@ def memory_page(
         commands=[command, pages.command("Does memory help?", "memory", "stats", name)],
         run=run,
         memory=memory,
-        versions=[each.iteration for each in memory_versions(run.run)],
+        versions=stored.kept(
+            name, "memory iterations", lambda: [each.iteration for each in memory_versions(run.run)]
+        ),
         hits=hits,
         count=shown.count,
         page_number=shown.page,
@@ -121,7 +126,7 @@ def map_points(
 ) -> dict[str, Any]:
     """The map of a memory version as numbers: the points of its entries, or of those of a task type, and of
     each the number that it is coloured by."""
-    memory = _memory(stored, name, iteration)
+    memory = _memory(stored.run(name), stored, iteration)
     listed = EntryList(stored.sealed, memory)
     drawn = memory_map(stored.sealed, memory.version, listed)
     shown = listed.places(task_type, None)[drawn.places]
@@ -150,8 +155,8 @@ def entry_page(
 ) -> HTMLResponse:
     """One entry: what it was worth, where it is from, who saw it; `policies`: also which it reached."""
     run = stored.run(name)
-    memory = open_memory(stored.uri, name, artifacts=stored.artifacts)
-    found = memory.find(entry)
+    memory = _memory(run, stored, "")
+    found = memory.find(entry, _near(stored, run, memory, entry))
     searches = stored.kept(
         name, "searches", lambda: memory_searches(rollout_files(stored.artifacts, run.run))
     )
@@ -187,9 +192,25 @@ def entry_page(
     )
 
 
-def _memory(stored: Stored, name: str, iteration: str) -> RunMemory:
+def _memory(run: StoredRun, stored: Stored, iteration: str) -> RunMemory:
     """The memory of a run after an iteration; for no number, its newest."""
-    return open_memory(stored.uri, name, int(iteration) if iteration.isdecimal() else None, stored.artifacts)
+    number = int(iteration) if iteration.isdecimal() else None
+    kept = stored.kept(
+        run.name,
+        f"memory after {number}",
+        lambda: open_memory(stored.uri, run.name, number, stored.artifacts, run.run),
+    )
+    # Another object, so that its files are looked at anew.
+    return replace(kept)
+
+
+def _near(stored: Stored, run: StoredRun, memory: RunMemory, entry: str) -> Sequence[Delta] | None:
+    """The deltas that brought the entry of this id or changed any; None where none of the run's did."""
+    files = stored.kept(run.name, "memory files", lambda: memory_files(stored, run))
+    near = set(stored.entries.holding(files, "entry_id", [entry]))
+    if not near:
+        return None
+    return [each for each in memory.deltas if each.operation_files or near.intersection(each.entry_files)]
 
 
 def _source(searches: pl.DataFrame, trajectory_id: str | None) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import yaml
@@ -11,7 +12,7 @@ from starlette.responses import HTMLResponse
 from command_line.ui.live import planned_stages
 from command_line.ui.pages import Crumb, address
 from command_line.ui.routes.common import ThePages, TheStore, run_crumbs
-from erl_pipeline.runs.planning import recorded_ids
+from command_line.ui.stored import Stored, StoredRun
 from erl_pipeline.views.report.tables import version_rows
 
 router = APIRouter(prefix="/runs/{name}")
@@ -29,31 +30,24 @@ class PlannedCell:
     running: bool = False
 
 
+@dataclass(frozen=True)
+class PlannedRun:
+    """The cells of a run's plan by iteration and stage, its stages in order, and how many are done."""
+
+    stages: Sequence[str]
+    cells: Mapping[int, Mapping[str, PlannedCell]]
+    count: int
+    done: int
+
+
 @router.get("/plan")
 def plan(request: Request, name: str, stored: TheStore, pages: ThePages, first: int = 0) -> HTMLResponse:
     """Every stage of a run: done, running, to come."""
     run = stored.run(name)
     stored.config(run)
-    recorded = recorded_ids(run.entries)
-    nodes = planned_stages(stored, run)
     at_work = stored.holder(name) is not None
-    cells: dict[int, dict[str, PlannedCell]] = {}
-    stages: dict[str, None] = {}
-    found_running = False
-    for node in nodes:
-        here = node.place.iteration
-        cell = cells.setdefault(here, {}).setdefault(node.stage.name, PlannedCell())
-        stages.setdefault(node.stage.name)
-        if node.place in recorded:
-            cell.done.append(recorded[node.place])
-        else:
-            cell.to_come += 1
-            cell.running = cell.running or (at_work and not found_running)
-            found_running = True
-    order = _iteration_order(stages, cells)
-    count = len(nodes)
-    done = sum(len(cell.done) for of in cells.values() for cell in of.values())
-    shown = sorted(cells)[first : first + _ITERATIONS]
+    found = stored.kept(name, f"plan, {at_work}", lambda: _planned(stored, run, at_work=at_work))
+    shown = sorted(found.cells)[first : first + _ITERATIONS]
     return pages.page(
         request,
         "plan.html.j2",
@@ -61,14 +55,33 @@ def plan(request: Request, name: str, stored: TheStore, pages: ThePages, first: 
         crumbs=run_crumbs(run, Crumb("plan", address("runs", name, "plan"))),
         commands=[pages.command("What going on would compute, and why", "plan", name)],
         run=run,
-        stages=order,
-        cells={iteration: cells[iteration] for iteration in shown},
-        count=count,
-        done=done,
+        stages=found.stages,
+        cells={iteration: found.cells[iteration] for iteration in shown},
+        count=found.count,
+        done=found.done,
         first=first,
         step=_ITERATIONS,
-        more=first + _ITERATIONS < len(cells),
+        more=first + _ITERATIONS < len(found.cells),
     )
+
+
+def _planned(stored: Stored, run: StoredRun, *, at_work: bool) -> PlannedRun:
+    nodes = planned_stages(stored, run)
+    cells: dict[int, dict[str, PlannedCell]] = {}
+    stages: dict[str, None] = {}
+    found_running = False
+    for node in nodes:
+        here = node.place.iteration
+        cell = cells.setdefault(here, {}).setdefault(node.stage.name, PlannedCell())
+        stages.setdefault(node.stage.name)
+        if node.place in run.places:
+            cell.done.append(run.places[node.place])
+        else:
+            cell.to_come += 1
+            cell.running = cell.running or (at_work and not found_running)
+            found_running = True
+    done = sum(len(cell.done) for of in cells.values() for cell in of.values())
+    return PlannedRun(_iteration_order(stages, cells), cells, len(nodes), done)
 
 
 def _iteration_order(stages: dict[str, None], cells: dict[int, dict[str, PlannedCell]]) -> list[str]:
@@ -89,5 +102,5 @@ def settings(request: Request, name: str, stored: TheStore, pages: ThePages) -> 
         commands=[pages.command("Compare with another run", "diff", name, "RUN_B")],
         run=run,
         settings=yaml.safe_dump(run.run.config, sort_keys=False, allow_unicode=True),
-        versions=version_rows(run.history),
+        versions=stored.kept(name, "versions", lambda: version_rows(run.history)),
     )

@@ -14,7 +14,7 @@ from command_line.ui.episode import read_episode
 from command_line.ui.filters import FILTERS, Filter, read_filters
 from command_line.ui.pages import Crumb, address
 from command_line.ui.routes.common import ThePages, TheStore, iteration_crumb, run_crumbs
-from command_line.ui.rows import PAGE_ROWS, SORTABLE, groups_of, joined_rows, read_page, row_files
+from command_line.ui.rows import PAGE_ROWS, SORTABLE, find_rows, groups_of, joined_rows, read_page, row_files
 from command_line.ui.tokens import MEASURES, Measure, token_strip
 from erl_pipeline.evaluation.iterations import IterationRow
 from erl_pipeline.evaluation.samples import count_samples
@@ -46,8 +46,8 @@ def rows(
     if sort not in SORTABLE:
         raise InputError(f"Rows cannot be sorted by {sort}; they can by {', '.join(SORTABLE)}.")
     filters = read_filters(request.query_params.multi_items())
-    joined = joined_rows(stored, run, iteration_span(iteration or None), held_out=held_out)
-    found = read_page(joined, filters, sort, page, rising=rising)
+    span = iteration_span(iteration or None)
+    found = find_rows(stored, run, span, filters, sort, page, rising=rising, held_out=held_out)
     words = ["episodes", "list", name, *(["--held-out"] if held_out else [])]
     asked = {each.column: each.asked for each in filters}
     return pages.page(

@@ -14,8 +14,6 @@ from command_line.ui.live import live_state
 from command_line.ui.routes.common import ThePages, TheStore, run_crumbs
 from command_line.ui.stored import Stored
 from erl_pipeline.views.report.curves import AXES, Axis
-from erl_pipeline.views.report.headline import tiles
-from erl_pipeline.views.report.tables import iteration_table
 from storage.runs.origin import read_origin
 
 router = APIRouter(prefix="/runs/{name}")
@@ -56,8 +54,8 @@ def overview(
         config=config,
         origin=None if origin is None else origin.describe(),
         state=state,
-        tiles=tiles(run.history, run.columns),
-        table=iteration_table(run.history, run.columns),
+        tiles=run.tiles,
+        table=run.table,
         x=x,
         axes=AXES,
         smooth=smooth,
@@ -72,8 +70,8 @@ def live(name: str, stored: TheStore, pages: ThePages) -> HTMLResponse:
         "progress.html.j2",
         run=run,
         state=live_state(stored, run),
-        tiles=tiles(run.history, run.columns),
-        table=iteration_table(run.history, run.columns),
+        tiles=run.tiles,
+        table=run.table,
     )
 
 

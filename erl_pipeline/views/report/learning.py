@@ -47,9 +47,12 @@ def role_rewards(rollouts: pl.LazyFrame, roles: Sequence[str]) -> dict[str, Seri
 
 def _charts(history: Sequence[StageRecord], columns: Sequence[Column]) -> list[Chart]:
     """A chart for each title, in the order of the columns, of the lines that have values."""
+    by_stage: dict[str, list[StageRecord]] = {}
+    for record in history:
+        by_stage.setdefault(record.stage, []).append(record)
     lines: dict[str, list[tuple[Column, Series]]] = {}
     for column in columns:
-        series = _series(history, column)
+        series = _series(by_stage.get(column.stage, ()), column)
         if column.drawn is not None and series.x:
             band = column.interval and column.drawn.chart not in lines
             shown = series if band else Series(series.label, series.x, series.y)
