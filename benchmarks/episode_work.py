@@ -96,7 +96,7 @@ def main() -> None:
 
 def measure_rollouts(contender: str, threads: int) -> Figures:
     """One iteration's shards in this process, with the policy loaded."""
-    from planned import planned_run
+    from workloads.planned import planned_run
 
     from erl_pipeline.config.loading.load import load_config
     from erl_pipeline.engines.embedded import TransformersEngine

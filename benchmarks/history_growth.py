@@ -1,6 +1,6 @@
 """What a long history costs: a store of 1,000,000 generated trajectories in 1,000 iterations.
 
-The store is written by `long_history.py`. Measured, each in fresh processes:
+The store is written by `workloads/long_history.py`. Measured, each in fresh processes:
 
 - reading the rewards of the last iteration,
 - two lineage questions over all rows, and all that one memory entry reached,
@@ -23,7 +23,6 @@ import time
 from pathlib import Path
 
 import polars as pl
-from long_history import FIRST_TASK, RUN, build
 from measurements import (
     Figures,
     as_markdown,
@@ -36,6 +35,7 @@ from measurements import (
     write_results,
     write_section,
 )
+from workloads.long_history import FIRST_TASK, RUN, build
 
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore

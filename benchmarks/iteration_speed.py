@@ -108,7 +108,7 @@ def settings(arguments: argparse.Namespace) -> list[str]:
 
 def measure_ours(arguments: argparse.Namespace) -> Figures:
     """The second iteration of a run, in this process."""
-    from planned import planned_run
+    from workloads.planned import planned_run
 
     from erl_pipeline.config.loading.load import load_config
 

@@ -3,7 +3,7 @@
     python benchmarks/page_speed.py --folder FOLDER [--parts history memory] [--requests 100] [--write]
 
 - `history`: every kind of page over a run of 1,000,000 generated trajectories in 1,000 iterations, 1.5 GB in
-  FOLDER (`page_history.py`).
+  FOLDER (`workloads/page_history.py`).
 - `memory`: the list and the map of a memory of 1,000,000 generated entries, 1.4 GB (`memory_growth.py`).
 
 Each part is written once and measured in a process of its own, in which the page is asked: the times are
@@ -22,7 +22,6 @@ from itertools import repeat
 from pathlib import Path
 
 import numpy as np
-import page_history
 from measurements import (
     Figures,
     ResidentMemory,
@@ -36,8 +35,9 @@ from measurements import (
 )
 from memory_growth import NAME as MEMORY_RUN
 from memory_growth import VERSION_ENTRIES, commit
-from page_history import Kind
 from starlette.testclient import TestClient
+from workloads import page_history
+from workloads.page_history import Kind
 
 from command_line.ui.access import access_for
 from command_line.ui.app import create_app

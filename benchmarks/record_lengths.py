@@ -12,8 +12,8 @@ import argparse
 import json
 import tempfile
 
-from batches import LENGTHS
-from planned import planned_run
+from workloads.batches import LENGTHS
+from workloads.planned import planned_run
 
 from erl_pipeline.config.loading.load import load_config
 from erl_pipeline.stages.rollouts.generate_rollouts import TRAJECTORIES

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import measurements
 from measurements import Column, Figures
-from planned import PlannedRun, planned_run
+from workloads.planned import PlannedRun, planned_run
 
 from erl_pipeline.config.loading.load import load_config
 from erl_pipeline.config.run import RunConfig

@@ -106,7 +106,7 @@ def compare(policy: str, arguments: argparse.Namespace) -> dict[str, list[Figure
 
 def start(path: str, overrides: list[str], folder: Path, open_: ExitStack) -> tuple[ManagedServer, RunConfig]:
     """Commit tasks and checkpoint, start a server with it, and the configuration that uses that server."""
-    from planned import planned_run
+    from workloads.planned import planned_run
 
     from erl_pipeline.config.generation import VllmEngineConfig
     from erl_pipeline.config.loading.load import load_config
@@ -150,7 +150,7 @@ def run_pipeline(
 
 def measure_pipeline(task: dict[str, Any], profile: Path | None) -> Figures:
     """The stage `rollout_shard` of one iteration, in this process, on a server that runs already."""
-    from planned import planned_run
+    from workloads.planned import planned_run
 
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.stages.rollouts.generate_rollouts import TRAJECTORIES

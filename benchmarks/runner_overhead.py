@@ -24,8 +24,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import measurements
-from idle_stages import idle_plan
 from measurements import Column, Figures
+from workloads.idle_stages import idle_plan
 
 from erl_pipeline.config.loading.load import load_config
 from erl_pipeline.config.run import RunConfig

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 
 import measurements
 import psutil
-from batches import read_batch, token_count, training_sequences
 from measurements import SMOLLM2, Column, Figures, ResidentMemory
+from workloads.batches import read_batch, token_count, training_sequences
 
 if TYPE_CHECKING:
     from erl_pipeline.trainers.interface import Trainer, TrainingStart

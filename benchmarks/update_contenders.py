@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from batches import BatchSequence, token_count, training_sequences
 from measurements import Figures, process_memory_and_cpu
+from workloads.batches import BatchSequence, token_count, training_sequences
 
 LEARNING_RATE = 1e-6
 WARM_UP_STEPS = 1

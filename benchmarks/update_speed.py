@@ -17,8 +17,8 @@ import os
 from functools import partial
 
 import measurements
-from batches import SEQUENCES
 from measurements import SMOLLM2, Column, Figures
+from workloads.batches import SEQUENCES
 
 OURS = "erl-pipeline"
 UPDATES = {
@@ -83,7 +83,7 @@ def measure(arguments: argparse.Namespace) -> Figures:
     """One run of one contender, in this process."""
     import torch
     import update_contenders as contenders
-    from batches import read_batch
+    from workloads.batches import read_batch
 
     torch.set_num_threads(arguments.threads)
     vocabulary = json.loads((SMOLLM2 / "config.json").read_text())["vocab_size"]

@@ -29,7 +29,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Stored:
     folder = tmp_path_factory.mktemp("rows")
     with pytest.MonkeyPatch.context() as patched:
         patched.syspath_prepend(str(Path(__file__).parents[3] / "benchmarks"))
-        history: ModuleType = importlib.import_module("long_history")
+        history: ModuleType = importlib.import_module("workloads.long_history")
     readable = history.Readable(small_config(folder, history.RUN), "arbitrary", BOARD)
     history.build(str(folder / "store"), ITERATIONS, ROWS, readable)
     return Stored(str(folder / "store"))

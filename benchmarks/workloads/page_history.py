@@ -8,7 +8,7 @@ from itertools import count
 from urllib.parse import urlencode
 
 import numpy as np
-from long_history import RUN, WORDS, Readable, build
+from workloads.long_history import RUN, WORDS, Readable, build
 
 from erl_pipeline.config.loading.load import load_config
 from erl_pipeline.policies.embedding import SentenceEmbedder

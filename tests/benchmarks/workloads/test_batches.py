@@ -1,5 +1,5 @@
 import pytest
-from batches import BATCHES, SEQUENCES, read_batch, token_count
+from workloads.batches import BATCHES, SEQUENCES, read_batch, token_count
 
 
 @pytest.mark.parametrize("kind", BATCHES)
