@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1")
@@ -14,6 +15,7 @@ import torch
 from tests.command_line.invoke import SMALL, FinishedRun, invoke
 
 torch.set_num_threads(1)
+gc.set_threshold(50_000, 10, 10)  # as in the command; by default a fifth of the collection of tests
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
 
 import torch
 from transformers import PreTrainedModel
@@ -21,6 +22,9 @@ from erl_pipeline.trainers.local.token_logprobs import (
 )
 from erl_pipeline.trainers.sequences import TrainingSequence
 from storage.errors import InputError
+
+_TAKES_SEGMENTS: WeakKeyDictionary[PreTrainedModel, bool] = WeakKeyDictionary()
+"""What trials found, while the model lives: its weights change from update to update, its layers do not."""
 
 
 @dataclass(frozen=True)
@@ -177,16 +181,17 @@ def ready_for_training(
     """Set a model up for training passes and leave it as it was, in evaluation mode.
 
     Dropout stays off: the policy that is trained must be the one that sampled. Whether its attention
-    takes segments is tried out on a few tokens.
+    takes segments is tried out on a few tokens, once for each model.
 
     Raises `InputError` when logits are not simply the output layer of the last hidden state.
     """
     attention = model.config._attn_implementation
     model.eval()
     try:
-        shares_prompts = _takes_segments(model, ranks)
-        if not shares_prompts:
-            model.set_attn_implementation(attention)
+        if model not in _TAKES_SEGMENTS:
+            _TAKES_SEGMENTS[model] = _takes_segments(model, ranks)
+        shares_prompts = _TAKES_SEGMENTS[model]
+        model.set_attn_implementation(SEGMENTS if shares_prompts else attention)
         if gradient_checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
             for block in model.modules():

@@ -88,6 +88,16 @@ def test_gradient_checkpointing_runs_each_block_twice_and_is_switched_off_again(
     assert counts == [2 * len(blocks), len(blocks)]
 
 
+def test_what_a_model_takes_is_tried_once(model: PreTrainedModel) -> None:
+    calls = []
+    model.base_model.register_forward_pre_hook(lambda *_: calls.append(1))
+    for _ in range(2):
+        with ready_for_training(model, gradient_checkpointing=False) as forward:
+            assert forward.shares_prompts
+            assert model.config._attn_implementation == "segments"
+    assert len(calls) == 3  # rows, the whole model's logits, and segments
+
+
 def test_the_model_is_left_as_it_was(model: PreTrainedModel) -> None:
     attention = model.config._attn_implementation
     with ready_for_training(model, gradient_checkpointing=True):
