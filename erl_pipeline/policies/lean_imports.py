@@ -1,8 +1,7 @@
 """Imports transformers' model classes without packages that they look for and this project never calls.
 
 `import erl_pipeline.policies.lean_imports` stands before the first import of a model class. Transformers
-imports
-these packages whenever they are installed, which took half of the time of that import:
+imports these packages whenever they are installed, which took half of the time of that import:
 
 - scikit-learn, with pandas: one function of assisted generation, where a small model guesses ahead. The
   engines here draw every token themselves.

@@ -19,8 +19,8 @@ class LineageNode:
     """Something, and what it came from.
 
     `relation` says what it is to the node above it. Among the facts of a row are its `messages`, where it
-    has any. Where a node was shown before, or lies deeper than
-    asked for, `origins` is empty and `more` says why.
+    has any. Where a node was shown before, or lies deeper than asked for, `origins` is empty and `more` says
+    why.
     """
 
     kind: Literal["artifact", "sft_row", "trajectory", "memory_entry"]

@@ -77,9 +77,8 @@ class MemoryIndex:
             return self._pinned(version) if self._checksums.versions[version].rows else None
 
     def newest_of(self, versions: Sequence[str]) -> str | None:
-        """The last of these versions that the table was brought up to; `empty` where it was to none of
-        them, None
-        where there is no table, or none that can be read."""
+        """The last of these versions that the table was brought up to: `empty` where it was brought up to
+        none of them, None where there is no table, or none that can be read."""
         for version in (*reversed(versions), EMPTY_MEMORY):
             if self._tag(version) is not None:
                 return version

@@ -66,8 +66,8 @@ def example_episodes(
     """One episode of each kind among an iteration's rollouts: the first in order of task and sample.
 
     `memory_texts` maps the id of a memory entry to its text; `config` is that of the run, whose environment
-    draws the task. Kinds that did not occur are left out, and
-    an episode that failed without a second attempt is shown only where there was no second attempt at all.
+    draws the task. Kinds that did not occur are left out, and an episode that failed without a second attempt
+    is shown only where there was no second attempt at all.
     """
     chosen = _choose(rollouts)
     rows = rollouts.select(_COLUMNS).filter(pl.col("episode_id").is_in(list(chosen.values()))).collect()
