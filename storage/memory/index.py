@@ -196,6 +196,9 @@ class MemoryIndex:
 
     @cached_property
     def _connection(self) -> DBConnection:
+        import storage.lean_lancedb  # noqa: F401
+
+        # isort: split
         import lancedb
 
         # By default the caches may grow to 7 GB.
