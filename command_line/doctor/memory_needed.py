@@ -10,7 +10,7 @@ from typing import Any
 from command_line.output import print_line, print_table
 from erl_pipeline.config.loading.load import load_config
 from erl_pipeline.policies.model_size import ModelSize
-from erl_pipeline.sizing.estimate import estimate_memory, model_size
+from erl_pipeline.sizing.estimate import estimate_memory, model_size, training_processes
 from erl_pipeline.sizing.parts import Part
 
 
@@ -21,6 +21,8 @@ class MemoryNeeded:
     config: Path
     model: ModelSize
     parts: Sequence[Part]
+    processes: int
+    """Of the trainer: what stands under `trainer` is of each."""
 
     @property
     def totals(self) -> dict[str, int]:
@@ -30,7 +32,12 @@ class MemoryNeeded:
     def as_json(self) -> dict[str, Any]:
         """For programs."""
         parts = [asdict(part) for part in self.parts]
-        return {"model": asdict(self.model), "parts": parts, "totals": self.totals}
+        return {
+            "model": asdict(self.model),
+            "processes": self.processes,
+            "parts": parts,
+            "totals": self.totals,
+        }
 
 
 def memory_needed(config: Path, settings: Sequence[str], sequence_tokens: int | None) -> MemoryNeeded:
@@ -43,7 +50,8 @@ def memory_needed(config: Path, settings: Sequence[str], sequence_tokens: int | 
     """
     resolved = load_config(config, settings)
     size = model_size(resolved)
-    return MemoryNeeded(config, size, estimate_memory(resolved, size, sequence_tokens))
+    parts = estimate_memory(resolved, size, sequence_tokens)
+    return MemoryNeeded(config, size, parts, training_processes(resolved))
 
 
 def print_memory(needed: MemoryNeeded) -> None:
@@ -56,6 +64,11 @@ def print_memory(needed: MemoryNeeded) -> None:
                 rows.append({"where": place, "what": part.name, "GB": _gb(part.bytes), "bytes": part.reason})
         rows.append({"where": place, "what": "all", "GB": _gb(total), "bytes": ""})
     print_table(rows, left=("where", "what", "bytes"))
+    if needed.processes > 1:
+        print_line(
+            f"trainer: each of the {needed.processes} processes, on a GPU of its own or all in the memory of "
+            "one machine."
+        )
     print_line(
         "An estimate by arithmetic. The program, its libraries and an engine's working memory come on top."
     )

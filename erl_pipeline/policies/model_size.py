@@ -10,6 +10,7 @@ import torch
 from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from storage.errors import InputError
 
@@ -18,9 +19,9 @@ from storage.errors import InputError
 class ModelSize:
     """What memory depends on.
 
-    `parameters` counts tied weights once. `head_width` is the width of one attention head; `normalizes_heads`
-    says whether queries and keys have a norm of their own, as in Qwen3. `adapter_parameters` are those of a
-    LoRA adapter, 0 where all weights are trained.
+    `parameters` counts tied weights once; `block_parameters` are those of one layer. `head_width` is the
+    width of one attention head; `normalizes_heads` says whether queries and keys have a norm of their own, as
+    in Qwen3. `adapter_parameters` are those of a LoRA adapter, 0 where all weights are trained.
     """
 
     parameters: int
@@ -32,6 +33,7 @@ class ModelSize:
     head_width: int
     vocabulary: int
     normalizes_heads: bool
+    block_parameters: int
     adapter_parameters: int = 0
 
 
@@ -65,9 +67,16 @@ def read_model_size(
         key_value_heads=getattr(text, "num_key_value_heads", None) or heads,
         head_width=getattr(text, "head_dim", None) or text.hidden_size // heads,
         vocabulary=text.vocab_size,
+        block_parameters=_block_parameters(model),
         normalizes_heads=any(name.endswith(".q_norm") for name, _ in model.named_modules()),
         adapter_parameters=0 if lora_rank is None else _adapter_parameters(model, lora_rank, lora_modules),
     )
+
+
+def _block_parameters(model: PreTrainedModel) -> int:
+    """Of the largest block."""
+    blocks = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    return max((sum(weight.numel() for weight in block.parameters()) for block in blocks), default=0)
 
 
 def _config_file(checkpoint: str) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from erl_pipeline.config.generation import VllmEngineConfig
+from erl_pipeline.config.installed import plugins
 from erl_pipeline.config.policy import PretrainedPolicyConfig
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.sources import unread_sources
@@ -38,6 +39,12 @@ def model_size(config: RunConfig) -> ModelSize:
     return read_model_size(policy.model, lora.rank, lora.target_modules)
 
 
+def training_processes(config: RunConfig) -> int:
+    """Over how many processes the trainer spreads weights, gradients and state."""
+    count: int = plugins("trainers")[config.trainer.type].value.processes(config.trainer)
+    return count
+
+
 def estimate_memory(config: RunConfig, size: ModelSize, sequence_tokens: int | None = None) -> list[Part]:
     """Memory of training and sampling with these settings, for a policy of these sizes.
 
@@ -51,6 +58,7 @@ def estimate_memory(config: RunConfig, size: ModelSize, sequence_tokens: int | N
     dtype = policy.dtype if isinstance(policy, PretrainedPolicyConfig) else "float32"
     planned = plan_run(config, unread_sources(config), iterations=1).nodes
     distils = any(isinstance(node.settings, FineTuneSettings) for node in planned)
+    processes = training_processes(config)
     # Both updates hold the same weights and state; the one with more tokens at a time decides.
     passes = [config.update, *([config.fine_tune] if distils else [])]
     estimates = [
@@ -64,13 +72,16 @@ def estimate_memory(config: RunConfig, size: ModelSize, sequence_tokens: int | N
             and not size.adapter_parameters
             and each is config.update,
             uses=len(passes),
+            processes=processes,
         )
         for each in passes
     ]
     warm_start = policy.warm_start if isinstance(policy, PretrainedPolicyConfig) else None
     if warm_start is not None:  # it trains all weights, also where an adapter is trained afterwards
         whole = replace(size, adapter_parameters=0)
-        estimates.append(training_memory(whole, dtype, config.optimizer, warm_start, reference=False))
+        estimates.append(
+            training_memory(whole, dtype, config.optimizer, warm_start, reference=False, processes=processes)
+        )
     training = max(estimates, key=lambda parts: sum(part.bytes for part in parts))
     engine = config.engine
     if isinstance(engine, VllmEngineConfig):

@@ -22,6 +22,7 @@ def training_memory(
     *,
     reference: bool,
     uses: int = 1,
+    processes: int = 1,
 ) -> list[Part]:
     """What one optimizer step needs beside the program itself.
 
@@ -29,6 +30,8 @@ def training_memory(
         dtype: of the model's weights.
         reference: whether a second copy of the model is loaded for the KL term.
         uses: kinds of updates that the run makes; with `moments: by_use` each has moments of its own.
+        processes: those that share weights, gradients and state. Parts of `trainer` are then of one of them,
+            those of its host of all.
     """
     width = BYTES[dtype]
     trained = size.adapter_parameters or size.parameters
@@ -38,21 +41,58 @@ def training_memory(
     # On the device of fp32 weights the optimizer steps on the weights themselves.
     copies = dtype != "float32" or on_host
     state: Place = "trainer's host" if on_host else "trainer"
-    weights = count(trained)
-    parts = [Part("trainer", "weights", held * width, f"{count(held)} x {width}")]
+
+    def spread(place: Place, name: str, numbers: int, bytes_each: int, sets: int = 1) -> Part:
+        shares = 1 if place == "trainer's host" else processes
+        times, over = f"{sets} x " if sets > 1 else "", f" / {shares}" if shares > 1 else ""
+        reason = f"{times}{count(numbers)} x {bytes_each}{over}"
+        return Part(place, name, -(-sets * numbers * bytes_each // shares), reason)
+
+    parts = [spread("trainer", "weights", held, width)]
     if reference:
-        parts.append(
-            Part("trainer", "reference model", size.parameters * width, f"{count(size.parameters)} x {width}")
-        )
-    parts.append(Part("trainer", "gradients of a pass", trained * width, f"{weights} x {width}"))
+        parts.append(spread("trainer", "reference model", size.parameters, width))
+    parts.append(spread("trainer", "gradients of a pass", trained, width))
     if copies:
-        parts.append(Part(state, "fp32 weights", trained * 4, f"{weights} x 4"))
-        parts.append(Part(state, "summed gradients", trained * 4, f"{weights} x 4"))
+        parts.append(spread(state, "fp32 weights", trained, 4))
+        parts.append(spread(state, "summed gradients", trained, 4))
     sets = uses if optimizer.moments == "by_use" else 1
-    times = f"{sets} x " if sets > 1 else ""
-    parts.append(Part(state, "moments of AdamW", sets * trained * 8, f"{times}{weights} x 8"))
+    parts.append(spread(state, "moments of AdamW", trained, 8, sets))
+    if processes > 1:
+        parts += _gathered(size, width, trained, held, processes)
     parts.append(_activations(size, width, microbatch))
     parts.append(_logits(size, width))
+    return parts
+
+
+def _gathered(size: ModelSize, width: int, trained: int, held: int, processes: int) -> list[Part]:
+    """What a process has whole for a while (`erl_pipeline.trainers.fsdp2.sharding.shard`).
+
+    All through a pass these are the weights outside the blocks; beside them stand the block at work and the
+    one that comes next. Of the block at work and of what lies outside there are also whole gradients, and
+    their fp32 copies, which are added up over the processes. Each process loads the whole model in host
+    memory before it keeps its part.
+    """
+    outside = size.parameters - size.layers * size.block_parameters
+    weights = outside + 2 * size.block_parameters
+    parts = [Part("trainer", "gathered weights", weights * width, f"{count(weights)} x {width}")]
+    if trained == size.parameters:
+        gradients = outside + size.block_parameters
+        parts.append(
+            Part(
+                "trainer",
+                "gradients before they are added up",
+                gradients * (width + 4),
+                f"{count(gradients)} x {width + 4}",
+            )
+        )
+    parts.append(
+        Part(
+            "trainer's host",
+            "weights while they are loaded",
+            processes * held * width,
+            f"{processes} x {count(held)} x {width}",
+        )
+    )
     return parts
 
 

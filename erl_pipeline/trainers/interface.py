@@ -149,6 +149,11 @@ def _any_machine(_settings: PluginSettings) -> None:
     """What is asked of the machine where a trainer asks nothing."""
 
 
+def _one_process(_settings: PluginSettings) -> int:
+    """The processes of a trainer that shares its weights with no other."""
+    return 1
+
+
 @dataclass(frozen=True)
 class TrainerPlugin(Generic[SettingsT]):
     """What an entry point of `erl_pipeline.trainers` names.
@@ -156,10 +161,12 @@ class TrainerPlugin(Generic[SettingsT]):
     `settings` has a field `type` with the plug-in's name. `open` imports what is heavy, and gives the
     trainer of one checkpoint. `require_here` raises ConfigError where this machine lacks devices that the
     settings ask for; a run that trains here asks before its first stage. `elsewhere` is true where the policy
-    is trained in other processes: one that is kept in this process is let go of first.
+    is trained in other processes: one that is kept in this process is let go of first. `processes` says over
+    how many, each with a device of its own, weights, gradients and the optimizer's state are spread.
     """
 
     settings: type[SettingsT]
     open: Callable[[SettingsT, TrainingStart], Trainer]
     require_here: Callable[[SettingsT], None] = _any_machine
     elsewhere: bool = False
+    processes: Callable[[SettingsT], int] = _one_process

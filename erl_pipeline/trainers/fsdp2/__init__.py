@@ -48,4 +48,14 @@ def _require_here(settings: Fsdp2TrainerConfig) -> None:
     require_devices(settings.processes)
 
 
-TRAINER = TrainerPlugin(settings=Fsdp2TrainerConfig, open=_open, require_here=_require_here, elsewhere=True)
+def _processes(settings: Fsdp2TrainerConfig) -> int:
+    return settings.processes
+
+
+TRAINER = TrainerPlugin(
+    settings=Fsdp2TrainerConfig,
+    open=_open,
+    require_here=_require_here,
+    elsewhere=True,
+    processes=_processes,
+)

@@ -6,7 +6,7 @@ import pytest
 
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.policies.model_size import ModelSize
-from erl_pipeline.sizing.estimate import estimate_memory, model_size
+from erl_pipeline.sizing.estimate import estimate_memory, model_size, training_processes
 from erl_pipeline.sizing.sampling import key_value_bytes
 from storage.errors import InputError
 from tests.erl_pipeline.sizing.models import QWEN3_4B, SMOLLM2_135M, write
@@ -105,3 +105,19 @@ def test_the_tiny_policy_has_nothing_to_estimate() -> None:
     )
     with pytest.raises(InputError, match=r"policy\.type: tiny has no config\.json"):
         model_size(run)
+
+
+def test_a_trainer_of_two_processes_has_half_of_the_state_in_each(tmp_path: Path) -> None:
+    two = config(write(SMOLLM2_135M, tmp_path), trainer={"type": "fsdp2", "processes": 2})
+    one = config(str(tmp_path))
+    assert (training_processes(one), training_processes(two)) == (1, 2)
+    size = model_size(two)
+    # Embeddings of 49,152 x 576, the last norm, and 30 blocks.
+    assert size.parameters - 30 * size.block_parameters == 49_152 * 576 + 576
+    moments = {
+        run.trainer.type: part.bytes
+        for run in (one, two)
+        for part in estimate_memory(run, size)
+        if part.name == "moments of AdamW"
+    }
+    assert moments == {"local": 134_515_008 * 8, "fsdp2": 134_515_008 * 4}

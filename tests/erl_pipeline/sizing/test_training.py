@@ -21,15 +21,18 @@ ROUND = ModelSize(
     key_value_heads=2,
     head_width=25,
     vocabulary=1000,
+    block_parameters=90_000,
     normalizes_heads=False,
 )
 
 
 def by_name(
-    size: ModelSize, dtype: Precision, reference: bool = False, **settings: object
+    size: ModelSize, dtype: Precision, reference: bool = False, processes: int = 1, **settings: object
 ) -> dict[str, tuple[str, int]]:
     optimizer = OptimizerConfig(state_device=settings.pop("state_device", "model"))
-    parts = training_memory(size, dtype, optimizer, UpdateConfig(**settings), reference=reference)
+    parts = training_memory(
+        size, dtype, optimizer, UpdateConfig(**settings), reference=reference, processes=processes
+    )
     assert len({part.name for part in parts}) == len(parts)
     return {part.name: (part.place, part.bytes) for part in parts}
 
@@ -63,6 +66,29 @@ def test_state_in_host_memory_leaves_4_bytes_a_weight_on_the_gpu() -> None:
     host = sum(number for place, number in parts.values() if place == "trainer's host")
     assert host == 16_000_000
     assert parts["weights"][1] + parts["gradients of a pass"][1] == 4_000_000
+
+
+def test_processes_share_weights_and_state_and_gather_some_of_them() -> None:
+    parts = by_name(ROUND, "bfloat16", processes=4)
+    assert parts == {
+        "weights": ("trainer", 500_000),
+        "gradients of a pass": ("trainer", 500_000),
+        "fp32 weights": ("trainer", 1_000_000),
+        "summed gradients": ("trainer", 1_000_000),
+        "moments of AdamW": ("trainer", 2_000_000),
+        # 100,000 outside the ten blocks, and two blocks of 90,000; of one block there are gradients.
+        "gathered weights": ("trainer", 280_000 * 2),
+        "gradients before they are added up": ("trainer", 190_000 * 6),
+        "weights while they are loaded": ("trainer's host", 4 * 2_000_000),
+        "activations": by_name(ROUND, "bfloat16")["activations"],
+        "logits": by_name(ROUND, "bfloat16")["logits"],
+    }
+
+
+def test_processes_with_state_in_host_memory_have_all_of_it_there() -> None:
+    parts = by_name(ROUND, "bfloat16", processes=4, state_device="cpu")
+    assert parts["moments of AdamW"] == ("trainer's host", 8_000_000)
+    assert parts["weights"] == ("trainer", 500_000)
 
 
 def test_an_adapter_needs_state_for_itself_alone() -> None:
