@@ -19,6 +19,7 @@ from erl_pipeline.runs.on_test import plan_on_test
 from erl_pipeline.runs.run_plans import plan_run
 from erl_pipeline.stages.evaluation.evaluate_on_test import TEST_TASKS, no_test_split
 from storage.errors import ConfigError, InputError
+from storage.upkeep.rules import parse_rule
 
 LEAST_SEEDS = 2
 
@@ -95,13 +96,28 @@ def make_design(
         ComparedRun(
             arm.name,
             seed,
-            change_config(configs[arm.name], [f"name={base.name}.{arm.run_part}.seed{seed}", f"seed={seed}"]),
+            change_config(
+                configs[arm.name],
+                [
+                    f"name={base.name}.{arm.run_part}.seed{seed}",
+                    f"seed={seed}",
+                    *_keeping_what_is_tested(configs[arm.name]),
+                ],
+            ),
             sources[arm.name],
         )
         for seed in numbers
         for arm in arms
     )
     return Design(base.name, given.base, arms, baseline, numbers, iterations or base.iterations, runs)
+
+
+def _keeping_what_is_tested(config: RunConfig) -> list[str]:
+    """Settings by which a run with retention keeps the weights that are to be tried on the test tasks."""
+    if config.retention.checkpoints is None:
+        return []
+    last = parse_rule(config.retention.checkpoints).last
+    return [f"retention.checkpoints={last},every:{config.evaluation.every}"]
 
 
 def _chosen(given: Given, methods: Sequence[str], base: RunConfig) -> tuple[tuple[Arm, ...], str]:

@@ -15,6 +15,8 @@ def write_base(folder: Path, **environment: Any) -> Path:
     settings = yaml.safe_load(SMALL)
     settings["environment"] |= {"test_boards": 6, **environment}
     settings["fine_tune"] = {"steps": 1}
+    # Weights would be gone before they are tried on the test tasks, if the comparison did not keep them.
+    settings["retention"] = {"checkpoints": 1, "optimizer": 1}
     path = folder / "small.yaml"
     path.write_text(yaml.safe_dump(settings))
     return path

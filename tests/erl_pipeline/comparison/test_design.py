@@ -23,6 +23,15 @@ def test_every_seed_goes_through_all_arms_before_the_next(tmp_path: Path) -> Non
     assert (design.baseline, design.iterations) == ("erl", 2)
 
 
+def test_weights_are_kept_for_the_test_tasks(tmp_path: Path) -> None:
+    base = write_base(tmp_path)
+    of_file = {"retention.checkpoints": "2,every:6", "evaluation.every": 4}
+    design = make_design(base, ["erl", "rlvr"], 2, overrides=[f"{k}={v}" for k, v in of_file.items()])
+    assert {run.config.retention.checkpoints for run in design.runs} == {"2,every:4"}
+    everything = make_design(base, ["erl", "rlvr"], 2, overrides=["retention.checkpoints=null"])
+    assert {run.config.retention.checkpoints for run in everything.runs} == {None}
+
+
 def test_arms_take_equal_steps_in_an_iteration(tmp_path: Path) -> None:
     design = make_design(write_base(tmp_path), ["erl", "rlvr"], 2)
     erl, rlvr = (run.config.update.epochs for run in design.runs[:2])
