@@ -7,6 +7,7 @@ import pytest
 from erl_pipeline.comparison.design import make_design
 from storage.errors import ConfigError, InputError
 from tests.erl_pipeline.comparison.designs import write_arms, write_base
+from tests.random_models import byte_tokenizer, random_llama
 
 READY = sorted((Path(__file__).parents[3] / "configs/comparisons").glob("*.yaml"))
 
@@ -84,6 +85,15 @@ def test_arms_that_start_from_other_policies_or_see_other_tasks_are_refused(tmp_
 
 
 @pytest.mark.parametrize("path", READY, ids=lambda path: path.name)
-def test_every_ready_comparison_is_valid(path: Path) -> None:
-    design = make_design(path, [], 2)
+def test_every_ready_comparison_is_valid(path: Path, tmp_path: Path) -> None:
+    # The file of the language model names a checkpoint that `make smollm2` prepares.
+    model = f"policy.model={_model(tmp_path)}"
+    design = make_design(path, [], 2, overrides=[model] if path.stem == "smollm2" else [])
     assert len(design.runs) == 2 * len(design.arms)
+
+
+def _model(folder: Path) -> Path:
+    tokenizer = byte_tokenizer()
+    random_llama(len(tokenizer), positions=1024).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
