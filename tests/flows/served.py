@@ -49,7 +49,7 @@ class Served:
 
         def answered() -> httpx.Response | None:
             url = f"{self.address('Prefect page')}/api/{path}"
-            answer = httpx.post(url, json=body, timeout=30.0)
+            answer = httpx.post(url, json=body, timeout=90.0)  # longer than its writers wait for SQLite
             return None if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE else answer
 
         response = wait_for(f"an answer to {path}", answered)
