@@ -37,6 +37,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from measurements import write_section
+from workloads.long_history import WORDS
 
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
@@ -59,9 +60,6 @@ DIMENSION, CLUSTERS, FEATURES = 384, 2_000, 32
 QUERIES, EXACT_QUERIES, BATCH = 100, 50, 64
 NEW, SEEN = 50, 128
 TASK_TYPES, ENVIRONMENTS = 20, 3
-WORDS = [
-    f"{first}{second}" for first in "bdfgklmnprst" for second in ("ack", "ell", "ift", "oom", "und", "ay")
-]
 
 Vectors = npt.NDArray[np.float32]
 

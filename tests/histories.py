@@ -7,26 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from storage.artifacts.recipe import ArtifactKind, Recipe
+from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.memory.entries import MEMORY
 from storage.runs.run import Run, RunStore
 from storage.tables.parquet import write_rows
 from storage.tables.sft import SFT
 from storage.tables.trajectories import TRAJECTORIES
+from tests.stage_records import KINDS
 
 DIMENSIONS = 2
-KINDS: dict[str, ArtifactKind] = {
-    "bootstrap": "checkpoint",
-    "rollout_shard": "trajectories",
-    "generate_rollouts": "rollouts",
-    "index_memory": "memory",
-    "update_policy": "checkpoint",
-    "build_distillation": "sft_dataset",
-    "fine_tune": "checkpoint",
-    "evaluate": "evaluation",
-}
-
 CONFIG = {
     "name": "base",
     "iterations": 2,

@@ -6,24 +6,12 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 from erl_pipeline.evaluation.history import StageRecord
+from erl_pipeline.plan.versions import find_stages
 from storage.artifacts.manifest import Manifest
-from storage.artifacts.recipe import ArtifactKind, Recipe
+from storage.artifacts.recipe import Recipe
 
 NOON = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
-KINDS: dict[str, ArtifactKind] = {
-    "prepare_tasks": "tasks",
-    "bootstrap": "checkpoint",
-    "rollout_shard": "trajectories",
-    "generate_rollouts": "rollouts",
-    "index_memory": "memory",
-    "update_policy": "checkpoint",
-    "build_distillation": "sft_dataset",
-    "fine_tune": "checkpoint",
-    "evaluate": "evaluation",
-    "evaluate_on_request": "evaluation",
-    "evaluate_stream": "evaluation",
-    "measure_staleness": "table",
-}
+KINDS = {stage.name: stage.output for stage in find_stages(["erl_pipeline.stages"])}
 
 
 def stage_record(

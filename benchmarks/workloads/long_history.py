@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from storage.artifacts.recipe import ArtifactKind, Recipe, digest
+from erl_pipeline.plan.versions import find_stages
+from storage.artifacts.recipe import Recipe, digest
 from storage.artifacts.store import ArtifactStore
 from storage.memory.entries import MEMORY
 from storage.runs.run import Run, RunStore
@@ -37,18 +38,7 @@ FIRST_TASK = f"task-{TASKS_APART:05d}"
 MEMORY_ENTRIES, SFT_ROWS, EVALUATION_ROWS = 40, 40, 64
 PROMPT_TOKENS, RESPONSE_TOKENS = 48, 16
 VECTOR = 384
-KINDS: dict[str, ArtifactKind] = {
-    "bootstrap": "checkpoint",
-    "rollout_shard": "trajectories",
-    "generate_rollouts": "rollouts",
-    "index_memory": "memory",
-    "update_policy": "checkpoint",
-    "build_distillation": "sft_dataset",
-    "fine_tune": "checkpoint",
-    "evaluate": "evaluation",
-}
-"""The stages of an iteration, and what each makes."""
-
+KINDS = {stage.name: stage.output for stage in find_stages(["erl_pipeline.stages"])}
 
 WORDS = [
     f"{first}{second}" for first in "bdfgklmnprst" for second in ("ack", "ell", "ift", "oom", "und", "ay")

@@ -149,11 +149,6 @@ def _any_machine(_settings: PluginSettings) -> None:
     """What is asked of the machine where a trainer asks nothing."""
 
 
-def _one_process(_settings: PluginSettings) -> int:
-    """The processes of a trainer that shares its weights with no other."""
-    return 1
-
-
 @dataclass(frozen=True)
 class TrainerPlugin(Generic[SettingsT]):
     """What an entry point of `erl_pipeline.trainers` names.
@@ -169,4 +164,4 @@ class TrainerPlugin(Generic[SettingsT]):
     open: Callable[[SettingsT, TrainingStart], Trainer]
     require_here: Callable[[SettingsT], None] = _any_machine
     elsewhere: bool = False
-    processes: Callable[[SettingsT], int] = _one_process
+    processes: Callable[[SettingsT], int] = lambda _settings: 1

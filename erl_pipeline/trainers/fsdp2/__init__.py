@@ -48,14 +48,10 @@ def _require_here(settings: Fsdp2TrainerConfig) -> None:
     require_devices(settings.processes)
 
 
-def _processes(settings: Fsdp2TrainerConfig) -> int:
-    return settings.processes
-
-
 TRAINER = TrainerPlugin(
     settings=Fsdp2TrainerConfig,
     open=_open,
     require_here=_require_here,
     elsewhere=True,
-    processes=_processes,
+    processes=lambda settings: settings.processes,
 )
