@@ -15,6 +15,8 @@ from erl_pipeline.policies.embedding import SentenceEmbedder
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
 from storage.lineage.rows import LineageRows, RowKind
+from storage.memory.history import latest_version
+from storage.memory.reflection_memory import ReflectionMemory
 from storage.runs.run import RunStore
 
 CONFIG = "configs/frozen_lake.yaml"
@@ -41,10 +43,17 @@ class Kind:
 
 
 def generate(store_uri: str, iterations: int, rows: int) -> None:
-    """Write the history, unless it is there."""
+    """Write the history, unless it is there, and the table of its memory, as rollouts do."""
     settings = load_config(CONFIG, [f"name={RUN}", f"iterations={iterations}", "evaluation.every=1"])
-    embedding_model = SentenceEmbedder().embedding_model
-    build(store_uri, iterations, rows, Readable(settings.model_dump(mode="json"), embedding_model, BOARD))
+    embedder = SentenceEmbedder()
+    build(
+        store_uri,
+        iterations,
+        rows,
+        Readable(settings.model_dump(mode="json"), embedder.embedding_model, BOARD),
+    )
+    memory = ReflectionMemory(store_uri, RUN, ArtifactStore(store_uri), embedder)
+    memory.at(latest_version(RunStore(store_uri).open(RUN)))
 
 
 def kinds(store_uri: str) -> list[Kind]:

@@ -1,22 +1,25 @@
-"""Searching memories without touching the store: the tables are built in a folder of this server's own."""
+"""Searching memories without touching the store: each table is a copy in a folder of this server's own."""
 
 from __future__ import annotations
 
 import tempfile
 import threading
-from pathlib import Path
 
 from command_line.memory.run import RunMemory
 from erl_pipeline.policies.embedding import SentenceEmbedder
+from storage.memory.index import copy_index, index_folder
 from storage.memory.search import SearchMode
 from storage.memory.view import MemoryHit, MemoryVersions, MemoryView
+
+_CACHE_BYTES = 64 * 2**20
+"""Of a table. A person's searches follow each other slowly, and the operating system keeps the files."""
 
 
 class MemorySearches:
     """The tables that were searched so far. Several threads may use it, one at a time gets its turn.
 
-    The first search of a run builds its table from the committed memory versions; the first by meaning also
-    loads the embedding model.
+    The first search of a run copies its table and brings the copy up to the version that is asked for, or
+    builds it from the committed memory versions; the first by meaning also loads the embedding model.
     """
 
     def __init__(self) -> None:
@@ -24,7 +27,7 @@ class MemorySearches:
         self._embedders: dict[str, SentenceEmbedder] = {}
         self._tables: dict[str, MemoryVersions] = {}
         self._views: dict[str, tuple[str, MemoryView]] = {}
-        """The version of each run that was searched last; the tables are this server's own."""
+        """The version of each run that was searched last."""
         self._turn = threading.Lock()
 
     def search(
@@ -32,13 +35,17 @@ class MemorySearches:
     ) -> list[MemoryHit]:
         """The best entries of a memory version."""
         with self._turn:
-            name, model = memory.run.name, memory.embedding_model
-            if model not in self._embedders:
-                self._embedders[model] = SentenceEmbedder(model, batch_tokens=1)
+            name = memory.run.name
             if name not in self._tables:
-                uri = str(Path(self._folder.name))
-                self._tables[name] = MemoryVersions(uri, name, memory.store, self._embedders[model])
+                self._tables[name] = self._copy(memory)
             if name not in self._views or self._views[name][0] != memory.version:
                 self._views[name] = memory.version, self._tables[name].at(memory.version)
             _, view = self._views[name]
             return view.search([text], top_k, task_type=task_type, mode=mode, exact=False)[0]
+
+    def _copy(self, memory: RunMemory) -> MemoryVersions:
+        name, model, uri = memory.run.name, memory.embedding_model, self._folder.name
+        if model not in self._embedders:
+            self._embedders[model] = SentenceEmbedder(model, batch_tokens=1)
+        copy_index(index_folder(memory.store.uri, name), index_folder(uri, name))
+        return MemoryVersions(uri, name, memory.store, self._embedders[model], _CACHE_BYTES)

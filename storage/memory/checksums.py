@@ -17,7 +17,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from storage.filesystem import sha256_file, store_errors
 
 # Tags are checked on their own, transactions are not read again, and each version rewrites the hint.
-_LEFT_OUT = {"_refs", "_transactions", "latest_version_hint.json"}
+VERSION_HINT = "latest_version_hint.json"
+_LEFT_OUT = {"_refs", "_transactions", VERSION_HINT}
 
 
 class CheckedVersion(BaseModel):
@@ -43,7 +44,7 @@ class IndexChecksums:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._path = folder.with_name(folder.name + ".checksums.jsonl")
+        self._path = checksums_path(folder)
         self._files: dict[str, str] = {}
         self._size = 0
         self.versions: dict[str, CheckedVersion] = {}
@@ -98,6 +99,11 @@ class IndexChecksums:
         self._files, self.versions, self._size = {}, {}, 0
         with store_errors("remove", self._path):
             self._path.unlink(missing_ok=True)
+
+
+def checksums_path(folder: Path) -> Path:
+    """The file with the digests of the table in `folder`."""
+    return folder.with_name(folder.name + ".checksums.jsonl")
 
 
 def _file_names(folder: Path, prefix: str = "") -> Iterator[str]:

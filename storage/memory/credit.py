@@ -63,19 +63,15 @@ def observations(searches: pl.DataFrame) -> list[Observation]:
         searches: trajectories of roles that memory is shown to, as `memory_searches` gives them.
     """
     free: defaultdict[str, list[float]] = defaultdict(list)
-    rows = first_rounds(searches).to_dicts()
-    for row in rows:
-        if row["subgroup"] == FREE:
-            free[row["group_id"]].append(row["reward"])
+    rows = first_rounds(searches)
+    for group, reward in rows.filter(subgroup=FREE).select("group_id", "reward").iter_rows():
+        free[group].append(reward)
+    guided = rows.filter(pl.col("subgroup") == GUIDED, pl.col("group_id").is_in(list(free)))
     return [
-        Observation(
-            row["task_id"],
-            row["iteration"],
-            tuple(row["memory_entry_ids"]),
-            row["reward"] - math.fsum(free[row["group_id"]]) / len(free[row["group_id"]]),
-        )
-        for row in rows
-        if row["subgroup"] == GUIDED and row["group_id"] in free
+        Observation(task_id, iteration, tuple(entry_ids), reward - math.fsum(free[group]) / len(free[group]))
+        for task_id, iteration, entry_ids, reward, group in guided.select(
+            "task_id", "iteration", "memory_entry_ids", "reward", "group_id"
+        ).iter_rows()
     ]
 
 

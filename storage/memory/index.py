@@ -7,6 +7,8 @@ people's questions; exact search does not use them.
 from __future__ import annotations
 
 import fcntl
+import os
+import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -20,7 +22,7 @@ import pyarrow as pa
 from storage.artifacts.store import ArtifactStore
 from storage.filesystem import open_root, store_errors
 from storage.memory.chain import EMPTY_MEMORY, Delta, read_chain, read_delta_of, remaining
-from storage.memory.checksums import CheckedVersion, IndexChecksums
+from storage.memory.checksums import VERSION_HINT, CheckedVersion, IndexChecksums, checksums_path
 from storage.memory.entries import MEMORY_SCHEMA, entries_digest
 from storage.memory.index_columns import INDEX_KEY, index_columns, with_index_columns
 from storage.memory.operations import apply, by_entry, removes
@@ -30,13 +32,14 @@ if TYPE_CHECKING:
     from lancedb.db import DBConnection
     from lancedb.table import Table
 
-__all__ = ["EMPTY_MEMORY", "MemoryIndex", "index_folder"]
+__all__ = ["EMPTY_MEMORY", "MemoryIndex", "copy_index", "index_folder"]
 
 _TABLE = "reflections"
 _MAX_FRAGMENTS, _FRAGMENTS_AT_MOST, _FRAGMENT_ROWS = 16, 256, 5000
 _NAMED_AT_ONCE = 1000
 _BATCH_ROWS = 4096
-_CACHE_BYTES = 768 * 2**20
+CACHE_BYTES = 768 * 2**20
+"""What LanceDB may keep of indexes, and as much again of metadata; by its own default up to 7 GB."""
 # What LanceDB raises for files that are gone, cut short or not its own.
 _UNREADABLE = (RuntimeError, ValueError)
 # Cleaning up raises an error once an old version is tagged, and every version here is.
@@ -48,13 +51,37 @@ def index_folder(store_uri: str, run_name: str) -> Path:
     return open_root(store_uri).scratch / "memory" / run_name
 
 
+def copy_index(source: Path, folder: Path) -> None:
+    """Give `folder` the table of `source` as it is now, without changing that; nothing where there is none.
+
+    The files are hard links where both folders are in one file system: LanceDB never changes a file. Another
+    process may be adding to the table. Its checksums are copied first, so all the files that they name are
+    there; what is newer is not trusted.
+    """
+    checksums = checksums_path(source)
+    if not checksums.is_file() or not source.is_dir():
+        return
+    with store_errors("copy the memory index", source):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(checksums, checksums_path(folder))
+        shutil.copytree(source, folder, copy_function=_link, ignore=shutil.ignore_patterns(VERSION_HINT))
+
+
+def _link(source: str, path: str) -> None:
+    try:
+        os.link(source, path)
+    except OSError:  # another file system, or one without links
+        shutil.copyfile(source, path)
+
+
 class MemoryIndex:
     """The table in `folder`. It is compared with the artifacts before its first use, and repaired where a
     kill or a deletion has left it incomplete."""
 
-    def __init__(self, folder: Path, artifacts: ArtifactStore) -> None:
+    def __init__(self, folder: Path, artifacts: ArtifactStore, cache_bytes: int = CACHE_BYTES) -> None:
         self._folder = folder
         self._artifacts = artifacts
+        self._cache_bytes = cache_bytes
         self._checksums = IndexChecksums(folder)
         self._one_thread = threading.Lock()
 
@@ -201,8 +228,9 @@ class MemoryIndex:
         # isort: split
         import lancedb
 
-        # By default the caches may grow to 7 GB.
-        session = lancedb.Session(index_cache_size_bytes=_CACHE_BYTES, metadata_cache_size_bytes=_CACHE_BYTES)
+        session = lancedb.Session(
+            index_cache_size_bytes=self._cache_bytes, metadata_cache_size_bytes=self._cache_bytes
+        )
         return lancedb.connect(self._folder, session=session)
 
     @contextmanager

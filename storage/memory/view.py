@@ -14,7 +14,7 @@ from storage.artifacts.store import ArtifactStore
 from storage.errors import StoreError
 from storage.memory.embedder import Embedder
 from storage.memory.entries import MEMORY_SCHEMA, MemoryEntry, entries_digest
-from storage.memory.index import MemoryIndex, index_folder
+from storage.memory.index import CACHE_BYTES, MemoryIndex, index_folder
 from storage.memory.index_columns import ENTRY, TEXT_KEY, read_entry
 from storage.memory.scoring import Scoring, most_recent, scored_search
 from storage.memory.search import (
@@ -55,9 +55,16 @@ class MemoryVersions:
     kill.
     """
 
-    def __init__(self, store_uri: str, name: str, artifacts: ArtifactStore, embedder: Embedder) -> None:
+    def __init__(
+        self,
+        store_uri: str,
+        name: str,
+        artifacts: ArtifactStore,
+        embedder: Embedder,
+        cache_bytes: int = CACHE_BYTES,
+    ) -> None:
         self.embedder = embedder
-        self._index = MemoryIndex(index_folder(store_uri, name), artifacts)
+        self._index = MemoryIndex(index_folder(store_uri, name), artifacts, cache_bytes)
 
     def at(self, version: str) -> MemoryView:
         """The memory as it is at a version: an artifact id, or `empty`.

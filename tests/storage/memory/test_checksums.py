@@ -13,7 +13,7 @@ from storage.memory.chain import Delta
 from storage.memory.checksums import IndexChecksums
 from storage.memory.embedder import Embedder
 from storage.memory.entries import MemoryEntry
-from storage.memory.index import MemoryIndex
+from storage.memory.index import MemoryIndex, copy_index
 from storage.memory.reflection_memory import ReflectionMemory
 
 Entry = Callable[..., MemoryEntry]
@@ -114,3 +114,34 @@ def test_a_table_of_an_earlier_layout_is_made_anew(
     checksums.write_text(checksums.read_text().replace('"layout":4,', ""))
     view = ReflectionMemory(store.uri, "run", store, embedder).at(version)
     assert [len(hits) for hits in view.search(["a lake"], 5, minimum_credit=0.0)] == [2]
+
+
+def test_a_copy_of_a_table_grows_by_itself_and_is_not_compared_again(
+    store: ArtifactStore,
+    embedder: Embedder,
+    commit_memory: Commit,
+    entry: Entry,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = commit_memory([entry(1)])
+    assert MemoryIndex(folder, store).open(first) is not None
+    copy_index(folder, tmp_path / "copy")
+    compared = count_comparisons(monkeypatch)
+    files = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in _files(folder.parent)}
+    second = commit_memory([entry(2)], parent=first)
+    copy = MemoryIndex(tmp_path / "copy", store)
+    tables = copy.open(first), copy.open(second)
+    assert [table.count_rows() for table in tables if table is not None] == [1, 2]
+    assert compared == []
+    assert {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in _files(folder.parent)} == files
+
+
+def test_a_copy_of_no_table_is_none(store: ArtifactStore, folder: Path, tmp_path: Path) -> None:
+    copy_index(folder, tmp_path / "copy")
+    assert list(tmp_path.glob("copy*")) == []
+
+
+def _files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
