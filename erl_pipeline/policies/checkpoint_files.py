@@ -1,4 +1,4 @@
-"""The files of a checkpoint on this machine, and their digest; torch is not needed for it."""
+"""The files of a checkpoint on this machine, and their digest, without torch."""
 
 from __future__ import annotations
 
