@@ -23,7 +23,7 @@ EXTRACTOR_CALLS = TableFormat(
             pa.field("operations", pa.list_(pa.string()), nullable=False),  # what the answer wants
             pa.field("texts", pa.list_(pa.string()), nullable=False),  # one each; empty for `return`
             pa.field("replaced_entry_ids", pa.list_(pa.list_(pa.string())), nullable=False),  # one list each
-            pa.field("produced_entry_ids", pa.list_(pa.string()), nullable=False),  # one each; "" for `return`
+            pa.field("produced_entry_ids", pa.list_(pa.string()), nullable=False),  # one each; "" for return
         ]
     ),
     dictionary=("extractor_version", "task_type", "environment", "situation", "feedback"),
