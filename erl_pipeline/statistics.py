@@ -1,7 +1,7 @@
 """Rates, intervals and differences of evaluations on a fixed list of tasks.
 
 The task is the sampling unit: attempts at one task resemble each other. Intervals of sampled attempts are
-therefore wider, and two checkpoints are compared task by task. All intervals are 95 % intervals.
+therefore widened, and two checkpoints are compared task by task. All intervals are 95 % intervals.
 """
 
 from __future__ import annotations

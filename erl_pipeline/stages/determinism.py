@@ -17,10 +17,10 @@ def training_determinism(device: torch.device) -> Determinism:
 
 
 def sampling_determinism(engine: EngineConfig, device: torch.device) -> Determinism:
-    """Timing decides which sequences a server computes together, and with it how logits are rounded.
+    """Timing decides which sequences a server computes together, and this decides how logits are rounded.
 
-    Sequences are always computed alike one at a time, on a single server of our own, whose prefix cache is
-    empty at the start.
+    One sequence at a time is always computed alike, on a single server of our own whose prefix cache is empty
+    at the start.
     """
     if isinstance(engine, VllmEngineConfig) and (
         engine.servers or engine.replicas > 1 or engine.max_in_flight > 1

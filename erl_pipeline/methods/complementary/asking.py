@@ -1,4 +1,4 @@
-"""Asking the extractor: the code that all stages share in which the extractor writes."""
+"""Asking the extractor: code shared by all stages in which the extractor writes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class AskingSettings(Settings):
     engine: EngineConfig
     weights: WeightsSettings
     embedding_model: str
-    """The model of the memory that holds the entries it is shown."""
+    """The embedding model of the memory that holds the entries it is shown."""
 
 
 def asking_settings(config: RunConfig, max_tokens: int) -> AskingSettings:

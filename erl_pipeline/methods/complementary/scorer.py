@@ -22,7 +22,7 @@ def scorer_loss(
     """`loss_weight * BCE(w, label) + distance_weight * mean |w - label|`; both `[trajectories]`, in [0, 1].
 
     Practitioners' guides add it to the actor's loss. Since weights enter that loss without gradient, the two
-    losses share no parameters, and each is minimized on its own.
+    losses share no parameters, and each is minimised on its own.
     """
     entropy = torch.nn.functional.binary_cross_entropy(weights.clamp(_EDGE, 1 - _EDGE), labels)
     return loss_weight * entropy + distance_weight * (weights - labels).abs().mean()

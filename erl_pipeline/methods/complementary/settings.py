@@ -107,7 +107,7 @@ class WeightsExperienceConfig(Settings):
 
     A small network (MLP) on embeddings of stored trajectories says how much each is worth training on. Its
     weight multiplies the losses of the trajectory, without gradient. No value network tells whether training
-    on a trajectory was worth it. Its label is therefore 1 where the policy's own mean log-probability of it
+    on a trajectory was worth it. The label is therefore 1 where the policy's own mean log-probability of it
     is higher now than when it was sampled, else 0.
     """
 
@@ -133,7 +133,7 @@ class WeightsExperienceConfig(Settings):
     sampled: int = Field(default=32, ge=0)
     """Stored trajectories that are trained on again beside the fresh ones, drawn by weight."""
     capacity: int = Field(default=100_000, ge=1)
-    """Most stored trajectories that can be drawn: the newest."""
+    """How many of the newest stored trajectories can be drawn."""
 
 
 ExperienceConfig = Annotated[CrlExperienceConfig | WeightsExperienceConfig, Field(discriminator="type")]

@@ -33,8 +33,8 @@ class Candidate:
 def usable_members(
     members: pl.DataFrame, iteration: int, max_age: int | None, max_per_task: int | None
 ) -> pl.DataFrame:
-    """Members that are young enough, and only the newest of each task; in the order in which they were
-    stored.
+    """Members that are young enough, and of each task only the newest `max_per_task`; in the order in which
+    they were stored.
 
     `max_age` is the largest age at `iteration`, in iterations.
     """
@@ -91,7 +91,7 @@ def with_trainer_logprobs(
 def require_trainable(
     candidates: Sequence[Candidate], training: Collection[str], held_out: Sequence[Task], payloads: set[str]
 ) -> None:
-    """Raise InputError, which names the attempt, for one at a task that is held out or is not a training
+    """Raise InputError, which names it, for a stored attempt at a task that is held out or is not a training
     task. Also for one whose log-probabilities cannot be those of sampled tokens.
 
     Args:

@@ -88,7 +88,7 @@ def member_rows(
     rollouts_id: str,
     known: Collection[int] | None,
 ) -> Iterator[tuple[dict[str, Any], Trajectory]]:
-    """The attempts of a group that are stored, each after its row: the successes, or all with `tiers`.
+    """The attempts of a group that are stored, each with its row: the successes, or all with `tiers`.
 
     Args:
         known: digests of responses to the task that are stored already, which are not stored again; None

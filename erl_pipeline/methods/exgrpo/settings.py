@@ -83,8 +83,8 @@ class ReplayConfig(Settings):
 
     sampler: Sampler = "exgrpo"
     """`exgrpo`: tasks are drawn by bucket, and `pick` says which stored success of each. `uniform`: any
-    stored success of any task, all tasks equally likely (a control). `tiers`: a simplified variant, see
-    `tiers`."""
+    stored success of any task, all tasks equally likely (a control). `tiers`: a simplified variant, see the
+    setting `tiers`."""
     share: float = Field(default=0.5, gt=0.0, le=1.0)
     """Share of an iteration's tasks that are replayed, rounded down: one stored attempt each beside K - 1
     fresh ones (rho of the paper; 0.25 and 0.75 are its ablations). A task that is replayed is not drawn as a

@@ -71,7 +71,7 @@ def score_encounter(
 
 
 def stream_metrics(scores: Sequence[StreamScore]) -> dict[str, float]:
-    """Success by condition in the second half of the encounters, when streams have own notes.
+    """Success by condition in the second half of the encounters, when streams have notes of their own.
 
     `first_NAME` is that of first attempts given the note, `retry_NAME` that of retries. `first_own_gain` and
     `retry_own_gain` are the differences to no note at the same tasks, with 95 % intervals. Tasks are the

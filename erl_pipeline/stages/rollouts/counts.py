@@ -71,7 +71,7 @@ def trajectories_by_role(counters: Mapping[str, int | float]) -> dict[str, int]:
 
 
 def success_rates(counters: Mapping[str, int]) -> dict[str, float]:
-    """Shares of trajectories that succeeded, by role, and of episodes that did. A rate of no trials is left
+    """Shares of trajectories that succeeded, by role, and of episodes that did. A rate without trials is left
     out, and so is that of a role that attempts nothing."""
     rates = {}
     for name, tries in counters.items():

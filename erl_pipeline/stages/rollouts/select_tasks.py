@@ -80,9 +80,9 @@ def plan_selection(
 ) -> str | None:
     """Plan the selection of the tasks that an iteration plays; None where selection is uniform.
 
-    Tasks are known from the rollouts of the iterations that trained the checkpoint which acts now, so that
-    with a lag nothing waits for rollouts that it does not need. They are read once: the previous selection
-    passes on what it knew.
+    What is known of tasks comes from the rollouts of the iterations that trained the acting checkpoint, so
+    that with a lag nothing waits for rollouts that it does not need. They are read once: the previous
+    selection passes on what it knew.
 
     Args:
         rollouts_of: the rollouts of an earlier iteration, where they are planned.

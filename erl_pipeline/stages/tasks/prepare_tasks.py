@@ -83,7 +83,7 @@ PREPARE_TASKS = Stage(
 
 
 class RequestedTaskSettings(TaskSettings):
-    """What tasks depend on that somebody wants a checkpoint evaluated on."""
+    """The settings of tasks that somebody wants a checkpoint evaluated on."""
 
     task_file: str | None
     """SHA-256 of a file that holds them; None for generated held-out tasks."""

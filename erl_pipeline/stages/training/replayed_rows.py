@@ -25,7 +25,7 @@ BEGUN, ON_POLICY_WEIGHT = "begun", "on_policy_weight"
 class ReplayedRows:
     """Trajectories that are trained on beside fresh ones; each is in the group of its fresh ones.
 
-    `begun` is false until a run begins to replay: its update is until then that of fresh rows alone. With an
+    `begun` is false until a run begins to replay: until then its updates are of fresh rows alone. With an
     `on_policy_weight`, losses of fresh rows are multiplied by it, and those of replayed ones by 1 minus it.
     """
 

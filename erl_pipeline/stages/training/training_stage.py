@@ -129,7 +129,7 @@ def borrowed_trainer(call: StageCall[TrainingT]) -> Iterator[Trainer]:
 
 
 def _carried(settings: TrainingSettings, trainer: Trainer) -> tuple[Hashable, Trainer] | None:
-    """A trainer, after the settings with which it can continue as its key; None where moments are not
+    """The settings with which a trainer can continue, as its key, and the trainer; None where moments are not
     carried."""
     key = (settings.trainer, settings.optimizer, settings.weights)
     return (key, trainer) if settings.optimizer.carry_state else None

@@ -49,8 +49,7 @@ class PolicyOptimizer:
         return {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
 
     def turn_to(self, use: TrainingUse, learning_rate: float | None = None) -> None:
-        """Make the next steps those of a use, with its moments and learning rate (None: the
-        configuration's)."""
+        """Use the moments and the learning rate (None: the configuration's) of a use for the next steps."""
         self._adamw = self._by_use[use]
         for group in self._adamw.param_groups:
             group["lr"] = self.config.learning_rate if learning_rate is None else learning_rate
@@ -136,7 +135,7 @@ class PolicyOptimizer:
         )
 
     def _carried(self) -> Iterable[tuple[str, torch.optim.AdamW]]:
-        """Each AdamW once, after the prefix of its tensors' names."""
+        """Each AdamW once, with the prefix of its tensors' names."""
         if self.config.moments == "shared":
             return [("", self._adamw)]
         return [(_prefix(use), adamw) for use, adamw in self._by_use.items()]

@@ -26,7 +26,8 @@ class PolicyLoss:
         reference_logprobs: `[trained]`, for the KL term.
         statistics: observes clipping, entropy and KL of all tokens; ratio and importance weights, and with
             `measure_mismatch` the mismatch of trainer and sampler, of fresh tokens alone.
-        log: records ratio, clipping, entropy, mismatch and loss of all tokens, token by token.
+        log: records log-probability, ratio, clipping, entropy, mismatch and loss of all tokens, token by
+            token.
         replayed: tells replayed tokens from fresh ones; None where all are fresh.
     """
 

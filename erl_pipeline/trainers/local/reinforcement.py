@@ -69,8 +69,8 @@ class _Selection:
     reasons: list[NotTrained | None]
     """Why each sequence of the work is left out; None for those that are trained."""
     live_share: float
-    """Share of the sequences that could be trained which have an advantage, by tokens or by number, as the
-    loss is normalised."""
+    """Share of the trainable sequences that have an advantage, by tokens or by number, as the loss is
+    normalised."""
 
 
 def _select(work: Reinforcement) -> _Selection:
