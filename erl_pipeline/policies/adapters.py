@@ -179,7 +179,7 @@ def merge_adapter(model: PreTrainedModel) -> None:
 
 def _inject(model: PreTrainedModel, settings: PeftLoraConfig, base: str | None) -> None:
     settings.inference_mode = False
-    # peft initializes with torch's global random numbers; whoever uses those must not notice.
+    # peft initializes with torch's global random numbers; other users of these must not notice.
     with torch.random.fork_rng():
         model.add_adapter(settings, _NAME)
     settings.base_model_name_or_path = base

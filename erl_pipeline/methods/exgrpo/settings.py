@@ -153,7 +153,8 @@ def most_replayed(share: float, tasks: int) -> int:
 
 
 class ExgrpoConfig(PluginSettings):
-    """ExGRPO (arXiv 2510.02245): first attempts, trained beside stored successes of earlier iterations."""
+    """ExGRPO (arXiv 2510.02245): first attempts, trained together with stored successes of earlier
+    iterations."""
 
     type: Literal["exgrpo"] = "exgrpo"
     replay: Annotated[ReplayConfig | None, BeforeValidator(switch)] = ReplayConfig()
