@@ -92,7 +92,7 @@ def read_adapter(model: PreTrainedModel, folder: Path, config: LoraConfig) -> No
     if (settings.r, settings.lora_alpha, list(_layers(model))) != (config.rank, config.alpha, targets):
         raise ConfigError(
             f"policy.lora: the adapter in {folder} has rank {settings.r}, alpha {settings.lora_alpha} and "
-            f"modules {', '.join(adapted_modules(model))}; no other settings can go on from it"
+            f"modules {', '.join(adapted_modules(model))}; a run can continue from it only with these"
         )
     own = adapter_tensors(model)
     shapes = {name: tensor.shape for name, tensor in tensors.items()}

@@ -96,7 +96,7 @@ def load_checkpoint(
         if weights.lora is None:
             raise ConfigError(
                 f"policy.lora: checkpoint {parts.checkpoint_id} is an adapter; without policy.lora no run "
-                "goes on from it. `erl-pipeline export` merges it into a model that policy.model can name"
+                "can continue from it. `erl-pipeline export` merges it into a model for policy.model"
             )
         read_adapter(policy.model, parts.adapter_folder, weights.lora)
     elif weights.lora is not None:

@@ -28,7 +28,7 @@ def export_checkpoint(
     `adapter_only` is given for a checkpoint without an adapter.
     """
     if output.is_file() or (output.is_dir() and any(output.iterdir())):
-        raise InputError(f"--output {output} is there already and not an empty folder; name another one")
+        raise InputError(f"--output {output} exists and is not an empty folder; name another one")
     parts = stored_parts(store, checkpoint_id)
     if adapter_only and parts.adapter_folder is None:
         raise InputError(f"--adapter-only: checkpoint {checkpoint_id} has no adapter; it is a whole model")

@@ -55,7 +55,9 @@ def read_model_size(
             model = AutoModelForCausalLM.from_config(config)
     except (OSError, ValueError) as error:
         reason = str(error).split("\n", 1)[0]
-        raise InputError(f"{file} is of no causal language model that is known here: {reason}") from error
+        raise InputError(
+            f"{file} is not that of a causal language model that transformers knows: {reason}"
+        ) from error
     text = config.get_text_config()
     heads = text.num_attention_heads
     return ModelSize(

@@ -137,7 +137,7 @@ class ChatPrompts:
         block = self._lessons(record.lessons)
         if not told.endswith(block):
             raise ValueError(
-                "the lessons of an episode do not stand in its opening as method.prompts.lessons says"
+                "the opening of an episode does not end with its lessons as method.prompts.lessons has them"
             )
         return told.removesuffix(block)
 

@@ -59,7 +59,7 @@ def read_candidates(store: ArtifactStore, members: pl.DataFrame) -> list[Candida
     rows = {row["trajectory_id"]: _trajectory(row) for row in found.iter_rows(named=True)}
     for row_id, rollouts_id in rollouts.items():
         if row_id not in rows:
-            raise InputError(f"trajectory {row_id} is to be replayed, but rollouts {rollouts_id} lack it")
+            raise InputError(f"trajectory {row_id} is to be replayed, but is not in rollouts {rollouts_id}")
     return [Candidate(rows[row_id], rollouts_id) for row_id, rollouts_id in rollouts.items()]
 
 

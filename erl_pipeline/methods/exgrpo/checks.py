@@ -20,8 +20,8 @@ def require_possible(config: RunConfig) -> None:
         return
     if not isinstance(rollouts.selection, UniformSelection):
         raise ValueError(
-            f"rollouts.selection.type: {rollouts.selection.type}; with method.replay the tasks are drawn "
-            "around what is replayed, so that allowed is uniform; or set method.replay: off"
+            f"rollouts.selection.type: {rollouts.selection.type}; with method.replay the only "
+            "allowed selection is uniform, since replay chooses tasks itself; or set method.replay: off"
         )
     if rollouts.group_size < 2:
         raise ValueError(

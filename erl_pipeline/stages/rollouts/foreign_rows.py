@@ -62,7 +62,7 @@ def read_foreign(path: Path, format_: Format, rewards: Sequence[str]) -> list[Fo
             if row.get(name) is None:
                 held = ", ".join(row)
                 raise InputError(
-                    f"{where}: column {name} is missing, as --format {format_} has it; there are {held}"
+                    f"{where}: column {name} is missing, which --format {format_} needs; there are {held}"
                 )
         columns = columns or _reward_columns(row, format_, where)
         prompt, completion = _parts(row, format_, where)

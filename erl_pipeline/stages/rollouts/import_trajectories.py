@@ -78,7 +78,9 @@ def _open_run(store_uri: str, name: str, settings: Mapping[str, Any]) -> Run:
     before, now = run.config.get(IMPORTED), settings[IMPORTED]
     if before is None or before["sha256"] != now["sha256"]:
         held = (
-            "is no import" if before is None else f"holds the trajectories of another file, {before['file']}"
+            "was not imported"
+            if before is None
+            else f"holds the trajectories of another file, {before['file']}"
         )
         raise InputError(f"run {name} exists and {held}; choose another --name")
     return run

@@ -339,7 +339,7 @@ def _warn_of_silent_judge(call: StageCall[Any], played: Played) -> None:
     if said and all(row.finish_reason in ("judge_error", "judge_timeout") for row in said):
         call.progress.warn(
             f"the judge answered none of {len(said)} questions, and the feedback of rules was used; the "
-            f"first time: {said[0].feedback}"
+            f"first failure: {said[0].feedback}"
         )
 
 

@@ -30,6 +30,6 @@ def require_scored(counters: Mapping[str, int], rollouts: pl.LazyFrame) -> None:
     raise EnvironmentFailed(
         f"{failed} of {episodes} episodes could not be scored, more than {ALLOWED_SHARE:.0%}; they are of "
         f"{found['task_id'].n_unique()} tasks, the first is {task}: {what}. Correct the scorer, or that line "
-        "of the task file, and start the run again; an edited scorer or file is another plan, whose rollouts "
-        "are sampled anew"
+        "of the task file, and start the run again; with an edited scorer or file, all rollouts are "
+        "sampled again"
     )

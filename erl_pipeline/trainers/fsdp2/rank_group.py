@@ -24,7 +24,7 @@ from storage import errors
 from storage.errors import PipelineError
 
 _LOOK_SECONDS = 0.2
-_OUT_OF_MEMORY = "; that is how the kernel ends a process whose memory it needs"
+_OUT_OF_MEMORY = "; the kernel ends a process in this way when memory runs out"
 RANK_MODULE = "erl_pipeline.trainers.fsdp2.rank"
 
 
