@@ -1,8 +1,7 @@
 """Rates, intervals and differences of evaluations on a fixed list of tasks.
 
-Tasks are the unit of chance here: attempts at one task resemble each other, so that intervals of
-sampled attempts are widened for it, and two checkpoints are compared task by task. All intervals
-are 95 % intervals.
+The task is the sampling unit: attempts at one task resemble each other. Intervals of sampled attempts are
+therefore widened, and two checkpoints are compared task by task. All intervals are 95 % intervals.
 """
 
 from __future__ import annotations
@@ -45,8 +44,8 @@ class PairedDifference:
 
 @dataclass(frozen=True)
 class MeanEstimate:
-    """A mean of numbers from several tasks with the ends of its 95 % interval. With one task nothing is known
-    of how tasks differ: `low` and `high` are None."""
+    """A mean of numbers from several tasks with the ends of its 95 % interval. One task says nothing about
+    how tasks differ: `low` and `high` are then None."""
 
     value: float
     low: float | None
@@ -58,7 +57,7 @@ class MeanEstimate:
 def wilson_interval(rate: float, attempts: float) -> tuple[float, float]:
     """The 95 % score interval of a proportion (Wilson 1927), sound near 0 and 1 and for few attempts.
 
-    `attempts` may be an effective number, hence not whole.
+    `attempts` may be an effective number, so it need not be whole.
     """
     if not 0.0 <= rate <= 1.0 or attempts <= 0:
         raise ValueError(f"no interval for a rate of {rate} in {attempts} attempts")
@@ -82,11 +81,11 @@ def success_rate(outcomes: Sequence[bool]) -> Estimate:
 def sampled_success_rate(outcomes: Mapping[str, Sequence[bool]]) -> Estimate:
     """Success over several sampled attempts per task, keyed by task.
 
-    The interval is Wilson's at the effective number of attempts (Dean and Pagano 2015, "Evaluating
-    confidence interval methods for binomial proportions in clustered surveys"): the variance of the rate
-    is taken between tasks (a ratio of totals, linearised) and turned into the number of independent
-    attempts that would have it, at most the number made. Where every attempt had the same outcome, or
-    there is one task only, that variance tells nothing and each task counts as one attempt.
+    The interval is Wilson's at the effective number of attempts (Dean and Pagano 2015, "Evaluating confidence
+    interval methods for binomial proportions in clustered surveys"): the variance of the rate is taken
+    between tasks (a ratio of totals, linearised) and turned into the number of independent attempts that
+    would have it, at most the number made. Where every attempt had the same outcome, or there is one task
+    only, that variance says nothing, and each task counts as one attempt.
 
     Raises ValueError without tasks or for a task without attempts.
     """
@@ -146,7 +145,7 @@ def paired_difference(before: Mapping[str, bool], after: Mapping[str, bool]) -> 
 
 
 def mean_over_tasks(values: Mapping[str, Sequence[float]]) -> MeanEstimate:
-    """The mean of all numbers, keyed by the task that they are of.
+    """The mean of all numbers, keyed by their task.
 
     The interval is Student's t with tasks - 1 degrees of freedom; the variance is taken between tasks, as
     that of a ratio of totals, linearised (Cochran 1977, "Sampling Techniques", section 6.3). Raises
@@ -181,7 +180,7 @@ def student_quantile(degrees: int) -> float:
 
 
 def student_coverage(t: float, degrees: int) -> float:
-    """Probability that |T| <= t, T being Student's t with this many degrees of freedom."""
+    """Probability that |T| <= t, where T has Student's t distribution with this many degrees of freedom."""
     angle = math.atan2(t, math.sqrt(degrees))
     cosine = math.cos(angle)
     odd = degrees % 2 == 1

@@ -33,14 +33,14 @@ class PlanLearning(Protocol):
 
 
 class PlanEvaluation(Protocol):
-    """Plans what a method measures beside the evaluation of first attempts, where it is due; `last` says that
-    the run ends with this iteration."""
+    """Plans what a method measures besides the evaluation of first attempts, where it is due; `last` says
+    that the run ends with this iteration."""
 
     def __call__(self, planner: Planner, state: RunState, iteration: int, *, last: bool) -> None: ...
 
 
 class OpenEpisode(Protocol):
-    """The protocol of episodes with these settings.
+    """Makes the protocol of episodes with these settings.
 
     `prompts` are the environment's own, None where the method's are used. `first_only`: an episode is its
     first attempt. `retrieval`: there is a memory to retrieve from.
@@ -53,10 +53,10 @@ class OpenEpisode(Protocol):
 
 @dataclass(frozen=True)
 class Reflecting:
-    """How a method reflects, for evaluations that hand notes in themselves.
+    """How a method reflects, for evaluations that pass in notes themselves.
 
-    `prompts` are for environments that have none of their own. The others are the roles that a first attempt,
-    a reflection and the attempt after it have in `Method.role_limits`.
+    `prompts` are for environments that have none of their own. The other fields are the roles that a first
+    attempt, a reflection and the attempt after it have in `Method.role_limits`.
     """
 
     prompts: PromptFormat
@@ -110,9 +110,9 @@ class Method(Generic[SettingsT]):
     plan_learning: PlanLearning
     """Plans what an iteration learns from rollouts, its own or stored ones; returns the state after it."""
     episode_settings: Callable[[SettingsT], PluginSettings]
-    """The settings that its episodes follow from, for the recipes of stages that play them."""
+    """The settings that its episodes depend on, for the recipes of stages that play them."""
     open_episode: OpenEpisode
-    """How an episode goes, given those settings."""
+    """How an episode is played, given those settings."""
     role_limits: Callable[[Any, SamplingConfig], Mapping[str, RoleLimits]]
     """How the turns of each role are sampled, given the settings of episodes."""
     columns: Callable[[SettingsT], Sequence[Column]]
@@ -122,17 +122,19 @@ class Method(Generic[SettingsT]):
     reflecting: Callable[[Any], Reflecting | None] = _no_reflections
     """How it reflects, given the settings of episodes; None where it has no prompts for that."""
     packages: tuple[str, ...] = ()
-    """Further packages whose code decides what happens; the method's own always counts."""
+    """Further packages whose code decides what happens in its stages; the method's own package always
+    counts."""
     chat_server: Callable[[Any], JudgeFeedback | None] = _no_chat_server
-    """The model of somebody else's server that its episodes ask, given their settings; None for none."""
+    """The model on an external server that its episodes ask, given their settings; None where they ask
+    none."""
     shows_failed_attempts: Callable[[SettingsT], bool] = _shows_none
-    """Whether attempts are told how another one failed (`PromptFormat.retry`)."""
+    """Whether prompts of attempts show how another one failed (`PromptFormat.retry`)."""
     plan_beginning: Callable[[Planner, RunState], RunState] = _nothing_more
     """Plans what the method needs once, before the first iteration, such as a second model."""
     require_possible: Callable[[RunConfig], None] = _all_is_possible
-    """Raises ConfigError or ValueError, naming them, for settings of a run that the method cannot have
-    together."""
+    """Raises ConfigError or ValueError, which names them, for settings of a run that exclude each other with
+    the method."""
     pretrained_models: Callable[[SettingsT], Sequence[str]] = _no_models
-    """Folders or hub names of pretrained models that it needs beside the policy's."""
+    """Folders or hub names of pretrained models that it needs besides the policy's."""
     plan_evaluation: PlanEvaluation = _no_evaluation
     """Plans evaluations of its own."""

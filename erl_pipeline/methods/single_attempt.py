@@ -1,6 +1,7 @@
 """Episodes of one attempt, for methods that ask for nothing more.
 
-Its code decides what happens in these episodes: a method that uses it names it in `Method.packages`.
+This module's code decides what happens in these episodes: a method that uses it names it in
+`Method.packages`.
 """
 
 from __future__ import annotations

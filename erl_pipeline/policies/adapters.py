@@ -1,8 +1,8 @@
 """LoRA adapters (arXiv 2106.09685) inside a model: made, written, read, switched off and merged.
 
-The adapter is injected into the model's own linear layers, so that all that is done with a model works
-with an adapter too. Its weights have the model's number type: what is trained is then exactly what a
-server is given, and the optimizer holds fp32 master weights for both.
+The adapter is injected into the model's own linear layers, so that all that is done with a model works with
+an adapter too. Its weights have the model's dtype: what is trained is then exactly what a server gets, and
+the optimizer holds fp32 master weights for both.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _PREFIX = "base_model.model."  # peft writes names as its own wrapper around a m
 def add_fresh_adapter(model: PreTrainedModel, config: LoraConfig, seed: int, base: str) -> None:
     """Put a new adapter into a model and freeze everything else; the model computes what it did before.
 
-    Of each change `B A`, `A` is drawn from a uniform distribution that follows from `seed` alone, and `B` is
-    0. `base` names the weights that the adapter belongs to.
+    In each change `B A`, `A` is drawn from a uniform distribution with `seed` alone, and `B` is 0. `base`
+    names the weights that the adapter belongs to.
 
-    Raises `ConfigError` when a name of `config.target_modules` is that of no linear layer, or of the output
-    head, which may be one with the embeddings.
+    Raises `ConfigError` when a name in `config.target_modules` is not that of a linear layer, or is that of
+    the output head, which may share its weights with the embeddings.
     """
     from peft import LoraConfig as PeftLoraConfig
 
@@ -92,7 +92,7 @@ def read_adapter(model: PreTrainedModel, folder: Path, config: LoraConfig) -> No
     if (settings.r, settings.lora_alpha, list(_layers(model))) != (config.rank, config.alpha, targets):
         raise ConfigError(
             f"policy.lora: the adapter in {folder} has rank {settings.r}, alpha {settings.lora_alpha} and "
-            f"modules {', '.join(adapted_modules(model))}; no other settings can go on from it"
+            f"modules {', '.join(adapted_modules(model))}; a run can continue from it only with these"
         )
     own = adapter_tensors(model)
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
@@ -112,8 +112,8 @@ def write_adapter(
 ) -> None:
     """Write `adapter_model.safetensors` and `adapter_config.json`, as peft and vLLM read them.
 
-    Equal adapters give equal bytes. `base` is written as the name of the base model; by default what the
-    adapter was made with. `tensors` are written in place of `adapter_tensors(model)`.
+    Equal adapters give equal bytes. `base` is written as the name of the base model; by default the name that
+    the adapter was made with. `tensors` are written in place of `adapter_tensors(model)`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     written = adapter_tensors(model) if tensors is None else tensors
@@ -163,7 +163,7 @@ def without_adapter(model: PreTrainedModel) -> Iterator[None]:
 
 @torch.no_grad()
 def merge_adapter(model: PreTrainedModel) -> None:
-    """Make the model one without an adapter whose weights are `W + alpha / rank * B A`, rounded once."""
+    """Merge the adapter into the model: its weights become `W + alpha / rank * B A`, rounded once."""
     for name, layer in _layers(model).items():
         base = layer.get_base_layer()
         change = layer.lora_B[_NAME].weight.float() @ layer.lora_A[_NAME].weight.float()
@@ -179,7 +179,7 @@ def merge_adapter(model: PreTrainedModel) -> None:
 
 def _inject(model: PreTrainedModel, settings: PeftLoraConfig, base: str | None) -> None:
     settings.inference_mode = False
-    # peft initializes with torch's global random numbers; whoever uses those must not notice.
+    # peft initializes with torch's global random numbers; other users of these must not notice.
     with torch.random.fork_rng():
         model.add_adapter(settings, _NAME)
     settings.base_model_name_or_path = base
@@ -215,7 +215,7 @@ def _targets(model: PreTrainedModel, config: LoraConfig) -> list[str]:
 
 
 def _matching(model: PreTrainedModel, names: Sequence[str], targets: Sequence[str]) -> set[str]:
-    """Those of the names that are, or end in, one of the targets."""
+    """The names that are one of the targets, or end in one."""
     matches = {target: [name for name in names if f".{name}".endswith(f".{target}")] for target in targets}
     for target, found in matches.items():
         if not found:
@@ -228,7 +228,7 @@ def _matching(model: PreTrainedModel, names: Sequence[str], targets: Sequence[st
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it: sets in order."""
+    """The value as JSON can hold it: sets become sorted lists."""
     if isinstance(value, set):
         return sorted(value)
     if isinstance(value, dict):

@@ -1,7 +1,7 @@
 """A sentence encoder that is a BERT with mean pooling, such as MiniLM, without sentence-transformers.
 
-Importing sentence-transformers takes seconds in every process, since it brings its trainers along. The
-most common of its models need nothing of it: the mean of the last hidden states, in unit length
+Importing sentence-transformers takes seconds in every process, since it also imports its trainers. The most
+common of its models need none of it: they are the mean of the last hidden states, scaled to unit length
 (arXiv 1908.10084, section 3).
 """
 

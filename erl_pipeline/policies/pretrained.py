@@ -33,9 +33,9 @@ Precision = Literal["float32", "bfloat16"]
 
 @dataclass(frozen=True)
 class LoadedPolicy:
-    """A model ready to sample from or to train, with what must be known beside it.
+    """A model ready to sample from or to train, with what else must be known about it.
 
-    `tokenizer_digest` changes when token ids or the chat template would; `context_length` is in tokens;
+    `tokenizer_digest` changes whenever token ids or the chat template change; `context_length` is in tokens;
     sampling ends at any of `eos_token_ids`.
     """
 
@@ -88,7 +88,7 @@ def read_context_length(folder: Path) -> int:
 def save_policy(policy: LoadedPolicy, folder: Path, weights: dict[str, torch.Tensor] | None = None) -> None:
     """Write weights (safetensors), configuration and tokenizer; equal policies give equal bytes.
 
-    Of a model with an adapter that is the adapter alone: the base is not changed, and written already.
+    For a model with an adapter only the adapter is written: the base does not change, and is stored already.
     `weights` are written in place of the model's own, which may be spread over processes.
     """
     if has_adapter(policy.model):

@@ -86,7 +86,7 @@ STREAMED = (
         share=True,
     ),
 )
-"""Held-out realms, where only notes can help."""
+"""Success in held-out realms, where only notes can help."""
 TOKENS = Column(
     GENERATE_ROLLOUTS.name,
     "generated_tokens",
@@ -125,7 +125,7 @@ def success_of(role: str, label: str, meaning: str, drawn: ChartLine, *, headlin
     """The success rate of a role's trajectories in training.
 
     Args:
-        headline: what the figure at the head of a report is called; empty for none there.
+        headline: name of the figure at the head of a report; empty for none.
     """
     words = role.replace("_", " ")
     return Column(
@@ -201,7 +201,8 @@ def count_of(role: str, label: str, meaning: str) -> Column:
 
 
 def groups_without_advantage(roles: Sequence[str]) -> tuple[Column, ...]:
-    """How many groups of each role told an update nothing: groups of one, or of equal rewards; for charts."""
+    """How many groups of each role gave an update no signal: groups of one, or of equal rewards; for
+    charts."""
     return tuple(
         only_drawn(
             UPDATE_POLICY.name,
@@ -247,4 +248,4 @@ FINE_TUNE_CHARTS = tuple(
         ("grad_norm", ChartLine("Gradient norm", "supervised", "norm")),
     )
 )
-"""The same of supervised training."""
+"""The same for supervised training."""

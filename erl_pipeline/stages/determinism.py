@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 
 def training_determinism(device: torch.device) -> Determinism:
-    """A GPU adds up gradients in whatever order its threads come."""
+    """`bytes` on a CPU. A GPU adds up gradients in whatever order its threads finish."""
     return "bytes" if device.type == "cpu" else "approximate"
 
 
 def sampling_determinism(engine: EngineConfig, device: torch.device) -> Determinism:
-    """Which sequences a server computes together depends on the moment, and with it how logits are rounded.
+    """Timing decides which sequences a server computes together, and this decides how logits are rounded.
 
-    One sequence at a time, on the one server of our own whose prefix cache is empty at the start, is always
-    computed alike.
+    One sequence at a time is always computed alike, on a single server of our own whose prefix cache is empty
+    at the start.
     """
     if isinstance(engine, VllmEngineConfig) and (
         engine.servers or engine.replicas > 1 or engine.max_in_flight > 1

@@ -31,10 +31,10 @@ LoadPolicy = Callable[[], "LoadedPolicy"]
 
 @dataclass(frozen=True)
 class Workplace:
-    """What a trainer needs that trains in processes of its own.
+    """What a trainer needs that trains in other processes.
 
-    They load `stored`, the same policy as `TrainingStart.load` gives. `scratch` is a folder for what is no
-    artifact, which may not be there yet; `threads` may compute, over all processes.
+    They load `stored`, the same policy as `TrainingStart.load` gives. `scratch` is a folder for temporary
+    files, which may not exist yet; `threads` is the number of computing threads of all processes together.
     """
 
     stored: StoredPolicy
@@ -47,8 +47,8 @@ class TrainingStart:
     """The checkpoint that a trainer begins with.
 
     `checkpoint` is the folder of the checkpoint's artifact, where the state of the optimizer is. `load` gives
-    its policy in this process, with its adapter where it has one; a trainer calls it at most once. Whoever
-    trains gives a `load` whose policy nobody else uses. Stages give a `workplace` too.
+    its policy in this process, with its adapter where it has one; a trainer calls it at most once. Nothing
+    else may use the policy that `load` gives. Stages give a `workplace` too.
     """
 
     checkpoint: Path
@@ -61,9 +61,9 @@ class TrainingStart:
 class Reinforcement:
     """A reinforcement-learning update.
 
-    `seed` decides how prompts are dealt to minibatches. `reference` is the policy that the KL term refers
-    to: where it is stored, or `own_base` for the trained policy without its adapter. `replay` says what
-    trajectories of an older policy get as a loss; None where there are none.
+    `seed` decides how prompts are dealt to minibatches. `reference` is the reference policy of the KL term:
+    where it is stored, or `own_base` for the trained policy without its adapter. `replay` is the loss of
+    trajectories of an older policy; None where there are none.
     """
 
     sequences: Sequence[TrainingSequence]
@@ -79,7 +79,7 @@ class SupervisedTraining:
     """Supervised steps on the trained tokens of `sequences`.
 
     `seed` decides in which order they are drawn. `rate` gives the learning rate of each step, by its number
-    from 1; None: all have that of the settings.
+    from 1; None: that of the settings for all steps.
     """
 
     sequences: Sequence[TrainingSequence]
@@ -89,7 +89,7 @@ class SupervisedTraining:
 
 
 class Trainer(Protocol):
-    """A policy and its optimizer. Several updates may follow on each other before they are saved."""
+    """A policy and its optimizer. Several updates may be made before they are saved."""
 
     @property
     def determinism(self) -> Literal["bytes", "approximate"]:
@@ -99,7 +99,7 @@ class Trainer(Protocol):
     def reinforce(self, work: Reinforcement, on_step: OnStep | None = None) -> UpdateMetrics:
         """Change the policy by `epochs * minibatches` optimizer steps.
 
-        Sequences without advantage are left out, unless a KL or entropy term wants them.
+        Sequences without advantage are left out, unless a KL or entropy term uses them.
 
         Raises:
             TrainingDiverged: a loss or gradient is not finite; the step was not taken.
@@ -111,7 +111,7 @@ class Trainer(Protocol):
         self, work: SupervisedTraining, on_step: OnStep | None = None
     ) -> FineTuneMetrics:
         """Take steps on the cross-entropy of the trained tokens, as many as `FineTuneConfig.optimizer_steps`
-        says; raises as `reinforce`."""
+        says; raises the errors of `reinforce`."""
         ...
 
     def logprobs(self, sequences: Sequence[TrainingSequence], microbatch_tokens: int) -> list[np.ndarray]:
@@ -122,7 +122,7 @@ class Trainer(Protocol):
         ...
 
     def entropies(self, sequences: Sequence[TrainingSequence], microbatch_tokens: int) -> list[np.ndarray]:
-        """Entropies (nats, of the whole vocabulary, at the sequence's temperature, fp32) at the places of
+        """Entropies (nats, of the whole vocabulary, at the sequence's temperature, fp32) at the positions of
         each sequence's trained tokens; otherwise as `logprobs`."""
         ...
 
@@ -134,30 +134,31 @@ class Trainer(Protocol):
         ...
 
     def trained_policy(self) -> LoadedPolicy | None:
-        """The policy as it is now, for whoever samples from it next in this process; None where it is in
-        other processes, and must be loaded from what was saved. The trainer may go on later, from the state
-        that it saved, when nobody else has changed the policy."""
+        """The current policy, for sampling in this process; None where it is in other processes, and must be
+        loaded from what was saved. The trainer may later continue from the state that it saved, if nothing
+        else has changed the policy."""
         ...
 
     def close(self) -> None:
-        """End what the trainer has started, such as other processes. Where its policy is in this process, it
-        may go on all the same."""
+        """End what the trainer has started, such as other processes. A trainer whose policy is in this
+        process may still be used afterwards."""
         ...
 
 
 def _any_machine(_settings: PluginSettings) -> None:
-    """What is asked of the machine where a trainer asks nothing."""
+    """The check of a trainer that needs no particular machine."""
 
 
 @dataclass(frozen=True)
 class TrainerPlugin(Generic[SettingsT]):
     """What an entry point of `erl_pipeline.trainers` names.
 
-    `settings` has a field `type` with the plug-in's name. `open` imports what is heavy, and gives the
+    `settings` has a field `type` with the plug-in's name. `open` imports heavy packages, and gives the
     trainer of one checkpoint. `require_here` raises ConfigError where this machine lacks devices that the
     settings ask for; a run that trains here asks before its first stage. `elsewhere` is true where the policy
-    is trained in other processes: one that is kept in this process is let go of first. `processes` says over
-    how many, each with a device of its own, weights, gradients and the optimizer's state are spread.
+    is trained in other processes: a policy that is kept in this process is released first. `processes` is the
+    number of processes, each with its own device, over which weights, gradients and the optimizer's state are
+    spread.
     """
 
     settings: type[SettingsT]

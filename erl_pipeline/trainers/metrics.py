@@ -29,9 +29,9 @@ class RoleMetrics:
 
 @dataclass(frozen=True)
 class ReplayMetrics(_Metrics):
-    """What replayed trajectories did in an update. The ratio w is that of the policy over the one that
-    sampled, the weight is what stands in the loss in its place; mean and quantiles are over replayed tokens,
-    losses the parts of a step's policy loss, as means over the steps."""
+    """What replayed trajectories did in an update. The ratio w is the policy's probability over that of the
+    policy that sampled; the weight takes its place in the loss. Means and quantiles are over replayed tokens.
+    Losses are the parts of a step's policy loss, as means over the steps."""
 
     replayed_sequences: int
     replay_loss: float
@@ -60,7 +60,7 @@ class UpdateMetrics(_Metrics):
     entropy: float
     """Mean entropy at trained tokens in nats."""
     grad_norm: float
-    """Euclidean, before clipping; the mean over steps."""
+    """Euclidean norm of the gradient before clipping; the mean over steps."""
     ratio_mean: float
     clip_fraction: float
     mismatch_mean: float
@@ -82,7 +82,7 @@ class UpdateMetrics(_Metrics):
     dropped_zero_advantage: int
     """Sequences left out because their advantage is 0."""
     dropped_untrained: int
-    """Sequences left out because no token of theirs is the policy's."""
+    """Sequences left out because the policy sampled none of their tokens."""
     dropped_zero_weight: int
     """Sequences left out because the objective gives their role the weight 0."""
     trained_tokens: int
@@ -105,7 +105,7 @@ class UpdateMetrics(_Metrics):
         return {**super().counters(), **({} if self.replay is None else self.replay.counters())}
 
     def metrics(self) -> dict[str, float]:
-        """All numbers that are not whole; those of a role as `entropy_reflection`."""
+        """All numbers that are not whole; those of a role have names such as `entropy_reflection`."""
         by_role = {
             f"{name}_{role}": value
             for role, numbers in self.roles.items()

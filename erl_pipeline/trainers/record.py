@@ -19,7 +19,7 @@ NotTrained = Literal[
 - `never_trained`: its role is never trained, such as a judge's, so that no trainer was given it
 - `scorer_error`: the attempt could not be scored, so that no trainer was given it
 - `too_old`: the policy that sampled it is too old (`pipeline.max_age`), so that no trainer was given it
-- `no_tokens`: no token of it is the policy's
+- `no_tokens`: the policy sampled none of its tokens
 - `zero_weight`: the objective gives its role the weight 0
 - `zero_advantage`: its reward is the mean of its group, and nothing but the advantage gives it a loss
 - `not_drawn`: the supervised steps were over before its turn came
@@ -43,9 +43,9 @@ class SequenceRecord:
     mean_ratio: float | None = None
     """Mean probability ratio of the surrogate."""
     clipped_share: float | None = None
-    """Share of tokens at which the clip took the gradient."""
+    """Share of tokens at which the clip removed the gradient."""
     entropy: float | None = None
-    """Mean entropy of the distributions that its tokens were drawn from, nats."""
+    """Mean entropy, in nats, of the trainer's distributions at its tokens."""
     mismatch: float | None = None
     """Mean |log-probability of the trainer - that of the sampler| before the first step, nats. None where its
     first pass came after a step and the objective needed no log-probabilities from before."""
@@ -55,4 +55,4 @@ class SequenceRecord:
     """Log-probability that the trainer gave each response token when it first saw it, 0 where the mask is 0;
     None unless tokens are recorded."""
     token_entropies: tuple[float, ...] | None = None
-    """The same of the entropies."""
+    """The same for the entropies."""

@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from storage.tables.trajectories import Trajectory
 
 DISTILLED = "distilled"
-"""The role of supervised rows whose response stands on the prompt that evaluation uses."""
+"""The role of supervised rows whose response is trained on the prompt that evaluation uses."""
 
 
 @dataclass(frozen=True)
 class TrainingSequence:
-    """A prompt and the response that is trained.
+    """A prompt and the response to train on.
 
     `response_mask` is 1 on tokens of the policy and 0 on those of the environment; log-probabilities
     (nats, after temperature) are those of the sampler, 0.0 where the mask is 0, and empty for
@@ -49,7 +49,7 @@ class TrainingSequence:
 
     @cached_property
     def trained_offsets(self) -> tuple[int, ...]:
-        """Places in the response of the tokens that are trained."""
+        """Positions in the response of the tokens that are trained."""
         return tuple(offset for offset, bit in enumerate(self.response_mask) if bit)
 
 

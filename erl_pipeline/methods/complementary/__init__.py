@@ -61,7 +61,7 @@ def _pretrained_models(settings: ComplementaryConfig) -> Sequence[str]:
 
 
 def _roles(settings: ComplementaryConfig) -> tuple[str, ...]:
-    """Those that `objective` is about; the extractor has an objective of its own."""
+    """The roles that `objective` applies to; the extractor has its own objective."""
     weights = isinstance(settings.experience, WeightsExperienceConfig)
     return (FIRST_ATTEMPT, REPLAY) if weights else (FIRST_ATTEMPT,)
 

@@ -1,4 +1,4 @@
-"""Names that the method's artifacts have: of their files, and of the inputs by which stages get them."""
+"""Names of the files in the method's artifacts, and of the stage inputs that these artifacts become."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ SCORER_FILE = "scorer.safetensors"
 CALLS = "calls"
 """What the extractor was asked and wrote in an iteration."""
 CREDIT = "credits"
-"""The newest credits, and with them the chain of those before."""
+"""The newest credits, and through them the chain of earlier ones."""
 MERGED = "merged"
-"""A memory version that a merge has written since the credits before, with the extractor's answers."""
+"""The memory version that a merge wrote after the previous credits, with the extractor's answers."""
 SCORES = "scores"
-"""The newest scores of the variant `weights`, and with them the chain of those before."""
+"""The newest scores of the variant `weights`, and through them the chain of earlier ones."""

@@ -1,4 +1,4 @@
-"""Asking the extractor: what all stages have in common in which it writes."""
+"""Asking the extractor: code shared by all stages in which the extractor writes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class AskingSettings(Settings):
-    """What an answer of the extractor follows from, beside its checkpoint and what it is shown."""
+    """What an answer of the extractor depends on, besides its checkpoint and the content of its prompt."""
 
     environment: SerializeAsAny[PluginSettings]
     prompts: PromptTemplates
@@ -46,11 +46,11 @@ class AskingSettings(Settings):
     engine: EngineConfig
     weights: WeightsSettings
     embedding_model: str
-    """Of the memory that holds what it is shown."""
+    """The embedding model of the memory that holds the entries it is shown."""
 
 
 def asking_settings(config: RunConfig, max_tokens: int) -> AskingSettings:
-    """The settings of a run."""
+    """The settings of a run, for answers of at most `max_tokens` tokens."""
     method = config.method
     assert isinstance(method, ComplementaryConfig)
     assert method.crl is not None
@@ -109,7 +109,7 @@ class Origin:
 
 
 class Extractor:
-    """The extractor among the inputs of a stage, ready to be asked."""
+    """The extractor that is among the inputs of a stage, ready to answer."""
 
     def __init__(self, call: StageCall[Any], settings: AskingSettings) -> None:
         from erl_pipeline.episodes.dialogue import ChatTokenizer
@@ -159,10 +159,10 @@ class Extractor:
     def trajectory(
         self, origin: Origin, question: Question, answer: Answer, texts: Sequence[str] | None
     ) -> Trajectory:
-        """An answer as a sequence that can be trained. What it is worth is known later, so its reward is 0.
+        """An answer as a sequence to train on. Its reward is 0, because its worth is known only later.
 
         Args:
-            texts: what it says; None where it is ill-formed.
+            texts: the texts in the answer; None where it is ill-formed.
         """
         from erl_pipeline.episodes.rows import group_id
         from storage.tables.trajectories import Trajectory
@@ -194,7 +194,7 @@ class Extractor:
             truncated=dialogue.truncated,
             feedback=origin.feedback,
             messages=json.dumps(dialogue.messages, ensure_ascii=False),
-            # Which entries it was shown stands in the table of calls: the memory was not searched for it.
+            # The table of calls names the entries that it was shown; the memory was not searched for it.
             memory_version="",
             memory_entry_ids=(),
             seed=question.seed,

@@ -24,7 +24,7 @@ _NAME = "bootstrap_extractor"
 
 
 def _slice(config: RunConfig, sources: Sources) -> ColdStartSettings:
-    """Those of the policy, with the extractor's own cold start."""
+    """The settings of the policy's cold start, with the extractor's own settings where it has some."""
     assert COLD_START.slice is not None
     settings = COLD_START.slice(config, sources)
     assert isinstance(settings.policy, TinyPolicyConfig)
@@ -32,7 +32,7 @@ def _slice(config: RunConfig, sources: Sources) -> ColdStartSettings:
     own = None if config.method.crl is None else config.method.crl.extractor.cold_start
     if own is None:
         return settings
-    learning = own.model_copy(update={"seed": 0})  # it is the recipe's
+    learning = own.model_copy(update={"seed": 0})  # the recipe holds the seed
     return settings.model_copy(update={"policy": settings.policy.model_copy(update={"cold_start": learning})})
 
 
@@ -46,4 +46,4 @@ COLD_START_EXTRACTOR = replace(
 )
 
 COPY_EXTRACTOR = replace(COPY_PRETRAINED, name=_NAME, slice=None)
-"""Its settings are given by whoever plans it."""
+"""The plan passes its settings."""

@@ -1,4 +1,4 @@
-"""Settings that cannot be had together."""
+"""Checks for settings that exclude each other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def require_possible(config: RunConfig) -> None:
-    """Raise ValueError, naming both, for settings that cannot be had together."""
+    """Raise ValueError, which names both settings, where two settings exclude each other."""
     method = config.method
     assert isinstance(method, ComplementaryConfig)
     if method.crl is not None:

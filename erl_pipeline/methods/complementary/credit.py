@@ -1,12 +1,12 @@
-"""The stage that says what entries were worth: the outcome of each attempt that they guided.
+"""The stage that gives entries their credit: the outcome of each attempt that they guided.
 
 The reward of an entry is that of arXiv 2603.17621, section 3.3: +1 for each attempt with it that succeeded,
--1 for each that failed. Beside it stands the mean reward of the free attempts at the same task, for people;
-the paper found it to be worse as a baseline.
+-1 for each that failed. The mean reward of the free attempts at the same task is recorded too, for readers
+only: the paper found it to be a worse baseline.
 
-Artifacts of this stage are a chain: each names the one before it, the answers of the extractor in its
-iteration, and those of a merge since the last one, so that a request is found again however long ago it was.
-Once enough requests have credit, an artifact also holds the batch of them that the extractor is trained on.
+The artifacts of this stage form a chain. Each names the previous one, the extractor's answers in its
+iteration, and the answers of a merge since then, so that any earlier request can be found. Once enough
+requests have credit, an artifact also holds the batch of them that the extractor is trained on.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 
 class CreditSettings(Settings):
-    """What credits follow from, beside the attempts and the memory that they saw."""
+    """What credits depend on, besides the attempts and the memory that these saw."""
 
     embedding_model: str
-    """Of that memory."""
+    """The embedding model of that memory."""
     batch: int | None
     """Requests that an update of the extractor takes; None where it is never trained."""
     credit_per: Literal["entry", "request"]
@@ -75,14 +75,15 @@ def credit_rows(
 
 
 def retrieval_entropy(entry_ids: Sequence[str]) -> float:
-    """Entropy, in nats, of the shares that entries have in what was shown."""
+    """Entropy, in nats, of how often each entry was shown."""
     counts = Counter(entry_ids).values()
     total = sum(counts)
     return -math.fsum(n / total * math.log(n / total) for n in counts)
 
 
 def halves(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Success rates of guided and of free attempts, and their difference; nothing where a half is empty."""
+    """Success rates of guided and of free attempts, and their difference. An empty half has no rate, and then
+    there is no difference."""
     from storage.tables.trajectories import FREE, GUIDED
 
     rates = {}
@@ -132,7 +133,7 @@ def _compute(call: StageCall[CreditSettings]) -> StageResult:
 
 
 def _requests(call: StageCall[CreditSettings], rows: Sequence[Trajectory]) -> dict[str, str]:
-    """The request that wrote each entry which the attempts saw."""
+    """Entry id -> the request that wrote it, for each entry that the attempts saw."""
     if MEMORY not in call.inputs:
         return {}
     memory = call.resources.memory(call.settings.embedding_model)

@@ -22,7 +22,7 @@ _SEEDS = 2**63
 
 
 class Phase(IntEnum):
-    """The order in which requests are answered where episodes go in step."""
+    """The order in which requests are answered where episodes advance in lockstep."""
 
     RETRIEVAL = 0
     ATTEMPT = 1
@@ -32,8 +32,8 @@ class Phase(IntEnum):
 class Rules:
     """What all episodes of a shard have in common.
 
-    With `retrieval` attempts see `top_k` entries, but for those from whom they are withheld. The best entry
-    gives its place to the next with the chance `dropout`.
+    With `retrieval`, attempts see `top_k` entries, except those from which entries are withheld. With
+    probability `dropout` the best entry is moved to the end of the ranking.
     """
 
     prompts: AttemptPrompts
@@ -43,7 +43,8 @@ class Rules:
 
 
 async def run_episode(context: EpisodeContext, rules: Rules) -> list[Trajectory]:
-    """Attempt the task once. Memory is searched by the task as it is told."""
+    """Attempt the task once. The memory is searched with the last message of the opening, which describes the
+    task."""
     place = Place(FIRST_ATTEMPT, Phase.ATTEMPT)
     subgroup = context.subgroup if rules.retrieval else None
     hits: Sequence[MemoryHit] | None = None
@@ -55,7 +56,7 @@ async def run_episode(context: EpisodeContext, rules: Rules) -> list[Trajectory]
             return opening
         found = await context.retrieve(Phase.RETRIEVAL, opening[-1]["content"])
         hits = chosen(found, rules, _drawn(context))
-        # The best comes last, where prompts prefer the latest note.
+        # The best comes last, because prompts prefer the latest note.
         notes = [hit.entry.text for hit in reversed(hits)]
         return rules.prompts.attempt(instructions, observation, notes)
 
@@ -64,14 +65,15 @@ async def run_episode(context: EpisodeContext, rules: Rules) -> list[Trajectory]
 
 
 def chosen(found: Sequence[MemoryHit], rules: Rules, drawn: float) -> Sequence[MemoryHit]:
-    """The entries that are shown; `drawn` in [0, 1) says whether the best gives its place to the next."""
+    """The entries that are shown. With `drawn`, in [0, 1), below the dropout, the best one moves to the
+    end."""
     if len(found) > 1 and drawn < rules.dropout:
         found = [*found[1:], found[0]]
     return found[: rules.top_k]
 
 
 def _drawn(context: EpisodeContext) -> float:
-    """A number in [0, 1) that follows from (run seed, iteration, task, sample)."""
+    """A number in [0, 1), derived from (run seed, iteration, task, sample)."""
     identity = context.identity
     origin = identity.provenance
     return (

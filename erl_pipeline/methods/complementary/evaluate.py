@@ -1,4 +1,4 @@
-"""The evaluation of held-out first attempts that see experience, beside the one of those that do not."""
+"""The evaluation of held-out first attempts that see experience, next to the evaluation without it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class EvaluationSettings(Settings):
-    """What the evaluation follows from, beside the checkpoint, the tasks and the memory."""
+    """What the evaluation depends on, besides the checkpoint, the tasks and the memory."""
 
     play: PlaySettings
 
@@ -36,7 +36,7 @@ def _slice(config: RunConfig, _sources: Sources) -> EvaluationSettings:
 
 
 def _evaluate(call: StageCall[EvaluationSettings]) -> StageResult:
-    """A greedy attempt at every task, with experience in its prompt; write rows and scores."""
+    """Make a greedy attempt at every task, with experience in its prompt; write the rows and score them."""
     from erl_pipeline.stages.evaluation.scores import score_evaluation
     from storage.tables.trajectories import scan_trajectories, write_trajectories
 

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Request:
-    """What the extractor is asked of one episode. `lessons` are ids of the entries that the episode had, in
-    the order in which they are shown."""
+    """A request to the extractor about one episode. `lessons` are the ids of the entries that the episode
+    saw, in the order in which they are shown."""
 
     request_id: str
     episode: Trajectory
@@ -53,7 +53,7 @@ def requests_of(
 
     Args:
         texts: entry id -> text, of all entries that attempts saw.
-        artifact_id: of the artifact that will hold the requests.
+        artifact_id: id of the artifact that will hold the requests.
     """
     from erl_pipeline.episodes.rows import opening_messages
     from storage.tables.trajectories import trajectory_id
@@ -121,7 +121,7 @@ def _slice(config: RunConfig, _sources: Sources) -> AskingSettings:
 
 
 def _compute(call: StageCall[AskingSettings]) -> StageResult:
-    """Ask of every episode; write the answers as trajectories, and what they say as a table."""
+    """Ask about every episode; write the answers as trajectories, and their operations as a table."""
     from erl_pipeline.methods.complementary.tables import EXTRACTOR_CALLS
     from storage.tables.parquet import write_rows
     from storage.tables.trajectories import read_trajectories, write_trajectories
@@ -169,7 +169,7 @@ def _compute(call: StageCall[AskingSettings]) -> StageResult:
 
 
 def _texts(call: StageCall[AskingSettings], attempts: Sequence[Trajectory]) -> dict[str, str]:
-    """Texts of the entries that attempts saw, by id."""
+    """Entry id -> text, of the entries that attempts saw."""
     if MEMORY not in call.inputs:
         return {}
     memory = call.resources.memory(call.settings.embedding_model)

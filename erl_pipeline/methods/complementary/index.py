@@ -25,7 +25,7 @@ BY_UPDATE = "by an update"
 
 
 class IndexExperienceSettings(Settings):
-    """What the memory keeps, and by what its entries are found."""
+    """What the memory keeps, and by which text its entries are found."""
 
     keep: KeepSettings
     key: Literal["text", "situation"]
@@ -42,8 +42,8 @@ def read_calls(path: Path) -> list[dict[str, Any]]:
 def written_entries(
     calls: Sequence[Mapping[str, Any]], key: str, iteration: int, memory_version: str
 ) -> Iterator[MemoryEntry]:
-    """An entry for each text, in order. An update is a new entry; its parents are those whose place it takes;
-    entries that only stood in the episode's prompt are no parents."""
+    """An entry for each text, in order. An update is a new entry, and its parents are the entries that it
+    replaces. Entries that were only in the episode's prompt are not parents."""
     from storage.memory.entries import MemoryEntry
 
     for call in calls:
@@ -76,7 +76,7 @@ def written_entries(
 
 
 def replaced_entries(calls: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Entries whose place updates take, and how."""
+    """Ids of the entries that updates replace, each with how it left."""
     return {
         entry_id: BY_UPDATE
         for call in calls
@@ -86,8 +86,9 @@ def replaced_entries(calls: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _compute(call: StageCall[IndexExperienceSettings]) -> StageResult:
-    """Write what changes: texts are added or return the entry that says the same, updates take the place of
-    their parents, entries that were seen get the evidence of those who saw them, a full memory evicts."""
+    """Write how the memory changes. A new text becomes an entry; one that the memory has gives its entry more
+    support. Updates replace their parents, entries that were shown get evidence from the attempts that saw
+    them, and a full memory evicts."""
     from storage.memory.chain import EMPTY_MEMORY
     from storage.memory.changes import plan_change, write_change
     from storage.memory.credit import evidence

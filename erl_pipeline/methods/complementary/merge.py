@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class MergeSettings(AskingSettings):
-    """What a merge follows from, beside the extractor and the memory."""
+    """What a merge depends on, besides the extractor and the memory."""
 
     keep: KeepSettings
     key: Literal["text", "situation"]
@@ -49,8 +49,8 @@ def _slice(config: RunConfig, _sources: Sources) -> MergeSettings:
 
 
 def _compute(call: StageCall[MergeSettings]) -> StageResult:
-    """Merge the entries of each task type; task types go in step, so that their requests are answered at the
-    same time."""
+    """Merge the entries of each task type. All task types advance in lockstep, so that their requests are
+    answered together."""
     from erl_pipeline.methods.complementary.merging import merged_entries, replaced_in
     from storage.memory.changes import plan_change, write_change
     from storage.memory.selection import MemoryLimits
@@ -93,7 +93,7 @@ def _compute(call: StageCall[MergeSettings]) -> StageResult:
 
 
 def _scopes(view: MemoryView, chunk: int) -> dict[str, Scope]:
-    """Task type -> its entries, the oldest first; where there are two or more."""
+    """Task type -> its entries, the oldest first, for the types with two or more."""
     from erl_pipeline.methods.complementary.merging import Scope
 
     by_type: dict[str, list[str]] = {}
@@ -110,7 +110,7 @@ def _scopes(view: MemoryView, chunk: int) -> dict[str, Scope]:
 def _merge(
     call: StageCall[MergeSettings], extractor: Extractor, scopes: dict[str, Scope]
 ) -> list[Trajectory]:
-    """Ask until all scopes are through; the answers as sequences that can be trained."""
+    """Ask until all scopes are merged; returns the answers as sequences to train on."""
     from storage.tables.trajectories import trajectory_id
 
     prompts = experience_format(call.settings)

@@ -1,4 +1,4 @@
-"""Merging entries chunk by chunk: what is kept, what a new text stands for, and what leaves."""
+"""Merging entries chunk by chunk: what is kept, which entries a new text replaces, and what is removed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ MERGED_AWAY = "in a merge"
 
 @dataclass(frozen=True)
 class Item:
-    """A text in a merge: an entry, or what the extractor wrote in the request `request_id` in the place of
-    the entries `parents`."""
+    """A text in a merge: an entry, or what the extractor wrote in the request `request_id` to replace the
+    entries `parents`."""
 
     text: str
     entry_id: str = ""
@@ -26,7 +26,7 @@ class Scope:
     """The entries of one task type on their way through a merge, `chunk` at a time.
 
     What the extractor made of a chunk is shown again with the next one. A chunk whose answer is ill-formed or
-    leaves all as it is stays, and the next begins without it (as in the official code).
+    empty is kept unchanged, and the next begins without it (as in the official code).
     """
 
     entries: Sequence[MemoryEntry]
@@ -44,7 +44,8 @@ class Scope:
         return [*(Item(entry.text, entry.entry_id) for entry in some), *self._carried]
 
     def answer(self, texts: Sequence[str] | None, request_id: str) -> None:
-        """Take in the answer to a request with `shown`: None where it is ill-formed, empty if all stays."""
+        """Apply the answer to a request that showed `shown`; `texts` is None where it is ill-formed, and
+        empty where nothing changes."""
         shown = self.shown
         self._next += self.chunk
         if not texts:
@@ -59,7 +60,7 @@ class Scope:
 
     @property
     def remaining(self) -> list[Item]:
-        """What stays or is new, when the merge is over."""
+        """The kept and the new texts, once the merge is over."""
         return [*self._kept, *self._carried]
 
 
@@ -94,6 +95,6 @@ def merged_entries(
 
 
 def replaced_in(scope: Scope) -> dict[str, str]:
-    """Entries that are there no more, and how they left."""
+    """Ids of the entries that the merge removed, each with how it left."""
     kept = {item.entry_id for item in scope.remaining}
     return {entry.entry_id: MERGED_AWAY for entry in scope.entries if entry.entry_id not in kept}

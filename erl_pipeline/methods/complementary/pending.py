@@ -1,4 +1,4 @@
-"""What waits to be trained: credits since the last batch, and the requests behind them."""
+"""What waits to be trained on: credits since the last batch, and the requests behind them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from storage.tables.trajectories import Trajectory
 
 BATCHED = "requests_batched"
-"""Counter of an artifact in the chain of credits: the requests of its batch."""
+"""Counter of an artifact in the chain of credits: how many requests its batch has."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A request with the mean credit of what it wrote: an entry of it, or all of them."""
+    """A request with the mean credit of one entry that it wrote, or of all of them."""
 
     request_id: str
     reward: float
@@ -31,9 +31,9 @@ class Sample:
 
 @dataclass(frozen=True)
 class Batch:
-    """The samples of an update, those of the request that was credited longest ago first.
+    """The samples of an update, ordered by when their request was last credited, the earliest first.
 
-    `waiting` requests had credit, of which `evicted` had no room. Without samples it is no update yet.
+    `waiting` requests had credit; `evicted` of them did not fit. Without samples there is no update yet.
     """
 
     samples: tuple[Sample, ...]
@@ -53,11 +53,12 @@ def read_credits(path: Path) -> list[dict[str, Any]]:
 
 
 def gather(credits: Sequence[Mapping[str, Any]], size: int, per: str) -> Batch:
-    """The batch that credits, in their order, give: nothing of fewer than `size` requests, else the `size`
-    that were credited last.
+    """The batch that `credits` give: no samples from fewer than `size` requests, else those of the `size`
+    requests that were credited last.
 
     Args:
-        per: `entry`: each entry is a sample. `request`: each request is, with the mean over all its credits.
+        per: `entry`: a sample for each entry. `request`: one for each request, with the mean of all its
+            credits.
     """
     last = {row["request_id"]: place for place, row in enumerate(credits)}
     order = sorted(last, key=lambda request_id: last[request_id])
@@ -76,10 +77,10 @@ def gather(credits: Sequence[Mapping[str, Any]], size: int, per: str) -> Batch:
 
 
 def earlier_credits(store: ArtifactStore, before: Artifact | None) -> list[dict[str, Any]]:
-    """The credits that wait since the last batch, the oldest first.
+    """The credits since the last batch, the oldest first.
 
     Args:
-        before: the end of the chain of credits.
+        before: the newest artifact in the chain of credits.
     """
     tables: list[list[dict[str, Any]]] = []
     for artifact in _chain(store, before):
@@ -94,10 +95,10 @@ def requests_by_id(
     inputs: Mapping[str, Artifact],
     request_ids: Collection[str],
 ) -> dict[str, Trajectory]:
-    """The answers of the extractor with these ids, from the newest on back until all are found.
+    """The answers of the extractor with these ids, searched from the newest backwards until all are found.
 
     Args:
-        inputs: of the next artifact in the chain of credits.
+        inputs: the inputs of the next artifact in the chain of credits.
     """
     from storage.tables.trajectories import read_trajectories
 
@@ -114,11 +115,11 @@ def requests_by_id(
 
 
 def batch_rows(batch: Batch, requests: Mapping[str, Trajectory], artifact_id: str) -> list[Trajectory]:
-    """The requests of a batch with what they were worth, one row for each sample; the parent of a row is the
+    """The requests of a batch with their rewards, one row for each sample; the parent of a row is the
     request.
 
     Args:
-        artifact_id: of the artifact that will hold the rows.
+        artifact_id: id of the artifact that will hold the rows.
     """
     from storage.tables.trajectories import trajectory_id
 
@@ -135,7 +136,7 @@ def batch_rows(batch: Batch, requests: Mapping[str, Trajectory], artifact_id: st
 
 
 def _answers(store: ArtifactStore, inputs: Mapping[str, Artifact]) -> Iterator[Artifact]:
-    """What the extractor wrote on episodes and in merges, the newest first."""
+    """The artifacts with the extractor's answers on episodes and in merges, the newest first."""
     for name in (CALLS, MERGED):
         if name in inputs:
             yield inputs[name]

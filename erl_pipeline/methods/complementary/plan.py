@@ -36,7 +36,8 @@ from storage.artifacts.recipe import derive_seed
 
 
 def plan_beginning(planner: Planner, state: RunState) -> RunState:
-    """The extractor: a cold start of its own for the tiny policy, else a model of its own or the policy's."""
+    """Plan the extractor's first checkpoint: its own cold start with the tiny policy, else its own model or
+    the policy's."""
     crl = _settings(planner).crl
     if crl is None:
         return state
@@ -149,7 +150,7 @@ def _plan_experience(
 
 
 def _plan_policy(planner: Planner, state: RunState, iteration: int, rollouts: str, *, held: bool) -> RunState:
-    """Update the policy; while it is `held`, its attempts have no weight, and it stays as it is."""
+    """Update the policy. While it is `held`, its attempts have weight 0, so that it does not change."""
     if not held:
         return plan_update(planner, state, iteration, rollouts)
     settings = planner.settings(UPDATE_POLICY)

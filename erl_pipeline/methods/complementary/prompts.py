@@ -40,8 +40,8 @@ class PromptTemplates(Settings):
         "\n\nLessons from earlier episodes (they may be wrong here):"
         "{% for lesson in lessons %}\n- {{ lesson }}{% endfor %}"
     )
-    """What stands after the environment's instructions in the system message of a guided attempt. It is cut
-    off again before the extractor reads the episode. Variables: lessons."""
+    """Text after the environment's instructions in the system message of a guided attempt. It is removed
+    again before the extractor reads the episode. Variables: lessons."""
     extraction_system: str = (
         "You keep a collection of lessons for an agent. You read one of its episodes, which may have "
         "succeeded or failed, and the lessons that it was given for it. Say what should become of the "
@@ -107,7 +107,7 @@ class ChatPrompts:
         return opening(asked, render(self._templates.extraction, values))
 
     def read_extraction(self, text: str, lessons: int) -> Sequence[ExperienceOperation] | None:
-        """The JSON of the last `<answer>`."""
+        """The operations in the JSON of the last `<answer>`; None where it is ill-formed."""
         found = _answered(text)
         listed = [found] if isinstance(found, dict) else found
         if not isinstance(listed, list) or not listed:
@@ -130,14 +130,14 @@ class ChatPrompts:
         return render(self._templates.lessons, {"lessons": list(lessons)})
 
     def _instructions(self, record: EpisodeRecord) -> str:
-        """The system message without the lessons. Raises ValueError where they do not end it."""
+        """The system message without the lessons. Raises ValueError where it does not end with them."""
         told = record.opening[0]["content"] if len(record.opening) > 1 else ""
         if not record.lessons:
             return told
         block = self._lessons(record.lessons)
         if not told.endswith(block):
             raise ValueError(
-                "the lessons of an episode do not stand in its opening as method.prompts.lessons says"
+                "the opening of an episode does not end with its lessons as method.prompts.lessons has them"
             )
         return told.removesuffix(block)
 

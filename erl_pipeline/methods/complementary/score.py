@@ -1,5 +1,5 @@
-"""The stage of the variant `weights`: it scores stored trajectories, trains the scorer, and draws what is
-trained again."""
+"""The stage of the variant `weights`: it scores stored trajectories, trains the scorer, and draws the
+trajectories that are trained on again."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 
 class ScoreSettings(TrainingSettings):
-    """What scores follow from, beside the policy and the trajectories."""
+    """What scores depend on, besides the policy and the trajectories."""
 
     scoring: WeightsExperienceConfig
     objective: ObjectiveConfig
-    """For the advantages of what is trained again."""
+    """For the advantages of the trajectories that are trained on again."""
     microbatch_tokens: int
 
 
@@ -112,7 +112,8 @@ def score(
     now: Sequence[float],
     fresh: Sequence[Trajectory],
 ) -> tuple[list[dict[str, Any]], dict[str, float]]:
-    """Train the scorer on stored trajectories and weigh all; the rows of both, and what is to be known."""
+    """Train the scorer on stored trajectories and weigh all. Returns the rows of stored and of fresh ones,
+    and the metrics."""
     import numpy as np
 
     from erl_pipeline.methods.complementary.scorer import improved
@@ -137,7 +138,7 @@ def score(
             old, scorer.weights(vectors), labels, then, now, strict=True
         ):
             rows.append(_row(row, weight, earlier, label, later))
-    # Before it was trained once it knows nothing.
+    # Before its first training the scorer knows nothing.
     fresh_weights = [scoring.neutral] * len(fresh)
     if old and fresh:
         fresh_weights = scorer.weights(embedder.embed([trajectory_text(row) for row in fresh]))
@@ -151,13 +152,13 @@ def score(
 
 
 def trajectory_text(row: Trajectory) -> str:
-    """What is embedded of a trajectory: all that was said in it, and what came of it."""
+    """The text of a trajectory that is embedded: all its messages, and its feedback."""
     said = [message["content"] for message in json.loads(row.messages)]
     return "\n".join([*said, row.feedback])
 
 
 def mean_behaviour_logprob(row: Trajectory) -> float:
-    """Nats a token, over the tokens that the policy sampled."""
+    """Mean log-probability of the tokens that the policy sampled, in nats a token."""
     sampled = [value for value, bit in zip(row.behaviour_logprobs, row.response_mask, strict=True) if bit]
     return sum(sampled) / len(sampled)
 
@@ -175,7 +176,7 @@ def _row(
 
 
 def _scorer(call: StageCall[ScoreSettings]) -> Scorer:
-    """The scorer of the iteration before, or a fresh one."""
+    """The scorer of the previous iteration, or a fresh one."""
     from erl_pipeline.methods.complementary.scorer import Scorer
 
     scoring = call.settings.scoring
@@ -196,7 +197,7 @@ def _mean_logprobs(trainer: Trainer, rows: Sequence[Trajectory], microbatch_toke
 
 
 def _draw(call: StageCall[ScoreSettings], stored: Stored, newest: Mapping[str, float]) -> list[str]:
-    """Ids of the stored trajectories that are trained again."""
+    """Ids of the stored trajectories that are trained on again."""
     scoring = call.settings.scoring
     ids = stored.newest(scoring.capacity)
     weights = [newest.get(one, stored.weights.get(one, scoring.neutral)) for one in ids]
@@ -207,8 +208,8 @@ def _draw(call: StageCall[ScoreSettings], stored: Stored, newest: Mapping[str, f
 def _replayed(
     call: StageCall[ScoreSettings], stored: Stored, ids: Sequence[str]
 ) -> tuple[list[Trajectory], list[float]]:
-    """The trajectories with these ids, as rows whose parents they are, and the advantages that they had in
-    their own groups."""
+    """New rows whose parents are the trajectories with these ids, and the advantages that these had in their
+    own groups."""
     from storage.tables.trajectories import read_trajectories, trajectory_id
 
     rows = read_trajectories(stored.files_of(ids))

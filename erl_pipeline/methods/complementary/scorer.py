@@ -1,6 +1,6 @@
 """A small network that says how much a stored trajectory is worth training on, from its embedding.
 
-A simplified variant that stands in no paper; see `WeightsExperienceConfig`.
+A simplified variant that is in no paper; see `WeightsExperienceConfig`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def scorer_loss(
 ) -> torch.Tensor:
     """`loss_weight * BCE(w, label) + distance_weight * mean |w - label|`; both `[trajectories]`, in [0, 1].
 
-    The guides add it to the actor's loss. Since weights enter that loss without gradient, the two have no
-    weights in common, and the sum is trained part by part.
+    Practitioners' guides add it to the actor's loss. Since weights enter that loss without gradient, the two
+    losses share no parameters, and each is minimised on its own.
     """
     entropy = torch.nn.functional.binary_cross_entropy(weights.clamp(_EDGE, 1 - _EDGE), labels)
     return loss_weight * entropy + distance_weight * (weights - labels).abs().mean()
@@ -63,7 +63,7 @@ class Scorer:
         loss_weight: float,
         distance_weight: float,
     ) -> tuple[float, float]:
-        """Steps on all trajectories; the first and the last loss."""
+        """Take `steps` optimizer steps on all trajectories; returns the first and the last loss."""
         inputs, targets = torch.from_numpy(vectors), torch.from_numpy(labels)
         losses = []
         for _ in range(steps):
@@ -84,7 +84,7 @@ class Scorer:
         save_file({name: value.contiguous() for name, value in tensors.items()}, path)
 
     def load(self, path: Path) -> None:
-        """Go on from what was saved."""
+        """Continue from saved weights and moments."""
         network: dict[str, torch.Tensor] = {}
         moments: dict[int, dict[str, torch.Tensor]] = {}
         for name, value in load_file(path).items():

@@ -23,7 +23,7 @@ MERGE = "merge"
 """What the extractor wrote on entries of the memory."""
 
 REPLAY = "replay"
-"""A stored attempt that is trained once more, with the variant `weights`."""
+"""A stored attempt that is trained on again, with the variant `weights`."""
 
 EXTRACTOR = "extractor"
 """The model that writes experience, beside the policy."""
@@ -34,31 +34,32 @@ class ExtractorConfig(Settings):
     own (paper, section 3.3)."""
 
     model: str | None = Field(default=None, min_length=1)
-    """Folder or hub name of a pretrained model; `null` begins with the checkpoint that a pretrained policy
-    begins with, and for the tiny policy with a cold start of its own. Paper: a model of about half the
-    policy's size that reasons."""
+    """Folder or hub name of a pretrained model; `null`: it starts from the same checkpoint as a pretrained
+    policy, or from its own cold start with the tiny policy. Paper: a reasoning model of about half the
+    policy's size."""
     cold_start: ColdStartConfig | None = None
-    """Of the tiny extractor; `null` is that of the policy."""
+    """Cold start of the tiny extractor; `null` takes the policy's settings."""
     max_tokens: int = Field(default=8, ge=1)
     """Most tokens of one answer on an episode. The default suits the tiny extractor; code: 8,192."""
     max_merge_tokens: int = Field(default=48, ge=1)
     """Most tokens of one answer on entries that are to be merged."""
     temperature: float = Field(default=1.0, gt=0.0, le=2.0)
-    """Of both (code: 1.0; its top-p of 0.99 is not offered, see `sampling`)."""
+    """Sampling temperature of both kinds of answer (code: 1.0; its top-p of 0.99 is not offered, see
+    `sampling`)."""
     max_operations: int = Field(default=3, ge=1)
     """Most operations in one answer (code: 3); an answer with more is ill-formed."""
     train: bool = True
     """`false` freezes it: the control that shows what its training is worth."""
     batch: int = Field(default=64, ge=2)
-    """Requests with credit that an update waits for, and takes; with more of them those that were credited
+    """Requests with credit that an update waits for and trains on. Where there are more, those credited
     longest ago are left out (paper: 64; code: a buffer of 64 that drops the oldest)."""
     clip: float = Field(default=0.1, gt=0.0, lt=1.0)
     """The ratio of CISPO is clipped to 1 - `clip` and 1 + `clip` (paper, eq. 3). It is taken against the
-    log-probabilities that were stored when the text was sampled; the code computes them anew before its one
-    step, so that the clip never acts there."""
+    log-probabilities that were stored when the text was sampled; the code recomputes them before its one
+    step, so that its clip never acts."""
     credit_per: Literal["entry", "request"] = "entry"
-    """What is a sample of an update, with the mean of its credits as reward: each `entry` (paper), or each
-    `request`, whose answer may have brought several entries (code)."""
+    """What counts as one sample of an update, with the mean of its credits as reward: each `entry` (paper),
+    or each `request`, whose answer may have brought several entries (code)."""
     optimizer: OptimizerConfig | None = None
     """`null` takes the same settings as the policy's (paper and code: 1e-6 for both)."""
 
@@ -75,38 +76,38 @@ class CrlExperienceConfig(Settings):
     embedding_model: str = "all-MiniLM-L6-v2"
     """As `memory.embedding_model` of ERL (paper: Qwen3-Embedding-0.6B)."""
     key: Literal["text", "situation"] = "text"
-    """By what an entry is found for a task: its own `text` (paper), or the `situation` of the episode that it
-    comes from (code)."""
+    """The text by which an entry is found for a task: its own `text` (paper), or the `situation` of the
+    episode that it comes from (code)."""
     top_k: int = Field(default=1, ge=1, le=32)
     """Entries shown to one attempt (paper and code: 1)."""
     retrieval_penalty: float = Field(default=0.4, ge=0.0)
-    """lambda: entries are ranked by similarity - lambda x ln(1 + times shown) (paper, eq. 6; code: 0.4, where
-    the place in the ranking stands for the similarity). With 0, and `dropout: 0`, by similarity alone."""
+    """lambda: entries are ranked by similarity - lambda x ln(1 + times shown) (paper, eq. 6; code: 0.4, with
+    the rank in place of the similarity). With 0 and `dropout: 0`, entries are ranked by similarity alone."""
     oversampling: int = Field(default=16, ge=1)
     """Candidates that are ranked, for each entry that is shown (code: 16)."""
     dropout: float = Field(default=0.5, ge=0.0, lt=1.0)
-    """Chance that the best entry gives its place to the next (code: 0.5, of entries that were shown in the
-    last 300 s; here of all, so that a run can be repeated)."""
+    """Probability that the best entry moves to the end of the ranking (code: 0.5, only for entries shown in
+    the last 300 s; here for all, so that a run can be repeated)."""
     max_entries: int = Field(default=20_000, ge=1)
-    """Entries that the memory holds; beyond that those whose text was written longest ago leave (code: FIFO
-    of 20,000)."""
+    """Most entries in the memory; beyond that, those whose text was written longest ago are removed (code:
+    FIFO of 20,000)."""
     merge_every: int | None = Field(default=5, ge=1)
     """Updates of the policy between two merges (paper and code: 5); `null`: never."""
     merge_chunk: int = Field(default=5, ge=2)
-    """Entries that the extractor reads at once when it merges (paper and code: 5); what it wrote is read
+    """Entries that the extractor reads together when it merges (paper and code: 5); what it wrote is read
     again with the next ones."""
     warmup_iterations: int = Field(default=5, ge=0)
-    """First iterations, in which experience is gathered and the policy is not trained (code: 5)."""
+    """Number of first iterations in which experience is gathered and the policy is not trained (code: 5)."""
     evaluate: bool = True
-    """Also evaluate held-out first attempts that see experience: a column beside those that do not."""
+    """Also evaluate held-out first attempts that see experience, in a column of their own."""
 
 
 class WeightsExperienceConfig(Settings):
-    """A simplified variant that practitioners' guides describe; it stands in no paper.
+    """A simplified variant that practitioners' guides describe; it is in no paper.
 
     A small network (MLP) on embeddings of stored trajectories says how much each is worth training on. Its
-    weight multiplies the losses of the trajectory, without gradient. There is no value network that could
-    tell whether a trajectory was worth it: its label is 1 where the policy's own mean log-probability of it
+    weight multiplies the losses of the trajectory, without gradient. No value network tells whether training
+    on a trajectory was worth it. The label is therefore 1 where the policy's own mean log-probability of it
     is higher now than when it was sampled, else 0.
     """
 
@@ -116,30 +117,30 @@ class WeightsExperienceConfig(Settings):
     layers: int = Field(default=1, ge=1, le=2)
     """Hidden layers of the network."""
     width: int = Field(default=64, ge=64, le=256)
-    """Units of each."""
+    """Units of each hidden layer."""
     learning_rate: float = Field(default=1e-3, gt=0.0)
-    """Of its AdamW."""
+    """Learning rate of the network's AdamW."""
     steps: int = Field(default=10, ge=1)
-    """Steps that it takes in an iteration, each on all trajectories that were scored."""
+    """Training steps of the network in an iteration, each on all `rescored` trajectories."""
     loss_weight: float = Field(default=0.5, ge=0.0)
     """Weight of the binary cross-entropy of weights and labels."""
     distance_weight: float = Field(default=0.1, ge=0.0)
     """Weight of the mean of |weight - label|."""
     neutral: float = Field(default=0.5, gt=0.0, lt=1.0)
-    """The weight of trajectories that were not scored yet, as all fresh ones of the first iteration."""
+    """The weight of trajectories that were not scored yet, such as all fresh ones of the first iteration."""
     rescored: int = Field(default=1000, ge=1)
-    """Stored trajectories, the newest, that are scored anew in an iteration."""
+    """How many of the newest stored trajectories are scored again in an iteration."""
     sampled: int = Field(default=32, ge=0)
-    """Stored trajectories that are trained again beside the fresh ones, drawn by weight."""
+    """Stored trajectories that are trained on again beside the fresh ones, drawn by weight."""
     capacity: int = Field(default=100_000, ge=1)
-    """Trajectories that are stored; the oldest leave."""
+    """How many of the newest stored trajectories can be drawn."""
 
 
 ExperienceConfig = Annotated[CrlExperienceConfig | WeightsExperienceConfig, Field(discriminator="type")]
 
 
 def _experience(value: Any) -> Any:
-    """`off`, `on`, or the bare name of a kind."""
+    """Accept `off`, `on`, or the bare name of a kind."""
     if value is False:
         return None
     if value is True:
@@ -150,15 +151,16 @@ def _experience(value: Any) -> Any:
 
 
 class ComplementaryConfig(PluginSettings):
-    """Complementary RL (arXiv 2603.17621): the policy learns with experience that a second model, trained
-    beside it, writes. For the paper's advantages leave `objective.advantage_normalization: std`; the code has
-    `mean`."""
+    """Complementary RL (arXiv 2603.17621): the policy learns with experience that a second model writes,
+    which is trained beside it. For the paper's advantages leave `objective.advantage_normalization: std`; the
+    code has `mean`."""
 
     type: Literal["complementary"] = "complementary"
     experience: Annotated[ExperienceConfig | None, BeforeValidator(_experience)] = CrlExperienceConfig()
-    """`crl`, or `weights`: a simplified variant. `off`: the policy learns without, as a control."""
+    """`crl`, or `weights`: a simplified variant. `off`: the policy learns without experience, as a
+    control."""
     prompts: PromptTemplates = PromptTemplates()
-    """What the two models are told, for environments that have no prompts of their own."""
+    """Prompts of the two models, for environments that have no prompts of their own."""
 
     @property
     def crl(self) -> CrlExperienceConfig | None:
@@ -167,7 +169,7 @@ class ComplementaryConfig(PluginSettings):
 
 
 class ComplementaryEpisodeSettings(PluginSettings):
-    """What an episode follows from."""
+    """What an episode depends on."""
 
     type: Literal["complementary"] = "complementary"
     top_k: int
@@ -176,7 +178,7 @@ class ComplementaryEpisodeSettings(PluginSettings):
 
 
 def episode_settings(settings: ComplementaryConfig) -> ComplementaryEpisodeSettings:
-    """The settings of episodes; how experience is made changes no episode but by way of the memory."""
+    """The settings of episodes. How experience is made affects episodes only through the memory."""
     crl = settings.crl
     return ComplementaryEpisodeSettings(
         top_k=1 if crl is None else crl.top_k,
@@ -186,7 +188,8 @@ def episode_settings(settings: ComplementaryConfig) -> ComplementaryEpisodeSetti
 
 
 def retrieval_settings(settings: ComplementaryConfig) -> RetrievalSettings | None:
-    """How memory is searched; where the best entry may have to give its place, for one entry more."""
+    """How the memory is searched. With dropout one more entry is retrieved, which may replace the best
+    one."""
     crl = settings.crl
     if crl is None:
         return None

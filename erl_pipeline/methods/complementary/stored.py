@@ -1,4 +1,4 @@
-"""The trajectories that were stored, with the newest weight of each; both follow from a chain."""
+"""The stored trajectories, with the newest weight of each; both are read from the chain of scores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from storage.artifacts.artifact import Artifact
 from storage.artifacts.store import ArtifactStore
 
 _LEAST = 1e-9
-"""The weight that those with less are drawn by."""
+"""Trajectories of a smaller weight are drawn with this one."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Stored:
     weights: Mapping[str, float]
 
     def newest(self, count: int) -> list[str]:
-        """The ids that were stored last, the newest iteration first."""
+        """The `count` ids that were stored last, the newest iteration first."""
         ids = [one for shelf in self.shelves for one in shelf.trajectory_ids]
         return ids[:count]
 
@@ -50,7 +50,7 @@ class Stored:
 
 
 def read_stored(store: ArtifactStore, newest: Artifact | None, capacity: int) -> Stored:
-    """What is stored at the end of a chain of scores: at most `capacity` trajectories, the newest."""
+    """The newest trajectories at the end of a chain of scores, at most `capacity` of them."""
     from erl_pipeline.methods.complementary.tables import EXPERIENCE_SCORES
     from storage.tables.parquet import read_rows
     from storage.tables.trajectories import scan_trajectories
@@ -71,8 +71,8 @@ def read_stored(store: ArtifactStore, newest: Artifact | None, capacity: int) ->
 
 
 def drawn_by_weight(weights: Sequence[float], count: int, seed: int) -> list[int]:
-    """Places of at most `count`, without repetition, in the order in which they are drawn: each time
-    one of those that are left, with a probability in proportion to its weight."""
+    """Indices of at most `count` trajectories, drawn without replacement, in the order of the draws. Each
+    draw takes one of those left, with a probability proportional to its weight."""
     stream = random.Random(seed)
     # Efraimidis and Spirakis 2006: the largest keys u^(1/w) are such a sample.
     keys = [(stream.random() ** (1.0 / max(weight, _LEAST)), place) for place, weight in enumerate(weights)]

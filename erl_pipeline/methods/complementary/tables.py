@@ -16,20 +16,20 @@ EXTRACTOR_CALLS = TableFormat(
             pa.field("source_trajectory_id", pa.string(), nullable=False),  # the episode that was read
             pa.field("task_type", pa.string(), nullable=False),
             pa.field("environment", pa.string(), nullable=False),
-            pa.field("situation", pa.string(), nullable=False),  # the task as it was told, without lessons
+            pa.field("situation", pa.string(), nullable=False),  # the task in the prompt, without lessons
             pa.field("feedback", pa.string(), nullable=False),
             pa.field("seen_entry_ids", pa.list_(pa.string()), nullable=False),  # lessons that it was shown
             pa.field("parse_ok", pa.bool_(), nullable=False),  # whether the answer could be read
-            pa.field("operations", pa.list_(pa.string()), nullable=False),  # what the answer wants
-            pa.field("texts", pa.list_(pa.string()), nullable=False),  # as many; empty for `return`
-            pa.field("replaced_entry_ids", pa.list_(pa.list_(pa.string())), nullable=False),  # as many
-            pa.field("produced_entry_ids", pa.list_(pa.string()), nullable=False),  # as many; "" for `return`
+            pa.field("operations", pa.list_(pa.string()), nullable=False),  # what the answer asks for
+            pa.field("texts", pa.list_(pa.string()), nullable=False),  # one each; empty for `return`
+            pa.field("replaced_entry_ids", pa.list_(pa.list_(pa.string())), nullable=False),  # one list each
+            pa.field("produced_entry_ids", pa.list_(pa.string()), nullable=False),  # one each; "" for return
         ]
     ),
     dictionary=("extractor_version", "task_type", "environment", "situation", "feedback"),
 )
-"""One row for each request. An id in `produced_entry_ids` is that of an entry if the memory did not have the
-text; else the entry with that text stands for it."""
+"""One row for each request. An id in `produced_entry_ids` names an entry if the memory did not have the text;
+otherwise the memory keeps its entry with that text."""
 
 CREDITS = TableFormat(
     name="credits",
@@ -55,11 +55,11 @@ EXPERIENCE_SCORES = TableFormat(
     schema=pa.schema(
         [
             pa.field("trajectory_id", pa.string(), nullable=False),
-            pa.field("weight", pa.float64(), nullable=False),  # what it is drawn with to be trained again
-            pa.field("label", pa.float64()),  # null: not told yet
+            pa.field("weight", pa.float64(), nullable=False),  # in the loss, and for being drawn again
+            pa.field("label", pa.float64()),  # null: not labelled
             pa.field("mean_logprob_then", pa.float64(), nullable=False),  # nats a token, when it was sampled
             pa.field("mean_logprob_now", pa.float64()),  # under the policy of the artifact
-            pa.field("advantage", pa.float64()),  # of those that are trained again
+            pa.field("advantage", pa.float64()),  # null: not trained on again
         ]
     ),
 )

@@ -1,4 +1,4 @@
-"""The stage that trains the extractor on what its entries were worth (CISPO, arXiv 2603.17621, eq. 3)."""
+"""The stage that trains the extractor on the credit of its entries (CISPO, arXiv 2603.17621, eq. 3)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class ExtractorUpdateSettings(TrainingSettings):
-    """What an update of the extractor reads of the configuration."""
+    """The part of the configuration that an update of the extractor reads."""
 
     objective: ObjectiveConfig
     update: UpdateConfig

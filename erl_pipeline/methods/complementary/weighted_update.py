@@ -32,8 +32,8 @@ def weighted_sequences(
     advantages: Mapping[str, float],
     weights: Mapping[str, float],
 ) -> list[TrainingSequence]:
-    """All sequences, each with its weight as a constant. What has none, since nothing of it was sampled,
-    keeps its own.
+    """All sequences, with their losses multiplied by constant weights. A sequence without such a weight,
+    because none of its tokens was sampled, stays unchanged.
 
     Args:
         replayed: rows whose parents are the stored trajectories.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Phase(IntEnum):
-    """The order in which requests are answered where episodes go in step."""
+    """The order in which requests are answered where episodes advance in lockstep."""
 
     FIRST_ATTEMPT = 0
     JUDGE = 1
@@ -37,10 +37,10 @@ class ErlRules:
 
     `max_revisions` rounds of reflection and further attempt follow a first attempt that failed; with 0 an
     episode is its first attempt. Without `reflection` a further attempt follows the feedback alone. With
-    `show_failed_attempt` it is told how the attempt before it went. With `retry_ill_formed` it also follows
-    a reflection that cannot be read, on the first attempt's prompt. Reflections see memory with `retrieval`,
-    but for those from whom it is withheld. `ask_judge` makes the prompt of a judge, whose words replace the
-    environment's feedback.
+    `show_failed_attempt` its prompt shows how the previous attempt went. With `retry_ill_formed` a further
+    attempt also follows a reflection that cannot be read, on the first attempt's prompt. With `retrieval`
+    reflections see memory, except those from which it is withheld. `ask_judge` makes the prompt of a judge,
+    whose words replace the environment's feedback.
     """
 
     prompts: PromptFormat
@@ -86,8 +86,8 @@ async def run_episode(context: EpisodeContext, rules: ErlRules) -> list[Trajecto
 
 
 def _rewarded(reflection: Trajectory, attempt: Attempt) -> Trajectory:
-    """A reflection with the reward of the attempt that it led to; where that could not be scored, nothing
-    says how good the reflection is either, unless it was ill-formed."""
+    """A reflection with the reward of the attempt that it led to. Where that attempt could not be scored, the
+    reflection cannot be scored either, unless it was ill-formed."""
     if attempt.finish_reason == SCORER_ERROR:
         return reflection if reflection.text is None else replace(reflection, finish_reason=SCORER_ERROR)
     return replace(reflection, reward=attempt.report.reward, success=attempt.success)
@@ -104,8 +104,8 @@ class _Reflection:
     finish_reason: str
 
     def row(self, context: EpisodeContext, failed: Attempt, revision: int, parent: str) -> Trajectory:
-        """Its trajectory, with the feedback it answers. Its reward is that of the attempt it leads to, 0
-        until that is known."""
+        """The reflection's trajectory, with the feedback it answers. Its reward is that of the attempt it
+        leads to, and 0 until this is known."""
         return trajectory(
             context.identity,
             context.limits.by_role[REFLECTION],

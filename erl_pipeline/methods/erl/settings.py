@@ -19,7 +19,7 @@ SECOND_ATTEMPT = "second_attempt"
 
 
 class RoleSampling(Settings):
-    """How the turns of one role are drawn. `null` takes the value of `sampling`."""
+    """How the turns of one role are sampled. `null` takes the value of `sampling`."""
 
     temperature: float | None = Field(default=None, gt=0.0, le=2.0)
     """As `sampling.temperature`."""
@@ -39,7 +39,7 @@ class SamplingByRole(Settings):
 
 
 class ErlEpisodeSettings(PluginSettings):
-    """What an episode of ERL follows from."""
+    """What an episode of ERL depends on."""
 
     type: Literal["erl"] = "erl"
     reflection: bool = True
@@ -48,9 +48,9 @@ class ErlEpisodeSettings(PluginSettings):
     max_revisions: int = Field(default=1, ge=1, le=8)
     """Most rounds of reflection and further attempt after a first attempt that failed."""
     show_failed_attempt: bool | None = None
-    """A second attempt is told how the failed one went and its feedback, beside the reflection. `null`: only
-    with `reflection: off`, as in the paper; there `off` makes a plain second try. A tiny policy has to be
-    shown such prompts in its cold start (`policy.cold_start.retries`)."""
+    """The prompt of a second attempt shows how the failed one went and its feedback, beside the reflection.
+    `null`: only with `reflection: off`, as in the paper; there `off` makes a plain second try. A tiny policy
+    has to see such prompts in its cold start (`policy.cold_start.retries`)."""
     ill_formed: Literal["end", "base_prompt"] = "end"
     """What follows a reflection that cannot be read. `end`: nothing. `base_prompt`: a second attempt on the
     first attempt's prompt, whose reward is the reflection's too, as in the official code."""
@@ -60,11 +60,11 @@ class ErlEpisodeSettings(PluginSettings):
     sampling: SamplingByRole = SamplingByRole()
     """Temperatures and lengths by role."""
     prompts: PromptTemplates = PromptTemplates()
-    """What the policy is told, for environments that have no prompts of their own."""
+    """Prompts of the policy, for environments that have no prompts of their own."""
 
     @property
     def shows_failed_attempt(self) -> bool:
-        """Whether second attempts are told how the failed one went."""
+        """Whether the prompts of second attempts show how the failed one went."""
         return not self.reflection if self.show_failed_attempt is None else self.show_failed_attempt
 
 
@@ -73,7 +73,7 @@ class ErlDistillationConfig(DistillationConfig):
 
     chain: bool = False
     """Also train on what led there: the reflection and the second attempt, each on the prompt that it was
-    sampled on, so that the policy goes on learning to write and to use them."""
+    sampled on, so that the policy keeps learning to write reflections and to use them."""
 
 
 class ErlConfig(ErlEpisodeSettings):

@@ -1,5 +1,6 @@
-"""ExGRPO (arXiv 2510.02245): first attempts trained by reinforcement, beside successes of earlier iterations
-that are replayed: of tasks that are neither easy nor hard, those that the policy is surest of."""
+"""ExGRPO (arXiv 2510.02245): first attempts are trained together with replayed successes of earlier
+iterations. It prefers tasks that are neither easy nor hard, and of these the successes that the policy is
+surest of."""
 
 from __future__ import annotations
 

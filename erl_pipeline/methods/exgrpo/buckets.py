@@ -47,11 +47,11 @@ def draw_by_bucket(
 ) -> list[DrawnTask]:
     """`count` different tasks, or all where there are fewer.
 
-    How many come from each bucket is drawn by its probability; what a bucket does not hold is drawn again
-    among the others. Within a bucket all tasks are alike.
+    The number from each bucket is drawn by its probability. Where a bucket has too few tasks, the rest is
+    drawn again from the others. Within a bucket all tasks are equally likely.
 
     Args:
-        tasks: bucket -> its tasks; none of them empty.
+        tasks: bucket -> its tasks; no bucket is empty.
     """
     probabilities = bucket_probabilities(sorted(tasks), group_size, settings)
     counts: Counter[int] = Counter()

@@ -1,4 +1,4 @@
-"""What could be replayed of the drawn tasks: stored attempts, read from the rollouts that hold them."""
+"""Candidates for replay: stored attempts at the drawn tasks, read from the rollouts that hold them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A stored attempt, and the list of rollouts that it is from."""
+    """A stored attempt, and the id of the rollouts that it comes from."""
 
     row: Trajectory
     rollouts_id: str
@@ -33,9 +33,10 @@ class Candidate:
 def usable_members(
     members: pl.DataFrame, iteration: int, max_age: int | None, max_per_task: int | None
 ) -> pl.DataFrame:
-    """Members that are young enough, and of each task the newest; in the order in which they were stored.
+    """Members that are young enough, and of each task only the newest `max_per_task`; in the order in which
+    they were stored.
 
-    `max_age` counts iterations, up to `iteration`.
+    `max_age` is the largest age at `iteration`, in iterations.
     """
     if max_age is not None:
         members = members.filter(pl.col("iteration") >= iteration - max_age)
@@ -58,7 +59,7 @@ def read_candidates(store: ArtifactStore, members: pl.DataFrame) -> list[Candida
     rows = {row["trajectory_id"]: _trajectory(row) for row in found.iter_rows(named=True)}
     for row_id, rollouts_id in rollouts.items():
         if row_id not in rows:
-            raise InputError(f"trajectory {row_id} is to be replayed, but rollouts {rollouts_id} lack it")
+            raise InputError(f"trajectory {row_id} is to be replayed, but is not in rollouts {rollouts_id}")
     return [Candidate(rows[row_id], rollouts_id) for row_id, rollouts_id in rollouts.items()]
 
 
@@ -70,7 +71,7 @@ def _trajectory(row: Mapping[str, object]) -> Trajectory:
 def with_trainer_logprobs(
     candidates: Sequence[Candidate], logprobs: Mapping[str, tuple[float, ...] | None]
 ) -> list[Candidate]:
-    """The same with the trainer's log-probabilities in place of the sampler's.
+    """The same candidates, with the trainer's log-probabilities in place of the sampler's.
 
     Raises InputError for an attempt that has none.
     """
@@ -90,12 +91,12 @@ def with_trainer_logprobs(
 def require_trainable(
     candidates: Sequence[Candidate], training: Collection[str], held_out: Sequence[Task], payloads: set[str]
 ) -> None:
-    """Raise InputError, naming it, for a stored attempt at a task that is held out or is no training task, or
-    one whose log-probabilities cannot be those of sampled tokens.
+    """Raise InputError, which names it, for a stored attempt at a task that is held out or is not a training
+    task. Also for one whose log-probabilities cannot be those of sampled tokens.
 
     Args:
         training: ids of the training tasks.
-        payloads: those of the held-out tasks, as trajectories hold them.
+        payloads: payloads of the held-out tasks, as trajectories hold them.
     """
     held_out_ids = {task.task_id for task in held_out}
     for row in (candidate.row for candidate in candidates):
@@ -120,8 +121,8 @@ def require_trainable(
 def mean_entropies(
     rows: Sequence[Trajectory], trainer: Trainer, kind: Entropy, microbatch_tokens: int
 ) -> list[float]:
-    """Mean over the trained tokens of each row, in nats, under the trainer's policy; see
-    `ReplayConfig.entropy`. Padding and the environment's tokens have no part in it."""
+    """Mean entropy over the trained tokens of each row, in nats, under the trainer's policy; see
+    `ReplayConfig.entropy`. Padding and the environment's tokens are left out."""
     sequences = [trajectory_sequence(row) for row in rows]
     if kind == "vocabulary":
         values = trainer.entropies(sequences, microbatch_tokens)
@@ -132,7 +133,7 @@ def mean_entropies(
 
 
 def pick_one(entropies: Sequence[float], pick: Pick) -> int:
-    """The place of the lowest or highest; of equal ones the first."""
+    """Index of the lowest or highest entropy; among equal ones, the first."""
     places = range(len(entropies))
     if pick == "highest":
         return max(places, key=lambda place: (entropies[place], -place))

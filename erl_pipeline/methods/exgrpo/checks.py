@@ -1,4 +1,4 @@
-"""Settings of a run that ExGRPO cannot have together."""
+"""Checks for settings of a run that exclude each other with ExGRPO."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ if TYPE_CHECKING:
 
 
 def require_possible(config: RunConfig) -> None:
-    """Raise ValueError, naming both settings, for what would replay nothing, or without what it needs."""
+    """Raise ValueError, which names both settings, where nothing would be replayed, or replay lacks what it
+    needs."""
     method, rollouts = config.method, config.rollouts
     assert isinstance(method, ExgrpoConfig)
     if method.replay is None:
         return
     if not isinstance(rollouts.selection, UniformSelection):
         raise ValueError(
-            f"rollouts.selection.type: {rollouts.selection.type}; with method.replay the tasks are drawn "
-            "around what is replayed, so that allowed is uniform; or set method.replay: off"
+            f"rollouts.selection.type: {rollouts.selection.type}; with method.replay the only "
+            "allowed selection is uniform, since replay chooses tasks itself; or set method.replay: off"
         )
     if rollouts.group_size < 2:
         raise ValueError(
@@ -42,8 +43,8 @@ def require_possible(config: RunConfig) -> None:
 
 
 def _require_young(config: RunConfig, replay_age: int | None) -> None:
-    """Raise ValueError where an attempt may be replayed that is too old for the update, which does not drop
-    it. One that was stored so many iterations ago was sampled by a policy that was behind by the lag."""
+    """Raise ValueError where a replayed attempt may be too old for an update that does not drop it. Its age
+    is the iterations since it was stored, plus the lag of the policy that sampled it."""
     pipeline = config.pipeline
     if pipeline.max_age is None or pipeline.too_old == "drop":
         return

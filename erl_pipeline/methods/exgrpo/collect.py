@@ -1,4 +1,4 @@
-"""What an iteration brings to the experience: which groups and attempts of it are stored."""
+"""What an iteration adds to the experience: which of its groups and attempts are stored."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TriedTask:
 
     @property
     def successes(self) -> int:
-        """What was replayed counts too (arXiv 2510.02245, algorithm 1)."""
+        """Successes among fresh and replayed attempts (arXiv 2510.02245, algorithm 1)."""
         return sum(row.success for row in (*self.fresh, *self.replayed))
 
     @property
@@ -61,13 +61,13 @@ def fresh_success(tried: Sequence[TriedTask]) -> float:
 
 
 def is_stored(task: TriedTask, sampler: Sampler) -> bool:
-    """Whether a group says something of its task. `tiers` stores all; else a group without a success, fresh
-    or replayed, stores nothing (arXiv 2510.02245, algorithm 1)."""
+    """Whether a group is stored. `tiers` stores all; otherwise a group without a success, fresh or replayed,
+    is not stored (arXiv 2510.02245, algorithm 1)."""
     return sampler == "tiers" or task.successes > 0
 
 
 def group_row(task: TriedTask, sampler: Sampler, retired: Collection[str]) -> dict[str, Any]:
-    """The row of a group. A task whose attempts all succeed retires, and stays so; with `tiers` none does."""
+    """The row of a group. A task whose attempts all succeed retires for good; with `tiers` none does."""
     done = task.successes == task.size or task.task_id in retired
     return {
         "task_id": task.task_id,
@@ -88,7 +88,7 @@ def member_rows(
     rollouts_id: str,
     known: Collection[int] | None,
 ) -> Iterator[tuple[dict[str, Any], Trajectory]]:
-    """The rows of the attempts of a group that are stored, with the attempts: successes, or all with `tiers`.
+    """The attempts of a group that are stored, each with its row: the successes, or all with `tiers`.
 
     Args:
         known: digests of responses to the task that are stored already, which are not stored again; None

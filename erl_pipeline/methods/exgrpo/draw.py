@@ -1,4 +1,4 @@
-"""Which tasks an iteration replays, and which stored attempts of each could be it."""
+"""Which tasks an iteration replays, and which stored attempts of each are candidates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from erl_pipeline.methods.exgrpo.tiers import TIERS, draw_from_tiers
 
 @dataclass(frozen=True)
 class DrawRules:
-    """What drawing follows from; see `ReplayConfig` for each."""
+    """The settings of a draw; see `ReplayConfig` for each."""
 
     sampler: Sampler
     share: float
@@ -37,7 +37,7 @@ class DrawRules:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A task that is replayed, and the members of which one is chosen, out of so many `candidates`."""
+    """A task that is replayed, and the members of which one is chosen; `candidates` says how many it had."""
 
     task_id: str
     members: pl.DataFrame

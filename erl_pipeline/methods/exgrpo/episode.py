@@ -1,4 +1,4 @@
-"""One episode of ExGRPO: a first attempt. What is replayed beside it was an episode once."""
+"""One episode of ExGRPO: a first attempt. What is replayed beside it comes from earlier episodes."""
 
 from __future__ import annotations
 

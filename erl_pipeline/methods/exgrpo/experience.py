@@ -1,4 +1,4 @@
-"""Versions of what can be replayed: each artifact holds what an iteration brought, and names the one before.
+"""Versions of what can be replayed: each artifact holds what an iteration added, and names the previous one.
 
 `groups.parquet` has a row for each group of attempts that was stored, `members.parquet` one for each attempt.
 Tokens stay in the rollouts; members say where.
@@ -18,7 +18,7 @@ from storage.artifacts.store import ArtifactStore
 from storage.tables.parquet import TableFormat, scan_files, write_rows
 
 PARENT = "experience"
-"""Name of the input by which an artifact of experience names the one before it."""
+"""Name of the input by which an artifact of experience names the previous one."""
 
 GROUPS_FILE, MEMBERS_FILE = "experience/groups.parquet", "experience/members.parquet"
 
@@ -87,11 +87,11 @@ class Experience:
         return newest.filter(pl.col("status") == ACTIVE)
 
     def retired(self) -> set[str]:
-        """Tasks that are replayed no more."""
+        """Tasks that are no longer replayed."""
         return set(self.groups.filter(pl.col("status") == RETIRED)["task_id"])
 
     def followed_by(self, groups: pl.DataFrame, members: pl.DataFrame, *, begun: bool) -> Experience:
-        """The version after it, as yet without files."""
+        """The next version, whose own files are not written yet."""
         return Experience(
             pl.concat([self.groups, groups]),
             pl.concat([self.members, members.select(_HELD)]),
@@ -100,7 +100,8 @@ class Experience:
         )
 
     def trainer_logprobs(self, trajectory_ids: Iterable[str]) -> dict[str, tuple[float, ...] | None]:
-        """What the trainer computed for these members when they were stored; None where it did not."""
+        """Member id -> the log-probabilities that the trainer computed when it was stored, in nats; None
+        where it computed none."""
         wanted = pl.Series(list(trajectory_ids), dtype=pl.String)
         found = scan_files(self.member_files, MEMBERS).filter(pl.col("trajectory_id").is_in(wanted.implode()))
         rows = found.select("trajectory_id", _LOGPROBS).collect().iter_rows()
@@ -113,7 +114,7 @@ def read_experience(
     """A version with all that came before it; an empty one for None.
 
     Args:
-        known: versions that were read before: no file of theirs is read again.
+        known: versions that were read before; their files are not read again.
     """
     deltas = []
     base = Experience()
@@ -143,7 +144,7 @@ def read_experience(
 def write_experience(
     folder: Path, groups: Iterable[Mapping[str, Any]], members: Iterable[Mapping[str, Any]]
 ) -> dict[str, int]:
-    """Write what an iteration brings; returns the rows of each file."""
+    """Write what an iteration adds; returns the number of rows of each file."""
     (folder / GROUPS_FILE).parent.mkdir()
     return {
         GROUPS_FILE: write_rows(folder / GROUPS_FILE, groups, GROUPS),

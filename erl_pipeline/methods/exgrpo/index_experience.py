@@ -1,4 +1,4 @@
-"""The stage that stores what an iteration brought to be replayed later."""
+"""The stage that stores attempts of an iteration, so that they can be replayed later."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from storage.tables.trajectories import Trajectory
 
 Score = Callable[["Sequence[Trajectory]"], "list[list[float]]"]
-"""Log-probabilities of the trained tokens of rows, in the places of their responses."""
+"""Computes, for each row, log-probabilities in the positions of its response; 0 where a token is not
+trained."""
 
 
 class IndexSettings(Settings):
@@ -39,12 +40,12 @@ class ScoredIndexSettings(IndexSettings, TrainingSettings):
 
 
 def _compute(call: StageCall[IndexSettings]) -> StageResult:
-    """Store what an iteration brought."""
+    """Store the attempts of an iteration."""
     return _index(call, None)
 
 
 def _compute_scored(call: StageCall[ScoredIndexSettings]) -> StageResult:
-    """Store it with log-probabilities of the policy that is about to be trained."""
+    """Store them with log-probabilities under the policy that is about to be trained."""
 
     def score(rows: Sequence[Trajectory]) -> list[list[float]]:
         sequences = [trajectory_sequence(row) for row in rows]
@@ -173,6 +174,6 @@ def _dead_shares(tried: Sequence[TriedTask]) -> dict[str, float]:
 
 
 def _in_place(mask: Sequence[int], trained: Sequence[float]) -> list[float]:
-    """Values of trained tokens among zeros for all others."""
+    """The values in the positions of trained tokens, and 0 in all others."""
     values = iter(trained)
     return [next(values) if bit else 0.0 for bit in mask]

@@ -1,4 +1,5 @@
-"""The experience that a worker has read last, so that an iteration reads only what the one before brought."""
+"""Keeps the experience that a worker read last, so that an iteration reads only what the previous one
+added."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ def kept_experience(resources: Resources, artifact: Artifact | None) -> Experien
         return Experience()
     known: dict[str, Experience] = resources.keep("experience", dict)
     version = artifact.manifest.artifact_id
-    with resources.store.staying():  # It keeps the paths of files.
+    with resources.store.staying():  # The experience keeps the paths of files.
         found = read_experience(resources.store, version, known)
     known.clear()
     known[version] = found

@@ -23,11 +23,12 @@ from erl_pipeline.stages.training.training_stage import ROLLOUTS
 from erl_pipeline.stages.training.update_policy import plan_update
 
 EXPERIENCE = "experience"
-"""The store of experience in a run's state, and the input by which stages get it."""
+"""Name of the experience in a run's state, and of the input through which stages get it."""
 
 
 def plan_rollouts(planner: Planner, state: RunState, iteration: int) -> str:
-    """What is replayed, then first attempts around it. In the first iteration there is nothing to replay."""
+    """Plan what is replayed, then first attempts around it. In the first iteration there is nothing to
+    replay."""
     replay = _settings(planner).replay
     if replay is None or EXPERIENCE not in state.memories:
         return plan_shards(planner, state, iteration, memory=None)
@@ -90,7 +91,7 @@ def _plan_index(
 
 
 def _select_settings(planner: Planner, replay: ReplayConfig) -> SelectSettings:
-    """What is of no use to a sampler has its default, so that it is not in the recipe."""
+    """Settings that a sampler does not use have their defaults, so that they are not in the recipe."""
     config, default = planner.config, ReplayConfig()
     by_bucket = replay.sampler == "exgrpo"
     return SelectSettings(

@@ -29,7 +29,7 @@ SELECTION = TableFormat(
             pa.field("candidates", pa.int32(), nullable=False),  # stored attempts to choose from
             pa.field("entropy", pa.float64()),  # of the chosen one; null where none was computed
             pa.field("entropy_kind", pa.string()),  # how it was computed
-            pa.field("entropy_policy_version", pa.string()),  # the policy under which
+            pa.field("entropy_policy_version", pa.string()),  # the policy under which it was computed
         ]
     ),
     dictionary=("rollouts_id", "entropy_kind", "entropy_policy_version"),
@@ -38,7 +38,7 @@ SELECTION = TableFormat(
 
 @dataclass(frozen=True)
 class Selected:
-    """A stored attempt that is replayed, and how it came to that.
+    """A stored attempt that is replayed, and how it was chosen.
 
     `bucket` and its probability are None where buckets were not drawn; `entropies` are those of all
     candidates of the task, the chosen one's first, and empty where none were computed.
@@ -52,8 +52,8 @@ class Selected:
 
 
 def replay_row(source: Trajectory, recipe_id: str, iteration: int, slot: int) -> Trajectory:
-    """A stored attempt as it is trained again: in the group of the fresh attempts of an iteration, with the
-    policy version and the log-probabilities that it was stored with.
+    """A stored attempt as it is trained on again: in the group of the fresh attempts of an iteration, with
+    the policy version and the log-probabilities that it was stored with.
 
     Args:
         slot: its place in the group, which no fresh attempt has.
@@ -76,7 +76,7 @@ def write_replay(
     entropy: Entropy | None,
     policy_version: str,
 ) -> dict[str, int]:
-    """Write both files; returns the rows of each.
+    """Write both files; returns the number of rows of each.
 
     Args:
         entropy: the kind that was computed, under the policy `policy_version`; None where none was.

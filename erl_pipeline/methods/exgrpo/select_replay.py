@@ -35,11 +35,12 @@ if TYPE_CHECKING:
     from storage.tables.trajectories import Trajectory
 
 SPARE_TASKS = 20
-"""Tasks that must remain beside those of an iteration if retired ones are drawn no more (official code)."""
+"""Retired tasks are left out only where this many more tasks remain than an iteration draws (official
+code)."""
 
 
 class SelectSettings(TrainingSettings):
-    """What a selection follows from, beside the experience, the policy and the tasks."""
+    """What a selection depends on, besides the experience, the policy and the tasks."""
 
     sampler: Sampler
     share: float
@@ -121,7 +122,7 @@ SELECT_REPLAY = Stage(
 def _choose(
     call: StageCall[SelectSettings], drawn: Sequence[Drawn], experience: Experience, scored: bool
 ) -> tuple[list[Selected], Any]:
-    """Of each drawn task the attempt that is replayed, and what computing it again promises."""
+    """The attempt that is replayed for each drawn task, and how reproducible the choice is."""
     from erl_pipeline.methods.exgrpo.candidates import mean_entropies, pick_one
     from erl_pipeline.methods.exgrpo.replayed import Selected
 
@@ -159,7 +160,7 @@ def _choose(
 def _candidates(
     call: StageCall[SelectSettings], drawn: Sequence[Drawn], experience: Experience
 ) -> Mapping[str, Candidate]:
-    """The stored attempts that may be replayed, each looked at: id -> attempt."""
+    """Id -> attempt, of the stored attempts that may be replayed; all have been checked."""
     import polars as pl
 
     from erl_pipeline.methods.exgrpo.candidates import (
@@ -181,14 +182,15 @@ def _candidates(
 
 
 def _payload(task: Task) -> str:
-    """As trajectories hold it."""
+    """The payload of a task, as trajectories hold it."""
     return json.dumps(dict(task.payload), sort_keys=True, ensure_ascii=False)
 
 
 def _samples(
     tasks: Sequence[Task], replayed: Sequence[str], experience: Experience, call: StageCall[SelectSettings]
 ) -> list[tuple[Task, int]]:
-    """K - 1 fresh attempts at each task that is replayed, K at others that fill the iteration."""
+    """K - 1 fresh attempts at each task that is replayed, and K at each of the other tasks that fill the
+    iteration."""
     settings = call.settings
     weights = read_weights(call.inputs[TASKS])
     order = task_order(tasks, settings.tasks_per_iteration, call.seed, call.index["iteration"], weights)

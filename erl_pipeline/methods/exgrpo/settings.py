@@ -47,12 +47,12 @@ class BucketSettings(Settings):
 
 
 class TierSettings(Settings):
-    """A simplified variant that guides for practitioners describe, and no paper. All attempts are stored, and
-    ranked within their group by quality into four tiers of equal size; tiers are drawn by fixed shares.
+    """A simplified variant that practitioners' guides describe; it is in no paper. All attempts are stored,
+    and ranked within their group by quality into four tiers of equal size; tiers are drawn by fixed shares.
 
     Three faults of the usual sketch are corrected: log-probabilities keep their gradient
-    (`torch.tensor(logprobs)` cuts it), the ratio is taken token by token against what was stored (the
-    sketch's uniform baseline is one token's, held against a whole sequence), and shares are made whole by
+    (`torch.tensor(logprobs)` cuts it), the ratio is taken token by token against what was stored (the sketch
+    compares a whole sequence with a uniform baseline for one token), and shares become whole numbers by
     largest remainder (`int()` draws 30 of 32).
     """
 
@@ -66,9 +66,9 @@ class TierSettings(Settings):
     on_policy_start: float = Field(default=0.7, ge=0.0, le=1.0)
     """Weight of fresh rows in the first pass over the training tasks; replayed ones have the rest up to 1."""
     on_policy_decay: float = Field(default=0.1, ge=0.0)
-    """By how much it falls with each pass."""
+    """How much this weight falls with each pass."""
     on_policy_least: float = Field(default=0.3, ge=0.0, le=1.0)
-    """Where it stops falling."""
+    """The weight at which it stops falling."""
 
     @field_validator("shares")
     @classmethod
@@ -82,19 +82,21 @@ class ReplayConfig(Settings):
     """What is stored, drawn and replayed, and with which loss."""
 
     sampler: Sampler = "exgrpo"
-    """`exgrpo`: tasks by bucket, of each the stored success that `pick` says. `uniform`: any stored success
-    of any task, all tasks alike (a control). `tiers`: a simplified variant, see there."""
+    """`exgrpo`: tasks are drawn by bucket, and `pick` says which stored success of each. `uniform`: any
+    stored success of any task, all tasks equally likely (a control). `tiers`: a simplified variant, see the
+    setting `tiers`."""
     share: float = Field(default=0.5, gt=0.0, le=1.0)
     """Share of an iteration's tasks that are replayed, rounded down: one stored attempt each beside K - 1
     fresh ones (rho of the paper; 0.25 and 0.75 are its ablations). A task that is replayed is not drawn as a
     fresh one too; in the code it may be both."""
     start_success: float = Field(default=0.35, ge=0.0, le=1.0)
-    """Replay begins, for good, with the iteration after the first in which fresh attempts succeed more often
-    than this; what was sampled before is not stored (paper, section 5.1; code: experience_start_sratio)."""
+    """Replay begins in the iteration after the first one in which fresh attempts succeed more often than
+    this, and never stops again; earlier attempts are not stored (paper, section 5.1; code:
+    experience_start_sratio)."""
     buckets: BucketSettings = BucketSettings()
     pick: Pick = "lowest"
-    """Which of a task's stored successes is replayed: that of lowest entropy under the policy at hand
-    (paper), of highest, or any (the paper's ablations). With `uniform` any."""
+    """Which of a task's stored successes is replayed: the one of lowest entropy under the current policy
+    (paper), of highest, or a random one (the paper's ablations). With `uniform` a random one."""
     entropy: Entropy = "vocabulary"
     """Mean over a response's tokens of: `vocabulary`, the entropy of the whole distribution (code); `nll`,
     the negative log-probability of the sampled token (paper, algorithm 1); `sampled`, that times the token's
@@ -111,7 +113,7 @@ class ReplayConfig(Settings):
     """Largest w, without shaping; `tiers` has 5."""
     clip: bool = False
     """`on`: fresh tokens keep their clip range once replay has begun. Both paper (appendix D) and code
-    (loss_remove_clip) take it away for all."""
+    (loss_remove_clip) remove it for all tokens."""
     retire: Literal["experience", "tasks"] = "experience"
     """A task whose attempts all succeed retires for good: its stored attempts are dropped (paper).
     `tasks`: it is also no longer drawn as a fresh one, as long as 20 more tasks remain than an iteration
@@ -151,7 +153,8 @@ def most_replayed(share: float, tasks: int) -> int:
 
 
 class ExgrpoConfig(PluginSettings):
-    """ExGRPO (arXiv 2510.02245): first attempts, trained beside stored successes of earlier iterations."""
+    """ExGRPO (arXiv 2510.02245): first attempts, trained together with stored successes of earlier
+    iterations."""
 
     type: Literal["exgrpo"] = "exgrpo"
     replay: Annotated[ReplayConfig | None, BeforeValidator(switch)] = ReplayConfig()
@@ -159,6 +162,6 @@ class ExgrpoConfig(PluginSettings):
 
 
 class ExgrpoEpisodeSettings(PluginSettings):
-    """What an episode follows from: nothing that can be set."""
+    """What an episode depends on: nothing that can be set."""
 
     type: Literal["exgrpo"] = "exgrpo"

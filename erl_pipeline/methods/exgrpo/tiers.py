@@ -1,6 +1,6 @@
 """The sampler `tiers`: attempts ranked by quality within their group, drawn by the shares of four tiers.
 
-It is a simplified variant of experience replay that stands in no paper; see `TierSettings`.
+It is a simplified variant of experience replay that is in no paper; see `TierSettings`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ TIERS = 4
 def qualities(
     successes: Sequence[bool], responses: Sequence[Sequence[int]], settings: TierSettings
 ) -> list[float]:
-    """Quality of each attempt of a group, in [0, 1]: success and difference from the others, weighed.
+    """Quality of each attempt of a group, in [0, 1]: the weighted sum of its success and its difference from
+    the others.
 
     Args:
-        responses: token ids; how often each token occurs makes the vector of an attempt.
+        responses: token ids; the vector of an attempt counts how often each token occurs.
     """
     vectors = [Counter(response) for response in responses]
     return [
@@ -44,8 +45,8 @@ def mean_cosine(vectors: Sequence[Counter[int]], index: int) -> float:
 
 
 def tiers_of(ranked: Sequence[float]) -> list[int]:
-    """The tier of each attempt of a group by its quality: 0 is the best quarter, 3 the worst. Of equal ones
-    the first is the better."""
+    """The tier of each attempt of a group by its quality: 0 is the best quarter, 3 the worst. Of equal
+    attempts the first ranks higher."""
     order = sorted(range(len(ranked)), key=lambda index: -ranked[index])
     tiers = [0] * len(ranked)
     for rank, index in enumerate(order):
@@ -69,10 +70,10 @@ def draw_from_tiers(
     tiers: Sequence[Sequence[tuple[str, str]]], count: int, shares: Sequence[float], chance: random.Random
 ) -> list[tuple[str, str]]:
     """`count` attempts of different tasks, or fewer where there are no more tasks. What a tier lacks is drawn
-    from the best that has some left.
+    from the best tiers that have tasks left.
 
     Args:
-        tiers: (task, trajectory) of each attempt of each tier.
+        tiers: for each tier, the task id and trajectory id of each attempt.
     """
     shuffled = [chance.sample(list(tier), len(tier)) for tier in tiers]
     taken: dict[str, tuple[str, str]] = {}

@@ -21,6 +21,6 @@ class RlvrConfig(PluginSettings):
 
 
 class RlvrEpisodeSettings(PluginSettings):
-    """What an episode follows from: nothing that can be set."""
+    """What an episode depends on: nothing that can be set."""
 
     type: Literal["rlvr"] = "rlvr"

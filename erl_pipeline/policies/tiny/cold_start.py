@@ -29,7 +29,7 @@ _BETAS = (0.9, 0.95)
 
 @dataclass(frozen=True)
 class ColdStarted:
-    """What came of a cold start: steps, trained tokens, the mean of the last losses in nats a token, and the
+    """The result of a cold start: steps, trained tokens, the mean of the last losses in nats a token, and the
     share of right answers at the end; None where the environment has no examination."""
 
     steps: int
@@ -48,7 +48,8 @@ def cold_start(
     """Make the tiny policy's first checkpoint: a plain `save_pretrained` folder with its tokenizer.
 
     The same arguments and number of threads give the same weights. `parts` are those of the environment.
-    `on_step` is told each step (from 1), how many there are as far as is known, and its loss in nats a token.
+    `on_step` gets the number of each step (from 1), the number of steps expected so far, and the step's loss
+    in nats a token.
 
     Raises `TrainingDiverged` when a loss is not finite.
     """
@@ -106,7 +107,8 @@ def _examination(
     model: GPT2LMHeadModel,
     tokenizer: PreTrainedTokenizerFast,
 ) -> Callable[[], float] | None:
-    """Asks the model, as it is when it is called; None where the environment has no questions."""
+    """A function that examines the model as it is at the call; None where the environment has no
+    questions."""
     if parts.examination is None:
         return None
     questions = parts.examination.questions(random.Random(f"cold_start/examination/{seed}"), settings)
@@ -114,7 +116,7 @@ def _examination(
 
 
 def _loss(model: GPT2LMHeadModel, batch: Batch) -> torch.Tensor:
-    """Cross-entropy in nats, summed over the trained tokens; the head sees no other position."""
+    """Cross-entropy in nats, summed over the trained tokens; the head is computed at no other position."""
     hidden = model.transformer(  # [rows, time - 1, width]
         input_ids=batch.token_ids[:, :-1],
         position_ids=batch.positions[:, :-1],

@@ -40,7 +40,8 @@ _Conversation = tuple[list[str], list[bool]]
 
 @dataclass(frozen=True)
 class _Row:
-    """`branch` is 0 for the common beginning, then counts the conversations."""
+    """One row of words. `branch` is 0 for the common beginning, then the number of the conversation, from
+    1."""
 
     words: list[str]
     trained: list[bool]
@@ -101,7 +102,7 @@ def _stacked(rows: Sequence[_Row], tokenizer: PreTrainedTokenizerFast, *, shared
 
 
 def _alike(conversations: Sequence[_Conversation]) -> list[list[_Conversation]]:
-    """Neighbours of which each shares enough with the one before it."""
+    """Groups of neighbours, each of which shares enough with the one before it."""
     groups: list[list[_Conversation]] = []
     for words, trained in conversations:
         shared = _common([groups[-1][-1][0], words]) if groups else 0
@@ -125,8 +126,8 @@ def _alone(conversation: _Conversation) -> _Row:
 def _together(conversations: Sequence[_Conversation]) -> _Row:
     """The common beginning once, then the rest of each conversation.
 
-    The rest begins with a word that is not trained, since the word before it in the row may be of another
-    conversation, from which nothing can be predicted.
+    The rest begins with a word that is not trained: the word before it in the row may belong to another
+    conversation, which cannot predict it.
     """
     whole = [words for words, _ in conversations]
     common = min(_common(whole), *(trained.index(True) - 1 for _, trained in conversations))

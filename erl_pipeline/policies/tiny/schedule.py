@@ -12,8 +12,8 @@ _EXAMINED_EVERY = 50  # steps
 class Schedule:
     """Steps at full learning rates, then steps in which they fall.
 
-    With a gate the first part goes on until an examination is passed, or the most steps are reached: a skill
-    that has not emerged at full rates does not emerge when they fall.
+    With a gate the first part continues until an examination is passed, or the most steps are reached: a
+    skill that has not emerged at full rates does not emerge when they fall.
     """
 
     def __init__(self, settings: ColdStartConfig, *, gated: bool) -> None:
@@ -24,15 +24,15 @@ class Schedule:
 
     @property
     def steps(self) -> int:
-        """Steps in all, as far as is known."""
+        """The total number of steps expected so far."""
         return self._falls_from + self._falling
 
     def examination_due(self, done: int) -> bool:
-        """Whether the policy has to be examined after so many steps."""
+        """Whether the policy has to be examined after `done` steps."""
         return self._gated and done == self._falls_from
 
     def examined(self, done: int, share_right: float) -> None:
-        """Go on at full rates where too little was right and there are steps left for it."""
+        """Continue at full rates where too little was right and steps are left."""
         more = min(_EXAMINED_EVERY, self._settings.limit - self.steps)
         if share_right < self._settings.gate and more > 0:
             self._falls_from = done + more
@@ -40,7 +40,7 @@ class Schedule:
             self._gated = False
 
     def rate(self, done: int) -> float:
-        """The learning rates as a share of their peaks, after so many steps."""
+        """The learning rates as a share of their peaks, after `done` steps."""
         if done < self._falls_from:
             return 1.0
         return 1.0 - (1.0 - _LAST_RATE) * (done - self._falls_from) / self._falling

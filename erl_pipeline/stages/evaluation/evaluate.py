@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 EVALUATION = "evaluation.parquet"
 WITH_MEMORY = "with_memory.parquet"
-"""The greedy episodes of tasks whose first attempt failed once more, now with the memory."""
+"""Greedy episodes of the tasks whose first attempt failed, played again with the memory."""
 
 
 class EvaluationSettings(Settings):
-    """What an evaluation follows from, beside the checkpoint and the tasks."""
+    """What an evaluation depends on, besides the checkpoint and the tasks."""
 
     play: PlaySettings
     samples_per_task: int
@@ -35,8 +35,8 @@ class EvaluationSettings(Settings):
 
 
 def plan_evaluation(planner: Planner, state: RunState, iteration: int, model: str = POLICY) -> str:
-    """First attempts of a checkpoint on the run's held-out tasks, without memory; where whole episodes are
-    asked for, also these, without memory and with the one that the state has."""
+    """Plan first attempts of a checkpoint on the run's held-out tasks, without memory. Where whole episodes
+    are asked for, plan these too, without memory and with the memory of the state."""
     inputs = evaluation_inputs(planner, state, state.tasks, model)
     seed = derive_seed(planner.config.seed, EVALUATE.name)
     index = {"iteration": iteration}
@@ -44,7 +44,8 @@ def plan_evaluation(planner: Planner, state: RunState, iteration: int, model: st
 
 
 def evaluation_inputs(planner: Planner, state: RunState, tasks: str, model: str = POLICY) -> dict[str, str]:
-    """What an evaluation on these tasks is given; the memory only where whole episodes are played."""
+    """The inputs of an evaluation on these tasks; they include the memory only where whole episodes are
+    played."""
     inputs = {**state.model_inputs(model), TASKS: tasks}
     if planner.config.evaluation.whole_episodes and MEMORY in state.memories:
         inputs[MEMORY] = state.memories[MEMORY]
@@ -54,7 +55,7 @@ def evaluation_inputs(planner: Planner, state: RunState, tasks: str, model: str 
 def _slice(config: RunConfig, _sources: Sources) -> EvaluationSettings:
     play, whole_episodes = play_settings(config), config.evaluation.whole_episodes
     retrieval = None
-    # Where no memory is retrieved from, how it is searched changes nothing.
+    # Without retrieval from a memory, the settings of its search change nothing.
     if whole_episodes and play.retrieval is not None:
         # Every task is played with memory and without, so it is withheld from no episode with memory.
         retrieval = play.retrieval.model_copy(update={"withhold": 0.0})
@@ -67,10 +68,10 @@ def _slice(config: RunConfig, _sources: Sources) -> EvaluationSettings:
 
 
 def _evaluate(call: StageCall[EvaluationSettings]) -> StageResult:
-    """Greedy attempts at every task, and sampled ones where the settings ask; write rows and scores.
+    """Make greedy attempts at every task, and sampled ones where the settings ask; write rows and scores.
 
-    A first attempt never sees memory, so that an episode with memory differs only where it failed: these
-    are played again, and have a file of their own.
+    A first attempt never sees memory, so an episode with memory differs only where its first attempt failed.
+    These episodes are played again, and have a file of their own.
     """
     from erl_pipeline.stages.evaluation.scores import (
         SCORED_COLUMNS,
@@ -118,7 +119,7 @@ def _evaluate(call: StageCall[EvaluationSettings]) -> StageResult:
             call,
             settings.play,
             failed,
-            # An index of its own, since ids follow from it.
+            # An index of its own, since ids are derived from it.
             range(1 + samples, 2 + samples),
             iteration=iteration,
             run_seed=call.seed,

@@ -1,5 +1,5 @@
 """The stages of a third split: its tasks, and how a checkpoint does on them. A comparison plans them;
-training never does, so that no artifact of a training run follows from a test task."""
+training never does, so that no artifact of a training run depends on a test task."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ EVALUATE_ON_TEST = replace(EVALUATE, name="evaluate_on_test")
 
 
 def plan_test_tasks(planner: Planner) -> str:
-    """The tasks of the third split."""
+    """Plan the tasks of the third split."""
     return planner.add(TEST_TASKS, built_inputs(planner), iteration=None)
 
 
 def plan_test_evaluation(planner: Planner, state: RunState, iteration: int, tasks: str) -> str:
-    """First attempts of a checkpoint at test tasks, as an evaluation makes them at held-out ones."""
+    """Plan first attempts of a checkpoint at test tasks, as an evaluation makes them at held-out ones."""
     return planner.add(
         EVALUATE_ON_TEST,
         evaluation_inputs(planner, state, tasks),

@@ -1,9 +1,9 @@
 """The stage that evaluates a checkpoint on streams of tasks in held-out realms, with notes and without.
 
-On a held-out realm the weights cannot know what its words mean: only a note can help. Each stream is a
-row of tasks of one realm, with a memory that begins empty and keeps the latest reflection that led to
-success. Set against it are no note, the realm's true note and another realm's. The policy is frozen, and
-takes the most probable token each time.
+In a held-out realm the weights cannot know what its words mean: only a note can help. Each stream is a series
+of tasks of one realm, with a memory that begins empty and keeps the latest reflection that led to success. It
+is compared with no note, the realm's true note and another realm's. The policy is frozen, and always takes
+the most probable token.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SCORES = "stream_scores.parquet"
 
 
 class StreamEvaluationSettings(Settings):
-    """What a streamed evaluation follows from, beside the checkpoint."""
+    """What a streamed evaluation depends on, besides the checkpoint."""
 
     play: PlaySettings
     files: dict[str, str]
@@ -50,7 +50,7 @@ class StreamEvaluationSettings(Settings):
 
 
 def plan_stream(planner: Planner, state: RunState, iteration: int, *, on_request: bool = False) -> str:
-    """The evaluation of an iteration's checkpoint; its id.
+    """Plan the evaluation of an iteration's checkpoint; returns its id.
 
     Args:
         on_request: somebody asked for it, outside the training.
@@ -69,7 +69,7 @@ def _slice(config: RunConfig, sources: Sources) -> StreamEvaluationSettings:
     assert config.evaluation.stream is not None
     plugin = plugins("environments")[config.environment.type].value
     return StreamEvaluationSettings(
-        # No memory is retrieved from: what a stream remembers is handed in as it is.
+        # Nothing is retrieved from a memory: what a stream remembers is passed in as it is.
         play=play_settings(config).model_copy(update={"retrieval": None}),
         files={name: sources.files[str(path)] for name, path in plugin.files(config.environment).items()},
         run_seed=config.seed,
@@ -78,7 +78,7 @@ def _slice(config: RunConfig, sources: Sources) -> StreamEvaluationSettings:
 
 
 def _evaluate(call: StageCall[StreamEvaluationSettings]) -> StageResult:
-    """Play all streams abreast, encounter by encounter; write rows and scores."""
+    """Play all streams side by side, encounter by encounter; write rows and scores."""
     from erl_pipeline.episodes.encounters import EncounterRules, play_encounter
     from erl_pipeline.stages.evaluation.stream_scores import StreamMemory, score_encounter, stream_metrics
     from storage.tables.stream_scores import StreamScore, write_stream_scores
@@ -131,8 +131,7 @@ def _evaluate(call: StageCall[StreamEvaluationSettings]) -> StageResult:
 def _episodes(play: PlaySettings) -> tuple[PromptFormat, Mapping[str, RoleLimits]]:
     """Prompts, and the lengths of attempts and reflections; the most probable token is taken each time.
 
-    Attempts and reflections are as long as the method has them. For one that writes no reflections all are as
-    long as `sampling` says.
+    The lengths are those of the method. For a method without reflections all are that of `sampling`.
     """
     from erl_pipeline.episodes.encounters import STREAMED_ATTEMPT, STREAMED_REFLECTION, STREAMED_RETRY
     from erl_pipeline.episodes.limits import RoleLimits

@@ -1,6 +1,6 @@
 """Scoring the trajectories of an evaluation: first attempts, greedy and sampled, and whole episodes.
 
-A first attempt is a trajectory that no other led to, whatever the roles of the method are.
+A first attempt is a trajectory without a parent, whatever the roles of the method are.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FIRST = pl.col("parent_trajectory_id").is_null()
 
 @dataclass(frozen=True)
 class EvaluationScores:
-    """One checkpoint on one list of tasks.
+    """The scores of one checkpoint on one list of tasks.
 
     `greedy` counts the first attempt at temperature 0, one for each task. `sampled` counts first attempts
     at other temperatures, and `pass_at_k` is the mean over tasks for k = 1, 2, 4, ... up to the attempts
@@ -82,7 +82,7 @@ def _with_memory(greedy: dict[str, bool], with_memory: pl.LazyFrame) -> Estimate
 def greedy_outcomes(rows: pl.DataFrame) -> dict[str, bool]:
     """Whether the greedy first attempt of each task succeeded, keyed by task.
 
-    Raises ValueError when a task has several: then they are no independent outcomes.
+    Raises ValueError when a task has several: these would not be independent outcomes.
     """
     greedy = rows.filter(_FIRST, pl.col("temperature") == 0)
     if greedy["task_id"].is_duplicated().any():
@@ -91,7 +91,7 @@ def greedy_outcomes(rows: pl.DataFrame) -> dict[str, bool]:
 
 
 def greedy_success_by_part(trajectories: pl.LazyFrame) -> dict[str, float]:
-    """Of each part of a mixture the share of tasks that a greedy first attempt solved, as
+    """For each part of a mixture, the share of tasks that a greedy first attempt solved, as
     `part.NAME.greedy_success`."""
     by_part: dict[str, list[bool]] = {}
     for task_id, solved in sorted(greedy_outcomes(trajectories.select(SCORED_COLUMNS).collect()).items()):
@@ -105,7 +105,8 @@ def _sampled_outcomes(rows: pl.DataFrame) -> dict[str, list[bool]]:
 
 
 def _episode_outcomes(rows: pl.DataFrame) -> dict[str, bool]:
-    """Whether anything of each greedy episode succeeded; empty where nothing followed a first attempt."""
+    """Task -> whether any attempt of its greedy episode succeeded; empty where nothing followed a first
+    attempt."""
     if rows["parent_trajectory_id"].is_null().all():
         return {}
     greedy = rows.filter(_FIRST, pl.col("temperature") == 0)

@@ -20,13 +20,13 @@ NONE, OWN = CONDITIONS[0], CONDITIONS[1]
 
 
 class StreamMemory:
-    """The latest reflection of each stream that led to success."""
+    """For each stream, the latest reflection that led to success."""
 
     def __init__(self) -> None:
         self._notes: dict[tuple[int, int], str] = {}
 
     def notes(self, met: StreamedTask) -> Mapping[Condition, str | None]:
-        """What each condition is given at a task."""
+        """The note that each condition gets at a task."""
         return {
             "none": None,
             "own": self._notes.get((met.realm, met.stream)),
@@ -71,11 +71,12 @@ def score_encounter(
 
 
 def stream_metrics(scores: Sequence[StreamScore]) -> dict[str, float]:
-    """Success in the second half of the encounters, when own notes are there, by condition.
+    """Success by condition in the second half of the encounters, when streams have notes of their own.
 
     `first_NAME` is that of first attempts given the note, `retry_NAME` that of retries. `first_own_gain` and
     `retry_own_gain` are the differences to no note at the same tasks, with 95 % intervals. Tasks are the
-    unit: that those of one stream share its note is not in the intervals. A rate of nothing is left out.
+    sampling unit: the intervals ignore that tasks of one stream share its note. A rate without outcomes is
+    left out.
     """
     last = max(score.encounter for score in scores)
     late = [score for score in scores if score.encounter > last // 2]

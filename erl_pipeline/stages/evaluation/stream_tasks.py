@@ -16,7 +16,7 @@ class StreamedTask:
     """A task with its place in a streamed evaluation.
 
     `realm` and `stream` count from 0, `encounter` from 1. `lesson` is the true note of its realm, `foreign`
-    that of another one.
+    that of another realm.
     """
 
     task: Task
@@ -28,14 +28,15 @@ class StreamedTask:
 
 
 def other_realm(realm: int, stream: int, realms: int) -> int:
-    """The realm whose note a stream is given as another's; the streams of a realm take turns."""
+    """The realm whose note a stream gets as the foreign one; the streams of a realm take different ones in
+    turn."""
     return (realm + 1 + stream % (realms - 1)) % realms
 
 
 def stream_tasks(environment: PluginSettings, seed: int, shape: StreamConfig) -> list[StreamedTask]:
     """The tasks of all streams, realm by realm and stream by stream; `seed` is the run's.
 
-    Raises InputError where the environment holds too few realms out.
+    Raises InputError where the environment holds out too few realms.
     """
     offered = plugins("environments")[environment.type].value.streams
     held_out = () if offered is None else offered.realms(environment)

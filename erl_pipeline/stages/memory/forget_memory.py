@@ -1,4 +1,4 @@
-"""The stage that takes out of a memory what somebody asked to have forgotten."""
+"""The stage that removes from a memory what somebody asked to have forgotten."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def _compute(call: StageCall[ForgetSettings]) -> StageResult:
 
 
 def plan_forgetting(planner: Planner, version: str, iteration: int) -> str:
-    """The memory version after what was asked to be forgotten after an iteration."""
+    """Plan the removal of what was asked to be forgotten after an iteration; returns the id of the version
+    after it."""
     for number, request in enumerate(planner.requests.get(iteration, ())):
         inputs = {MEMORY: version, REQUEST_INPUT: request}
         version = planner.add(

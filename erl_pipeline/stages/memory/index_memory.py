@@ -1,4 +1,5 @@
-"""The stage that adds an iteration's successful reflections to the memory, and credits what was seen."""
+"""The stage that adds an iteration's successful reflections to the memory, and credits the entries that were
+seen."""
 
 from __future__ import annotations
 
@@ -27,11 +28,12 @@ class IndexSettings(Settings):
 
 
 def _compute(call: StageCall[IndexSettings]) -> StageResult:
-    """Write what changes: texts whose next attempt succeeded are added, or return the entry that says the
-    same; entries that were seen are updated by what those gained who saw them; a full memory evicts.
+    """Write how the memory changes. A text whose next attempt succeeded becomes an entry; one that the memory
+    has gives its entry more support. Entries that were seen are updated with the gain of the episodes that
+    saw them. A full memory evicts.
 
-    The artifact holds what changed; the LanceDB table of the run follows from these artifacts, and can always
-    be made again from them.
+    The artifact holds the changes; the LanceDB table of the run is derived from these artifacts, and can
+    always be rebuilt from them.
     """
     from storage.memory.chain import EMPTY_MEMORY, PARENT_INPUT
     from storage.memory.changes import plan_change, write_change

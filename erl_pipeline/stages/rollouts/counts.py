@@ -19,7 +19,7 @@ def count_rollouts(rows: Sequence[Trajectory]) -> dict[str, int]:
     """Trajectories and successes by role, episodes, and tokens.
 
     An episode succeeded when one of its trajectories did. `generated_tokens` counts tokens the policy
-    sampled; `prompt_tokens` counts each prompt once, and what the environment said between turns.
+    sampled; `prompt_tokens` counts each prompt once, and the environment's tokens between turns.
     """
     generated = sum(sum(row.response_mask) for row in rows)
     read = sum(len(row.prompt_token_ids) + len(row.response_token_ids) for row in rows)
@@ -40,8 +40,8 @@ def count_rollouts(rows: Sequence[Trajectory]) -> dict[str, int]:
 
 
 def count_parts(rows: Sequence[Trajectory]) -> dict[str, int]:
-    """The same of each part of a mixture: episodes, those whose first attempt succeeded, and those in which
-    any did. A first attempt is a trajectory that no other led to."""
+    """For each part of a mixture: episodes, those whose first attempt succeeded, and those in which any did.
+    A first attempt is a trajectory without a parent."""
     counts: dict[str, int] = {}
     for name in sorted({part_name(row.task_id) for row in rows}):
         of_part = [row for row in rows if part_name(row.task_id) == name]
@@ -53,7 +53,8 @@ def count_parts(rows: Sequence[Trajectory]) -> dict[str, int]:
 
 
 def part_rates(counters: Mapping[str, int]) -> dict[str, float]:
-    """Of each part of a mixture the share of episodes whose first attempt succeeded, and in which any did."""
+    """For each part of a mixture, the share of episodes whose first attempt succeeded, and of those in which
+    any did."""
     rates = {}
     for name, episodes in counters.items():
         if name.startswith(_PART) and name.endswith(_EPISODES) and episodes:
@@ -70,8 +71,8 @@ def trajectories_by_role(counters: Mapping[str, int | float]) -> dict[str, int]:
 
 
 def success_rates(counters: Mapping[str, int]) -> dict[str, float]:
-    """Shares of trajectories that succeeded, by role, and of episodes; a rate of nothing is left out, as is
-    that of a role that attempts nothing."""
+    """Shares of trajectories that succeeded, by role, and of episodes that did. A rate without trials is left
+    out, and so is that of a role that attempts nothing."""
     rates = {}
     for name, tries in counters.items():
         role = name.removesuffix(_COUNT)

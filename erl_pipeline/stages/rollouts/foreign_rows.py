@@ -1,4 +1,4 @@
-"""Reading what other trainers write of rollouts: log tables of TRL, dumps of verl, plain conversations."""
+"""Reading rollouts that other trainers write: log tables of TRL, dumps of verl, plain conversations."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from storage.errors import InputError
 
 Format = Literal["trl", "verl", "messages"]
 """`trl`: the tables of `log_completions` (Parquet): prompt, completion, step, a column for each reward
-function. `verl`: the JSON lines of `rollout_data_dir`: input, output, score, step. `messages`: `messages`, of
-which all from the assistant's first on is the completion, and `reward`; `step` and `task_id` if there."""
+function. `verl`: the JSON lines of `rollout_data_dir`: input, output, score, step. `messages`: columns
+`messages`, where the completion begins with the assistant's first message, and `reward`; `step` and `task_id`
+are optional."""
 
 Text = str | Sequence[Message]
-"""A text that is tokenized as it stands, or messages that the chat template renders."""
+"""A text that is tokenized as it is, or messages that the chat template renders."""
 
 _COLUMNS: Mapping[Format, tuple[str, ...]] = {
     "trl": ("prompt", "completion"),
@@ -61,7 +62,7 @@ def read_foreign(path: Path, format_: Format, rewards: Sequence[str]) -> list[Fo
             if row.get(name) is None:
                 held = ", ".join(row)
                 raise InputError(
-                    f"{where}: column {name} is missing, as --format {format_} has it; there are {held}"
+                    f"{where}: column {name} is missing, which --format {format_} needs; there are {held}"
                 )
         columns = columns or _reward_columns(row, format_, where)
         prompt, completion = _parts(row, format_, where)
@@ -118,7 +119,8 @@ def _raw_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _reward_columns(row: Mapping[str, Any], format_: Format, where: str) -> list[str]:
-    """The columns of the format; with TRL the one column of numbers, whose name is that of a function."""
+    """The reward columns of the format; with TRL the only column of numbers, which has the name of a reward
+    function."""
     if _REWARDS[format_]:
         return list(_REWARDS[format_])
     numbers = [
@@ -142,7 +144,7 @@ def _parts(row: Mapping[str, Any], format_: Format, where: str) -> tuple[Text, T
 
 
 def _conversation(value: Any, where: str) -> tuple[list[Message], list[Message]]:
-    """The messages before the assistant's first turn, and all from there."""
+    """The messages before the assistant's first turn, and all from that turn on."""
     messages = _messages(value, where, "messages")
     begin = next((place for place, each in enumerate(messages) if each["role"] == "assistant"), 0)
     if begin == 0:

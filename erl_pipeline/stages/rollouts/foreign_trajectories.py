@@ -1,8 +1,8 @@
 """Rollouts of other trainers as trajectories: tokenized, and with log-probabilities of a checkpoint.
 
-Such files hold words, not the tokens that were sampled, and no log-probabilities. The words are tokenized
-again, which may give other tokens, and what stands as `behaviour_logprobs` are log-probabilities of a
-checkpoint that the user names: those of a trainer, not of the sampler.
+Such files hold text, not the tokens that were sampled, and no log-probabilities. The text is tokenized again,
+which may give other tokens. `behaviour_logprobs` are those of a checkpoint that the user names: of a trainer,
+not of the sampler.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from erl_pipeline.policies.pretrained import LoadedPolicy
 
 ENVIRONMENT = "imported"
-"""What the column `environment` says of rows whose environment is not known."""
+"""The value of the column `environment` for rows whose environment is not known."""
 
 _MICROBATCH_TOKENS = 4096
 
@@ -42,7 +42,7 @@ class ForeignFile:
     """A file of another trainer, and what it does not say itself.
 
     `tokenizer` is the folder of the tokenizer that the policy had, `checkpoint` that of the model whose
-    log-probabilities its rows get. `role` is what the method that will be trained calls such answers.
+    log-probabilities its rows get. `role` is the role of such answers in the method that will be trained.
     """
 
     path: Path
@@ -56,7 +56,7 @@ class ForeignFile:
 
 
 def first_role() -> str:
-    """What the default method calls the answers that its episodes begin with."""
+    """The role of the answers with which episodes of the default method begin."""
     method = plugins("methods")[RunConfig.model_fields["method"].default].value
     role: str = method.roles(method.settings())[0]
     return role

@@ -30,11 +30,11 @@ RETRY_SECONDS = (1.0, 5.0)
 
 
 class RolloutSettings(Settings):
-    """What a shard's episodes follow from, beside the checkpoint, the tasks and the memory."""
+    """What a shard's episodes depend on, besides the checkpoint, the tasks and the memory."""
 
     play: PlaySettings
     rollouts: EpisodeConfig
-    """How tasks are drawn is not among it: where that is not uniform, the tasks are an input."""
+    """Without the selection of tasks: where that is not uniform, the drawn tasks are an input."""
 
 
 class ListSettings(Settings):
@@ -53,13 +53,13 @@ def plan_shards(
     model: str = POLICY,
     samples: str | None = None,
 ) -> str:
-    """An iteration's episodes, in shards, and their list; the id of the list.
+    """Plan an iteration's episodes, in shards, and the list of the shards; returns the id of the list.
 
     Args:
-        memory: the version that is retrieved from; None for none.
-        samples: the artifact that says which tasks are played and how often (`erl_pipeline.stages.
-            sample_counts`); None for `group_size` episodes of each task that is drawn as
-            `rollouts.selection` says.
+        memory: the memory version to retrieve from; None for no memory.
+        samples: the artifact that says which tasks are played and how often
+            (`erl_pipeline.stages.rollouts.sample_counts`); None for `group_size` episodes of each task that
+            is drawn as `rollouts.selection` says.
     """
     inputs = {**state.model_inputs(model), TASKS: state.tasks}
     if memory is not None:
@@ -131,7 +131,8 @@ def _generate(call: StageCall[RolloutSettings]) -> StageResult:
 
 def _list(call: StageCall[ListSettings]) -> StageResult:
     """Add up the counts of the shards, and compare retries with first attempts over all of them; the
-    trajectories stay in the shards. Raises `EnvironmentFailed` where too many could not be scored."""
+    trajectories stay in the shards. Raises `EnvironmentFailed` where too many episodes could not be
+    scored."""
     from erl_pipeline.stages.rollouts.retry_gain import gain_metrics
     from erl_pipeline.stages.rollouts.scorer_errors import require_scored
     from storage.tables.trajectories import scan_trajectories

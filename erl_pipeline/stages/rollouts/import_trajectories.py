@@ -1,4 +1,4 @@
-"""Bringing in trajectories from elsewhere, as the rollouts of a run that offline training can take."""
+"""Importing trajectories from elsewhere, as the rollouts of a run that offline training can use."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def import_trajectories(
 ) -> list[ImportedIteration]:
     """Check a file (see `check_trajectories`) and commit its rows as the rollouts of a new run.
 
-    One artifact of stage `import_trajectories` for each iteration, listed by one of `generate_rollouts` as
-    shards are. The same file again, after whatever stopped it, continues.
+    Each iteration becomes one artifact of stage `import_trajectories`, listed by one of `generate_rollouts`
+    as shards are. Importing the same file again continues where the last import stopped.
 
     Args:
-        origin: what the file was made from, where it was mapped from another format: JSON that stands in the
-            settings of each artifact and of the run.
+        origin: what the file was made from, where it was mapped from another format: JSON that is stored in
+            the settings of each artifact and of the run.
 
     Raises:
         InputError: the file is wrong, or the name is taken by something else.
@@ -78,7 +78,9 @@ def _open_run(store_uri: str, name: str, settings: Mapping[str, Any]) -> Run:
     before, now = run.config.get(IMPORTED), settings[IMPORTED]
     if before is None or before["sha256"] != now["sha256"]:
         held = (
-            "is no import" if before is None else f"holds the trajectories of another file, {before['file']}"
+            "was not imported"
+            if before is None
+            else f"holds the trajectories of another file, {before['file']}"
         )
         raise InputError(f"run {name} exists and {held}; choose another --name")
     return run
@@ -116,7 +118,8 @@ def _commit(
     rows: Sequence[Trajectory] | None,
     metrics: Mapping[str, float] | None = None,
 ) -> tuple[Manifest, bool]:
-    """The artifact of a recipe, and whether it was there; the run's ledger names it once."""
+    """The artifact of a recipe, written if it is missing, and whether it was there already. The run's ledger
+    names it once."""
     manifest = store.find(recipe.artifact_id, recipe.stage)
     reused = manifest is not None
     if manifest is None:

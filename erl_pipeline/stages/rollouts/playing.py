@@ -60,12 +60,12 @@ _VLLM_STARTS = "the vLLM server to start"
 
 
 class PlaySettings(Settings):
-    """What episodes follow from, beside the checkpoint, the tasks and the memory."""
+    """What episodes depend on, besides the checkpoint, the tasks and the memory."""
 
     episode: SerializeAsAny[PluginSettings]
-    """The method's, with its type."""
+    """The method's settings of episodes, with its type."""
     retrieval: RetrievalSettings | None
-    """How a memory is searched; what it keeps is in the version that is an input."""
+    """How a memory is searched. What it keeps is decided in the memory version, which is an input."""
     environment: SerializeAsAny[PluginSettings]
     sampling: SamplingConfig
     success_threshold: float
@@ -75,7 +75,7 @@ class PlaySettings(Settings):
 
 
 def play_settings(config: RunConfig) -> PlaySettings:
-    """What the episodes of a run follow from."""
+    """What the episodes of a run depend on."""
     method = plugins("methods")[config.method.type].value
     return PlaySettings(
         episode=method.episode_settings(config.method),
@@ -91,7 +91,7 @@ def play_settings(config: RunConfig) -> PlaySettings:
 
 @dataclass(frozen=True)
 class OwnEpisodes:
-    """Episodes that go as a stage has it, instead of as the method's do."""
+    """Episodes that a stage defines itself, instead of those of the method."""
 
     protocol: EpisodeProtocol
     by_role: Mapping[str, RoleLimits]
@@ -114,12 +114,12 @@ def play_episodes(
     """One episode for each task and sample index, with the checkpoint among the stage's inputs.
 
     Args:
-        samples: the sample indices of every task, or of each.
-        temperature: of all roles, instead of the settings' own; 0 takes the most probable token each time.
+        samples: sample indices: one range for all tasks, or one for each task.
+        temperature: of all roles, in place of the settings'; 0 always takes the most probable token.
         first_only: an episode is its first attempt.
-        with_memory: the memory among the stage's inputs, where there is one, is retrieved from.
-        own: how episodes go, where not as the method has it; `temperature` and `first_only` have no say then.
-        must_fit: tasks whose first prompts must leave room in the policy's context; looked at before anything
+        with_memory: whether to retrieve from the memory among the stage's inputs, where there is one.
+        own: episodes in place of the method's; `temperature` and `first_only` then have no effect.
+        must_fit: tasks whose first prompts must leave room in the policy's context; checked before anything
             is sampled.
 
     Raises what `erl_pipeline.episodes.play.play_episodes` and
@@ -187,7 +187,7 @@ def play_episodes(
 
 
 def _protocol(settings: PlaySettings, *, first_only: bool, retrieval: bool) -> EpisodeProtocol:
-    """How the method's episodes go. In a mixture each part has prompts of its own."""
+    """The protocol of the method's episodes. In a mixture each part has prompts of its own."""
     method = plugins("methods")[settings.episode.type].value
     environment = plugins("environments")[settings.environment.type].value
 
@@ -210,21 +210,21 @@ def engine_of(call: StageCall[Any], engine: EngineConfig) -> EngineConfig:
 
 
 def release_engine(resources: Resources) -> None:
-    """Let a server give its memory back before something trains on the same device."""
+    """Make a server release its memory before something trains on the same device."""
     serving = resources.kept("vllm")
     if serving is not None:
         serving.offload()
 
 
 class _ServedModels:
-    """A vLLM engine, and the checkpoint of each model that it is proven to sample from."""
+    """A vLLM engine, and for each model the checkpoint that it was verified to sample from."""
 
     def __init__(self, engine: VllmEngine) -> None:
         self.engine = engine
         self.checkpoint_ids: dict[str, str] = {}
 
     def offload(self) -> None:
-        """Give the memory of the servers back."""
+        """Release the memory of the servers."""
         self.engine.offload()
         self.checkpoint_ids.clear()
 
@@ -258,7 +258,7 @@ def model_engine(
 
     Args:
         policy: the checkpoint, as it is loaded in this process.
-        on_tokens: is told of tokens as they are drawn; vLLM tells nothing here.
+        on_tokens: called with the number of tokens as they are sampled; not called with vLLM.
     """
     running = engine_of(call, engine)
     if isinstance(running, VllmEngineConfig):
@@ -288,7 +288,7 @@ def _served(
     parts: CheckpointParts,
     name: str,
 ) -> VllmEngine:
-    """The vLLM engine, proven to sample from this checkpoint. The server of each model starts at the first
+    """The vLLM engine, verified to sample from this checkpoint. The server of each model starts at the first
     call for it and ends with the worker's resources."""
     from erl_pipeline.engines.serving import served_checkpoint
     from erl_pipeline.engines.vllm.engine import VllmEngine
@@ -308,7 +308,7 @@ def _served(
     serving = resources.keep("vllm", lambda: _ServedModels(started))
     if serving.checkpoint_ids.get(name) != parts.checkpoint_id:
         serving.checkpoint_ids.pop(name, None)
-        # What the trainer keeps or no longer needs, so that a server on the same GPU finds room.
+        # Release the trainer and cached memory, so that a server on the same GPU finds room.
         resources.keep("policies", LoadedPolicies).forget_trainer()
         release_cached_memory()
         started.serve(
@@ -316,13 +316,14 @@ def _served(
         )
         serving.checkpoint_ids[name] = parts.checkpoint_id
     if engine.max_in_flight == 1 and not engine.servers:
-        # Whether a prefix is found or computed may change the last bits; see `sampling_determinism`.
+        # Whether a prefix comes from the cache or is computed may change the last bits; see
+        # `sampling_determinism`.
         started.reset_prefix_cache(name)
     return started
 
 
 def _chat_server(judge: JudgeFeedback | None) -> ChatServer | None:
-    """The server of the settings. Its key comes from the environment and goes nowhere else."""
+    """The server of the settings. Its key comes from an environment variable and goes nowhere else."""
     if judge is None:
         return None
     from erl_pipeline.engines.chat_server import ChatServer, key_of
@@ -333,12 +334,12 @@ def _chat_server(judge: JudgeFeedback | None) -> ChatServer | None:
 
 
 def _warn_of_silent_judge(call: StageCall[Any], played: Played) -> None:
-    """Failures of a judge are data; where all fail, somebody should look at it."""
+    """Warn where every question to a judge failed; single failures are data."""
     said = [row for row in played.rows if row.role == JUDGE]
     if said and all(row.finish_reason in ("judge_error", "judge_timeout") for row in said):
         call.progress.warn(
             f"the judge answered none of {len(said)} questions, and the feedback of rules was used; the "
-            f"first time: {said[0].feedback}"
+            f"first failure: {said[0].feedback}"
         )
 
 
@@ -383,11 +384,11 @@ class _EpisodeProgress:
         self._tokens = 0
 
     def count_tokens(self, count: int) -> None:
-        """The engine has drawn tokens."""
+        """Count tokens that the engine has sampled."""
         self._tokens += count
 
     def count_episode(self, rows: list[Trajectory]) -> None:
-        """An episode is over."""
+        """Count an episode that is over."""
         self._counters.update(count_rollouts(rows))
         rate = self._tokens / max(time.perf_counter() - self._started, 1e-9)
         self._progress.advance(1, tokens_per_second=rate, **success_rates(self._counters))

@@ -1,8 +1,8 @@
 """How much better retries do than other first attempts at the same task.
 
-The success rate of retries alone is distorted: only tasks that the policy fails are retried, and those of a
-hard task more often. A retry is therefore set against the first attempts that the same policy made at the
-same task in other episodes (leave one out): what a plain second try would be expected to reach.
+The success rate of retries alone is biased: only failed attempts are retried, so that hard tasks are retried
+more often. A retry is therefore compared with the first attempts that the same policy made at the same task
+in other episodes (leave one out): their mean is the expected success of a plain second try.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ Gains = Mapping[str, Sequence[float]]
 
 
 def retry_gains(rollouts: pl.LazyFrame) -> dict[str, Gains]:
-    """For each role of later attempts the gain of each: its success, 0 or 1, less the mean success of the
-    first attempts at the task in other episodes. What could not be scored is left out. Tasks
-    with a single episode have nothing to compare with.
+    """For each role of later attempts, the gain of each attempt: its success, 0 or 1, less the mean success
+    of the first attempts at the task in other episodes. Attempts that could not be scored are left out, and
+    so are tasks with a single episode, which have nothing to compare with.
 
     Args:
-        rollouts: trajectories of one iteration, whose first attempts are of one policy.
+        rollouts: trajectories of one iteration, whose first attempts were made by one policy.
     """
     attempts = (
         rollouts.select(_COLUMNS)

@@ -1,4 +1,4 @@
-"""How often each task of an iteration is played, where that follows from content: as a table in an artifact.
+"""How often each task of an iteration is played, where data decide that: a table in an artifact.
 
 A stage before the rollouts writes it, such as one that chooses what is replayed. Recipes of the shards then
 hold the id of its artifact, and never the tasks.
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from storage.tables.parquet import TableFormat
 
 SAMPLES = "samples"
-"""Name of the input by which a shard gets the table."""
+"""Name of the input through which a shard gets the table."""
 
 SAMPLES_FILE = "samples.parquet"
 
@@ -27,7 +27,7 @@ TaskSamples = tuple[Task, int]
 
 
 def write_samples(path: Path, samples: Sequence[TaskSamples]) -> int:
-    """Write the tasks of an iteration in their order; returns how many they are."""
+    """Write the tasks of an iteration in their order; returns the number of tasks."""
     from storage.tables.parquet import write_rows
 
     rows = ({"task_id": task.task_id, "samples": count} for task, count in samples)
@@ -51,7 +51,7 @@ def planned_samples(artifact: Artifact, tasks: Sequence[Task]) -> list[TaskSampl
 
 
 def _table() -> TableFormat:
-    # A plan is made without pyarrow.
+    # Planning does not import pyarrow.
     import pyarrow as pa
 
     from storage.tables.parquet import TableFormat

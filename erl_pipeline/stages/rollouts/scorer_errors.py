@@ -17,19 +17,19 @@ def require_scored(counters: Mapping[str, int], rollouts: pl.LazyFrame) -> None:
     could not be scored.
 
     Args:
-        counters: of all shards.
+        counters: the counters of all shards, added up.
         rollouts: the trajectories of the iteration.
     """
     failed, episodes = counters.get(SCORER_ERRORS, 0), counters.get("episodes", 0)
     if failed <= ALLOWED_SHARE * episodes:
         return
     ended = rollouts.filter(pl.col("finish_reason") == SCORER_ERROR)
-    # An episode's last row is the attempt; before it stands the reflection that led to it.
+    # An episode's last row is the attempt; the reflection that led to it comes before.
     found = ended.group_by("episode_id", maintain_order=True).last().select("task_id", "feedback").collect()
     task, what = found.row(0)
     raise EnvironmentFailed(
         f"{failed} of {episodes} episodes could not be scored, more than {ALLOWED_SHARE:.0%}; they are of "
         f"{found['task_id'].n_unique()} tasks, the first is {task}: {what}. Correct the scorer, or that line "
-        "of the task file, and start the run again; an edited scorer or file is another plan, whose rollouts "
-        "are sampled anew"
+        "of the task file, and start the run again; with an edited scorer or file, all rollouts are "
+        "sampled again"
     )

@@ -1,4 +1,4 @@
-"""The stage that draws an iteration's tasks by how hard they are; where all are drawn alike there is none."""
+"""The stage that draws an iteration's tasks by how hard they are; uniform selection has no such stage."""
 
 from __future__ import annotations
 
@@ -58,31 +58,31 @@ if TYPE_CHECKING:
 SELECTION_FILE = "selection.parquet"
 
 _BEFORE = "before"
-"""The input by which a selection gets the one before it."""
+"""The input through which a selection gets the previous one."""
 _ROLLOUTS = "rollouts-"
-"""Begins the inputs by which it gets the rollouts that the one before did not see; the iteration follows."""
+"""Prefix of the inputs with rollouts that the previous selection did not see; the iteration follows."""
 _SEEN = "known_iterations"
-"""The counter that says through which iteration results are known."""
+"""Counter: the last iteration whose results are known."""
 
 
 class SelectSettings(Settings):
-    """What a selection follows from, beside the tasks and what is known of them."""
+    """What a selection depends on, besides the tasks and what is known of them."""
 
     selection: SelectionConfig
     tasks_per_iteration: int
     group_size: int
     environment: SerializeAsAny[PluginSettings] | None
-    """Where the environment is asked how hard a task is; None where results say it."""
+    """The environment that is asked how hard tasks are; None where earlier results decide it."""
 
 
 def plan_selection(
     planner: Planner, state: RunState, iteration: int, rollouts_of: Callable[[int], str | None]
 ) -> str | None:
-    """The tasks that an iteration plays; None where all are drawn alike.
+    """Plan the selection of the tasks that an iteration plays; None where selection is uniform.
 
-    What is known of tasks are the rollouts of the iterations that made the checkpoint which acts now, so that
-    with a lag nothing waits for what it does not need. They are read once: the selection before this one
-    carries on what it knew.
+    What is known of tasks comes from the rollouts of the iterations that trained the acting checkpoint, so
+    that with a lag nothing waits for rollouts that it does not need. They are read once: the previous
+    selection passes on what it knew.
 
     Args:
         rollouts_of: the rollouts of an earlier iteration, where they are planned.
@@ -119,7 +119,8 @@ def plan_selection(
 
 
 def _compute(call: StageCall[SelectSettings]) -> StageResult:
-    """Draw the tasks of each part of a mixture, or of the one environment; write them, and why."""
+    """Draw the tasks of each part of a mixture, or of the one environment; write them, and why each was
+    drawn."""
     settings, iteration = call.settings, call.index["iteration"]
     tasks = read_tasks(call.inputs[TASKS], TRAINING, call.resources)
     weights = read_weights(call.inputs[TASKS])
@@ -196,7 +197,7 @@ def _known(call: StageCall[SelectSettings], how: ResultSettings) -> tuple[dict[s
         seen = int(before.manifest.counters[_SEEN])
     for name in sorted(name for name in call.inputs if name.startswith(_ROLLOUTS)):
         iteration = int(name.removeprefix(_ROLLOUTS))
-        # A branch with a longer lag gets what the selection before it has seen.
+        # On a branch with a longer lag, the previous selection may have seen these rollouts.
         if iteration > seen:
             files = _trajectory_files(call.inputs[name], call.resources.store)
             attempts = first_attempts(scan_trajectories(files))
@@ -215,8 +216,8 @@ def _trajectory_files(rollouts: Artifact, store: ArtifactStore) -> list[Path]:
 
 
 def _difficulty(environment: PluginSettings | None, tasks: Sequence[Task]) -> dict[str, float]:
-    """What the environment, or the part of a mixture, says of each task. Raises `InputError` for what is no
-    finite number."""
+    """Task -> its difficulty, as the environment or the part of a mixture says. Raises `InputError` where
+    that is not a finite number."""
     assert environment is not None
     plugin = plugins("environments")[environment.type].value
     found = {}
@@ -281,7 +282,7 @@ def _means(drawn: Sequence[str], measures: _Measures) -> dict[str, float]:
 
 
 def _table() -> TableFormat:
-    # A plan is made without pyarrow.
+    # Planning does not import pyarrow.
     import pyarrow as pa
 
     from storage.tables.parquet import TableFormat
@@ -293,11 +294,11 @@ def _table() -> TableFormat:
             pa.field("part", pa.string(), nullable=False),  # of a mixture; empty without one
             pa.field("tries", pa.float64()),  # first attempts, earlier ones discounted
             pa.field("successes", pa.float64()),  # of these
-            pa.field("last_iteration", pa.int32()),  # of these; null: never tried
+            pa.field("last_iteration", pa.int32()),  # newest of these; null: never tried
             pa.field("expected_success", pa.float64()),  # 0 to 1
             pa.field("difficulty", pa.float64()),  # what the environment says
-            pa.field("weight", pa.float64(), nullable=False),  # what it was drawn with
-            pa.field("probability", pa.float64(), nullable=False),  # chance of a single draw
+            pa.field("weight", pa.float64(), nullable=False),  # its weight in the draw
+            pa.field("probability", pa.float64(), nullable=False),  # its chance in the first draw
             pa.field("reason", pa.string(), nullable=False),  # `new`, `expected_success` or `window`
         ]
     )

@@ -19,8 +19,8 @@ were tried; `window`: in the window from easy to hard."""
 
 @dataclass(frozen=True)
 class DrawnTask:
-    """A task of an iteration. `weight` is what it was drawn with, `probability` the chance of a single draw
-    among the same tasks before any of them was taken."""
+    """A task of an iteration. `weight` is its weight in the draw, `probability` its chance in the first
+    single draw among the same tasks."""
 
     task: Task
     weight: float
@@ -62,8 +62,8 @@ def draw_from_window(
     iteration: int,
     chance: random.Random,
 ) -> list[DrawnTask]:
-    """`count` different tasks of the window of an iteration (from 1). Of tasks that are equally hard the
-    seed says which come first."""
+    """`count` different tasks of the window of an iteration (from 1). The seed orders tasks that are equally
+    hard."""
     shuffled = chance.sample(list(tasks), len(tasks))
     ordered = sorted(shuffled, key=lambda task: difficulty[task.task_id])
     first, last = window_of(len(tasks), count, selection, iteration)
@@ -72,8 +72,8 @@ def draw_from_window(
 
 
 def window_of(tasks: int, count: int, selection: EasyToHardSelection, iteration: int) -> tuple[int, int]:
-    """The places of the window in the order from easy to hard: the first, and the one after the last. In
-    equal steps it goes from the beginning, in iteration 1, to the end, in iteration `over`."""
+    """Where the window lies in the order from easy to hard: its first index, and the one after its last. It
+    moves in equal steps from the beginning, in iteration 1, to the end, in iteration `over`."""
     size = min(tasks, max(count, math.ceil(round(selection.window * tasks, 9))))
     steps = min(iteration - 1, selection.over - 1)
     first = (tasks - size) * steps // (selection.over - 1)
@@ -87,9 +87,9 @@ def _log_weight(expected: float, selection: ByDifficultySelection) -> float:
 def _drawn(
     tasks: Sequence[Task], logs: Sequence[float], count: int, reason: Reason, chance: random.Random
 ) -> list[DrawnTask]:
-    """`count` tasks, one after the other without putting back, each with a chance in proportion to its
-    weight w: those whose exponential clocks of rate w ring first (Efraimidis and Spirakis 2006). In
-    logarithms, so that a weight may be too small for a float."""
+    """`count` tasks, drawn one after the other without replacement, each with a chance proportional to its
+    weight w: those whose exponential clocks of rate w ring first (Efraimidis and Spirakis 2006). Computed in
+    logarithms, since a weight may be too small for a float."""
     if not count:
         return []
     # The logarithm of -ln(u) / w; 1 - random() is in (0, 1].

@@ -1,4 +1,4 @@
-"""What is known of each task from the first attempts of earlier iterations: a table that is carried on from
+"""What is known of each task from the first attempts of earlier iterations: a table that is passed on from
 selection to selection, so that no stage reads the whole history."""
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ Results = Mapping[str, TaskResult]
 
 
 def first_attempts(rollouts: pl.LazyFrame) -> dict[str, tuple[int, int]]:
-    """Task -> first attempts at it, and those that succeeded. What an environment's failure ended says
-    nothing of the task, and does not count.
+    """Task -> first attempts at it, and those that succeeded. Attempts that ended because the environment
+    failed say nothing about the task, and do not count.
 
     Args:
-        rollouts: trajectories of one iteration. A first attempt is one that no other led to.
+        rollouts: trajectories of one iteration. A first attempt is one without a parent.
     """
     import polars as pl
 
@@ -57,7 +57,7 @@ def first_attempts(rollouts: pl.LazyFrame) -> dict[str, tuple[int, int]]:
 def with_iteration(
     results: Results, iteration: int, attempts: Mapping[str, tuple[int, int]], discount: float
 ) -> dict[str, TaskResult]:
-    """What is known after one more iteration: all earlier numbers times `discount`, and its own."""
+    """What is known after one more iteration: all earlier numbers times `discount`, plus its own."""
     later = {
         task_id: TaskResult(known.tries * discount, known.successes * discount, known.last_iteration)
         for task_id, known in results.items()
@@ -69,10 +69,10 @@ def with_iteration(
 
 
 def expected_success(tasks: Sequence[Task], results: Results, settings: ResultSettings) -> dict[str, float]:
-    """Task -> success that is expected of a first attempt at it.
+    """Task -> expected success of a first attempt at it.
 
-    With s successes in n tries, of all tasks of a type (S, N) together and of one (s, n), the type is
-    expected to have m = (S + prior * p) / (N + p) and the task (s + m * p) / (n + p); p is `prior_tries`.
+    A type of tasks with S successes in N tries is expected to have m = (S + prior * p) / (N + p). A task of
+    this type with s successes in n tries is expected to have (s + m * p) / (n + p). Here p is `prior_tries`.
     """
     weight = settings.prior_tries
     totals: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
@@ -91,7 +91,7 @@ def expected_success(tasks: Sequence[Task], results: Results, settings: ResultSe
 
 
 def write_results(path: Path, results: Results) -> int:
-    """Write what is known, by task; returns how many tasks that are."""
+    """Write what is known, by task; returns the number of tasks."""
     from storage.tables.parquet import write_rows
 
     rows: Iterable[Mapping[str, object]] = (
@@ -117,7 +117,7 @@ def read_results(path: Path) -> dict[str, TaskResult]:
 
 
 def _table() -> TableFormat:
-    # A plan is made without pyarrow.
+    # Planning does not import pyarrow.
     import pyarrow as pa
 
     from storage.tables.parquet import TableFormat

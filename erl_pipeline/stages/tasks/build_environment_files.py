@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from storage.memory.embedder import Embedder
 
 BUILT_FILES = "built_files"
-"""Name of the input of a task set; who plays its tasks opens them with these files."""
+"""Name of the input of a task set that holds the files with which its tasks are opened."""
 
 _FOLDER = "files"
 
 
 class BuiltFilesSettings(Settings):
-    """What the files follow from."""
+    """What the files depend on."""
 
     environment: SerializeAsAny[PluginSettings]
     """The settings that `BuiltFiles.settings` chooses, without those that name files."""
@@ -41,8 +41,8 @@ class BuiltFilesSettings(Settings):
 
 
 def built_inputs(planner: Planner) -> dict[str, str]:
-    """Inputs of a task set: the files that its environment builds, which are put into the plan; none where
-    it builds none."""
+    """Inputs of a task set: the files that its environment builds, whose stage is added to the plan; none
+    where it builds no files."""
     environment = planner.config.environment
     if plugins("environments")[environment.type].value.built_files_of(environment) is None:
         return {}
@@ -57,7 +57,7 @@ def built_folder(inputs: Mapping[str, Artifact]) -> Path | None:
 def with_built_files(
     plugin: EnvironmentPlugin[Any], tasks: Artifact | None, resources: Resources
 ) -> EnvironmentPlugin[Any]:
-    """The environment as it opens the tasks of a task set, with the files that this was made with.
+    """The environment, which opens the tasks of a task set with the files that the set was made with.
 
     Raises StoreError where these files are damaged, InputError where they are gone.
     """
@@ -68,7 +68,7 @@ def with_built_files(
 
 
 def opened_with(plugin: EnvironmentPlugin[Any], folder: Path, embedders: Embedders) -> EnvironmentPlugin[Any]:
-    """The environment, with `open` opening it with the files in a folder."""
+    """The environment, whose `open` uses the files in a folder."""
     built = plugin.built_files
     assert built is not None
     return replace(plugin, open=lambda settings, task: built.open(settings, task, folder, embedders))
@@ -105,7 +105,7 @@ def _build(call: StageCall[BuiltFilesSettings]) -> StageResult:
     folder = call.folder / _FOLDER
     folder.mkdir()
     counters = plugin.built_files.build(environment, folder, _passage_embedder)
-    # An index names its files as it likes; what it finds is the environment's to keep the same.
+    # An index may name its files as it likes; the environment must keep its results the same.
     return StageResult(counters=dict(counters), determinism="approximate")
 
 

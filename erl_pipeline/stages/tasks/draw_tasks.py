@@ -1,4 +1,4 @@
-"""How each iteration draws from the training tasks of a run, where all tasks are worth the same."""
+"""How each iteration draws from the training tasks of a run, where their selection is uniform."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def draw_tasks(
     `count`, or fewer of a part than it needs.
 
     Args:
-        weights: of a mixture's parts; empty where the tasks are of one environment.
+        weights: weights of a mixture's parts; empty where the tasks are of one environment.
     """
     return task_order(tasks, count, run_seed, iteration, weights)[:count]
 
@@ -40,16 +40,16 @@ def task_order(
     iteration: int,
     weights: Mapping[str, float] = _NO_WEIGHTS,
 ) -> list[Task]:
-    """All tasks in an order that begins with the `count` of an iteration; then come those of later
-    iterations, and last those that were drawn before. Arguments and errors as of `draw_tasks`."""
+    """All tasks in an order that begins with the `count` tasks of an iteration; then come those of later
+    iterations, and last those that were drawn before. Arguments and errors are those of `draw_tasks`."""
     if not weights:
         return _order(tasks, count, iteration, "", run_seed)
     counts = part_counts(weights, count, run_seed, iteration)
     drawn: dict[str, list[Task]] = {}
     others: list[Task] = []
     for name, of_part in tasks_by_part(tasks, weights).items():
-        # A part needs the same room in each iteration, so that its place in its order does not depend on how
-        # many were drawn before.
+        # A part reserves the same number of tasks in each iteration, so that its place in its order does not
+        # depend on how many were drawn before.
         room = math.ceil(round(count * weights[name] / sum(weights.values()), 9))
         order = _order(of_part, room, iteration, name, run_seed)
         drawn[name] = order[: counts[name]]
@@ -60,8 +60,8 @@ def task_order(
 def part_counts(weights: Mapping[str, float], count: int, run_seed: int, iteration: int) -> dict[str, int]:
     """How many of an iteration's `count` tasks each part of a mixture gives.
 
-    Its share, count x weight / sum of weights, is rounded down or up by the seed, so that over iterations it
-    is met in the mean: with u uniform in [0, 1) and S_i the sum of the first i shares, part i gives
+    Its share, count x weight / sum of weights, is rounded down or up by the seed, so that it is met on
+    average over iterations: with u uniform in [0, 1) and S_i the sum of the first i shares, part i gives
     floor(S_i + u) - floor(S_(i-1) + u) (systematic sampling).
     """
     chance = random.Random(derive_seed(run_seed, "part counts", iteration)).random()
@@ -76,7 +76,7 @@ def part_counts(weights: Mapping[str, float], count: int, run_seed: int, iterati
 
 
 def tasks_by_part(tasks: Sequence[Task], weights: Mapping[str, float]) -> dict[str, list[Task]]:
-    """The tasks of each part of a mixture; of one environment all of them, under an empty name."""
+    """The tasks of each part of a mixture; without a mixture all of them, under an empty name."""
     if not weights:
         return {"": list(tasks)}
     found: dict[str, list[Task]] = {name: [] for name in weights}
@@ -86,7 +86,7 @@ def tasks_by_part(tasks: Sequence[Task], weights: Mapping[str, float]) -> dict[s
 
 
 def interleaved(of_parts: Mapping[str, Sequence[Task]]) -> list[Task]:
-    """The tasks of several parts in one row that holds them in proportion wherever it is cut."""
+    """The tasks of several parts in one list that holds them in proportion wherever it is cut."""
     placed = [
         ((number + 0.5) / len(tasks), place, task)
         for place, tasks in enumerate(of_parts.values())

@@ -36,7 +36,7 @@ def refuse_held_out_rows(
     """Raise InputError, naming the row, where a trajectory is of a held-out task.
 
     Args:
-        rows: trajectories; those of other environments than the held-out tasks' are not looked at.
+        rows: trajectories; those of other environments than the held-out tasks' are ignored.
         source: where they are from, for the message, such as `run x, iteration 3`.
     """
     kept = _by_key(held_out, plugin)
@@ -56,20 +56,21 @@ def refuse_held_out_rows(
 
 
 def _by_key(tasks: Iterable[Task], plugin: EnvironmentPlugin[Any]) -> Mapping[str, str]:
-    """Key -> id; an empty payload says nothing of what the problem is."""
+    """Key -> id of the tasks; an empty payload does not say what the problem is, so such tasks are left
+    out."""
     return {_key(task.environment, task.payload, plugin): task.task_id for task in tasks if task.payload}
 
 
 def _key(environment: str, payload: Mapping[str, Any], plugin: EnvironmentPlugin[Any]) -> str:
-    """What makes a task the same problem as another. Tasks of a mixture say which environment they are of:
-    they are the same also in another part of it, and without a mixture."""
+    """A key that is equal for tasks that are the same problem. With a mixture it holds the task's own
+    environment, so that the same problem is found in every part, and in rows made without a mixture."""
     if plugin.is_mixture:
         return f"{environment} {plugins('environments')[environment].value.task_key(payload)}"
     return plugin.task_key(payload)
 
 
 def _object(payload: str) -> Mapping[str, Any]:
-    """A payload from a row; one that is no JSON object is like no task."""
+    """A payload from a row; empty where it is not a JSON object, and so equals no task."""
     try:
         value = json.loads(payload)
     except (ValueError, RecursionError):

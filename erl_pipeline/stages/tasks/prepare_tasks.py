@@ -31,10 +31,10 @@ WEIGHTS = "weights.json"
 
 
 class TaskSettings(Settings):
-    """What the tasks follow from."""
+    """What the tasks depend on."""
 
     environment: SerializeAsAny[PluginSettings]
-    """Without the settings that name files; `files` has the digests of these."""
+    """Without the settings that name files; `files` has the digests of those files."""
     files: dict[str, str]
     """Setting that names a file -> SHA-256 of the file."""
     held_out: int
@@ -83,14 +83,14 @@ PREPARE_TASKS = Stage(
 
 
 class RequestedTaskSettings(TaskSettings):
-    """Tasks that somebody wants a checkpoint evaluated on."""
+    """The settings of tasks that somebody wants a checkpoint evaluated on."""
 
     task_file: str | None
     """SHA-256 of a file that holds them; None for generated held-out tasks."""
 
 
 def plan_requested_tasks(planner: Planner, task_file: str | None, inputs: Mapping[str, str]) -> str:
-    """Tasks for an evaluation on request: of a file, by its SHA-256, or as many held-out ones as
+    """Plan tasks for an evaluation on request: those of a file, by its SHA-256, or as many held-out ones as
     configured. `inputs` are the files that they are opened with, if any."""
     base = planner.settings(PREPARE_TASKS)
     settings = RequestedTaskSettings(
@@ -148,8 +148,8 @@ def located(
 
 
 def unchanged_file(path: str, sha256: str, name: str) -> Path:
-    """The path of a file that has the content that the plan was made with. Raises `InputError` where it has
-    not; `name` is the setting that names it."""
+    """The path of a file with the content that the plan was made with. Raises `InputError` where the file has
+    changed; `name` is the setting that names it."""
     if hashlib.sha256(Path(path).read_bytes()).hexdigest() != sha256:
         raise InputError(f"{name}: {path} has changed since the run was planned; start it again")
     return Path(path)
@@ -166,7 +166,7 @@ def read_tasks(tasks: Artifact, name: str, resources: Resources) -> Sequence[Tas
 
 
 def write_weights(folder: Path, parts: Mapping[str, Part]) -> None:
-    """Write the weights of a mixture's parts; nothing for what is no mixture."""
+    """Write the weights of a mixture's parts; nothing without a mixture."""
     if parts:
         weights = {name: part.weight for name, part in parts.items()}
         (folder / WEIGHTS).write_text(json.dumps(weights, indent=1) + "\n", encoding="utf-8")

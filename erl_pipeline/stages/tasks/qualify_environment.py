@@ -1,4 +1,4 @@
-"""The stage that examines an environment; its artifact stands by itself, and no run is made to follow it."""
+"""The stage that examines an environment; its artifact stands alone, and no run depends on it."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ QUALIFICATION = "qualification.json"
 
 
 class QualificationSettings(TaskSettings):
-    """What an examination follows from; `held_out` is the number of held-out tasks in evaluations."""
+    """What an examination depends on; `held_out` is the number of held-out tasks in evaluations."""
 
     tasks: int
     """Tasks that are attempted."""
     answers: int
     """Hostile answers, over all tasks together."""
     step_seconds: float
-    """Deadline of each call of the environment."""
+    """Deadline of each call of the environment, in seconds."""
 
 
 def plan_qualification(planner: Planner, tasks: int, answers: int) -> str:
-    """The examination of a configuration's environment, with the configuration's seed."""
+    """Plan the examination of a configuration's environment, with the configuration's seed."""
     base = planner.settings(PREPARE_TASKS)
     settings = QualificationSettings(
         environment=base.environment,

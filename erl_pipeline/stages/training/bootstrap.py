@@ -25,11 +25,11 @@ _RETRIES = 0.5  # share of failures after which a retry is demonstrated, where t
 
 
 class ColdStartSettings(Settings):
-    """What the tiny policy follows from, and nothing that is hidden from it, so that runs of a store share
+    """What the tiny policy depends on, and nothing that is hidden from it, so that runs of a store share
     it."""
 
     policy: TinyPolicyConfig
-    """Without its seed, which is the recipe's."""
+    """Without its seed, which is in the recipe."""
     environment: SerializeAsAny[PluginSettings]
 
 
@@ -55,7 +55,7 @@ def _cold_start_slice(config: RunConfig, sources: Sources) -> ColdStartSettings:
 
 
 def plan_cold_start(planner: Planner) -> str:
-    """The tiny policy's first checkpoint; its id."""
+    """Plan the tiny policy's first checkpoint; returns its id."""
     config = planner.config
     assert isinstance(config.policy, TinyPolicyConfig)
     seed = config.policy.cold_start.seed
@@ -68,7 +68,7 @@ def _cold_start(call: StageCall[ColdStartSettings]) -> StageResult:
 
 
 def cold_start_with(call: StageCall[ColdStartSettings], parts: TinyParts) -> StageResult:
-    """Make a tiny model of an environment's parts; write its checkpoint."""
+    """Train a tiny model on an environment's demonstrations; write its checkpoint."""
     from erl_pipeline.policies.hardware import training_device
     from erl_pipeline.policies.tiny.cold_start import cold_start
 
@@ -137,4 +137,4 @@ COPY_PRETRAINED = Stage(
     compute=_copy_pretrained,
     slice=_pretrained_slice,
 )
-"""The policy is copied in, so that the run does not depend on a folder that may change."""
+"""The policy is copied into the store, so that the run does not depend on a folder that may change."""

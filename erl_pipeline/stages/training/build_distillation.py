@@ -25,16 +25,17 @@ class DistilledRoles(Settings):
     role: str
     """Role of the attempts that are distilled."""
     prompt_role: str
-    """Role of the attempt, in the same episode, whose prompt they are to be given on."""
+    """Role of the attempt, in the same episode, whose prompt the distilled responses are trained on."""
     via_role: str | None = None
-    """Role of a text between the two that a row names, such as a reflection; None where there is none."""
+    """Role of a text between the two attempts, such as a reflection, which a row names; None where there is
+    none."""
     chain: bool = False
     """Whether the attempts that are distilled, and the texts that led to them, also become rows on the
     prompts that they were sampled on."""
 
 
 class DistillationSettings(Settings):
-    """What a dataset follows from, beside the rollouts."""
+    """What a dataset depends on, besides the rollouts."""
 
     roles: DistilledRoles
     reward_above: float | None
@@ -65,10 +66,10 @@ def distilled_rows(trajectories: Sequence[Trajectory], settings: DistillationSet
     """Supervised rows of the attempts of a role that went well.
 
     The prompt is token for token that of the episode's attempt of `prompt_role`, which is the prompt that
-    evaluation uses; the response is token for token what was sampled. With `chain` the text that led to the
-    attempt, where it is whole and well-formed, and the attempt itself follow, each on its own prompt, where
-    that is another. Where a task has more such attempts than `max_rows_per_task`, the first in the order of
-    the trajectories are kept.
+    evaluation uses; the response is token for token what was sampled. With `chain` two rows follow, each on
+    its own prompt: the text that led to the attempt, where it is whole and well-formed, and the attempt
+    itself, where its own prompt is another. Where a task has more such attempts than `max_rows_per_task`, the
+    first in the order of the trajectories are kept.
     """
     roles, most = settings.roles, settings.max_rows_per_task
     by_id = {row.trajectory_id: row for row in trajectories}
@@ -103,7 +104,7 @@ def distilled_row(row: Trajectory, asked: Trajectory | None = None, via: Traject
     """The supervised row of an attempt: its response, token for token as it was sampled.
 
     Args:
-        asked: the attempt whose prompt the response is to be given on; None: its own.
+        asked: the attempt whose prompt the response is trained on; None: its own.
         via: the text between the two that led to it, such as a reflection.
     """
     first = asked or row
@@ -111,8 +112,8 @@ def distilled_row(row: Trajectory, asked: Trajectory | None = None, via: Traject
 
 
 def count_rows(rows: Sequence[SftRow]) -> dict[str, int]:
-    """The counters of a dataset: rows on the prompt that evaluation uses, those of the chain apart, and the
-    trained tokens of both."""
+    """The counters of a dataset: rows on the prompt that evaluation uses, rows of the chain, and the trained
+    tokens of both."""
     distilled = sum(row.role == DISTILLED for row in rows)
     chain = {"sft_chain_rows": len(rows) - distilled} if len(rows) > distilled else {}
     return {"sft_rows": distilled, "sft_tokens": sum(sum(row.loss_mask) for row in rows), **chain}

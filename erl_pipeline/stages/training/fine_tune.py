@@ -38,7 +38,7 @@ NEWEST = "dataset"
 
 
 class FineTuneSettings(TrainingSettings):
-    """What supervised training reads of the configuration."""
+    """The part of the configuration that supervised training reads."""
 
     fine_tune: FineTuneConfig
 
@@ -52,8 +52,8 @@ def plan_distillation(
     config: DistillationConfig,
     model: str = POLICY,
 ) -> RunState:
-    """Build the dataset of an iteration, and train a model on it and on those of the window before it; the
-    state after it."""
+    """Plan the dataset of an iteration, and the training of a model on it and on earlier ones in the window.
+    Returns the state after it."""
     settings = DistillationSettings(
         roles=roles, reward_above=config.reward_above, max_rows_per_task=config.max_rows_per_task
     )
@@ -76,7 +76,8 @@ def plan_fine_tune(
     model: str = POLICY,
     earlier: Mapping[int, str] | None = None,
 ) -> RunState:
-    """Train a model on a dataset, an artifact of kind `sft_dataset` of whatever stage; the state after it.
+    """Plan the training of a model on a dataset, an artifact of kind `sft_dataset` from any stage. Returns
+    the state after it.
 
     Args:
         earlier: further datasets, by how many iterations ago they were made.
@@ -90,10 +91,11 @@ def _slice(config: RunConfig, _sources: Sources) -> FineTuneSettings:
 
 
 def _compute(call: StageCall[FineTuneSettings]) -> StageResult:
-    """Supervised steps on the datasets. Without a row the weights stay as they are, and are committed too."""
+    """Take supervised steps on the datasets. Without rows the weights do not change, but are committed
+    too."""
     from storage.tables.sft import read_sft_rows
 
-    # By name the newest comes first, and the others from there to the oldest.
+    # Sorted by name, the datasets go from the newest to the oldest.
     datasets = [call.inputs[name] for name in sorted(call.inputs) if name.startswith(NEWEST)]
     rows = read_sft_rows([dataset.path(DATASET) for dataset in datasets])
     settings = call.settings.fine_tune

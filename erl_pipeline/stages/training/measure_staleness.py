@@ -31,7 +31,7 @@ STALENESS = "staleness.parquet"
 
 
 class StalenessSettings(TrainingSettings):
-    """What the measurement reads of the configuration."""
+    """The part of the configuration that the measurement reads."""
 
     correction: DecoupledCorrection
     microbatch_tokens: int
@@ -54,7 +54,7 @@ def _compute(call: StageCall[StalenessSettings]) -> StageResult:
     and the checkpoint, along their lineage; 0 is on-policy. It is unknown for policies that are not in
     the store.
 
-    Raises InputError for rows of another tokenizer, or that the policy cannot read.
+    Raises InputError for rows of another tokenizer, or rows that the policy cannot read.
     """
     import torch
 
@@ -75,7 +75,7 @@ def _compute(call: StageCall[StalenessSettings]) -> StageResult:
         found = trainer.logprobs(sequences, settings.microbatch_tokens)
         determinism = trainer.determinism
     logprobs = [torch.from_numpy(each) for each in found]
-    # Computing log-probabilities changes nothing: the update takes this policy up.
+    # Computing log-probabilities does not change the policy: the update takes it over.
     policies.put(parts.checkpoint_id, policy)
     count = write_rows(
         call.folder / STALENESS, weight_rows(trained, logprobs, ages, settings.correction), STALENESS_TABLE
@@ -115,8 +115,8 @@ MEASURE_STALENESS = Stage(
 
 
 def policy_age(store: ArtifactStore, sampled_by: str, checkpoint_id: str) -> int | None:
-    """Policy versions between two checkpoints, through the last that both come from; None where one is not
-    in the store or they have no ancestor in common."""
+    """How many policy versions lie between two checkpoints, by way of their last common ancestor; None where
+    one is not in the store or they have no such ancestor."""
     above = _line(store, checkpoint_id)
     below = _line(store, sampled_by)
     shared = next((version for version in below if version in above), None)
@@ -131,8 +131,9 @@ def _line(store: ArtifactStore, checkpoint_id: str) -> list[str]:
 
 
 def require_readable(rows: Sequence[Trajectory], policy: LoadedPolicy) -> None:
-    """Raise InputError for rows of another tokenizer than the policy's, with token ids that it does not
-    have, or longer than its context. A row without a tokenizer digest is taken at its word."""
+    """Raise InputError for rows of another tokenizer than the policy's, with token ids that it does not have,
+    or longer than its context. A row without a tokenizer digest is assumed to be of the policy's
+    tokenizer."""
     vocabulary = policy.model.get_input_embeddings().weight.shape[0]
     for row in rows:
         name = f"trajectory {row.trajectory_id}"

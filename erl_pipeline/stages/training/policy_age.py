@@ -1,4 +1,4 @@
-"""How old the policies are that sampled what an update is given: the gate of `pipeline.max_age`."""
+"""The age of the policies that sampled an update's trajectories: the gate of `pipeline.max_age`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def young_policies(store: ArtifactStore, checkpoint: Manifest, max_age: int) -> dict[str, int]:
-    """A checkpoint and those that it was trained from, up to `max_age` iterations before it: id -> age.
+    """Id -> age of a checkpoint and of those it was trained from, up to `max_age` iterations before it.
 
-    The age counts iterations along the line of checkpoints, from one that an iteration ended with to the one
-    before; all that an iteration has made are of one age. No more manifests are read than that takes.
+    The age counts iterations back along the line of checkpoints; all checkpoints of one iteration have the
+    same age. Only the manifests that are needed for this are read.
     """
     ages: dict[str, int] = {}
     age, newer, at = 0, checkpoint, checkpoint
@@ -34,7 +34,7 @@ def young_policies(store: ArtifactStore, checkpoint: Manifest, max_age: int) -> 
 
 
 def too_old(rows: Iterable[Trajectory], young: Iterable[str]) -> frozenset[str]:
-    """Ids of the trajectories that could be trained and that none of these policies has sampled."""
+    """Ids of the trainable trajectories that none of the `young` policies sampled."""
     policies = set(young)
     return frozenset(
         row.trajectory_id for row in rows if is_trainable(row) and row.policy_version not in policies

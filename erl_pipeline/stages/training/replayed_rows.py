@@ -1,4 +1,4 @@
-"""What an update is given to replay: trajectories of older policies, in an artifact of kind `replay`."""
+"""What an update replays: trajectories of older policies, in an artifact of kind `replay`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from storage.tables.trajectories import Trajectory
 
 REPLAY = "replay"
-"""Name of the input by which an update gets them."""
+"""Name of the input through which an update gets them."""
 
 REPLAYED_FILE = "replay/trajectories.parquet"
 
@@ -23,11 +23,10 @@ BEGUN, ON_POLICY_WEIGHT = "begun", "on_policy_weight"
 
 @dataclass(frozen=True)
 class ReplayedRows:
-    """Trajectories that are trained beside fresh ones; each names the group of its fresh ones.
+    """Trajectories that are trained on beside fresh ones; each is in the group of its fresh ones.
 
-    `begun` is false as long as a run has not begun to replay: its update is then that of fresh rows alone.
-    With an `on_policy_weight`, losses of fresh rows are multiplied by it, and those of replayed ones by the
-    rest up to 1.
+    `begun` is false until a run begins to replay: until then its updates are of fresh rows alone. With an
+    `on_policy_weight`, losses of fresh rows are multiplied by it, and those of replayed ones by 1 minus it.
     """
 
     rows: Sequence[Trajectory] = ()
@@ -36,7 +35,7 @@ class ReplayedRows:
 
 
 def read_replayed(artifact: Artifact | None) -> ReplayedRows:
-    """What an artifact has to replay; nothing of None."""
+    """The rows that an artifact holds for replay; none for None."""
     from storage.tables.trajectories import read_trajectories
 
     if artifact is None:

@@ -24,15 +24,15 @@ def reinforcement_rows(
     records: Sequence[SequenceRecord],
     old: Collection[str] = (),
 ) -> Iterator[Mapping[str, Any]]:
-    """A row for each trajectory; all three are in the same order. Those of roles that are never trained,
-    those that could not be scored, and the `old` ones, by their ids, have neither sequence nor record, and
-    get a row that says so.
+    """A row for each trajectory; the first three arguments are in the same order. Trajectories of roles that
+    are never trained, those that could not be scored, and those whose ids are in `old` have neither sequence
+    nor record, and get a row that says so.
 
     Raises ValueError where the trainer reported more or fewer than it was given.
     """
     from storage.tables.training_record import REINFORCEMENT
 
-    # By place: a trajectory can be there twice, where it is replayed.
+    # Matched by position: a trajectory that is replayed can occur twice.
     given = [row for row in trainable(trajectories) if row.trajectory_id not in old]
     trained = iter(list(zip(given, sequences, records, strict=True)))
     for row in trajectories:
@@ -64,7 +64,8 @@ def reinforcement_rows(
 def supervised_rows(
     rows: Sequence[SftRow], sequences: Sequence[TrainingSequence], records: Sequence[SequenceRecord]
 ) -> Iterator[Mapping[str, Any]]:
-    """A row for each row of a dataset; all three are in the same order. Raises as `reinforcement_rows`."""
+    """A row for each row of a dataset; all arguments are in the same order. Raises as
+    `reinforcement_rows`."""
     from storage.tables.training_record import SUPERVISED
 
     for row, sequence, record in zip(rows, sequences, records, strict=True):

@@ -36,7 +36,7 @@ ROLLOUTS = "rollouts"
 
 
 class TrainingSettings(Settings):
-    """What every stage that trains reads of the configuration."""
+    """The part of the configuration that every training stage reads."""
 
     optimizer: OptimizerConfig
     trainer: SerializeAsAny[PluginSettings]
@@ -47,7 +47,7 @@ TrainingT = TypeVar("TrainingT", bound=TrainingSettings)
 
 
 def training_settings(config: RunConfig) -> dict[str, Any]:
-    """The fields of `TrainingSettings`, as a configuration has them."""
+    """The fields of `TrainingSettings`, from a configuration."""
     return {
         "optimizer": config.optimizer,
         "trainer": config.trainer,
@@ -64,9 +64,10 @@ def plan_training(
     model: str,
     settings: TrainingT | None = None,
 ) -> RunState:
-    """Train a model by a stage, from its latest checkpoint and `inputs`; the state after it.
+    """Plan the training of a model by a stage, from its latest checkpoint and `inputs`. Returns the state
+    after it.
 
-    `settings`: those of the stage, where they are not what the configuration alone says.
+    `settings`: those of the stage, where the configuration alone does not give them.
     """
     checkpoint = planner.add(
         stage,
@@ -80,7 +81,7 @@ def plan_training(
 
 @contextmanager
 def open_trainer(call: StageCall[TrainingT]) -> Iterator[Trainer]:
-    """The trainer of the checkpoint among the stage's inputs. An engine gives its device back first, and what
+    """The trainer of the checkpoint among the stage's inputs. An engine releases its device first, and what
     the trainer has started ends with the block."""
     trainer = _trainer(call)
     try:
@@ -116,8 +117,8 @@ def _trainer(call: StageCall[TrainingT]) -> Trainer:
 
 @contextmanager
 def borrowed_trainer(call: StageCall[TrainingT]) -> Iterator[Trainer]:
-    """The trainer of the checkpoint among the stage's inputs, to look at its policy and not to change it:
-    whoever trains next goes on with it."""
+    """The trainer of the checkpoint among the stage's inputs, to read its policy without changing it: the
+    next stage that trains continues with it."""
     with open_trainer(call) as trainer:
         yield trainer
         policy = trainer.trained_policy()
@@ -128,7 +129,8 @@ def borrowed_trainer(call: StageCall[TrainingT]) -> Iterator[Trainer]:
 
 
 def _carried(settings: TrainingSettings, trainer: Trainer) -> tuple[Hashable, Trainer] | None:
-    """A trainer with the settings that it can go on with; None where moments are not carried."""
+    """The settings with which a trainer can continue, as its key, and the trainer; None where moments are not
+    carried."""
     key = (settings.trainer, settings.optimizer, settings.weights)
     return (key, trainer) if settings.optimizer.carry_state else None
 
@@ -139,7 +141,7 @@ def loaded_policies(call: StageCall[Any]) -> LoadedPolicies:
 
 
 def count_steps(call: StageCall[Any], total: int) -> Callable[[int, float], None]:
-    """To be called after every optimizer step: shows its loss, and ends a run that was stopped."""
+    """A function to call after every optimizer step: it shows the loss, and ends a run that was stopped."""
     call.progress.begin(total, "steps")
 
     def on_step(_step: int, loss: float) -> None:
@@ -156,11 +158,11 @@ def training_result(
     record: Iterable[Mapping[str, Any]],
     counters: Mapping[str, int] | None = None,
 ) -> StageResult:
-    """Write the new checkpoint and the training record, and keep its policy and the trainer for whoever works
-    with it next.
+    """Write the new checkpoint and the training record, and keep its policy and the trainer for the next
+    stage.
 
-    A trainer that goes on has the state that it would read from the checkpoint, unless the configuration says
-    that moments are not carried from stage to stage.
+    A kept trainer has the state that it would read from the checkpoint. None is kept where the configuration
+    says that moments are not carried from stage to stage.
 
     Args:
         record: the rows of the training record.

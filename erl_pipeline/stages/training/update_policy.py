@@ -47,7 +47,7 @@ GROUPS, ZERO_ADVANTAGE_GROUPS = "groups", "zero_advantage_groups"
 
 
 class UpdateSettings(TrainingSettings):
-    """What an update reads of the configuration."""
+    """The part of the configuration that an update reads."""
 
     objective: ObjectiveConfig
     update: UpdateConfig
@@ -56,7 +56,7 @@ class UpdateSettings(TrainingSettings):
 
 
 class AgedUpdateSettings(UpdateSettings):
-    """The same where the update leaves out what is too old (`pipeline.too_old: drop`)."""
+    """The same for an update that leaves out what is too old (`pipeline.too_old: drop`)."""
 
     max_age: int
 
@@ -69,8 +69,8 @@ def plan_update(
     model: str = POLICY,
     replay: tuple[str, ReplayLoss] | None = None,
 ) -> RunState:
-    """Train a model on rollouts; the state after it. The KL term, where it is on, refers to the checkpoint
-    that the model began with.
+    """Plan the training of a model on rollouts; returns the state after it. The reference of the KL term,
+    where it is on, is the checkpoint that the model began with.
 
     Args:
         replay: an artifact of kind `replay`, and the loss of its trajectories.
@@ -98,8 +98,8 @@ def _slice(config: RunConfig, _sources: Sources) -> UpdateSettings:
 
 
 def _compute(call: StageCall[UpdateSettings]) -> StageResult:
-    """Train on every trajectory of the rollouts and on what is replayed beside them, but those of roles that
-    are never trained, that could not be scored or that are too old; write the new checkpoint."""
+    """Train on the trajectories of the rollouts and on those replayed beside them; write the new checkpoint.
+    Roles that are never trained, and trajectories that could not be scored or are too old, are left out."""
     from storage.tables.trajectories import read_trajectories
 
     settings = call.settings
@@ -125,7 +125,7 @@ def _compute(call: StageCall[UpdateSettings]) -> StageResult:
 
 
 def _too_old(call: StageCall[UpdateSettings], rows: Sequence[Trajectory]) -> frozenset[str]:
-    """Ids of the trajectories that are left out for their age; none where nothing is too old."""
+    """Ids of the trajectories that are left out for their age; none without a limit on age."""
     if not isinstance(call.settings, AgedUpdateSettings):
         return frozenset()
     checkpoint = call.inputs[CHECKPOINT].manifest
@@ -133,8 +133,8 @@ def _too_old(call: StageCall[UpdateSettings], rows: Sequence[Trajectory]) -> fro
 
 
 def dropped_before_training(trajectories: Sequence[Trajectory], old: Collection[str] = ()) -> dict[str, int]:
-    """Counters, each where there are any: trajectories of roles that are never trained, those that could not
-    be scored, and the `old` ones, by their ids."""
+    """Counters, without those that are 0: trajectories of roles that are never trained, those that could not
+    be scored, and those whose ids are in `old`."""
     never_trained = sum(row.role in NEVER_TRAINED for row in trajectories)
     not_scored = len(trajectories) - len(trainable(trajectories)) - never_trained
     counters = {
@@ -148,9 +148,9 @@ def dropped_before_training(trajectories: Sequence[Trajectory], old: Collection[
 def training_sequences(
     trajectories: Sequence[Trajectory], objective: ObjectiveConfig
 ) -> list[TrainingSequence]:
-    """Trajectories with their advantages; groups are those of the rows, one for each task and role, or their
-    subgroups where there are some. Roles that are never trained and attempts that could not be scored are
-    in no group and give no sequence."""
+    """The sequences of trajectories, with their advantages. Groups are those of the rows, one for each task
+    and role, or their subgroups where the objective compares those. Roles that are never trained and attempts
+    that could not be scored are in no group and give no sequence."""
     trained = trainable(trajectories)
     advantages = group_advantages(
         [row.reward for row in trained],
@@ -178,12 +178,12 @@ def groups_by_role(trajectories: Sequence[Trajectory], objective: ObjectiveConfi
 
 
 def _group(row: Trajectory, objective: ObjectiveConfig) -> tuple[str, str | None]:
-    """The rows that an advantage compares share it."""
+    """The key of a row's group: rows whose rewards are compared have the same one."""
     return row.group_id, row.subgroup if objective.advantages_per == "subgroup" else None
 
 
 def reference_policy(call: StageCall[UpdateSettings]) -> StoredPolicy | Literal["own_base"] | None:
-    """Where the policy of the KL term is; the base of an adapter is in memory already."""
+    """Where the reference policy of the KL term is; the base of an adapter is in memory already."""
     if REFERENCE not in call.inputs:
         return None
     reference = call.inputs[REFERENCE]

@@ -37,16 +37,17 @@ if TYPE_CHECKING:
     from erl_pipeline.trainers.metrics import FineTuneMetrics
 
 CONVERSATIONS, HELD_OUT = "conversations.jsonl", "held_out.jsonl"
-"""What was trained on, and what was not, in lines that `MessagesWarmStart.file` may have."""
+"""The conversations that were trained on, and those that were held out, in the format of
+`MessagesWarmStart.file`."""
 
 _NAME = "warm_start"
 
 
 class WarmStartSettings(TrainingSettings):
-    """What a warm start follows from, beside the checkpoint; nothing of the method, so that runs share it."""
+    """What a warm start depends on, besides the checkpoint; nothing of the method, so that runs share it."""
 
     warm_start: SerializeAsAny[WarmStartSteps]
-    """Without its seed, which is the recipe's."""
+    """Without its seed, which is in the recipe."""
 
 
 class DemonstrationSettings(WarmStartSettings):
@@ -64,7 +65,8 @@ class MessageSettings(WarmStartSettings):
 
 
 def plan_warm_start(planner: Planner, checkpoint: str) -> str:
-    """The checkpoint after the warm start of the policy; the given one where there is none."""
+    """Plan the warm start of the policy; returns the checkpoint after it, or the given one where there is
+    none."""
     assert isinstance(planner.config.policy, PretrainedPolicyConfig)
     warm_start = planner.config.policy.warm_start
     if warm_start is None:
@@ -90,7 +92,8 @@ def warm_start_columns(config: RunConfig) -> tuple[Column, ...]:
 
 
 def _training(config: RunConfig) -> dict[str, Any]:
-    """All weights are trained, by an optimizer of the warm start's own, whose moments nobody takes over."""
+    """Settings that train all weights, with an optimizer of the warm start's own, whose moments are not
+    carried on."""
     policy = config.policy
     assert isinstance(policy, PretrainedPolicyConfig)
     assert policy.warm_start is not None
@@ -195,9 +198,9 @@ MESSAGES = Stage(
 def _sequences(
     call: StageCall[Any], conversations: Sequence[Sequence[Message]], name: str
 ) -> list[TrainingSequence]:
-    """Conversations as the policy reads them; trained is what the assistant says, with the end of its turns.
+    """Conversations as the policy reads them. The assistant's words are trained, with the end of its turns.
 
-    Raises InputError for one that does not fit into the policy's context, by its number.
+    Raises InputError, which gives its number, for one that does not fit into the policy's context.
     """
     from erl_pipeline.episodes.dialogue import ChatTokenizer
     from erl_pipeline.policies.pretrained import load_tokenizer, read_context_length
@@ -241,7 +244,7 @@ def _train(call: StageCall[Any], trainer: Trainer, sequences: Sequence[TrainingS
 
 
 def _save(call: StageCall[Any], trainer: Trainer) -> None:
-    """Write the model. The state of the optimizer goes: what is trained next begins with one of its own."""
+    """Write the model without the state of the optimizer: later training begins with its own."""
     written = call.folder / "checkpoint"
     written.mkdir()
     trainer.save(written)
@@ -250,7 +253,7 @@ def _save(call: StageCall[Any], trainer: Trainer) -> None:
 
 
 def _loss(trainer: Trainer, sequences: Sequence[TrainingSequence], microbatch_tokens: int) -> float:
-    """Mean cross-entropy of the trained tokens, in nats; 0 of no sequences."""
+    """Mean cross-entropy of the trained tokens, in nats; 0 without sequences."""
     found = trainer.logprobs(sequences, microbatch_tokens) if sequences else []
     tokens = sum(len(values) for values in found)
     return -sum(float(values.sum()) for values in found) / tokens if tokens else 0.0

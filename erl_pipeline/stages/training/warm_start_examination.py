@@ -21,10 +21,10 @@ _AT_ONCE = 48  # questions that are answered together
 def examine(
     call: StageCall[Any], trainer: Trainer, questions: Sequence[WarmStartQuestion], *, most_tokens: int
 ) -> dict[str, float]:
-    """The mean of each score; writes what was answered into the artifact.
+    """The mean of each score; the answers are written into the artifact.
 
     Args:
-        most_tokens: of an answer; a longer one is cut off.
+        most_tokens: largest number of tokens in an answer; a longer one is cut off.
     """
     from erl_pipeline.engines.embedded import TransformersEngine
     from erl_pipeline.engines.interface import GenerationRequest

@@ -1,4 +1,4 @@
-"""The trainer in several processes, each with a part of the weights and of the optimizer (FSDP2, as of
+"""The trainer in several processes, each with a part of the weights and of the optimizer (FSDP2,
 `torch.distributed.fsdp.fully_shard`)."""
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ _NOT_OFFERED = {
 
 
 class Fsdp2TrainerConfig(PluginSettings):
-    """Training in processes of their own on one machine, on a GPU each or all on the CPU. They share weights,
-    gradients, the optimizer's state and the tokens of each step. The losses are those of `local`."""
+    """Training in several processes on one machine, each on its own GPU or all on the CPU. Weights,
+    gradients, the optimizer's state and the tokens of each step are spread over them. The losses are those of
+    `local`."""
 
     type: Literal["fsdp2"] = "fsdp2"
     processes: int = Field(ge=1)
-    """How many. On GPUs at most as many as there are; on a CPU at most as many as it has cores. Nothing else
-    must divide by it. Sums are rounded in another order with another number, so it is part of what
-    checkpoints follow from; a run may go on with another number from its last checkpoint."""
+    """Number of processes: at most the number of GPUs or, without GPUs, of CPU cores. No other setting has to
+    be divisible by it. Another number rounds sums in another order, so checkpoints depend on it; a run may
+    continue from its last checkpoint with another number."""
 
     @model_validator(mode="before")
     @classmethod

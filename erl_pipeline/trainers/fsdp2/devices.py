@@ -9,8 +9,9 @@ from storage.errors import ConfigError
 
 
 def require_devices(processes: int) -> None:
-    """Raise `ConfigError` where this machine has not a GPU for each process or, without GPUs, a core."""
-    # It takes seconds to import.
+    """Raise `ConfigError` where this machine lacks a GPU for each process or, without GPUs, a core for
+    each."""
+    # torch takes seconds to import.
     import torch
 
     gpus = torch.cuda.device_count()

@@ -1,4 +1,4 @@
-"""One safetensors file of tensors of which each rank has some rows."""
+"""Writing one safetensors file of tensors whose rows are spread over the ranks."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _ALIGNMENT = 8
 
 
 def write_gathered(path: Path, tensors: Mapping[str, torch.Tensor], ranks: ProcessRanks) -> None:
-    """Write fp32 tensors, put together from the rows of all ranks, to the bytes that safetensors' own
+    """Write fp32 tensors, put together from the rows of all ranks, as the same bytes that safetensors' own
     `save_file` would write.
 
-    The tensors are put together one after the other, so that no rank needs room for all. All ranks call
-    this, rank 0 writes. Tensors without dimensions are the same on all ranks.
+    The tensors are put together one after the other, so that no rank needs memory for all of them. All ranks
+    call this; rank 0 writes. Tensors without dimensions are the same on all ranks.
     """
     shapes = _whole_shapes(tensors, ranks)
     names = sorted(tensors)

@@ -1,4 +1,4 @@
-"""The trainer as one rank has it: the same updates as `local`, on its part of the weights and tokens."""
+"""The trainer on one rank: the same updates as `local`, on its part of the weights and tokens."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class RankLearner:
         save_sharded_optimizer(self._optimizer, folder, self._ranks)
 
     def _whole_weights(self) -> dict[str, torch.Tensor]:
-        """All weights on rank 0, none on the others. Weights that are one stay one, and are written once."""
+        """All weights on rank 0, none on the others. Tied weights stay tied, and are written once."""
         state = self._policy.model.state_dict(keep_vars=True)
         found: dict[int, torch.Tensor] = {}
         for value in state.values():

@@ -1,7 +1,7 @@
 """One rank: `python -m erl_pipeline.trainers.fsdp2.rank RANK PROCESSES THREADS CHANNEL RENDEZVOUS`.
 
-It reads what to do from its standard input, a line of JSON at a time, and answers through the pipe of number
-CHANNEL. When its standard input ends, the process that owns it has ended, and so does it, whatever it does.
+It reads orders from its standard input, one line of JSON each, and answers through the pipe of number
+CHANNEL. When its standard input ends, its owner has ended; it then ends too, whatever it is doing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FAILED = 1
 
 
 class _Line:
-    """The line to the owner of the rank."""
+    """The connection to the owner of the rank."""
 
     def __init__(self, channel: int) -> None:
         self._answers: TextIO = os.fdopen(channel, "w", buffering=1, encoding="utf-8")
@@ -52,7 +52,7 @@ class _Line:
         threading.Thread(target=self._read, daemon=True).start()
 
     def order(self) -> dict[str, Any]:
-        """Wait for what to do next."""
+        """Wait for the next order."""
         return self._orders.get()
 
     def say(self, **words: Any) -> None:
@@ -61,14 +61,14 @@ class _Line:
     def _read(self) -> None:
         for line in sys.stdin:
             self._orders.put(json.loads(line))
-        # The other ranks end in the same way; nobody waits for one that hangs in an exchange with them.
+        # The other ranks end in the same way, so none is left waiting in an exchange with this one.
         os._exit(0)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Which rank this is, of how many, with how many threads each. `rendezvous`: a file, not there yet, by
-    which the ranks find each other."""
+    """Which rank this is, of how many, with how many threads each. `rendezvous`: a file that does not exist
+    yet, through which the ranks find each other."""
 
     rank: int
     processes: int
@@ -77,11 +77,11 @@ class Place:
 
 
 def main(place: Place, channel: int) -> None:
-    """Do what the owner says until it ends, or something fails."""
+    """Carry out the owner's orders until the owner ends or something fails."""
     line = _Line(channel)
     try:
         _work(place, line)
-    # Whatever it is: the owner must hear of it, and this process must end, since others wait for it.
+    # Whatever the error is: the owner must be told, and this process must end, since others wait for it.
     except BaseException as error:
         traceback.print_exc()
         sys.stderr.flush()
@@ -109,7 +109,7 @@ def _work(place: Place, line: _Line) -> None:
         work = WORK.validate_python(order["work"])
         _note(work.do)
         if isinstance(work, Begin):
-            learner = None  # gives its memory back before the next is loaded
+            learner = None  # frees its memory before the next is loaded
             learner = RankLearner(work, ranks)
         else:
             assert learner is not None
@@ -119,7 +119,7 @@ def _work(place: Place, line: _Line) -> None:
 
 
 def _note(what: str) -> None:
-    """A line of the log: the last ones are shown where a rank ends that could say nothing."""
+    """Write a line of the log. The last lines are shown where a rank ends without a message."""
     print(what, file=sys.stderr, flush=True)
 
 

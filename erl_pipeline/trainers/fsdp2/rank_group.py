@@ -24,7 +24,7 @@ from storage import errors
 from storage.errors import PipelineError
 
 _LOOK_SECONDS = 0.2
-_OUT_OF_MEMORY = "; that is how the kernel ends a process whose memory it needs"
+_OUT_OF_MEMORY = "; the kernel ends a process in this way when memory runs out"
 RANK_MODULE = "erl_pipeline.trainers.fsdp2.rank"
 
 
@@ -43,7 +43,7 @@ class _Rank:
         return self.process.stdin
 
     def read(self) -> list[dict[str, Any]]:
-        """What it has said since the last time; waits where it has said nothing and has not ended."""
+        """Its messages since the last call; waits while there are none and it has not ended."""
         *lines, self.unread = (self.unread + os.read(self.answers.fileno(), 65536)).split(b"\n")
         return [json.loads(line) for line in lines]
 
@@ -51,12 +51,12 @@ class _Rank:
 class RankGroup:
     """Ranks on this machine.
 
-    They end with this object, with each other, and with this process, whose pipes they hold: a rank whose
-    others are gone would wait for them until the timeout of NCCL or gloo.
+    They end with this object, with each other, and with this process, whose pipes they hold: a rank that
+    outlived the others would wait for them until the timeout of NCCL or gloo.
 
     Args:
-        threads: of each rank.
-        scratch: gets a folder for files and logs; the logs are kept where a rank failed.
+        threads: number of threads of each rank.
+        scratch: where a folder for files and logs is made; the logs are kept where a rank failed.
     """
 
     def __init__(self, processes: int, threads: int, scratch: Path) -> None:
@@ -74,16 +74,16 @@ class RankGroup:
 
     @property
     def process_ids(self) -> list[int]:
-        """Of the ranks, by their number."""
+        """Process ids of the ranks, in their order."""
         return [rank.process.pid for rank in self._ranks]
 
     def do(
         self, work: Work, sequences: Sequence[TrainingSequence] | None = None, on_step: OnStep | None = None
     ) -> Path:
-        """Have all ranks do something and wait for them; returns the file that the answer is in.
+        """Have all ranks do some work and wait for them; returns the file with the answer.
 
-        Raises `PipelineError` where a rank fails or ends, of the kind that it has raised, and what `on_step`
-        raises. The group has ended then.
+        Raises the `PipelineError` that a rank raised, a plain one where a rank fails otherwise or ends, and
+        what `on_step` raises. The group has then ended.
         """
         if not self._ranks:
             raise RuntimeError("the ranks have ended")
@@ -169,7 +169,7 @@ class RankGroup:
                     return
 
     def _said(self) -> Iterator[tuple[_Rank, dict[str, Any]]]:
-        """What ranks say, until one ends."""
+        """The messages of the ranks, until one ends."""
         with selectors.DefaultSelector() as selector:
             for rank in self._ranks:
                 selector.register(rank.answers, selectors.EVENT_READ, rank)
@@ -178,20 +178,20 @@ class RankGroup:
                     speaker: _Rank = key.data
                     for words in speaker.read():
                         yield speaker, words
-                # Not by the end of its pipe alone: a process that it has started could hold that open.
+                # The end of its pipe is not enough: a process that it has started could hold that open.
                 if any(each.process.poll() is not None for each in self._ranks):
                     self._fail()
 
     def _fail(self) -> NoReturn:
-        """Raise for the rank that failed first: the others fail because they no longer hear of it."""
+        """Raise for the rank that failed first: the others fail because they no longer hear from it."""
         ended = [rank for rank in self._ranks if rank.process.poll() is not None]
         for rank in ended:
             while data := os.read(rank.answers.fileno(), 65536):
                 rank.unread += data
-            # What stands behind the last end of a line was cut off.
+            # What comes after the last end of a line was cut off.
             for words in map(json.loads, rank.unread.split(b"\n")[:-1]):
                 rank.failure = words if "failed" in words else rank.failure
-        # One that was killed could say nothing.
+        # A rank that was killed could send no message.
         killed = [rank for rank in ended if not rank.failure]
         told = sorted((rank for rank in self._ranks if rank.failure), key=lambda rank: rank.failure["at"])
         first = (killed or told)[0]

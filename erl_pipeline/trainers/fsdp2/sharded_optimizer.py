@@ -1,8 +1,8 @@
 """AdamW over the rows of the weights that a rank has.
 
-Its state is written in the one format that `local` has too, whatever the number of ranks: a checkpoint can be
-taken up by any number of them, and by `local`. torch's own format for distributed checkpoints was not taken:
-its index is a pickle, which nothing here reads, and its files depend on the number of ranks.
+Its state is written in the format of `local`, whatever the number of ranks: any number of ranks, and `local`,
+can continue from a checkpoint. torch's own format for distributed checkpoints is not used: its index is a
+pickle, which nothing here reads, and its files depend on the number of ranks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ShardedOptimizer(PolicyOptimizer):
         super().__init__(model, config)
 
     def collect_gradients(self) -> None:
-        """Take the gradients of the last backward pass, which are added up over the ranks already."""
+        """Take the gradients of the last backward pass, which are already added up over the ranks."""
         for name, weight in self._sharded.items():
             if weight.grad is None:
                 continue
@@ -66,7 +66,7 @@ def save_sharded_optimizer(optimizer: ShardedOptimizer, folder: Path, ranks: Pro
 def load_sharded_optimizer(
     model: torch.nn.Module, config: OptimizerConfig, folder: Path, ranks: ProcessRanks
 ) -> ShardedOptimizer:
-    """As `load_optimizer`; of each tensor only this rank's rows are read."""
+    """As `load_optimizer`; only this rank's rows of each tensor are read."""
 
     def read(file: Any, name: str) -> torch.Tensor:
         part = file.get_slice(name)

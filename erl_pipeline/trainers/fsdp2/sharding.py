@@ -1,4 +1,4 @@
-"""A model whose weights are spread over the ranks, as one of them has it."""
+"""A model whose weights are spread over the ranks, as seen from one of them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ProcessRanks:
         cast(FSDPModule, model).reshard()
 
     def rows(self, rows: int) -> slice:
-        """Which rows of a tensor this rank has: as many as the others, but for the last ones, which may have
+        """Which rows of a tensor this rank has: as many as the others, except that the last ranks may have
         fewer or none."""
         share = -(-rows // self.count)
         return slice(min(self.rank * share, rows), min((self.rank + 1) * share, rows))
@@ -65,8 +65,8 @@ class ProcessRanks:
 
 
 def join_ranks(rank: int, processes: int, threads: int, rendezvous: str) -> ProcessRanks:
-    """Meet the other ranks of this machine: by NCCL where it has GPUs, of which each takes the one of its
-    number, else by gloo. `rendezvous` is a file that is not there yet."""
+    """Connect to the other ranks of this machine: through NCCL where it has GPUs, on the GPU of this rank's
+    number, else through gloo. `rendezvous` is a file that does not exist yet."""
     torch.set_num_threads(threads)
     on_gpu = training_device().type == "cuda"
     device = torch.device("cuda", rank) if on_gpu else torch.device("cpu")
@@ -83,34 +83,35 @@ def join_ranks(rank: int, processes: int, threads: int, rendezvous: str) -> Proc
 
 
 def shard(model: PreTrainedModel, ranks: ProcessRanks) -> None:
-    """Leave of each weight only this rank's rows in memory; the model goes to the rank's device.
+    """Keep only this rank's rows of each weight in memory, and move the model to the rank's device.
 
-    Each block of the model gathers its weights when it computes, and lets go of them. Embeddings, last norm
-    and head, which may share a weight, are gathered by `ProcessRanks.gather_weights`. Gradients are added up
-    over the ranks in fp32.
+    Each block of the model gathers its weights when it computes, and then releases them. Embeddings, last
+    norm and head, which may share a weight, are gathered by `ProcessRanks.gather_weights`. Gradients are
+    added up over the ranks in fp32.
     """
     policy = MixedPrecisionPolicy(reduce_dtype=torch.float32, cast_forward_inputs=False)
     blocks = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     for module in (*blocks, model):
         fully_shard(module, mesh=ranks.mesh, mp_policy=policy)
         sharded = cast(FSDPModule, module)
-        # The loss is a sum over the tokens of all ranks, each with its weight: gradients are no mean.
+        # The loss is a sum over the tokens of all ranks, each with its weight: gradients are summed, not
+        # averaged.
         sharded.set_gradient_divide_factor(1.0)
         sharded.set_force_sum_reduction_for_comms(True)
-    # FSDP finds out at the first pass through the whole model what belongs to it. Afterwards passes may
-    # begin at its body, whose head comes later.
+    # FSDP finds out at the first pass through the whole model what belongs to it. Later passes may begin at
+    # its body, and compute the head afterwards.
     with torch.no_grad():
         model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=ranks.device), use_cache=False)
     ranks.let_go_of_weights(model)
 
 
 def own_rows(weight: torch.Tensor) -> torch.Tensor:
-    """This rank's rows of a weight of a sharded model; they share their memory."""
+    """This rank's rows of a weight of a sharded model; they share its memory."""
     rows: torch.Tensor = cast(DTensor, weight.detach()).to_local()
     return rows
 
 
 def whole_tensor(value: Any) -> torch.Tensor:
-    """All rows of a weight, in host memory; all ranks must ask for it. Buffers are whole on each rank."""
+    """All rows of a weight, in host memory; all ranks must call this. Buffers are whole on each rank."""
     whole = value.full_tensor() if isinstance(value, DTensor) else value
     return cast(torch.Tensor, whole).detach().cpu()

@@ -1,4 +1,4 @@
-"""A policy and its optimizer in other processes, as the process of the stage has them."""
+"""A policy and its optimizer in other processes, as seen from the process of the stage."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Fsdp2Trainer:
     """Trains in `processes` processes, which start with the first work and end with `close`; see
     `erl_pipeline.trainers.interface.Trainer`.
 
-    Where one of them ends or fails, whatever it was to do raises `PipelineError`, and the trainer is of no
-    more use. `group` are processes that are there already, and that somebody else ends.
+    Where one of them ends or fails, the call that it was working on raises `PipelineError`, and the trainer
+    cannot be used any more. `group` are processes that already run, and that the caller ends.
 
     Raises `ConfigError` where this machine has fewer devices than processes.
     """

@@ -29,7 +29,8 @@ _ROWS = "rows"
 
 @dataclass(frozen=True)
 class Begin:
-    """Load a policy, and its optimizer's state from the folder `checkpoint`; what was loaded before goes."""
+    """Load a policy, and its optimizer's state from the folder `checkpoint`; what was loaded before is
+    dropped."""
 
     stored: StoredPolicy
     checkpoint: Path
@@ -51,8 +52,8 @@ class Reinforce:
 
 @dataclass(frozen=True)
 class FineTune:
-    """`SupervisedTraining` without its sequences; `rates`: that of each step, None where all have that of the
-    settings."""
+    """`SupervisedTraining` without its sequences; `rates`: the learning rate of each step; None where all
+    steps have that of the settings."""
 
     settings: FineTuneConfig
     seed: int
@@ -62,7 +63,7 @@ class FineTune:
 
 @dataclass(frozen=True)
 class Score:
-    """Log-probabilities or entropies of the sequences, with the policy as it is."""
+    """Log-probabilities or entropies of the sequences, under the current policy."""
 
     what: Literal["logprobs", "entropies"]
     microbatch_tokens: int
@@ -78,7 +79,7 @@ class Save:
 
 
 Work = Annotated[Begin | Reinforce | FineTune | Score | Save, Field(discriminator="do")]
-"""What the ranks can do; those that train or score with a file of sequences."""
+"""What the ranks can do. Those that train or score also get a file of sequences."""
 
 WORK: TypeAdapter[Work] = TypeAdapter(Work)
 
@@ -144,7 +145,7 @@ def read_lists(path: Path) -> tuple[dict[str, list[np.ndarray]], dict[str, str]]
 
 
 def write_metrics(path: Path, metrics: UpdateMetrics | FineTuneMetrics) -> None:
-    """Write metrics as JSON, numbers that are not finite as Python does."""
+    """Write metrics as JSON, with NaN and infinities as Python writes them."""
     path.write_text(json.dumps(asdict(metrics)), encoding="utf-8")
 
 

@@ -24,7 +24,8 @@ from erl_pipeline.trainers.sequences import TrainingSequence
 from storage.errors import InputError
 
 _TAKES_SEGMENTS: WeakKeyDictionary[PreTrainedModel, bool] = WeakKeyDictionary()
-"""What trials found, while the model lives: its weights change from update to update, its layers do not."""
+"""Results of `_takes_segments`, while the model lives: its weights change from update to update, its layers
+do not."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,8 @@ class PassCounts:
 
 @dataclass(frozen=True)
 class PolicyForward:
-    """A model made ready by `ready_for_training`. `shares_prompts` says which packing its attention takes,
-    `ranks` with whom batches are shared."""
+    """A model made ready by `ready_for_training`. `shares_prompts` says whether its attention takes segments;
+    `ranks` are the processes that share batches."""
 
     model: PreTrainedModel
     shares_prompts: bool
@@ -66,7 +67,7 @@ class PolicyForward:
     def hidden(self, microbatch: Microbatch) -> torch.Tensor:
         """Hidden states `[trained, hidden]` from which the trained tokens are predicted."""
         self.ranks.gather_weights(self.model)
-        # Rows need no mask: their padding stands behind every token that counts.
+        # Rows need no mask: their padding comes after every token that counts.
         layout = {} if microbatch.segments is None else {"segments": microbatch.segments}
         output = self.model.base_model(
             input_ids=microbatch.token_ids, position_ids=microbatch.positions, use_cache=False, **layout
@@ -100,7 +101,7 @@ class PolicyForward:
     ) -> PassCounts:
         """`backward` of a whole optimizer batch, microbatch by microbatch. `temperatures`: `[trained]`.
 
-        The gradients are those of all ranks; the counts too.
+        Gradients and counts are those of all ranks together.
         """
         dealt = self._deal(sequences, microbatch_tokens)
         for microbatch in dealt.own:
@@ -116,7 +117,7 @@ class PolicyForward:
     def scores(
         self, sequences: Sequence[TrainingSequence], temperatures: torch.Tensor, microbatch_tokens: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probabilities and entropies (nats) of all trained tokens, sequence by sequence. All:
+        """Log-probabilities and entropies (nats) of all trained tokens, sequence by sequence. All tensors are
         `[trained]`."""
         logprobs, entropies = torch.zeros_like(temperatures), torch.zeros_like(temperatures)
         for dealt in self._deal(sequences, microbatch_tokens).own:
@@ -157,7 +158,7 @@ class PolicyForward:
         return deal(lambda tokens: self.pack(sequences, tokens), microbatch_tokens, self.ranks)
 
     def _empty(self) -> Microbatch:
-        """The shortest pass, of which no token is trained."""
+        """A microbatch for the shortest pass, in which no token is trained."""
         (shortest,) = self.pack([_sequence((0,), (0,))], 1)
         return replace(
             shortest, sources=shortest.sources[:0], targets=shortest.targets[:0], tokens=shortest.tokens[:0]
@@ -180,8 +181,8 @@ def ready_for_training(
 ) -> Iterator[PolicyForward]:
     """Set a model up for training passes and leave it as it was, in evaluation mode.
 
-    Dropout stays off: the policy that is trained must be the one that sampled. Whether its attention
-    takes segments is tried out on a few tokens, once for each model.
+    Dropout stays off: the policy that is trained must be the one that sampled. Whether its attention takes
+    segments is tested on a few tokens, once for each model.
 
     Raises `InputError` when logits are not simply the output layer of the last hidden state.
     """
@@ -208,7 +209,8 @@ def ready_for_training(
 
 @torch.no_grad()
 def _takes_segments(model: PreTrainedModel, ranks: Ranks) -> bool:
-    """Compare segments with rows on two responses that share a prompt and a sequence that shares none.
+    """Whether segments give the same as rows, on two responses that share a prompt and a sequence that shares
+    none.
 
     Leaves the attention on segments when the answer is true.
     """
@@ -217,7 +219,7 @@ def _takes_segments(model: PreTrainedModel, ranks: Ranks) -> bool:
     (rows,) = pack_rows(sequences, 10_000, model.device)
     expected = PolicyForward(model, shares_prompts=False, ranks=ranks).hidden(rows)
     _refuse_other_heads(model, rows, expected, tolerance)
-    # A window of attention is longer than these few tokens, so the comparison below would not show it.
+    # A sliding window is longer than these few tokens, so the comparison below would not show its effect.
     if model.config.get_text_config().to_dict().get("sliding_window") is not None:
         return False
     model.set_attn_implementation(SEGMENTS)

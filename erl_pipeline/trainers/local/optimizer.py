@@ -1,4 +1,4 @@
-"""AdamW whose state can be written down and taken up again without a bit of difference."""
+"""AdamW whose state can be saved and restored bit for bit."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class PolicyOptimizer:
     microbatches are summed, and steps are taken, in fp32, and the model gets the rounded result. A
     bf16 weight has 8 bits of mantissa, so steps below 0.4 % of its size would otherwise be lost.
 
-    With `state_device: cpu` the copy, its gradients and the moments lie in host memory, as in ZeRO-Offload
-    (arXiv 2101.06840), and weights of any precision have one; the step is taken by the CPU. Moves between
-    devices were tried with torch's fake tensors alone, not on a GPU.
+    With `state_device: cpu` the copy, its gradients and the moments are in host memory, as in ZeRO-Offload
+    (arXiv 2101.06840), and weights of any precision have such a copy; the CPU takes the step. Moves between
+    devices were tested only with torch's fake tensors, not on a GPU.
 
     With `moments: by_use` each use has an AdamW of its own over the same weights; see `turn_to`.
     """
@@ -49,7 +49,7 @@ class PolicyOptimizer:
         return {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
 
     def turn_to(self, use: TrainingUse, learning_rate: float | None = None) -> None:
-        """Take the next steps for a use, with its moments and learning rate (None: the configuration's)."""
+        """Use the moments and the learning rate (None: the configuration's) of a use for the next steps."""
         self._adamw = self._by_use[use]
         for group in self._adamw.param_groups:
             group["lr"] = self.config.learning_rate if learning_rate is None else learning_rate
@@ -84,7 +84,8 @@ class PolicyOptimizer:
         if self.config.carry_state:
             for prefix, adamw in self._carried():
                 for name, master in self._masters.items():
-                    # A weight that never had a gradient has no moments, and its own count of steps.
+                    # A weight that never had a gradient has no moments; each weight has its own count of
+                    # steps.
                     state = adamw.state.get(master, {})
                     kept.update({f"{prefix}{part}.{name}": value for part, value in state.items()})
         return kept
@@ -134,7 +135,7 @@ class PolicyOptimizer:
         )
 
     def _carried(self) -> Iterable[tuple[str, torch.optim.AdamW]]:
-        """Each AdamW once, with what its tensors' names begin with."""
+        """Each AdamW once, with the prefix of its tensors' names."""
         if self.config.moments == "shared":
             return [("", self._adamw)]
         return [(_prefix(use), adamw) for use, adamw in self._by_use.items()]
@@ -146,7 +147,7 @@ class PolicyOptimizer:
         return torch.nn.Parameter(weight.detach().to(device, torch.float32))
 
     def _low_precision(self) -> Iterable[str]:
-        """Names of weights that say less than their fp32 copy does."""
+        """Names of weights that are less precise than their fp32 copy."""
         return [name for name, weight in self._weights.items() if weight.dtype != torch.float32]
 
     @torch.no_grad()
@@ -164,7 +165,7 @@ def save_optimizer(optimizer: PolicyOptimizer, folder: Path) -> None:
 
 
 def write_progress(optimizer: PolicyOptimizer, folder: Path) -> None:
-    """Write `optimizer.json`, how many steps were taken."""
+    """Write `optimizer.json`, which holds the number of steps taken."""
     steps = optimizer.steps if optimizer.config.carry_state else 0
     (folder / PROGRESS).write_text(json.dumps({"steps": steps}) + "\n")
 
@@ -183,7 +184,7 @@ def load_optimizer(model: torch.nn.Module, config: OptimizerConfig, folder: Path
 def restore_optimizer(
     optimizer: PolicyOptimizer, folder: Path, read: Callable[[Any, str], torch.Tensor]
 ) -> None:
-    """Take up the state in a checkpoint folder, where there is one; raises as `load_optimizer`.
+    """Restore the state in a checkpoint folder, where there is one; raises the errors of `load_optimizer`.
 
     Args:
         read: gives a tensor by its name, from the file as `safetensors.safe_open` opens it.
@@ -192,7 +193,7 @@ def restore_optimizer(
         return
     try:
         steps = int(json.loads((folder / PROGRESS).read_text())["steps"])
-        # Read by way of host memory: a GPU would hold all of it twice until it is copied to its place.
+        # Read into host memory first: a GPU would hold all of it twice until it is copied to its place.
         with safe_open(folder / TENSORS, framework="pt", device="cpu") as file:
             tensors = {name: read(file, name) for name in file.keys()}  # noqa: SIM118
     except (json.JSONDecodeError, KeyError, FileNotFoundError, SafetensorError) as error:

@@ -22,7 +22,7 @@ from erl_pipeline.trainers.sequences import TrainingSequence
 
 @dataclass(frozen=True)
 class Learner:
-    """A model and the optimizer of its trainable weights; `ranks`: the processes that have them together."""
+    """A model and the optimizer of its trainable weights; `ranks`: the processes that share them."""
 
     model: PreTrainedModel
     optimizer: PolicyOptimizer
@@ -42,7 +42,7 @@ class BatchLoss(Protocol):
 
 
 class OptimizerSteps:
-    """Takes steps and keeps their number, losses, gradient norms and passes."""
+    """Takes steps and records their number, losses, gradient norms and passes."""
 
     def __init__(
         self,
@@ -58,11 +58,11 @@ class OptimizerSteps:
         self.losses: list[float] = []
         """The reported part of each step's loss."""
         self.grad_norms: list[float] = []
-        """Euclidean, before clipping."""
+        """Euclidean norm of each step's gradients, before clipping."""
         self.passes = PassCounts()
 
     def take(self, batch: Sequence[TrainingSequence], temperatures: torch.Tensor, loss: BatchLoss) -> None:
-        """One step on a batch. `temperatures`: `[trained]`.
+        """Take one step on a batch. `temperatures`: `[trained]`.
 
         Raises `TrainingDiverged`, before the step, where a loss or gradient is not finite.
         """
@@ -81,7 +81,7 @@ class OptimizerSteps:
 
 
 def _over_ranks(parts: Mapping[str, float], ranks: Ranks) -> Mapping[str, float]:
-    """The parts of a loss, added up. Rank 0, which is never without a microbatch, has them all."""
+    """The parts of a loss, added up over the ranks. Rank 0 always has a microbatch, and so has all parts."""
     if ranks.count == 1:
         return parts
     found = [json.loads(text) for text in ranks.exchange(json.dumps(dict(parts)))]
@@ -89,10 +89,10 @@ def _over_ranks(parts: Mapping[str, float], ranks: Ranks) -> Mapping[str, float]
 
 
 def mean(values: Sequence[float]) -> float:
-    """0 of no values."""
+    """The mean of the values; 0 without values."""
     return sum(values) / len(values) if values else 0.0
 
 
 def count_tokens(sequences: Sequence[TrainingSequence]) -> int:
-    """Prompt and response tokens."""
+    """Number of prompt and response tokens."""
     return sum(len(row.prompt_token_ids) + len(row.response_token_ids) for row in sequences)

@@ -19,11 +19,11 @@ _SHORTEST_SHARE = 0.75  # of the longest segment of a block; below it padding co
 class Microbatch:
     """The input of one forward and backward pass.
 
-    `token_ids`, `positions`: `[rows, time]`. Stream layout: one row without padding and `segments`
-    for attention. Row layout: a sequence to a row, padded on the right, and `segments` None.
-    `sources`: `[trained]`, places in the flattened input whose next token is trained; `targets`:
-    `[trained]`, those tokens; `tokens`: `[trained]`, their numbers among all trained tokens of the
-    sequences that were packed, counted sequence by sequence.
+    `token_ids`, `positions`: `[rows, time]`. Stream layout: one row without padding and `segments` for
+    attention. Row layout: one sequence in each row, padded on the right, and `segments` None. `sources`:
+    `[trained]`, positions in the flattened input whose next token is trained; `targets`: `[trained]`, those
+    tokens; `tokens`: `[trained]`, their numbers among all trained tokens of the sequences that were packed,
+    counted sequence by sequence.
     """
 
     token_ids: torch.Tensor
@@ -36,7 +36,8 @@ class Microbatch:
 
 @dataclass(frozen=True)
 class _Family:
-    """Numbers of sequences that share a prompt. Alone, prompt and response make one segment."""
+    """Indices of sequences that share a prompt. A single sequence is one segment, prompt and response
+    together."""
 
     members: tuple[int, ...]
     tokens: int
@@ -56,8 +57,8 @@ def pack_segments(
 ) -> list[Microbatch]:
     """Pack without padding, each prompt once for the responses that fit beside it into the budget.
 
-    Tokens after the last trained one of a response never enter. A sequence that is longer than the
-    budget makes a microbatch of its own.
+    Tokens after the last trained one of a response are left out. A sequence that is longer than the budget
+    makes a microbatch of its own.
     """
     firsts = _first_tokens(sequences)
     batches: list[list[_Family]] = []
@@ -74,7 +75,7 @@ def pack_segments(
 def pack_rows(
     sequences: Sequence[TrainingSequence], microbatch_tokens: int, device: torch.device
 ) -> list[Microbatch]:
-    """Pack one sequence to a row, rows of similar length together, padded on the right.
+    """Pack one sequence into each row, rows of similar length together, padded on the right.
 
     For models whose attention takes no segments; under causal attention the padding changes nothing.
     """
@@ -96,7 +97,7 @@ def _input_length(sequence: TrainingSequence) -> int:
 
 
 def _first_tokens(sequences: Sequence[TrainingSequence]) -> list[int]:
-    """Number of each sequence's first trained token."""
+    """Index of each sequence's first trained token among those of all sequences."""
     firsts, count = [], 0
     for sequence in sequences:
         firsts.append(count)
@@ -198,7 +199,7 @@ def _block(segments: Sequence[_Segment], device: torch.device) -> AttentionBlock
     padding = own >= lengths
     queries = (starts + own).masked_fill(padding, 0)
     keys = torch.cat([(prompt_starts + prompt).masked_fill(prompt >= prompt_lengths, 0), queries], dim=1)
-    # Padding stands at the end of a segment, where causality hides it from every real query.
+    # Padding is at the end of a segment, where causality hides it from every real query.
     causal = (own[:, None] >= own).expand(len(segments), -1, -1)
     sees_prompt = (prompt < prompt_lengths)[:, None, :].expand(-1, len(own), -1)
     visible = torch.cat([sees_prompt, causal], dim=2)

@@ -21,12 +21,13 @@ class PolicyLoss:
     Clip range and coefficients are those of each token's role, in `roles`; all else is in `objective`.
 
     Args:
-        old_logprobs: `[trained]`, what the ratio is taken against under `decoupled`; None under `bypass`,
-            and in an update of one step, where they are those of the pass itself.
+        old_logprobs: `[trained]`, the denominators of the ratio under `decoupled`; None under `bypass`, and
+            in an update of one step, where the pass itself gives them.
         reference_logprobs: `[trained]`, for the KL term.
-        statistics: observes ratio, clipping, weights and entropy, and the mismatch of trainer and
-            sampler where `measure_mismatch`; all but the entropy of fresh tokens alone.
-        log: takes in the same of all tokens, and the loss, token by token.
+        statistics: observes clipping, entropy and KL of all tokens; ratio and importance weights, and with
+            `measure_mismatch` the mismatch of trainer and sampler, of fresh tokens alone.
+        log: records log-probability, ratio, clipping, entropy, mismatch and loss of all tokens, token by
+            token.
         replayed: tells replayed tokens from fresh ones; None where all are fresh.
     """
 
@@ -69,7 +70,7 @@ class PolicyLoss:
         return loss
 
     def _loss(self, logprobs: torch.Tensor, entropies: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """`logprobs`, `entropies` and `tokens` (numbers of the tokens in the columns): `[chunk]`."""
+        """The loss of a chunk. `logprobs`, `entropies` and `tokens` (indices into the columns): `[chunk]`."""
         columns, roles = self._columns, self._roles
         regularizer_weights = columns.regularizer_weights[tokens]
         self._observe("entropy", entropies, tokens)
@@ -120,7 +121,7 @@ class PolicyLoss:
 
     def _importance(self, olds: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         if self._batch_weights is None:
-            # Then the level is "token", and a chunk's weights depend on no other chunk.
+            # The level is "token" here, so a chunk's weights depend on no other chunk.
             weights = self._weigh(
                 olds, self._columns.behaviour_logprobs[tokens], self._columns.sequence[tokens]
             )
@@ -142,13 +143,13 @@ class PolicyLoss:
         )
 
     def _observe(self, name: str, values: torch.Tensor, tokens: torch.Tensor) -> None:
-        """Over all tokens, by role and by sequence."""
+        """Observe values of all tokens, by role and by sequence."""
         self._log.add(name, values, tokens)
         self._statistics.observe(name, values)
         self._statistics.observe_groups(name, values, self._roles.role[tokens], len(self._roles.roles))
 
     def _observe_fresh(self, name: str, values: torch.Tensor, tokens: torch.Tensor) -> None:
-        """Without replayed tokens, which another policy has sampled."""
+        """Observe values of all but replayed tokens, which another policy has sampled."""
         fresh = values if self._replayed is None else values[self._replayed.fresh(tokens)]
         if len(fresh):
             self._statistics.observe(name, fresh)
@@ -156,8 +157,8 @@ class PolicyLoss:
     def _observe_mismatch(
         self, logprobs: torch.Tensor, behaviour: torch.Tensor, tokens: torch.Tensor
     ) -> None:
-        """Trainer against sampler before the first step: of this pass, where it is the first, or as they were
-        computed before it."""
+        """Observe trainer against sampler before the first step: from this pass, where it is the first, or
+        from log-probabilities that were computed before that step."""
         if self._measure_mismatch:
             self._observe_fresh("mismatch", (logprobs - behaviour).abs(), tokens)
             self._observe_fresh("mismatch_kl", kl_estimate(behaviour, logprobs, "k3"), tokens)

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from erl_pipeline.trainers.local.packing import Microbatch
 
-_ROOM = 1.1  # what evenly filled microbatches may be longer than their share, since prompts are not cut
+_ROOM = 1.1  # evenly filled microbatches may exceed their share by this, since prompts are not cut
 
 
 class Ranks(Protocol):
@@ -23,7 +23,7 @@ class Ranks(Protocol):
 
     @property
     def rank(self) -> int:
-        """The number of this one, from 0."""
+        """The number of this rank, from 0."""
         ...
 
     @property
@@ -38,11 +38,11 @@ class Ranks(Protocol):
         ...
 
     def gather_weights(self, model: PreTrainedModel) -> None:
-        """Have all weights here that the passes of the model's own blocks do not gather themselves."""
+        """Gather all weights that the model's blocks do not gather themselves in a pass."""
         ...
 
     def let_go_of_weights(self, model: PreTrainedModel) -> None:
-        """Keep no more than this rank's part of the weights."""
+        """Keep only this rank's part of the weights."""
         ...
 
 
@@ -68,8 +68,8 @@ ALONE: Ranks = _Alone()
 
 @dataclass(frozen=True)
 class Dealt:
-    """The microbatches of a batch, and those of this rank. None stands for a pass without a token: in
-    every pass the ranks give each other their weights, so all take part in equally many."""
+    """The microbatches of a batch, and those of this rank. None is a pass without a token: the ranks exchange
+    their weights in every pass, so all must make the same number of passes."""
 
     all: Sequence[Microbatch]
     own: Sequence[Microbatch | None]
@@ -78,8 +78,9 @@ class Dealt:
 def deal(pack: Callable[[int], list[Microbatch]], microbatch_tokens: int, ranks: Ranks) -> Dealt:
     """Pack a batch, and deal out its microbatches in turn.
 
-    Where several ranks share them, microbatches are made smaller as long as that takes no more turns, so
-    that the ranks have like numbers of tokens in a turn, and none is idle because all fits into one.
+    Where several ranks share them, microbatches are made smaller if that takes no more turns, so that the
+    ranks have similar numbers of tokens in a turn, and none is idle because everything fits into one
+    microbatch.
     """
     microbatches = pack(microbatch_tokens)
     turns = -(-len(microbatches) // ranks.count)

@@ -36,7 +36,7 @@ def reinforce(
 ) -> UpdateMetrics:
     """Change the model's weights by `update.epochs * update.minibatches` steps.
 
-    The model itself as `reference` stands for its base, without its adapter.
+    If `reference` is the model itself, the reference is its base, without the adapter.
 
     Raises:
         TrainingDiverged: a loss or gradient is not finite; the step was not taken.
@@ -67,14 +67,14 @@ class _Selection:
     kept: list[TrainingSequence]
     roles: tuple[str, ...]
     reasons: list[NotTrained | None]
-    """For each sequence of the work why it is left out; None for those that are trained."""
+    """Why each sequence of the work is left out; None for those that are trained."""
     live_share: float
-    """What the sequences with an advantage are of those that could be trained, by tokens or by number as the
-    loss is normalised."""
+    """Share of the trainable sequences that have an advantage, by tokens or by number, as the loss is
+    normalised."""
 
 
 def _select(work: Reinforcement) -> _Selection:
-    """Leave out what has no loss; multiply weights by those of the roles."""
+    """Leave out sequences without a loss; multiply the others' weights by those of their roles."""
     terms = {role: work.objective.terms(role) for role in {sequence.role for sequence in work.sequences}}
     reasons = [_reason(sequence, terms[sequence.role]) for sequence in work.sequences]
     kept = [sequence for sequence, reason in zip(work.sequences, reasons, strict=True) if reason is None]
@@ -132,7 +132,7 @@ def _take_steps(
     references: Sequence[torch.Tensor] | None,
     log: SequenceLog,
 ) -> Statistics:
-    """All optimizer steps of the update; what was observed in them."""
+    """Take all optimizer steps of the update; returns what was observed in them."""
     objective, update, kept, replay = work.objective, work.update, selection.kept, work.replay
     statistics = Statistics()
     olds = None
@@ -231,8 +231,8 @@ def _metrics(
 def _needs_old_logprobs(objective: ObjectiveConfig, update: UpdateConfig) -> bool:
     """Whether the log-probabilities before the first step need a forward pass of their own.
 
-    In an update of one step they come out of the pass that is made anyway, token by token: too late where a
-    weight belongs to a whole sequence.
+    An update of one step gets them from the pass that it makes anyway, token by token. That is too late where
+    a weight belongs to a whole sequence.
     """
     correction = objective.correction
     return isinstance(correction, DecoupledCorrection) and (
@@ -243,7 +243,7 @@ def _needs_old_logprobs(objective: ObjectiveConfig, update: UpdateConfig) -> boo
 def _minibatches(
     sequences: Sequence[TrainingSequence], update: UpdateConfig, seed: int
 ) -> Iterator[list[int]]:
-    """Numbers of the sequences of each optimizer step; sequences with one prompt stay together."""
+    """Indices of the sequences of each optimizer step; sequences with one prompt stay together."""
     by_prompt: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
     for index, sequence in enumerate(sequences):
         by_prompt[sequence.prompt_token_ids].append(index)

@@ -1,4 +1,4 @@
-"""The part of the policy loss that replayed trajectories have in an optimizer batch."""
+"""The policy loss of replayed trajectories in an optimizer batch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ReplayedPart:
         self._replayed = roles.role == role
 
     def fresh(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Which of a chunk's tokens are not replayed. Both: `[chunk]`."""
+        """Which of a chunk's tokens are not replayed. Both tensors: `[chunk]`."""
         return ~self._replayed[tokens]
 
     def losses(
@@ -33,8 +33,8 @@ class ReplayedPart:
     ) -> torch.Tensor:
         """The loss of each token of a chunk: replayed ones have their own, in place of the fresh one.
 
-        All tensors: `[chunk]`; `statistics` observes ratios and weights of replayed tokens, and what both
-        kinds have in the loss of the step.
+        All tensors: `[chunk]`; `statistics` observes ratios and weights of replayed tokens, and the parts of
+        both kinds in the loss of the step.
         """
         replayed = self._replayed[tokens]
         stored = self._columns.behaviour_logprobs[tokens] if self._settings.corrected else logprobs.detach()
@@ -61,7 +61,7 @@ class ReplayedPart:
 
 
 def without_clip(roles: RoleColumns) -> RoleColumns:
-    """The same without bounds on the ratio."""
+    """The same columns without bounds on the ratio."""
     return replace(
         roles,
         lowest_ratio=torch.zeros_like(roles.lowest_ratio),

@@ -1,13 +1,13 @@
 """Attention over a stream of tokens in which responses to one prompt share that prompt.
 
-The tokens of a microbatch stand in one row without padding, so that everything but attention sees
-each token once. Attention works on *segments*: runs of consecutive tokens, each of which looks back
-on itself and, where it is a response that shares its prompt, on the prompt's segment. A dense block
-mask over the row would compute every pair of tokens; here only pairs within a family are computed.
+The tokens of a microbatch are in one row without padding, so that everything but attention sees each token
+once. Attention works on *segments*: runs of consecutive tokens, each of which attends to itself and, where it
+is a response that shares its prompt, to the prompt's segment. A dense block mask over the row would compute
+every pair of tokens; here only pairs within a family are computed.
 
-The function is registered with transformers' attention interface under `SEGMENTS`. On the CPU it is
-written with batched matrix products, about four times as fast there as the built-in kernels are with
-a block mask, and keeps queries, keys and values alone for the backward pass.
+The function is registered with transformers' attention interface under `SEGMENTS`. On the CPU it is written
+with batched matrix products, about four times as fast there as the built-in kernels are with a block mask,
+and keeps only queries, keys and values for the backward pass.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _LARGEST_DENSE_SEGMENT = 2**22  # pairs; above it the scores of one segment no l
 class AttentionBlock:
     """Segments of similar length that are attended in one batch of products.
 
-    `queries`: `[segments, query]` and `keys`: `[segments, key]` are places of tokens in the stream.
-    `padding`: `[segments, query]`, true where a query stands for no token.
-    `mask`: `[segments or 1, query, key]` fp32, 0 where the query sees the key and -inf elsewhere.
+    `queries`: `[segments, query]` and `keys`: `[segments, key]` are indices of tokens in the stream.
+    `padding`: `[segments, query]`, true where a query is padding. `mask`: `[segments or 1, query, key]` fp32,
+    0 where the query sees the key and -inf elsewhere.
     """
 
     queries: torch.Tensor
@@ -76,7 +76,7 @@ def fused_attention(
     segments: tuple[AttentionBlock, ...],
     scale: float,
 ) -> torch.Tensor:
-    """The same by the built-in kernels: less memory for long segments, and fast on a GPU.
+    """The same with the built-in kernels: less memory for long segments, and fast on a GPU.
 
     Args:
         query: `[heads, tokens, dim]`; key, value: `[kv_heads, tokens, dim]`.
@@ -130,7 +130,7 @@ class _DenseAttention(torch.autograd.Function):
         heads, tokens, dim = query.shape
         grad_rows = torch.cat([grad_outputs[0].reshape(-1, dim), query.new_zeros(1, dim)])
         grad_query = query.new_empty(query.shape)
-        # A prompt's gradient is the sum over all responses that share it: kept in fp32 until it is whole.
+        # A prompt's gradient is the sum over all responses that share it: kept in fp32 until it is complete.
         grad_key = torch.zeros(key.shape, dtype=torch.float32, device=key.device)
         grad_value = torch.zeros_like(grad_key)
         for block in ctx.segments:
@@ -166,7 +166,7 @@ def _gather(
 
 
 def _probabilities(q: torch.Tensor, k: torch.Tensor, block: AttentionBlock, scale: float) -> torch.Tensor:
-    """fp32 `[kv_heads * segments, group * query, key]`."""
+    """Attention probabilities, fp32 `[kv_heads * segments, group * query, key]`."""
     segments, width = block.queries.shape
     scores = (q.float() * scale) @ k.float().mT
     by_head = scores.view(-1, segments, q.shape[1] // width, width, k.shape[1])

@@ -1,4 +1,4 @@
-"""What was seen of each sequence in the steps of an update, gathered from its tokens."""
+"""What was measured of each sequence in the steps of an update, gathered from its tokens."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ Numbers = npt.NDArray[np.float64]
 
 
 class BatchLog:
-    """What is seen of the trained tokens of one optimizer batch; columns `[trained]` on the model's device.
+    """What is measured of the trained tokens of one optimizer batch; columns `[trained]` on the model's
+    device.
 
-    Every token is written by its place, so the order in which microbatches come changes no bit.
+    Every token has its own place in a column, so the order of microbatches changes no bit.
     """
 
     def __init__(self, tokens: int, device: torch.device) -> None:
@@ -28,14 +29,15 @@ class BatchLog:
         self.columns: dict[str, torch.Tensor] = {}
 
     def add(self, name: str, values: torch.Tensor, tokens: torch.Tensor) -> None:
-        """Add to a column, which begins with zeros. `values`, `tokens` (numbers of different tokens):
+        """Add to a column, which begins with zeros. `values`, `tokens` (indices of different tokens):
         `[chunk]`."""
         if name not in self.columns:
             self.columns[name] = torch.zeros(self._tokens, device=self._device)
         self.columns[name].index_add_(0, tokens, values.detach().float())
 
     def add_up(self, ranks: Ranks) -> None:
-        """Have what all ranks have seen. Each token is seen by one of them, so no sum is rounded."""
+        """Collect what all ranks have measured. Each token is measured by one of them, so no sum is
+        rounded."""
         if ranks.count == 1:
             return
         for name in sorted(
@@ -63,7 +65,7 @@ class SequenceLog:
         self._tokens: dict[int, dict[str, tuple[float, ...]]] = {}
 
     def take(self, members: Sequence[int], batch: BatchLog) -> None:
-        """Take in a step on these sequences, in whose order the batch has its tokens."""
+        """Add a step on these sequences; the batch has its tokens in their order."""
         if not members:
             return
         columns = {name: column.cpu().numpy() for name, column in batch.columns.items()}
@@ -97,7 +99,7 @@ class SequenceLog:
         )
 
     def _mean(self, name: str, number: int) -> float | None:
-        """Over the tokens of the steps that saw it; None where none did."""
+        """The mean over the tokens of the steps that measured it; None where none did."""
         if name not in self._seen or not self._seen[name][number]:
             return None
         return float(self._sums[name][number]) / int(self._seen[name][number])

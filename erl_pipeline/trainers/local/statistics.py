@@ -24,7 +24,7 @@ class Statistics:
     _group_counts: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def observe(self, name: str, values: torch.Tensor) -> None:
-        """Take in a tensor of any shape with at least one element."""
+        """Add the values of a tensor of any shape with at least one element."""
         values = values.detach().double()
         total, largest = values.sum(), values.max()
         if name in self._sums:
@@ -33,11 +33,11 @@ class Statistics:
         self._counts[name] = self._counts.get(name, 0) + values.numel()
 
     def keep(self, name: str, values: torch.Tensor) -> None:
-        """Keep values of any number, for their quantiles; for what few tokens have."""
+        """Keep any number of values, for their quantiles; meant for what few tokens have."""
         self._kept.setdefault(name, []).append(values.detach().double())
 
     def observe_groups(self, name: str, values: torch.Tensor, groups: torch.Tensor, count: int) -> None:
-        """Take in `values` by group. `values`, `groups` (int64, below `count`): `[tokens]`."""
+        """Add `values` by group. `values`, `groups` (int64, below `count`): `[tokens]`."""
         values = values.detach().double()
         none = torch.zeros(count, dtype=torch.double, device=values.device)
         sums, counts = self._group_sums.get(name, none), self._group_counts.get(name, none)
@@ -45,7 +45,7 @@ class Statistics:
         self._group_counts[name] = counts.index_add(0, groups, torch.ones_like(values))
 
     def over(self, ranks: Ranks) -> Statistics:
-        """What all ranks have observed."""
+        """The statistics of all ranks together."""
         if ranks.count == 1:
             return self
         whole = Statistics()
@@ -67,7 +67,7 @@ class Statistics:
         }
 
     def _take_in(self, plain: Mapping[str, Mapping[str, Any]]) -> None:
-        """Add what `_plain` of another says."""
+        """Add the statistics of another, as its `_plain` gives them."""
 
         def number(value: Any) -> torch.Tensor:
             return torch.tensor(value, dtype=torch.double)
@@ -93,7 +93,7 @@ class Statistics:
         return float(self._sums[name]) if name in self._sums else 0.0
 
     def quantiles(self, name: str, shares: Sequence[float]) -> list[float]:
-        """Of the values that were kept, with linear interpolation; 0 where there are none."""
+        """Quantiles of the values that were kept, with linear interpolation; 0 where there are none."""
         values = torch.cat(self._kept[name]) if name in self._kept else torch.empty(0)
         if not len(values):
             return [0.0] * len(shares)
@@ -110,6 +110,6 @@ class Statistics:
         return float(self._maxima[name]) if name in self._maxima else 0.0
 
     def group_mean(self, name: str, group: int) -> float:
-        """0 of a group without values."""
+        """The mean of a group; 0 where it has no values."""
         count = float(self._group_counts[name][group]) if name in self._group_counts else 0.0
         return float(self._group_sums[name][group]) / count if count else 0.0

@@ -25,9 +25,10 @@ from erl_pipeline.trainers.sequences import TrainingSequence
 def fine_tune_supervised(
     learner: Learner, work: SupervisedTraining, on_step: OnStep | None = None
 ) -> FineTuneMetrics:
-    """Take as many optimizer steps on the cross-entropy of the trained tokens as the settings want.
+    """Take as many optimizer steps on the cross-entropy of the trained tokens as the settings say.
 
-    The loss of a step is the mean over its tokens, each times its sequence's weight. No sequence, no step.
+    The loss of a step is the mean over its tokens, each times its sequence's weight. Without sequences no
+    step is taken.
 
     Raises:
         TrainingDiverged: a loss or gradient is not finite; the step was not taken.
@@ -85,7 +86,7 @@ def _records(sequences: Sequence[TrainingSequence], log: SequenceLog) -> list[Se
 
 
 class _CrossEntropy:
-    """Weighted cross-entropy of a batch. `weights`: `[trained]`; the log takes in losses and entropies."""
+    """Weighted cross-entropy of a batch. `weights`: `[trained]`; the log records losses and entropies."""
 
     def __init__(self, weights: torch.Tensor, log: BatchLog) -> None:
         self._weights = weights
@@ -109,7 +110,7 @@ class _CrossEntropy:
 
 
 def _batches(rows: Sequence[int], config: FineTuneConfig, seed: int) -> Iterator[list[int]]:
-    """Numbers of the rows of each step: all of them, or `batch_rows` dealt from a deck that is shuffled when
+    """Indices of the rows of each step: all of them, or `batch_rows` dealt from a deck that is shuffled when
     it runs out."""
     if not rows:
         return

@@ -15,10 +15,10 @@ from erl_pipeline.trainers.sequences import TrainingSequence
 
 @dataclass(frozen=True)
 class TokenColumns:
-    """All columns are `[trained]`, sequence by sequence, on the model's device, fp32 unless said.
+    """All columns are `[trained]`, sequence by sequence, on the model's device, fp32 unless stated.
 
     `sequence` (int64) numbers the sequences from 0. `policy_weights` and `regularizer_weights` are the
-    factors of a token's policy loss and of its KL and entropy: the former are normalised over the
+    factors of a token's policy loss and of its KL and entropy terms: the former are normalised over the
     sequences with an advantage, the latter over all.
     """
 
@@ -39,8 +39,8 @@ def token_columns(
     """Columns of a whole optimizer batch, before it is cut into microbatches.
 
     Args:
-        policy_share: multiplies `policy_weights`; what the sequences with an advantage are of all rows, where
-            the policy loss is normalised over all rows.
+        policy_share: multiplies `policy_weights`; the share of all rows that have an advantage, where the
+            policy loss is normalised over all rows.
     """
     counts = [len(sequence.trained_offsets) for sequence in sequences]
     with_advantage = [i for i, sequence in enumerate(sequences) if sequence.advantage != 0.0]
@@ -75,10 +75,10 @@ def token_columns(
 
 @dataclass(frozen=True)
 class RoleColumns:
-    """What the objective says of each trained token by the role of its sequence; `[trained]`, fp32.
+    """The objective's settings for each trained token, by the role of its sequence; `[trained]`, fp32.
 
-    `role` (int64) is the place of the token's role in `roles`. `dual_clip` is infinite where a role has
-    none, and None where no role has one.
+    `role` (int64) is the index of the token's role in `roles`. `dual_clip` is infinite where a role has none,
+    and None where no role has one.
     """
 
     roles: tuple[str, ...]
@@ -98,7 +98,8 @@ def role_columns(
     roles: Sequence[str],
     device: torch.device,
 ) -> RoleColumns:
-    """Columns of a whole optimizer batch. `roles`: those of the whole update, in the order to number them."""
+    """Columns of a whole optimizer batch. `roles`: those of the whole update, in the order of their
+    numbers."""
     numbers = {role: number for number, role in enumerate(roles)}
     known = {role: objective.terms(role) for role in roles}
     terms = [known[sequence.role] for sequence in sequences]

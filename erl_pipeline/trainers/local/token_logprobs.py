@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 HEAD_CHUNK_TOKENS = 512
-"""Tokens whose logits exist at one time."""
+"""Number of tokens whose logits exist at the same time."""
 
 _BLOCK_ELEMENTS = 2**20  # 4 MiB of fp32
 
 TokenLoss = Callable[[torch.Tensor, torch.Tensor, slice], torch.Tensor]
-"""From a chunk's log-probabilities and entropies (`[chunk]`, fp32) and its place to its share of the loss."""
+"""Maps a chunk's log-probabilities and entropies (`[chunk]`, fp32) and its place to its share of the loss."""
 
 
 def token_logprobs(
@@ -41,11 +41,11 @@ def backward_through_head(
 ) -> None:
     """Backward pass of a loss that is a sum over tokens, chunk by chunk: head first, then what made `hidden`.
 
-    Each chunk's logits are gone before the next are made, and none is computed twice.
+    Each chunk's logits are freed before the next are made, and none are computed twice.
 
     Args:
         hidden: `[tokens, hidden]`, with its graph; targets, temperatures: `[tokens]`.
-        loss: the chunk's share of the loss.
+        loss: gives a chunk's share of the loss.
         after_backward: called after each backward pass, to take gradients out of low precision.
     """
     leaves = [chunk.detach().requires_grad_() for chunk in hidden.split(HEAD_CHUNK_TOKENS)]
@@ -61,10 +61,10 @@ def backward_through_head(
 
 
 class _SoftmaxStatistics(torch.autograd.Function):
-    """Keeps the logits in their own precision and makes the fp32 softmax again in the backward pass.
+    """Keeps the logits in their own precision and recomputes the fp32 softmax in the backward pass.
 
-    Both passes go block of rows by block of rows: a fp32 copy of all logits would leave the cache at
-    every one of their elementwise steps.
+    Both passes go through one block of rows after the other: an fp32 copy of all logits would leave the cache
+    at every elementwise step.
     """
 
     @staticmethod
@@ -109,7 +109,7 @@ class _SoftmaxStatistics(torch.autograd.Function):
 
 
 def _blocks(logits: torch.Tensor) -> Iterator[slice]:
-    """Rows that are worked on together: few on a CPU, all on a GPU."""
+    """Rows that are processed together: few on a CPU, all on a GPU."""
     rows = len(logits) if logits.is_cuda else max(1, _BLOCK_ELEMENTS // logits.shape[1])
     for start in range(0, len(logits), rows):
         yield slice(start, start + rows)

@@ -80,7 +80,7 @@ def test_training_changes_the_adapter_and_no_bit_of_the_base(finished: Finished)
 def test_a_run_that_trains_all_weights_cannot_go_on_from_an_adapter(finished: Finished) -> None:
     weights = weights_settings(config(finished.base)).model_copy(update={"lora": None, "adapter_seed": None})
     parts = stored_parts(ArtifactStore(str(finished.store)), finished.checkpoints()[-1])
-    with pytest.raises(ConfigError, match=r"is an adapter; without policy\.lora no run goes on from it"):
+    with pytest.raises(ConfigError, match=r"is an adapter; without policy\.lora no run can continue from it"):
         load_checkpoint(parts, weights)
 
 

@@ -43,7 +43,7 @@ def test_the_extractor_reads_the_episode_without_the_lessons_and_sees_them_apart
 
 def test_lessons_that_cannot_be_cut_off_are_an_error() -> None:
     changed = EpisodeRecord(PROMPTS.attempt("Get out.", "A door.", ["Other."]), [], LESSONS, "", 0.0)
-    with pytest.raises(ValueError, match="do not stand in its opening"):
+    with pytest.raises(ValueError, match="does not end with its lessons"):
         PROMPTS.extraction(changed)
 
 

@@ -56,7 +56,7 @@ def test_a_conversation_is_cut_where_the_assistant_first_speaks(tmp_path: Path) 
         (
             "verl",
             {"input": "a", "score": 1},
-            "row 1: column output is missing, as --format verl has it; there are input, score",
+            "row 1: column output is missing, which --format verl needs; there are input, score",
         ),
         ("verl", {"input": "a", "output": "b", "score": None}, "score: None; allowed is a finite number"),
         ("messages", {"messages": [SAID], "reward": 1}, "a user's message and an assistant's after it"),
