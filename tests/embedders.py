@@ -1,4 +1,4 @@
-"""An embedder without a model, for tests in which only nearness matters."""
+"""An embedder without a model, for tests in which only similarity matters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ DIMENSION = 64
 
 
 class WordEmbedder:
-    """Texts are near by the words that they share: each word is a direction, a text the sum of its words'."""
+    """Texts are similar by the words that they share: each word is a direction, and a text is the sum of its
+    words."""
 
     model = "words"
     embedding_model = "words@1"

@@ -1,4 +1,4 @@
-"""A small history, written by hand, whose lineage can be told by looking at it."""
+"""A small history, written by hand, so that its lineage can be seen by reading it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CONFIG = {
 
 @dataclass(frozen=True)
 class History:
-    """Two iterations of run `base`, and of run `branch` the first, from the same rollouts.
+    """Two iterations of run `base`, and the first iteration of run `branch`, from the same rollouts.
 
     Iteration 1: `shard` has `first` -> `reflection` -> `second` of task `t1`; memory entry `m-1` holds the
     reflection, SFT row `s-second` the second attempt. Iteration 2: two shards, one with `first-2` ->
@@ -62,7 +62,7 @@ def write_history(store_uri: str) -> History:
         key: str = "",
         **numbers: float,
     ) -> None:
-        """`policy` and `memory` are names of artifacts; `self` is the one that is committed."""
+        """`policy` and `memory` are names of artifacts; `self` is the artifact that is being committed."""
         used = {key: ids[value] for key, value in inputs.items()}
         recipe = Recipe(stage, 1, {"name": name}, used, 0, kind=KINDS[stage])
         ids[name] = ids["self"] = recipe.artifact_id
@@ -241,7 +241,7 @@ def write_history(store_uri: str) -> History:
 
 
 def trajectory_row(**given: Any) -> dict[str, Any]:
-    """Columns of a trajectory; what is not given is of a failed first attempt."""
+    """Columns of a trajectory; values that are not given are those of a failed first attempt."""
     row = {
         "parent_trajectory_id": None,
         "episode_id": "episode",
@@ -306,7 +306,7 @@ def entry_row(entry_id: str, source: str) -> dict[str, Any]:
 
 
 def sft_row(row_id: str, trajectory_id: str) -> dict[str, Any]:
-    """Columns of the SFT row that was made of an attempt."""
+    """Columns of the SFT row that was made from an attempt."""
     row = {
         "sft_row_id": row_id,
         "prompt": [{"role": "user", "content": "go"}],

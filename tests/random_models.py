@@ -84,7 +84,8 @@ def random_gpt2(
     positions: int = 128,
     **settings: float | None,
 ) -> PreTrainedModel:
-    """Learned positions, a head of its own; the same weights at every call. `settings` are GPT2Config's."""
+    """Learned positions, a separate output head; the same weights at every call. `settings` are
+    GPT2Config's."""
     torch.manual_seed(0)
     config = GPT2Config(
         vocab_size=vocabulary,

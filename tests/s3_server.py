@@ -1,9 +1,9 @@
-"""A real S3-compatible server of one's own: moto's, in its own process, on loopback and a free port.
+"""A real S3-compatible server for a test: moto's, in its own process, on loopback and a free port.
 
 python -m tests.s3_server PORT FAULTS [careless]
 
-Requests are answered one after the other, since moto looks at a condition and writes in two steps. A
-careless server ignores If-None-Match, as some do. The file FAULTS says every how many requests one fails.
+Requests are answered one after the other, since moto checks a condition and writes in two separate steps. A
+careless server ignores If-None-Match, as some do. The file FAULTS contains N: every Nth request fails.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BUCKET = "bucket"
 
 @dataclass(frozen=True)
 class S3Server:
-    """Where it listens, and what a program must have in its environment to use it."""
+    """The server's address, and the environment variables that a program needs to use it."""
 
     process: subprocess.Popen[bytes]
     environment: dict[str, str]
@@ -36,20 +36,20 @@ class S3Server:
     log: Path
 
     def requests(self, method: str, holding: str) -> list[str]:
-        """What it was asked so far by a method, such as `/bucket/store/file?partNumber=1`, where that holds
-        a text."""
+        """The requests so far with an HTTP method, such as `/bucket/store/file?partNumber=1`, that contain a
+        text."""
         found = re.findall(rf'"{method} (\S+) HTTP', self.log.read_text(errors="replace"))
         return [path for path in found if holding in path]
 
     def fail_every(self, requests: int) -> None:
-        """Answer every so many requests with an internal error, every other of them after carrying it out;
-        0 for none."""
+        """Answer every Nth request with an internal error, every other of these after carrying it out; 0: no
+        errors."""
         self.faults.write_text(str(requests))
 
 
 @contextmanager
 def s3_server(log: Path, *, conditions: bool = True) -> Iterator[S3Server]:
-    """A running server with an empty bucket; it is gone afterwards."""
+    """A running server with an empty bucket; it is ended afterwards."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -114,7 +114,7 @@ def main(port: int, faults: Path, careless: bool) -> None:
 
 
 def _read_objects_once() -> None:
-    """Keep what was read of an object: moto reads all of it again for each range of it."""
+    """Keep the content of an object: moto reads all of it again for each range of it."""
     from moto.s3.models import FakeKey
 
     of_moto: Any = vars(FakeKey)["value"]

@@ -23,7 +23,7 @@ def stage_record(
     key: str = "",
     seconds: float = 1.0,
 ) -> StageRecord:
-    """A record with these metrics, of an artifact whose id follows from stage and `made_from`."""
+    """A record with these metrics, of an artifact whose id depends on the stage and `made_from`."""
     recipe = Recipe(stage, 1, {"made_from": made_from}, {}, 0, kind=KINDS[stage])
     manifest = Manifest(
         artifact_id=recipe.artifact_id,

@@ -1,4 +1,4 @@
-"""What a wheel holds: every package, and all files beside the code that the program reads."""
+"""What a wheel contains: every package, and all other files that the program reads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PACKAGES = ("storage", "erl_pipeline", "flows", "command_line")
 
 @pytest.fixture(scope="module")
 def names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """The names in a wheel that is built of what git knows, so that nothing else gets into it."""
+    """The file names in a wheel that is built only from files that git tracks."""
     source, built = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("built")
     for name in _files():
         target = source / name
@@ -32,7 +32,7 @@ _BUILD = "import sys, setuptools.build_meta as backend; backend.build_wheel(sys.
 
 
 def _files() -> list[str]:
-    """Files that git tracks of what a wheel is made of."""
+    """The files of the wheel's sources that git tracks."""
     kept = ["pyproject.toml", "README.md", "LICENSE", *PACKAGES]
     listed = subprocess.run(["git", "ls-files", *kept], cwd=ROOT, capture_output=True, text=True, check=True)
     return [name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]

@@ -1,4 +1,4 @@
-"""A store whose training records can be told by looking at them, written by hand."""
+"""A store with training records, written by hand, so that answers about them can be seen by reading it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ CONFIG = {"name": "run", "environment": {"type": "frozen_lake"}, "policy": {"typ
 
 
 def record_row(**given: Any) -> dict[str, Any]:
-    """Columns of a row of a training record; what is not given is of a trained first attempt."""
+    """Columns of a row of a training record; values that are not given are those of a trained first
+    attempt."""
     trained = given.get("not_trained") is None
     row = {
         "trajectory_id": "first",
@@ -48,7 +49,7 @@ def record_row(**given: Any) -> dict[str, Any]:
 
 @dataclass
 class TrainingStore:
-    """A store under construction; `ids` are artifact ids by the names that they were committed under."""
+    """A store under construction; `ids` maps the name of each committed artifact to its id."""
 
     store: ArtifactStore
     runs: RunStore
@@ -99,7 +100,7 @@ def trajectories(*rows: Mapping[str, Any]) -> Callable[[Path], object]:
 
 
 def record(*rows: Mapping[str, Any]) -> Callable[[Path], object]:
-    """Writes a training record, beside weights."""
+    """Writes a training record, together with weights."""
 
     def write(folder: Path) -> None:
         (folder / "weights").write_bytes(b"weights")

@@ -1,4 +1,4 @@
-"""Waiting for what another process or thread does."""
+"""Waiting for something that another process or thread does."""
 
 from __future__ import annotations
 

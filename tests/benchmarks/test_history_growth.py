@@ -1,4 +1,4 @@
-"""The generated history is one that the store takes for real, and its answers can be counted by hand."""
+"""The store reads the generated history like a real one, and the answers can be counted by hand."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ def test_a_small_history_is_whole_and_is_answered(growth: ModuleType, tmp_path: 
     assert (report.trajectories, report.memory_entries, report.sft_rows) == (960, 120, 120)
     assert growth.ask("last_rewards", str(tmp_path))["answer"] == 40
     assert growth.ask("replay_plan", str(tmp_path))["answer"] == 7
-    # Each of an iteration's ten entries is seen by one reflection of the next: that and the second attempt
-    # after it, both repeated in the evaluation, and the memory entry that came of it.
+    # Each of an iteration's ten entries is seen by one reflection of the next iteration. It reached that
+    # reflection and the second attempt after it, both again in the evaluation, and the memory entry that was
+    # made from it.
     assert growth.ask("rows_using_memory", str(tmp_path))["answer"] == 5
-    # A task of the first iteration is in every policy since, two of each iteration.
+    # Every later policy was trained on a task of the first iteration: two policies of each iteration.
     assert growth.ask("policies_trained_on", str(tmp_path))["answer"] == 2 * ITERATIONS
     around = growth.bookkeeping(str(tmp_path))
     assert around["entries"] == 1 + 7 * ITERATIONS

@@ -1,4 +1,4 @@
-"""The benchmark trains a real run, goes on with it, and its table says what was measured."""
+"""The benchmark trains a real run and continues it, and its table shows what was measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run beside the one that all tests share; trained once, looked into and not changed."""
+"""A second run in addition to the one that all tests share; it is trained once and only read."""
 
 from __future__ import annotations
 

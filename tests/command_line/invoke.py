@@ -28,7 +28,7 @@ REMEMBERING = SMALL.replace("iterations: 2", "iterations: 3").replace(
 
 @dataclass(frozen=True)
 class Result:
-    """What a command left behind."""
+    """The result of a command."""
 
     status: int
     output: str
@@ -42,7 +42,7 @@ class Result:
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run that was trained once, and what that printed."""
+    """A run that was trained once, and what its training printed."""
 
     config: Path
     store: Path

@@ -9,7 +9,7 @@ from command_line.interruption import Stop, call_interruptibly
 
 
 def main() -> None:
-    """Say that the work has begun, then end when asked to, or never."""
+    """Print that the work has begun, then end when asked to, or never."""
     stop = Stop()
     obeys = sys.argv[1] == "obeys"
 

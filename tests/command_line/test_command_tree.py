@@ -1,4 +1,4 @@
-"""All commands alike: their help, their options, and the names that these have."""
+"""What all commands have in common: their help, their options, and the names of the options."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from command_line.main import app
 from tests.command_line.invoke import invoke
 
 WITHOUT_JSON = {"serve", "ui", "env play"}
-"""They talk with a person until they are left."""
+"""Commands that are interactive until the user leaves them."""
 WITHOUT_STORE = {
     *("serve", "plugins", "config show", "config check"),
     *("env list", "env show", "env play", "env new"),
 }
-"""They look at no store."""
+"""Commands that read no store."""
 WORDS = {
     "--name": "NAME",
     "--run": "RUN",
@@ -29,7 +29,7 @@ WORDS = {
     "--set": "KEY=VALUE",
     "--store": "URI",
 }
-"""Options that mean the same wherever they are, and how help shows their values."""
+"""Options with the same meaning in all commands, and how the help shows their values."""
 
 
 def commands(group: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:

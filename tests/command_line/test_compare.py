@@ -1,4 +1,4 @@
-"""A small real comparison, and what stops, kills and breaks one."""
+"""A small real comparison, and comparisons that are stopped, killed or broken."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ RUNS = [f"small.{arm}.seed{seed}" for seed in (0, 1) for arm in ("erl", "rlvr")]
 
 @dataclass(frozen=True)
 class Compared:
-    """A folder with a configuration, a finished comparison of it, and what that printed."""
+    """A folder with a configuration, a finished comparison of it, and what the comparison printed."""
 
     folder: Path
     printed: Result
 
     @property
     def document(self) -> Any:
-        """What it wrote for programs."""
+        """The JSON document that it wrote."""
         return json.loads((self.folder / "out" / "comparison.json").read_text())
 
 
 def words(folder: Path, store: str = "store") -> list[object]:
-    """The command for two arms and two seeds, side by side."""
+    """The command for two arms and two seeds, in parallel."""
     base, to = folder / "small.yaml", ["--store", folder / store, "--output", folder / "out"]
     return ["compare", base, "--methods", "erl,rlvr", "--seeds", "2", "--jobs", "2", *to]
 
@@ -51,7 +51,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
 
 
 def without_times(document: Any) -> Any:
-    """The arms of a document without how long they took."""
+    """The arms of a document, without their times."""
     for arm in document["arms"].values():
         for seed in arm["seeds"].values():
             del seed["measures"]["seconds_at_tokens"]
@@ -72,7 +72,7 @@ def test_all_arms_are_read_off_at_equal_tokens_and_steps(compared: Compared) -> 
     curves = [seed["curve"] for arm in document["arms"].values() for seed in arm["seeds"].values()]
     assert len(curves) == 4
     assert all(curve[0]["iteration"] == 0 and curve[-1]["generated_tokens"] >= tokens for curve in curves)
-    # RLVR generates fewer tokens in an iteration, so that its runs went on until they had spent as many.
+    # RLVR generates fewer tokens in an iteration, so its runs continued until they had generated as many.
     assert min(curve[-1]["iteration"] for curve in curves[2:]) > 2
 
 
@@ -158,7 +158,7 @@ def test_a_comparison_that_was_stopped_and_killed_ends_with_the_same_figures(com
 
     killed = begin(compared.folder)
     wait_for_artifact(killed, store, "update_policy")
-    killed.kill()  # Its workers see that it is gone, and end.
+    killed.kill()  # Its workers notice that it has ended, and end too.
     killed.communicate(timeout=120)
     wait_until_gone(killed.pid)
 
@@ -191,7 +191,7 @@ def wait_for_artifact(process: subprocess.Popen[str], store: Path, stage: str) -
 
 
 def wait_until_gone(group: int) -> None:
-    """Wait until no process of a group is left."""
+    """Wait until all processes of a group have ended."""
 
     def gone() -> bool:
         try:

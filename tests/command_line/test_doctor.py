@@ -48,7 +48,7 @@ def test_an_interpreter_that_cannot_be_asked_is_a_mistake_of_the_user(tmp_path: 
 
 
 def test_a_companion_of_another_build_is_found_and_named_and_vllm_is_not_imported(tmp_path: Path) -> None:
-    # What PyPI's torchvision does beside the CPU build of torch.
+    # The error of PyPI's torchvision together with the CPU build of torch.
     (tmp_path / "torchvision").mkdir()
     (tmp_path / "torchvision" / "__init__.py").write_text(
         "raise RuntimeError('operator torchvision::nms does not exist')"

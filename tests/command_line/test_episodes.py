@@ -74,7 +74,7 @@ def test_an_episode_is_given_whole_to_programs(made: TrainingStore) -> None:
         ("update", "reinforcement"),
         ("tuned", "supervised"),
     ]
-    # Two runs trained on the other one.
+    # The other episode was trained on in two runs.
     other = episodes(made, "show", "episode-2", "--json").json["trajectories"][0]["training"]
     assert sorted(row["run"] for row in other) == ["offline", "run"]
     alone = episodes(made, "show", "episode-2", "--run", "offline", "--json").json["trajectories"][0]

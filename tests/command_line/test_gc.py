@@ -62,7 +62,8 @@ def test_after_retention_the_run_is_finished_whole_and_can_go_on(finished: Finis
 
 def test_a_resumption_that_needs_a_pruned_file_says_which(finished: FinishedRun, store: Path) -> None:
     invoke("gc", "--store", store, "--retain-optimizer", "1", "--delete")
-    # The last stage of the first iteration, and what came of it, is gone: it cannot be made again.
+    # The last stage of the first iteration, and everything made from it, is deleted: it cannot be computed
+    # again.
     ledger = (store / "runs" / "small" / "ledger.jsonl").read_text().splitlines()
     (lost,) = (
         line.split('"artifact_id":"')[1][:32]

@@ -1,4 +1,4 @@
-"""The commands that look into a run: status, memory, lineage, report, evaluate."""
+"""The commands that inspect a run: status, memory, lineage, report, evaluate."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Generated malformed configurations, task files and Parquet: a message and status 2, no traceback, no hang.
 
-ERL_TEST_MALFORMED says how many of each kind; `make reliability` takes 2,000 in all.
+ERL_TEST_MALFORMED sets the number of each kind; `make reliability` tests 2,000 in all.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ TASK = {"task_id": "one", "board": ["SF", "HG"], "max_steps": 2}
 
 
 def check(result: Result) -> None:
-    """Accepted, or refused as a user's mistake is; anything else has already raised."""
+    """Check that the input was accepted, or refused like a user's mistake; anything else has already
+    raised."""
     assert result.status in (0, 2)
     if result.status == 2:
         assert result.errors.startswith(("error: ", "Usage: ")), result.errors
@@ -52,7 +53,7 @@ def check(result: Result) -> None:
 
 @st.composite
 def damaged(draw: st.DrawFn, content: bytes) -> bytes:
-    """Some bytes with a few changed, taken out, put in or cut off."""
+    """Some bytes, a few of which are changed, removed, inserted or cut off."""
     found = bytearray(content)
     for _ in range(draw(st.integers(1, 4))):
         place = draw(st.integers(0, max(0, len(found) - 1)))
@@ -75,7 +76,7 @@ def damaged_text(text: str) -> st.SearchStrategy[bytes]:
 
 @st.composite
 def replaced_settings(draw: st.DrawFn) -> bytes:
-    """The small configuration with some settings replaced by anything."""
+    """The small configuration with some settings replaced by arbitrary values."""
     import yaml
 
     config = yaml.safe_load(SMALL)
@@ -90,7 +91,7 @@ def replaced_settings(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def task_lines(draw: st.DrawFn) -> bytes:
-    """A task with some of it replaced by anything, and then perhaps damaged."""
+    """A task with some fields replaced by arbitrary values, whose text may then be damaged."""
     task: dict[str, Any] = dict(TASK)
     for _ in range(draw(st.integers(1, 2))):
         task[draw(st.sampled_from([*TASK, "unknown"]))] = draw(
@@ -115,7 +116,7 @@ def test_any_configuration_is_accepted_or_refused_with_a_message(tmp_path: Path,
 @GENERATED
 @given(content=task_lines())
 def test_any_task_file_is_accepted_or_refused_with_a_message(tmp_path: Path, content: bytes) -> None:
-    # One good task makes a file that is accepted; a second of the same id has it refused.
+    # A file with one good task is accepted; with a second task of the same id it is refused.
     file = put(tmp_path, "tasks.jsonl", content + b"\n" + content)
     assert ENVIRONMENT.tasks_from_file is not None
     with pytest.raises(InputError) as refused:

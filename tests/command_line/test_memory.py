@@ -77,7 +77,7 @@ def test_stats_add_up(store: Path) -> None:
 
 
 def test_memory_is_withheld_from_half_of_each_group(store: Path) -> None:
-    """Of four samples two, from the second iteration on, when there is a memory."""
+    """From two of four samples, from the second iteration on, when there is a memory."""
     rows = trajectories(store).filter(role="reflection")
     assert rows.filter(iteration=1)["subgroup"].null_count() == rows.filter(iteration=1).height
     later = rows.filter(pl.col("iteration") > 1)

@@ -88,7 +88,7 @@ def test_plugins_are_listed_with_their_packages() -> None:
     found = {(each["group"], each["type"]): each for each in listed["plugins"]}
     assert found["methods", "erl"]["distribution"] == "erl-pipeline"
     fingerprints = found["environments", "frozen_lake"]["fingerprint"].split(", ")
-    # Its own, what it shares with Sokoban, and the prompts for language models that it shares with methods.
+    # Its own code, the code that it shares with Sokoban, and the prompts that it shares with methods.
     assert [len(each) for each in fingerprints] == [32, 32, 32]
 
 

@@ -45,7 +45,7 @@ def test_a_continued_run_writes_no_step_twice(finished: FinishedRun, tmp_path: P
     folder = store / "runs" / "small" / "tensorboard"
     assert max(step for _, step in scalars(folder)) == 2
 
-    # With an end further on, the third iteration is recorded from the store and the fourth as it happens.
+    # With a later end, the third iteration is recorded from the store and the fourth as it is computed.
     assert invoke(*words[:-1], "4").status == 0
     assert scalars(folder) == numbers_of_the_store(store)
     assert max(step for _, step in scalars(folder)) == 4

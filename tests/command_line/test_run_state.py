@@ -29,7 +29,7 @@ def test_a_run_whose_last_iteration_has_a_flipped_byte_is_not_finished(
         for entry in RunStore(str(store)).open("small").stages()
         if entry.stage == "fine_tune"
     }
-    # One of an earlier iteration is not looked at: its cost would grow with the run.
+    # An artifact of an earlier iteration is not checked: the cost of that would grow with the run.
     flip_last_bit(checkpoints[1])
     assert find_finished_run(load_config(finished.config), str(store), 2) is not None
     flip_last_bit(checkpoints[2])

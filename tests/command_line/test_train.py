@@ -133,7 +133,7 @@ def test_a_damaged_artifact_is_named_and_made_again(finished: FinishedRun, tmp_p
     assert str(new) in result.errors
     assert new.read_bytes() == whole[new]
 
-    # Of earlier iterations nothing is read; a check looks at them all.
+    # Nothing of earlier iterations is read; with `--check` all of them are.
     again = invoke(*words)
     assert "Run small is finished" in again.errors
     assert str(old) not in again.errors
@@ -145,7 +145,7 @@ def test_a_damaged_artifact_is_named_and_made_again(finished: FinishedRun, tmp_p
 
 @pytest.fixture
 def edited_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As after an edit of FrozenLake: its sources are found in a copy with one more line."""
+    """Make FrozenLake look edited: its sources are found in a copy with one more line."""
     package = sys.modules["erl_pipeline.environments.frozen_lake"]
     assert package.__file__ is not None
     shutil.copytree(Path(package.__file__).parent, tmp_path / "edited")

@@ -56,7 +56,7 @@ def test_the_records_of_a_trained_run_are_what_its_manifests_count(finished: Fin
                 rows["not_trained"] == "zero_advantage"
             ).fill_null(False).to_list()
             dead = sum(value for name, value in counters.items() if name.startswith("zero_advantage_groups_"))
-            # The halves of a group that memory splits are compared apart.
+            # The halves of a group that memory splits are compared separately.
             live = trained.select("group_id", "subgroup").n_unique()
             assert rows.select("group_id", "subgroup").n_unique() == live + dead
         else:

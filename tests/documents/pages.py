@@ -1,4 +1,4 @@
-"""The documents of the repository, and what stands in them: links, code blocks, commands."""
+"""The documents of the repository and their content: links, code blocks, commands."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Command:
     words: tuple[str, ...]
     """Without the program's name."""
     whole: bool
-    """Whether it is a line of its own, to be copied; within a sentence arguments may be left out."""
+    """Whether it is a line of its own that can be copied; within a sentence arguments may be left out."""
 
     def __str__(self) -> str:
         return f"{self.page}: {PROGRAM} {shlex.join(self.words)}"
@@ -56,7 +56,7 @@ class Page:
         return [target for target in targets if not re.match(r"[a-z]+:", target)]
 
     def anchors(self) -> set[str]:
-        """What links to the page may end with, as GitHub and the site make it of headings."""
+        """The anchors of the page, as GitHub and the site make them from headings."""
         return {_anchor(found["title"]) for found in _HEADING.finditer(self.prose)}
 
     def commands(self) -> Iterator[Command]:
@@ -71,7 +71,7 @@ class Page:
 
 
 def pages() -> list[Page]:
-    """All documents, but the pages that only frame what is generated."""
+    """All documents, except pages of generated results."""
     folders = ("", "docs", "configs", "benchmarks", "examples", "infra")
     found = [path for folder in folders for path in (ROOT / folder).glob("*.md" if not folder else "**/*.md")]
     return [Page(str(path.relative_to(ROOT))) for path in sorted(set(found)) if "results" not in path.parts]
@@ -85,7 +85,7 @@ def command_lines(block: str) -> list[str]:
 
 
 def command_words(line: str) -> tuple[str, ...]:
-    """What a shell makes of a call, without the program's name and without a comment."""
+    """The words of a call as a shell splits them, without the program's name and without a comment."""
     return tuple(shlex.split(line, comments=True))[1:]
 
 

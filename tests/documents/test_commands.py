@@ -14,7 +14,7 @@ from tests.documents.pages import ROOT, Command, command_words, pages
 
 COMMANDS = [command for page in pages() for command in page.commands()]
 _IMPLIED = {"schedule": "add"}
-"""Groups whose own name stands for one of their commands."""
+"""Groups whose own name can be used for one of their commands."""
 _OTHER_FILES = ("configs/comparisons/", "configs/clusters/")
 _TAKES_SETTINGS = ("train", "plan", "config")
 
@@ -92,7 +92,7 @@ def test_what_is_wrong_with_a_command_is_found() -> None:
 
 
 def _configuration(command: Command) -> str | None:
-    """The configuration of the repository that a command with settings begins with."""
+    """The configuration file of the repository that a command with settings uses."""
     files = [
         word
         for word in command.words

@@ -26,7 +26,7 @@ SNIPPETS = [(page.path, text) for page in pages() for language, text in page.blo
 
 @pytest.mark.parametrize(("page", "snippet"), SNIPPETS, ids=[page for page, _ in SNIPPETS])
 def test_configurations_load(page: str, snippet: str, tmp_path: Path) -> None:
-    """A part of a configuration stands for itself, and the rest is that of a small run. What names nodes is a
+    """A part of a configuration is completed with the settings of a small run. A text with `nodes` is a
     cluster."""
     shown = yaml.safe_load(snippet)
     if "nodes" in shown:

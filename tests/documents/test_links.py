@@ -1,4 +1,4 @@
-"""Links within the repository lead to a file that there is, and to a heading of it."""
+"""Links within the repository lead to an existing file, and to a heading of it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _leads_somewhere(page: Page, target: str) -> bool:
 
 
 GENERATED = ("docs/reference/commands.md", "docs/reference/tables.md")
-"""Pages whose headings come from the code; the site's strict build looks at their anchors."""
+"""Pages whose headings come from the code; the site's strict build checks their anchors."""
 
 
 def generated_anchors(page: str) -> set[str]:

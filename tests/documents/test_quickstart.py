@@ -1,4 +1,4 @@
-"""The commands of the quickstart, run on a small run, print what the page shows but for numbers and ids."""
+"""The commands of the quickstart, on a small run, print what the page shows, apart from numbers and ids."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.command_line.invoke import FinishedRun, invoke
 from tests.documents.pages import PROGRAM, Page, command_words
 
 RUN, LAST, LEFT_OUT = "frozen-lake", "30", "..."
-"""What the page calls its run, and its last iteration; the mark for lines that are left out."""
+"""The page's name for its run, and its last iteration; the mark for lines that are left out."""
 _ID = re.compile(r"(?:m-)?\b[0-9a-f]{7,64}\b")
 
 
@@ -36,7 +36,8 @@ def examples() -> Iterator[Example]:
 
 
 def masked(output: str) -> list[str]:
-    """Lines without what differs from run to run: numbers, ids, widths, and rows of numbers alone."""
+    """Lines without what differs from run to run: numbers, ids, widths, and rows that contain only
+    numbers."""
     return [line for line in map(_masked, output.splitlines()) if line.strip("0 ")]
 
 
@@ -44,7 +45,7 @@ def _masked(line: str) -> str:
     without_ids = _ID.sub("ID", line)
     numbers = re.sub(r"[+-]?\d[\d,.]*", "0", without_ids)
     words = re.sub(r"─+", "─", numbers).replace("MB", "kB")
-    # What the tiny policy says in its four words.
+    # Texts of the tiny policy in its four words.
     said = re.sub(r"(?<=\s)[abcd?](?: [abcd?]){3}(?=\s|$)", "WORDS", words)
     return " ".join(said.replace("0x0", "0").split())
 
@@ -65,7 +66,7 @@ def in_order(shown: list[str], printed: list[str]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def copy(finished: FinishedRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with the small run, which the last commands add a run to."""
+    """A store with the small run, to which the last commands add a run."""
     store = tmp_path_factory.mktemp("quickstart") / "store"
     shutil.copytree(finished.store, store)
     return store
@@ -89,8 +90,8 @@ def test_the_page_says_what_the_commands_print(
 
 
 def _of_small_run(word: str, shown: str, printed: str) -> str:
-    """A word of a command for the small run. An id is that which stands at the same place in what the command
-    before printed."""
+    """A word of a command for the small run. An id is replaced by the id at the same place in the output of
+    the command before."""
     if word == RUN:
         return "small"
     if word == LAST:

@@ -74,7 +74,7 @@ def test_paired_difference_counts_what_changed() -> None:
     # Adjusted proportions 8/12 and 3/12: centre 5/12, variance (11/12 - 25/144) / 12 = 107/1728.
     assert difference.low == pytest.approx(5 / 12 - 1.959964 * (107 / 1728) ** 0.5)
     assert difference.high == pytest.approx(5 / 12 + 1.959964 * (107 / 1728) ** 0.5)
-    # Two or fewer of nine coins on one side, twice: 2 * (1 + 9 + 36) / 512.
+    # At most two of nine coins show one side, for both sides: 2 * (1 + 9 + 36) / 512.
     assert difference.p_value == pytest.approx(92 / 512)
 
 

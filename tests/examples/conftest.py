@@ -16,7 +16,7 @@ sys.path[:0] = [str(ROOT / "examples" / name) for name in NAMES]
 
 @dataclass(frozen=True)
 class Trained:
-    """A store with a finished run of each example, named as the example; what training printed."""
+    """A store with a finished run of each example, with the example's name; and what training printed."""
 
     store: Path
     training: dict[str, Answer]

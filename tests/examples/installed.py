@@ -41,7 +41,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Site:
-    """A folder that Python searches for packages, beside the environment's own."""
+    """A folder that Python searches for packages, in addition to the environment's own."""
 
     folder: Path
 
@@ -58,7 +58,7 @@ class Site:
         return Answer(done.returncode, done.stdout, done.stderr)
 
     def copy(self, to: Path) -> Site:
-        """Another one, which a test can change."""
+        """A copy of the folder, which a test can change."""
         shutil.copytree(self.folder, to)
         return Site(to)
 
@@ -74,7 +74,7 @@ def small() -> list[str]:
 
 
 def install(folder: Path, sources: Path) -> Site:
-    """Install both examples into a folder, without a network. A build leaves files beside its sources, so
+    """Install both examples into a folder, without a network. A build leaves files next to its sources, so
     they are copied first."""
     for name in NAMES:
         shutil.copytree(

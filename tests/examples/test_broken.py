@@ -1,4 +1,4 @@
-"""Packages that are broken: each is named, refused where it is asked for, and disturbs nothing else."""
+"""Broken packages: each is named, is refused when a configuration uses it, and disturbs nothing else."""
 
 from __future__ import annotations
 

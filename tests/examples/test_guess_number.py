@@ -27,7 +27,7 @@ TASK = Task("t", "guess_number-10", "guess_number", {"low": 5, "high": 14, "numb
 def play(
     settings: GuessNumberConfig, *texts: str, number: int = 11
 ) -> tuple[tuple[str, ...], list[Transition]]:
-    """All that was said in an attempt, trace and feedback last, and its transitions."""
+    """All texts of an attempt, with trace and feedback last, and its transitions."""
 
     async def attempt() -> tuple[tuple[str, ...], list[Transition]]:
         task = replace(TASK, payload={**TASK.payload, "number": number})

@@ -1,4 +1,5 @@
-"""Packages that are installed beside the project: found, trained, resumed, known by their code."""
+"""Packages that are installed in addition to the project: they are found, trained, resumed, and their code is
+part of recipes."""
 
 from pathlib import Path
 

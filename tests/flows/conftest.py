@@ -18,7 +18,7 @@ from flows.local_server import answers, prefect_api
 
 @pytest.fixture(scope="session")
 def prefect_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Servers that are started have this home, and not the developer's."""
+    """Servers that are started use this home folder, not the developer's."""
     home = tmp_path_factory.mktemp("prefect")
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PREFECT_HOME", str(home))
@@ -35,7 +35,8 @@ def no_configured_api() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def api(prefect_home: Path) -> Iterator[str]:
-    """The URL of the tests' server, which flows in this process report to. Afterwards it must be gone."""
+    """The URL of the tests' server, to which flows in this process report. Afterwards the server must have
+    ended."""
     assert not get_current_settings().api.url, "the tests start a server of their own: unset PREFECT_API_URL"
     with (
         prefect_api(prefect_home / "server.log") as url,

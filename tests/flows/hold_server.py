@@ -1,4 +1,4 @@
-"""Start a local server, say where, and hold it: `python -m tests.flows.hold_server LOG`."""
+"""Start a local server, print its address, and keep it running: `python -m tests.flows.hold_server LOG`."""
 
 from __future__ import annotations
 

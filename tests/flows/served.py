@@ -1,4 +1,4 @@
-"""`erl-pipeline serve` in a process of its own, and what its server and metrics say."""
+"""`erl-pipeline serve` in a process of its own, with access to its server and its metrics."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Served:
 
     @property
     def port(self) -> str:
-        """That of the server."""
+        """The port of the server."""
         return self.address("Prefect page").rpartition(":")[2]
 
     def ask(self, path: str, **body: Any) -> Any:
-        """The server's answer to a POST request. While another has its database it answers 503; like
-        Prefect's own client we ask again then."""
+        """The server's answer to a POST request. While another process uses its database, it answers 503;
+        then the request is repeated, as in Prefect's own client."""
 
         def answered() -> httpx.Response | None:
             url = f"{self.address('Prefect page')}/api/{path}"
@@ -58,7 +58,7 @@ class Served:
         return response.json() if response.content else None
 
     def flow_runs(self, run: str, flow: str) -> list[dict[str, Any]]:
-        """The flow runs of a deployment that were not only planned, the oldest first."""
+        """The flow runs of a deployment that have at least begun, the oldest first."""
         names = {"name": {"any_": [run]}}, {"name": {"any_": [flow]}}
         found = self.ask(
             "flow_runs/filter", deployments=names[0], flows=names[1], sort="EXPECTED_START_TIME_ASC"
@@ -79,11 +79,11 @@ class Served:
         }
 
     def members(self) -> list[int]:
-        """Ids of the processes that it started, and theirs."""
+        """Ids of the processes that it started, and of their children."""
         return [each.pid for each in psutil.Process(self.process.pid).children(recursive=True)]
 
     def stop(self, number: int) -> int:
-        """The exit status after a signal."""
+        """Send a signal; returns the exit status."""
         self.process.send_signal(number)
         return self.process.wait(timeout=60.0)
 
@@ -110,14 +110,14 @@ def serve(home: Path, *options: str) -> Served:
 
 
 def alive(process_ids: list[int]) -> list[int]:
-    """Those that still run; a zombie does not."""
+    """Those of the processes that still run; a zombie does not count."""
     return [
         each for each in process_ids if psutil.pid_exists(each) and psutil.Process(each).status() != "zombie"
     ]
 
 
 def ended(served: Served) -> None:
-    """Make sure that it is gone, whatever a test did."""
+    """Make sure that the process has ended, whatever a test did."""
     if served.process.poll() is None:
         os.killpg(served.process.pid, signal.SIGKILL)
         served.process.wait()

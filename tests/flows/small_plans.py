@@ -1,4 +1,4 @@
-"""Plans of tiny stages that need no model: what runners do with them can be told from their files."""
+"""Plans of tiny stages that need no model; their files show what a runner did with them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ from tests.waiting import wait_for
 
 
 class SmallSettings(Settings):
-    """What a small stage does: see the functions below. `folder` is where it leaves its signs for others."""
+    """What a small stage does: see the functions below. It writes marker files for other stages into
+    `folder`."""
 
     name: str
     folder: str = ""
 
 
 def wait_for_file(path: Path) -> None:
-    """Wait until another process has left this sign."""
+    """Wait until another process has written this marker file."""
     wait_for(str(path), path.exists, interval=0.01)
 
 
@@ -49,7 +50,7 @@ def _write(call: StageCall[SmallSettings]) -> StageResult:
 
 
 def _meet(call: StageCall[SmallSettings]) -> StageResult:
-    """Wait for the sign of `second` as `first`, and the other way round."""
+    """As `first`, wait for the marker file of `second`, and the other way round."""
     signs = Path(call.settings.folder)
     other = {"first": "second", "second": "first"}[call.settings.name]
     (signs / call.settings.name).touch()
@@ -83,7 +84,8 @@ def _say_variable(call: StageCall[SmallSettings]) -> StageResult:
 
 
 def _lose_node_once(call: StageCall[SmallSettings]) -> StageResult:
-    """End the process that this one's node is run by, which is its parent, and wait for the end of this."""
+    """End the process that runs this node, which is the parent of this process, and wait until this process
+    is ended."""
     lost = Path(call.settings.folder) / "lost"
     if not lost.exists():
         lost.touch()
@@ -98,8 +100,8 @@ def _fail(call: StageCall[SmallSettings]) -> StageResult:
 
 @contextmanager
 def stop_when_computing(folder: Path, workers: int) -> Iterator[tuple[Event, list[int]]]:
-    """A wish to stop, which is set when so many workers are at work on `WAIT_TO_STOP` with this folder; and
-    the ids of their processes, known then."""
+    """A stop request, which is set when this many workers compute `WAIT_TO_STOP` with this folder; and the
+    ids of their processes, which are then known."""
     stop, found = Event(), list[int]()
 
     def all_compute() -> bool:
@@ -119,7 +121,7 @@ def stop_when_computing(folder: Path, workers: int) -> Iterator[tuple[Event, lis
 
 
 class OddError(Exception):
-    """An error that pickle cannot make again."""
+    """An error that cannot be unpickled."""
 
     def __init__(self, name: str, number: int) -> None:
         super().__init__(f"{name} {number}")
@@ -151,7 +153,7 @@ def planned(
     iteration: int = 1,
     folder: Path | None = None,
 ) -> PlannedStage:
-    """One stage of a plan by hand."""
+    """One stage of a plan, made by hand."""
     settings = SmallSettings(name=name, folder="" if folder is None else str(folder))
     recipe = Recipe(
         stage=stage.name,
@@ -165,7 +167,7 @@ def planned(
 
 
 def chain(length: int, stage: Stage[SmallSettings] = WRITE) -> list[PlannedStage]:
-    """Stages that each read what the one before gave."""
+    """Stages each of which reads the result of the one before."""
     stages = [planned(stage, "0")]
     for number in range(1, length):
         stages.append(planned(stage, str(number), {"before": stages[-1]}))
@@ -173,7 +175,7 @@ def chain(length: int, stage: Stage[SmallSettings] = WRITE) -> list[PlannedStage
 
 
 class Recorded(NullListener):
-    """A listener that remembers what it was told."""
+    """A listener that records its calls."""
 
     def __init__(self) -> None:
         self.told: list[tuple[object, ...]] = []

@@ -70,7 +70,7 @@ def test_a_deployment_is_made_replaced_paused_and_removed(client: SyncPrefectCli
 def test_a_run_is_not_begun_for_a_schedule_that_is_refused(
     client: SyncPrefectClient, api: str, tmp_path: Path
 ) -> None:
-    """The deployment is there, and its run, in another folder, is not."""
+    """The deployment exists; its run, in another folder, does not."""
     store, config = tmp_path / "store", tmp_path / "small.yaml"
     config.write_text(SMALL)
     deploy(client, "iteration", "five", str(store), every(timedelta(hours=6)), "skip", {}, tmp_path)

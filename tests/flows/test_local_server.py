@@ -1,5 +1,5 @@
-"""Which server is used, and what keeps one from starting. That it ends is tested in `conftest.py`, and in
-`test_runner.py` for a process that is killed."""
+"""Which server is used, and what prevents one from starting. `conftest.py` tests that it ends, and
+`test_runner.py` that it ends when its process is killed."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def client(api: str) -> Iterator[SyncPrefectClient]:
 
 
 def at_work(client: SyncPrefectClient, run: str, worker: str, starts: int = 1) -> UUID:
-    """A flow run as its worker left it."""
+    """A flow run in the state in which its worker left it."""
     deploy(client, "train", run, "/store", None, "skip", {}, Path("/"))
     flow_run = run_once(client, "train", run, "/store", {})
     for start in range(starts):

@@ -1,4 +1,4 @@
-"""The runner `prefect`: the same artifacts as in process, and a record of them on the server."""
+"""The runner `prefect`: the same artifacts as `in_process`, and a record of them on the server."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_what_is_reused_is_no_task_run_and_starts_no_server(
 
 @pytest.mark.usefixtures("api")
 def test_two_processes_compute_at_the_same_time(store: Path) -> None:
-    """Each waits for the other, so one after the other neither would end."""
+    """Each waits for the other, so if one ran after the other, neither would end."""
     stages = [planned(MEET, "first", folder=store), planned(MEET, "second", folder=store)]
     assert len(walk(PREFECT, TWO_PROCESSES, store, stages)) == 2
 
@@ -161,7 +161,8 @@ def test_workers_that_compute_stop_when_they_are_asked_to(api: str, store: Path,
 
 @pytest.mark.usefixtures("api")
 def test_stages_that_need_a_device_stay_with_the_worker_that_has_it(store: Path) -> None:
-    """The model that one of them has loaded is there for the next; others leave the device alone."""
+    """The model that one of them has loaded is there for the next; stages without a model do not use the
+    device."""
     listener = Recorded()
     on_device = chain(3, SAY_WHERE_ON_DEVICE)
     beside = planned(SAY_WHERE, "beside", {"before": on_device[0]})
@@ -209,7 +210,7 @@ def test_a_server_ends_with_its_owner_and_that_ends_the_run_with_what_to_do(
     ):
         walk(PREFECT, THREADS, store, chain(3), listener=Kills(owner))
     wait_for("the end of the server", lambda: not answers(url))
-    # Nothing holds the pipe that the server would have inherited.
+    # No process holds the pipe that the server would have inherited.
     assert owner.stdout.read() == ""
     assert ArtifactStore(str(store)).find(chain(1)[0].artifact_id, "write") is not None
 

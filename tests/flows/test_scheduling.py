@@ -1,4 +1,4 @@
-"""A real server and worker: flows that are scheduled happen, wait for a device, overlap, skip and end."""
+"""A real server and worker: scheduled flows run, wait for a device, overlap, are skipped, and end."""
 
 from __future__ import annotations
 
@@ -55,9 +55,8 @@ class Workplace:
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workplace]:
-    """Three runs whose flows meet, while the test holds the one slot for devices.
-
-    `a` is due every five seconds and skips; `b` is given two flows at once; `c` is due twice and waits.
+    """Three runs whose flows overlap, while the test holds the only slot for devices. `a` is due every five
+    seconds and skips; `b` gets two flows at the same time; `c` is due twice and waits.
     """
     folder = tmp_path_factory.mktemp("served")
     with pytest.MonkeyPatch.context() as environment:
@@ -73,8 +72,8 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workplace]:
             place.begin("c", "--once", "--overlap", "wait")
             place.begin("c", "--once", "--overlap", "wait")
             place.begin("a", "--every", "5s")
-            # Seldom asked, and waited for long: now and then Prefect's server stands still for a minute here,
-            # which is how long its writers wait for SQLite.
+            # Ask rarely and wait long: sometimes Prefect's server does nothing for a minute here, which is
+            # how long its writers wait for SQLite.
             for what, holds in (
                 ("a skip of a", lambda: of_state(place, "a", "one-iteration", "Cancelled")),
                 ("a skip of b", lambda: skipped(place)),
@@ -120,7 +119,7 @@ def test_a_schedule_that_fires_too_early_is_skipped_and_says_so(workplace: Workp
 def test_flows_that_wait_for_the_last_one_run_after_it(workplace: Workplace) -> None:
     wait_for("both of c", lambda: workplace.iterations("c") == [1, 2])
     wait_for("the end of c", lambda: len(of_state(workplace, "c", "one-iteration", "Completed")) == 2)
-    # Which of two that are due at once gets the place first is up to the server.
+    # When two are due at the same time, the server decides which gets the slot first.
     first, second = sorted(
         of_state(workplace, "c", "one-iteration", "Completed"), key=lambda r: r["start_time"]
     )
@@ -181,7 +180,7 @@ def test_ctrl_c_stops_flow_runs_and_ends_worker_and_server(workplace: Workplace)
 def test_a_killed_worker_leaves_nothing_behind_and_its_flow_run_goes_on_later(
     workplace: Workplace,
 ) -> None:
-    """After the others: it serves the same folder again."""
+    """This test runs after the others, since it serves the same folder again."""
     served = serve(workplace.folder / "home", "--gpus", "1")
     place = Workplace(served, workplace.folder)
     try:

@@ -1,4 +1,4 @@
-"""The line between a worker and the processes of its flow runs, with real processes."""
+"""The connection between a worker and the processes of its flow runs, with real processes."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_flow_run_ends_when_its_worker_is_killed() -> None:
     assert int(worker.stdout.readline()) > 0
     worker.kill()
     worker.wait()
-    # The flow run holds the other end of this pipe until it is gone.
+    # The flow run holds the other end of this pipe until it ends.
     assert worker.stdout.read() == ""
 
 

@@ -1,4 +1,4 @@
-"""What of the files for Kubernetes and SLURM can be checked where neither runs."""
+"""Checks of the files for Kubernetes and SLURM that are possible where neither runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of the containers can be checked where no container runs."""
+"""Checks of the containers that are possible where no container runs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_only_this_machine_reaches_a_published_port(services: dict[str, Any]) ->
     ports = [port for service in services.values() for port in service.get("ports", [])]
     assert ports
     assert [port for port in ports if not port.startswith("127.0.0.1:")] == []
-    assert "ports" not in services["vllm"]  # its development interface takes new weights from anyone
+    assert "ports" not in services["vllm"]  # its development interface accepts new weights from everyone
 
 
 def test_no_secret_stands_in_a_file_and_each_is_asked_for(services: dict[str, Any]) -> None:

@@ -21,14 +21,14 @@ def start_training(config: Path, store: Path, check: bool = False) -> BaseProces
 
 
 def train_to_the_end(config: Path, store: Path, check: bool = False) -> None:
-    """Train undisturbed; with `check` every artifact is looked at."""
+    """Train undisturbed; with `check` every artifact is checked."""
     process = start_training(config, store, check)
     process.join()
     assert process.exitcode == 0
 
 
 def seconds_of(store: Path, run: str = "small") -> float:
-    """How long a run's stages took, from the first's beginning to the last's end."""
+    """The time of a run's stages, from the beginning of the first to the end of the last."""
     artifacts = ArtifactStore(str(store))
     made = [artifacts.open(entry.artifact_id).manifest for entry in RunStore(str(store)).open(run).stages()]
     whole = max(one.finished_at for one in made) - min(one.started_at for one in made)
@@ -36,7 +36,7 @@ def seconds_of(store: Path, run: str = "small") -> float:
 
 
 def train_until(config: Path, store: Path, moment: Watch) -> bool:
-    """Train, and kill the process as soon as `moment` says so. False when it ended before."""
+    """Train, and kill the process as soon as `moment` is true. Returns False when it ended before."""
     process = start_training(config, store)
     wait_for(
         "the moment, or the end",
@@ -51,7 +51,7 @@ def train_until(config: Path, store: Path, moment: Watch) -> bool:
 
 
 def random_moment(store: Path, whole: float, chance: random.Random) -> Watch:
-    """At some time within the run, or within the commit of one of the next artifacts."""
+    """A random time within the run, or within the commit of one of the next artifacts."""
     kind = chance.choice(["time", "time", "before", "after"])
     number = chance.randint(1, 5)
     if kind == "time":

@@ -1,4 +1,4 @@
-"""Small real runs: their configuration, in processes of their own, and what they left."""
+"""Small real runs in processes of their own: their configuration, and the artifacts that they committed."""
 
 from __future__ import annotations
 

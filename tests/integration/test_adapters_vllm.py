@@ -1,5 +1,5 @@
-"""A run that trains an adapter and samples it from a vLLM server: what was sampled, what that server then
-does, and a second run of the same that is killed in the midst of its rollouts."""
+"""A run that trains an adapter and samples from it on a vLLM server: what was sampled, what that server then
+does, and a second run with the same configuration that is killed in the middle of its rollouts."""
 
 import asyncio
 import os
@@ -49,7 +49,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
 @dataclass(frozen=True)
 class Adapted:
-    """A run after its two iterations, its server still there."""
+    """A run after its two iterations, whose server still runs."""
 
     config: Path
     opened: OpenRun
@@ -61,19 +61,19 @@ class Adapted:
         return [entry.artifact_id for entry in self.opened.stages() if entry.kind == "checkpoint"]
 
     def load(self, checkpoint_id: str) -> LoadedPolicy:
-        """The policy of one of them."""
+        """The policy of one of these checkpoints."""
         return load_checkpoint(
             stored_parts(self.opened.store, checkpoint_id), weights_settings(self.opened.config)
         )
 
     def served(self, policy: LoadedPolicy, name: str, adapter: Path | None) -> ServedCheckpoint:
-        """The policy as the engine is given it, with its adapter in the folder `adapter`."""
+        """The policy in the form that the engine gets, with its adapter in the folder `adapter`."""
         base = stored_parts(self.opened.store, self.checkpoints[-1]).base_folder
         return served_checkpoint(policy, name, base, adapter)
 
 
 def write_config(folder: Path) -> Path:
-    """A small run that samples one sequence at a time from a server of its own."""
+    """The configuration of a small run that samples one sequence at a time from a server of its own."""
     engine = ENGINE.model_copy(update={"max_in_flight": 1})
     settings = config(save_base(folder / "base"), engine=engine.model_dump(mode="json"))
     path = folder / "adapted.yaml"
@@ -215,7 +215,7 @@ def test_a_new_adapter_is_loaded_and_the_old_one_is_gone(adapted: Adapted, tmp_p
 
 
 def test_an_adapter_that_is_not_the_trainers_is_noticed(adapted: Adapted, tmp_path: Path) -> None:
-    """The server is given the adapter of a checkpoint, the probe is of a policy that was trained further."""
+    """The server gets the adapter of a checkpoint; the probe is of a policy that was trained further."""
     engine = adapted.engine
     policy = further_trained(adapted, tmp_path)
     parts = stored_parts(adapted.opened.store, adapted.checkpoints[-1])

@@ -1,4 +1,5 @@
-"""Real runs on a full disk, a read-only store and one that fails: told, nothing half, then resumed."""
+"""Real runs on a full disk, a read-only store and a store that fails: the problem is reported, nothing is
+half committed, and then the run is resumed."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from tests.s3_server import s3_server
 
 PROGRAM = str(Path(sys.executable).with_name("erl-pipeline"))
 TMPFS = "mount -t tmpfs -o size={size} tmpfs {folder}"
-# A mount namespace of one's own: what is mounted in it is gone with the last process in it.
+# A separate mount namespace: what is mounted in it disappears with the last process in it.
 UNSHARE = ["unshare", "--mount"] if os.getuid() == 0 else ["unshare", "--mount", "--map-root-user"]
 
 
@@ -126,7 +127,7 @@ def test_a_store_that_fails_every_fifth_operation_keeps_only_whole_artifacts(tmp
                 program, env=env, cwd=ROOT, text=True, capture_output=True, check=False, timeout=240
             )
 
-        # Asked once: every command is told, with the status of a user's error.
+        # Without retries: every command reports the failure, with the status of a user's error.
         server.fail_every(5)
         config = write_config(tmp_path, iterations=1)
         train = [PROGRAM, "train", str(config), "--store", "s3://bucket/train", "--no-prefect"]
@@ -137,8 +138,9 @@ def test_a_store_that_fails_every_fifth_operation_keeps_only_whole_artifacts(tmp
 
         assert run([sys.executable, "-c", COMMITTER, "s3://bucket/chain"], once).returncode != 0
 
-        # Asked again, as the client does by itself: all of it is committed, in spite of every fifth failing.
-        # Every other failure comes after the operation was done: the client repeats what was done already.
+        # With the client's own retries: everything is committed, although every fifth request fails. Every
+        # other failure comes after the operation was carried out: then the client repeats an operation that
+        # was done.
         done = run([sys.executable, "-c", COMMITTER, "s3://bucket/chain"], environment)
         assert done.returncode == 0, done.stderr
         server.fail_every(0)
@@ -148,7 +150,7 @@ def test_a_store_that_fails_every_fifth_operation_keeps_only_whole_artifacts(tmp
 
 
 def test_a_program_that_may_write_no_large_file_is_told_and_leaves_nothing(tmp_path: Path) -> None:
-    """Without any right to mount: the kernel's limit on the size of files stands for the full disk."""
+    """This needs no right to mount: the kernel's limit on the size of files simulates the full disk."""
     program = (
         "import resource, signal, sys\n"
         "from storage.artifacts.store import ArtifactStore\n"

@@ -37,16 +37,16 @@ STAGES = {
     ),
     WEIGHTS: ("generate_rollouts", "score_experience"),
 }
-"""Stages after whose last artifact a run is killed: it is at work in the stage that follows."""
+"""Stages after whose last artifact a run is killed: it is then computing the stage that follows."""
 
 
 def published(store: Path, stage: str, count: int) -> Watch:
-    """The moment when a stage has so many artifacts."""
+    """The moment when a stage has this many artifacts."""
     return lambda: len(list((store / "artifacts" / stage).glob("*"))) >= count
 
 
 def with_beginning_of(store: Path, undisturbed: Path) -> None:
-    """Put the first checkpoints into a store, which take longest to make."""
+    """Put the first checkpoints, which take longest to make, into a store."""
     for stage in ("bootstrap", "bootstrap_extractor"):
         if (undisturbed / "artifacts" / stage).exists():
             shutil.copytree(undisturbed / "artifacts" / stage, store / "artifacts" / stage)
@@ -77,7 +77,7 @@ def test_a_kill_in_each_new_stage_gives_the_same_bytes(tmp_path: Path, method: s
 
 
 def require_traces(store: Path) -> None:
-    """What the extractor wrote can be followed: episode, request, entry, attempt that saw it."""
+    """Check that each text of the extractor can be traced: episode, request, entry, attempt that saw it."""
     artifacts, entries = ArtifactStore(str(store)), RunStore(str(store)).open("small").stages()
     made = {(entry.stage, entry.iteration): artifacts.open(entry.artifact_id) for entry in entries}
     attempts = {
@@ -101,13 +101,14 @@ def require_traces(store: Path) -> None:
     # All held-out attempts see experience in the one evaluation, and none in the other.
     assert made["evaluate_with_experience", 2].manifest.counters["with_entries"] == 8
     assert made["evaluate", 2].manifest.memory_version is None
-    # In the first iteration the policy is not trained, and the extractor has nothing to be trained on.
+    # In the first iteration the policy is not trained, and there is nothing to train the extractor on.
     assert made["update_policy", 1].manifest.counters["dropped_zero_weight"] == 16
     assert made["update_extractor", 1].manifest.counters["optimizer_steps"] == 0
 
 
 def require_weights(store: Path) -> None:
-    """Before the first training all weights are neutral; then stored trajectories have labels."""
+    """Check that all weights are neutral before the first training, and that stored trajectories have labels
+    after it."""
     artifacts, entries = ArtifactStore(str(store)), RunStore(str(store)).open("small").stages()
     scores = [
         pl.read_parquet(artifacts.open(entry.artifact_id).path("scores.parquet"))

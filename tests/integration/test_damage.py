@@ -44,7 +44,7 @@ def test_a_flipped_bit_is_found_in_every_file_of_a_run(store: Path) -> None:
             ArtifactStore(str(store)).open(artifact_id)
         _flip(path, bit)
 
-    # All at once, one file of each artifact: each is told by itself.
+    # One file of each artifact at the same time: each is reported separately.
     one_each = {path.relative_to(store / "artifacts").parts[1]: path for path in files}
     for path in one_each.values():
         _flip(path, flipped[path])
@@ -56,7 +56,7 @@ def test_a_flipped_bit_is_found_in_every_file_of_a_run(store: Path) -> None:
     assert verify_run(ArtifactStore(str(store)), run).problems == []
 
     for path in (store / "runs" / "small" / "run.json", store / "runs" / "small" / "ledger.jsonl"):
-        # A last line without its newline is what a kill leaves.
+        # A kill leaves a last line without its newline.
         bit = chance.randrange(8 * (path.stat().st_size - 1))
         _flip(path, bit)
         told_of = invoke("lineage", "verify", "small", "--store", store)

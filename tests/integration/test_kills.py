@@ -1,6 +1,6 @@
 """Runs killed with SIGKILL at random instants, many of them in the middle of a commit.
 
-ERL_TEST_KILLS says how many kills, ERL_TEST_SEED which. `make reliability` kills a hundred times.
+ERL_TEST_KILLS sets the number of kills, ERL_TEST_SEED their seed. `make reliability` kills a hundred times.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SEED = int(os.environ.get("ERL_TEST_SEED", "0"))
 def test_a_run_killed_at_random_instants_ends_with_the_bytes_of_an_undisturbed_one(
     finished: FinishedRun, tmp_path: Path
 ) -> None:
-    """The undisturbed one was trained in this process. The first two kills are in the midst of a commit."""
+    """The undisturbed run was trained in this process. The first two kills are in the middle of a commit."""
     undisturbed, whole = finished.store, seconds_of(finished.store)
     hashes, ids = artifact_hashes(undisturbed), sorted(trajectory_ids(undisturbed))
     numbers = scalars(undisturbed / "runs" / "small" / "tensorboard")

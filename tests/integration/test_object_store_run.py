@@ -51,7 +51,7 @@ def test_a_run_in_a_bucket_goes_on_on_another_machine_to_the_same_bytes(
 
 
 def _assert_pages_are_those_of(local_store: Path) -> None:
-    """The pages over the bucket say what those over a store with the same artifacts say."""
+    """The pages over the bucket are the same as those over a store with the same artifacts."""
     bucket, local = client(STORE), client(local_store)
     paths = [f"/runs/small/{page}" for page in ("rows", "memory", "memory?text=moves&mode=text", "plan")]
     episodes = [link for link in links_of(local.get(paths[0]).text) if "/episodes/" in link]

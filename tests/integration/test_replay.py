@@ -1,4 +1,4 @@
-"""A small run that replays: the same bytes, wherever it is begun again, branched or killed."""
+"""A small run with replay: the same bytes, wherever it is resumed, branched or killed."""
 
 from __future__ import annotations
 
@@ -106,8 +106,9 @@ def test_a_branch_replays_what_it_shares(replayed: Path, tmp_path: Path) -> None
 def test_an_update_leaves_out_what_is_too_old_and_every_sample_is_counted(
     replayed: Path, tmp_path: Path
 ) -> None:
-    """The update of iteration 4 with a limit of one iteration: what the policies of iterations 2 and 3
-    sampled is trained, in iterations 3 and 4; what those before sampled, in 1 and 2, is left out."""
+    """The update of iteration 4 with a limit of one iteration. It trains on what was sampled in iterations 3
+    and 4, by the policies of iterations 2 and 3. It leaves out what older policies sampled in iterations 1
+    and 2."""
     store = Path(shutil.copytree(replayed, tmp_path / "store"))
     origin = BranchOrigin(run="small", iteration=4, stage="update_policy")
     aged = {**REPLAYING, "name": "aged", "pipeline": {"max_age": 1, "too_old": "drop"}}

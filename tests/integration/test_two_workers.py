@@ -14,7 +14,7 @@ from tests.waiting import wait_for
 
 
 def advanced(worker: subprocess.Popen[str], run: Run, before: int) -> bool:
-    """Whether the ledger has more than so many stages. The worker must not have ended."""
+    """Whether the ledger has more than this many stages. The worker must not have ended."""
     assert worker.poll() is None, worker.communicate()
     return len(run.stages()) > before
 

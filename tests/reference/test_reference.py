@@ -1,4 +1,4 @@
-"""The reference says something of everything that it lists."""
+"""The reference has a text for everything that it lists."""
 
 from __future__ import annotations
 

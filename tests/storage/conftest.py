@@ -1,4 +1,4 @@
-"""Examples that the storage tests share: trajectories, memory entries and a small committed run."""
+"""Examples that tests of storage share: trajectories, memory entries and a small committed run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lancedb without the calls of its REST client, and the client for whoever asks for it."""
+"""LanceDB is imported without the calls of its REST client; the client works for code that asks for it."""
 
 from __future__ import annotations
 

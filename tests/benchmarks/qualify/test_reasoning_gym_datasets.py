@@ -26,7 +26,7 @@ def test_the_examination_finds_what_the_list_says() -> None:
     listed = qualification()
     assert examine("leg_counting") == Finding("leg_counting", "", numeric=True, raises=0)
     assert "leg_counting" in listed.numeric
-    # It sorts, but any number is near enough to nan.
+    # It sorts, but its scorer accepts nan in place of any number.
     assert examine("number_sorting").refused == listed.refused["number_sorting"]
 
 

@@ -1,4 +1,5 @@
-"""`erl-pipeline env new`: what it writes passes its own test, trains, and is known by its code."""
+"""`erl-pipeline env new`: the written package passes its own test, trains, and its code is part of
+recipes."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ SMALL = (
 
 @dataclass(frozen=True)
 class Written:
-    """Both packages where they were written, and where they are installed; a model of random weights."""
+    """Both packages, where they were written and where they are installed; a model with random weights."""
 
     folder: Path
     site: Site
@@ -51,7 +52,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     for name, kind in KINDS.items():
         made = invoke("env", "new", name, "--kind", kind, "--folder", folder / name)
         assert made.status == 0, made.errors
-        # A build leaves files beside its sources.
+        # A build leaves files next to its sources.
         shutil.copytree(folder / name, folder / "sources" / name)
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index"]
     how = ["--no-deps", "--no-build-isolation", "--no-cache-dir", "--target", str(folder / "site")]
@@ -98,7 +99,7 @@ def test_an_edited_scorer_is_another_plan(written: Written, tmp_path: Path) -> N
     source.write_text(source.read_text().replace("0.5 * begins + 0.5 * fits", "0.6 * begins + 0.4 * fits"))
     after = written.command("my_words", "plan", "--json", site=edited).json
     ids = [{each["artifact_id"] for each in plan["artifacts"]} for plan in (before, after)]
-    assert len(ids[0] & ids[1]) <= 1  # at most the copy of the pretrained policy is shared
+    assert len(ids[0] & ids[1]) <= 1  # at most the committed copy of the pretrained policy is shared
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What tests of `replay` ask of a store."""
+"""What tests of `replay` read from a store and change in it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def artifact_folder(store: Path, iteration: int, stage: str) -> Path:
 
 
 def reseal(folder: Path, change: dict[str, Any]) -> None:
-    """Let a manifest say something else, and agree with itself."""
+    """Change a manifest, and make its digest fit the change."""
     manifest = parse_manifest((folder / "manifest.json").read_bytes(), folder.name, "manifest.json")
     changed = Manifest.model_validate(manifest.model_dump() | change)
     (folder / "manifest.json").write_bytes(changed.document())

@@ -26,7 +26,8 @@ def test_an_audit_computes_everything_again_and_finds_the_same_bytes(store: Path
     assert audited[2, "update_policy", ""]["files"] == len(
         ArtifactStore(str(store)).open(stored[2, "update_policy", ""]).files
     )
-    # It was work, not a look at what is there: training took time, and nothing was written to the store.
+    # The stages were really computed, not looked up: training took time, and nothing was written to the
+    # store.
     assert all(a["seconds"] > 0 for a in audited.values())
     assert "found committed" not in result.errors
     assert file_hashes(store) == before
@@ -48,7 +49,7 @@ def test_an_audit_names_the_file_that_differs(store: Path) -> None:
     result = replay(store, "small", "--iteration", "2", "--from", "update_policy")
     assert result.status == 1
     verdicts = {a["stage"]: a["verdict"] for a in result.json["artifacts"]}
-    # Each stage is given what is stored, and the forged file trains the same rows.
+    # Each stage gets its stored inputs, and the forged file has the same rows to train on.
     assert verdicts == {
         "update_policy": "equal",
         "build_distillation": "different",

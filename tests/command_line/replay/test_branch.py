@@ -27,7 +27,7 @@ def test_a_branch_shares_what_is_before_its_stage_and_computes_the_rest(store: P
     ours, theirs = entries(store, "small"), entries(store, "fast")
     assert ours.keys() == theirs.keys()
     changed = {place for place in ours if ours[place] != theirs[place]}
-    # The dataset follows from the rollouts alone: its recipe is the same.
+    # The dataset depends only on the rollouts: its recipe is the same.
     assert changed == {(2, "update_policy", ""), (2, "fine_tune", ""), (2, "evaluate", "")}
     assert result.json["computed"] == 3
     assert result.json["shared"] == len(ours) - 3
@@ -70,7 +70,7 @@ def test_a_branch_goes_on_beyond_the_run_and_train_continues_it(store: Path, fin
 
 
 def test_what_was_forgotten_stays_forgotten_in_a_branch(remembering: FinishedRun, tmp_path: Path) -> None:
-    """Also in the memory that a branch from the end of an iteration shares: it is that of the run."""
+    """Also in the memory version that a branch from the end of an iteration shares with the run."""
     store = tmp_path / "store"
     shutil.copytree(remembering.store, store)
     held = memory_ids(store, "small", 1)

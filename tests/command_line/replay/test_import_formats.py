@@ -46,7 +46,7 @@ def test_a_dump_of_verl_is_mapped_and_trained_on(store: Path, finished: Finished
     assert rows["iteration"].to_list() == [2, 2]
     assert rows["group_id"].n_unique() == 1
     assert rows["success"].to_list() == [False, True]
-    # The end token was left out of the file's words.
+    # The words in the file do not include the end token.
     assert rows["response_token_ids"].to_list() == [[5, 2], [6, 2]]
     assert all(value < 0 for row in rows["behaviour_logprobs"].to_list() for value in row)
 

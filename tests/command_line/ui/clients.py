@@ -1,4 +1,4 @@
-"""A browser without a browser: requests to the page over a store."""
+"""Requests to the page over a store, without a real browser."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def client(store: object, access: Access | None = None, base: str = HERE) -> Tes
 
 
 def main_text(page: str) -> str:
-    """What a reader sees of a page's main part, in one line."""
+    """The visible text of a page's main part, in one line."""
     inside = page[page.index("<main") : page.index("</main>")]
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", inside)).split())
 
@@ -30,5 +30,5 @@ def commands_of(page: str) -> list[str]:
 
 
 def links_of(page: str) -> list[str]:
-    """Where a page leads to on this server."""
+    """The links of a page that lead to this server."""
     return [html.unescape(target) for target in re.findall(r'href="(/[^"]*)"', page)]

@@ -1,4 +1,5 @@
-"""A store written by hand whose pages can be told by looking at it, and one of hostile texts."""
+"""A store written by hand, so that the content of its pages can be seen by reading it, and one of hostile
+texts."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ BOARD = {
     "max_steps": 4,
     "symbols": {"frozen": "#", "goal": "&", "hole": "$", "player": "@"},
 }
-"""Right, then down, is the way; down leads into the hole."""
+"""Right, then down, leads to the goal; down leads into the hole."""
 Turns = Sequence[str]
 HOSTILE = {
     "script": "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">",
@@ -50,7 +51,7 @@ def small_config(folder: Path, name: str, **settings: str) -> dict[str, Any]:
 
 
 def trajectories(*rows: Mapping[str, Any]) -> Callable[[Path], object]:
-    """Writes trajectories; `turns` are what the policy said, each but the last answered."""
+    """Writes trajectories; `turns` are the texts of the policy; the environment answers each but the last."""
 
     def columns(row: Mapping[str, Any]) -> dict[str, Any]:
         given = dict(row)
@@ -99,8 +100,8 @@ REMEMBERED = {
     "m-north": {"vector": [0.0, 1.0], "credit": 0.0, "text": "<b>go up</b>", "task_type": "lake-8x8"},
     "m-south": {"vector": [0.0, -1.0], "credit": 0.125, "text": "go down", "support": 3},
 }
-"""Entries of the memory after iteration 1. Their mean is 0, and they differ most from east to west: on
-the map each lies where its vector says."""
+"""Entries of the memory after iteration 1. Their mean is 0, and they differ most from east to west, so on the
+map the place of each is given by its vector."""
 
 
 def remembered(folder: Path) -> None:
@@ -113,8 +114,8 @@ def write_page_store(folder: Path, store_uri: str | None = None) -> TrainingStor
     """Run `one` with two iterations, and run `two`, which shares the first rollouts and has learned nothing.
 
     Iteration 1: an episode of task `t1`, failed, then solved after a reflection; the first attempt has no
-    advantage and is not trained, the other two are, and the second attempt is distilled; the memory gets four
-    entries. Iteration 2: one failed first attempt at `t2`, trained.
+    advantage and is not trained on, the other two are, and the second attempt is distilled; the memory gets
+    four entries. Iteration 2: one failed first attempt at `t2`, which is trained on.
     """
     uri = store_uri or str(folder / "store")
     made = TrainingStore(ArtifactStore(uri), RunStore(uri))
@@ -213,7 +214,7 @@ def write_hostile_store(folder: Path) -> TrainingStore:
     rows = []
     for name, text in HOSTILE.items():
         row = {"trajectory_id": f"first-{name}", "episode_id": name, "task_id": f"t-{name}", "turns": (text,)}
-        if name != "half":  # only JSON can hold it
+        if name != "half":  # only JSON can contain it
             row |= {"feedback": text, "group_id": f"<b>{name}</b>"}
         rows.append(row)
     made.commit("bootstrap", "checkpoint", None, run="one")
@@ -227,7 +228,7 @@ SEARCHED = (
     "[1] River Ode: It flows past the town of Bragg.\n[2] <b>Holm</b> Castle: It stands in Sudland.\n"
     "4 turns are left."
 )
-"""What a search of HotpotQA found; the first page is one that the question is about."""
+"""The result of a search of HotpotQA; the question needs the first page."""
 
 
 def searching_attempt(*turns: tuple[str, str], **given: Any) -> dict[str, Any]:

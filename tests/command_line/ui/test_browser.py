@@ -101,7 +101,7 @@ class Visit:
         page.on("request", lambda request: self.hosts.add(request.url.split("/")[2]))
 
     def _console(self, kind: str, text: str) -> None:
-        # The browser also tells of the answer 404 to an address that is meant to be unknown.
+        # The browser also reports the answer 404 to an address that is meant to be unknown.
         if kind in ("error", "warning") and "404" not in text:
             self.problems.append(text)
 
@@ -182,7 +182,7 @@ def test_a_rectangle_on_the_map_of_the_memory_filters_the_list_by_the_address(
     assert page.locator("tbody tr").count() == 1
     assert page.locator("tbody tr", has_text="go right").count() == 1
     assert "1 entry in the rectangle, of 4" in page.locator("main").inner_text()
-    # The same by keys: the rectangle that is there goes to the left end; then none is there.
+    # The same with keys: the rectangle moves to the left end, and is then removed.
     page.locator(".map-legend .most", has_text="+0.500").wait_for()
     page.locator("#memory-map canvas").focus()
     for _ in range(17):
@@ -211,7 +211,7 @@ def test_the_report_is_one_file_that_draws_the_same_curves_and_asks_nobody(
     visit.page.goto(f"{served.address}/runs/one")
     visit.page.locator(".chart .uplot").first.wait_for()
     drawn = visit.page.locator(".chart h2").all_inner_texts()
-    # What takes reading all rows is drawn in the report alone.
+    # What needs all rows is drawn only in the report.
     assert [title for title in titles if title != "Mean reward by role"] == drawn
     assert visit.problems == []
     assert visit.hosts == {"", served.address.removeprefix("http://")}
@@ -263,7 +263,7 @@ def test_an_open_page_shows_a_commit_within_two_seconds_its_curves_grow_and_it_s
             page.locator("#live .status", has_text="at work").wait_for()
             curve = page.locator('.plot[aria-label="Memory: entries from 4 to 4"]')
             curve.wait_for()
-            # Another element would stand here if the page, or the chart, were made anew.
+            # There would be another element here if the page, or the chart, were built again.
             curve.evaluate("(plot) => { plot.firstChild.dataset.seen = 'before'; }")
             write = trajectories({"trajectory_id": "new"})
             made.commit("rollout_shard", "trajectories", 2, {"checkpoint": "fine_tune"}, write, run="two")

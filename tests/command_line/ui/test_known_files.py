@@ -1,4 +1,4 @@
-"""Pages of rows by what is known of files are those that all rows joined give."""
+"""Pages of rows that use what is known about files are the same as pages made from all rows together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run at work, a finished one and a killed one say of themselves."""
+"""What the page shows of a running, a finished and a killed run."""
 
 from __future__ import annotations
 

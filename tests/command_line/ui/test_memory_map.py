@@ -1,4 +1,4 @@
-"""The map of a memory: where entries lie on it, what a rectangle holds."""
+"""The map of a memory: where its entries are, and which of them a rectangle contains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The pages over a store that was written by hand: what each says, and that its links and commands hold."""
+"""The pages over a store that was written by hand: what each shows, and that its links and commands are
+valid."""
 
 from __future__ import annotations
 
@@ -201,7 +202,7 @@ def test_every_link_leads_somewhere_and_every_command_is_one(page: TestClient) -
             continue
         seen.add(path)
         answer = page.get(path)
-        # A hand-made policy or memory version may be named that no artifact is.
+        # In hand-made data the name of a policy or memory version may be that of no artifact.
         assert answer.status_code in (200, 404), path
         if answer.status_code == 200 and "text/html" in answer.headers["content-type"]:
             waiting += links_of(answer.text)

@@ -1,4 +1,4 @@
-"""The pages over a run that was really trained: every page, its memory searched, its tokens as text."""
+"""The pages over a really trained run: every page, searches of its memory, its tokens as text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_every_page_can_be_reached_by_links_and_none_fails(page: TestClient) -> 
     while waiting and len(seen) < 250:
         path = waiting.pop(0)
         kind = re.sub(r"\?.*|/[0-9a-f]{32}|/m-[0-9a-f]+|/\d+", "", path)
-        # Of pages of one kind a few are enough.
+        # A few pages of each kind are enough.
         if path in seen or path.startswith("/static") or sum(kind == k.partition("#")[0] for k in kinds) > 6:
             continue
         seen.add(path)

@@ -6,7 +6,7 @@ from erl_pipeline.evaluation.history import CurvePoint
 
 
 def curve(tokens_per_iteration: int, *success: float, steps_per_iteration: int = 4) -> list[CurvePoint]:
-    """Evaluated after every iteration; 8 episodes and 2 seconds each."""
+    """A curve with an evaluation after every iteration; each iteration has 8 episodes and takes 2 seconds."""
     return [
         CurvePoint(
             iteration=iteration,

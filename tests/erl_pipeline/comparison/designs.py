@@ -11,11 +11,11 @@ from tests.command_line.invoke import SMALL
 
 
 def write_base(folder: Path, **environment: Any) -> Path:
-    """A run of seconds, with test boards unless `environment` says otherwise."""
+    """A run that takes seconds, with test boards unless `environment` says otherwise."""
     settings = yaml.safe_load(SMALL)
     settings["environment"] |= {"test_boards": 6, **environment}
     settings["fine_tune"] = {"steps": 1}
-    # Weights would be gone before they are tried on the test tasks, if the comparison did not keep them.
+    # Without the comparison's own rule, weights would be pruned before they are evaluated on the test tasks.
     settings["retention"] = {"checkpoints": 1, "optimizer": 1}
     path = folder / "small.yaml"
     path.write_text(yaml.safe_dump(settings))
@@ -23,7 +23,7 @@ def write_base(folder: Path, **environment: Any) -> Path:
 
 
 def write_arms(folder: Path, **arms: dict[str, Any]) -> Path:
-    """A comparison file beside the base."""
+    """A comparison file next to the base."""
     path = folder / "arms.yaml"
     path.write_text(yaml.safe_dump({"comparison": {"base": "small.yaml", "arms": arms}}, sort_keys=False))
     return path

@@ -13,7 +13,7 @@ SAME = measure(curve(100, 0.0, 0.0), Budgets(100, 4))
 
 
 def runs(*areas: float, first_seed: int = 0) -> dict[int, RunMeasures]:
-    """Seeds with these areas by tokens, alike in all else."""
+    """Seeds with these areas by tokens, equal in everything else."""
     return {seed: replace(SAME, area_by_tokens=area) for seed, area in enumerate(areas, start=first_seed)}
 
 
@@ -32,7 +32,8 @@ def test_p_values_are_corrected_for_the_table_and_for_all_tables() -> None:
     # b: mean 0.2, standard error 0.1, so t = 2 and p = 1 - 2 / pi * atan(2). c: equal differences, p = 0.
     assert against_b.difference.p_value == pytest.approx(0.295167, abs=1e-6)
     assert against_c.difference.p_value == pytest.approx(0.0, abs=1e-9)
-    # The second smallest of two keeps its p value; of the eight in all tables it counts seven times.
+    # The larger of two p values stays as it is; as the second smallest of the eight in all tables it is
+    # multiplied by 7.
     assert against_b.p_in_table == pytest.approx(0.295167, abs=1e-6)
     assert against_b.p_in_all == 1.0
 

@@ -27,7 +27,7 @@ def test_differences_to_no_note_are_taken_seed_by_seed() -> None:
     assert {note: each.mean for note, each in first.success.items()} == pytest.approx(
         {"none": 0.3, "own": 0.7, "other": 0.3}
     )
-    # +0.3 and +0.5; +0.1 and -0.1.
+    # Differences are +0.3 and +0.5; +0.1 and -0.1.
     assert first.less_none["own"].mean == pytest.approx(0.4)
     assert first.less_none["own"].sd == pytest.approx(0.2 / 2**0.5)
     assert first.less_none["other"].mean == pytest.approx(0.0)

@@ -13,7 +13,7 @@ from tests.erl_pipeline.comparison.curves import curve
 
 
 def result(tokens_of_b: int, *failures: Failure) -> Result:
-    """Two arms of two seeds each; `b` generates so many tokens in an iteration, `a` 100."""
+    """Two arms of two seeds each; `b` generates this many tokens in an iteration, `a` 100."""
     budgets = Budgets(generated_tokens=200, optimizer_steps=8)
     curves = {
         "a": {0: curve(100, 0.2, 0.4, 0.8), 1: curve(100, 0.2, 0.6, 0.8)},
@@ -48,7 +48,7 @@ def test_each_table_of_differences_says_how_many_comparisons_there_are() -> None
     area = tables(result(100))[1]
     assert area.title == "Differences: area by tokens"
     # +0.1 and +0.3: mean 0.2, t = 2, p = 1 - 2 / pi * atan(2). Of the four p values in all tables two are 0
-    # (success differs by 0.4 in both seeds), so that this one counts twice.
+    # (success differs by 0.4 in both seeds), so this one is multiplied by 2.
     assert area.rows == [
         {
             "difference": "a - b",

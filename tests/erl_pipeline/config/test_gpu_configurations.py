@@ -1,4 +1,4 @@
-"""The ready configurations for GPUs: loaded, and their memory by arithmetic. They were not run."""
+"""The configurations for GPUs: they are loaded and their memory is computed. They were not run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LORA = (
 
 
 def trainer_gigabytes(name: str, folder: Path, *settings: str) -> tuple[RunConfig, float]:
-    """A configuration with the sizes of Qwen3-4B, and what its trainer's GPU must hold."""
+    """A configuration with the sizes of Qwen3-4B, and the memory that its trainer's GPU needs."""
     config = load_config(CONFIGS / name, [f"policy.model={write(QWEN3_4B, folder)}", *settings])
     parts = estimate_memory(config, model_size(config))
     return config, sum(part.bytes for part in parts if part.place == "trainer") / 1e9

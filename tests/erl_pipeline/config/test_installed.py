@@ -55,11 +55,11 @@ class Site:
             path.write_text(text)
 
     def runners(self) -> Plugins:
-        """What is found now."""
+        """The runners that are found now."""
         return self.found("runners")
 
     def found(self, group: Group) -> Plugins:
-        """The same of any group."""
+        """The plug-ins of any group that are found now."""
         importlib.invalidate_caches()
         module._find.cache_clear()
         return plugins(group)
@@ -77,7 +77,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 
 
 def problem(found: Plugins, type_: str) -> str:
-    """What is said of the one broken plug-in; the project's own are found beside it."""
+    """The reported problem of the one broken plug-in; the project's own plug-ins are found, too."""
     assert {"in_process", "prefect"} <= found.found.keys()
     [broken] = found.broken
     assert broken.type == type_
@@ -102,7 +102,7 @@ def test_the_code_of_a_plug_in_is_its_whole_top_package_and_what_it_names(site: 
         {"sample/__init__.py": "", "sample/parts/run.py": text},
     )
     assert site.runners()["far"].packages == ("sample", "json")
-    # Of the project it is the one package: all others have versions.
+    # It is the only package of the project itself: all others have versions.
     assert site.runners()["prefect"].packages == ("flows.runner",)
 
 
@@ -155,7 +155,7 @@ def test_a_broken_plug_in_is_named_and_nothing_else_is_affected(site: Site, text
 
 def test_a_type_of_the_project_cannot_be_taken(site: Site) -> None:
     text = RUNNER.format(type="prefect")
-    # Names before and after the project's in the alphabet: the order is not that of names.
+    # Names before and after the project's in the alphabet: plug-ins are not ordered by these names.
     site.install("sample-runner", "prefect = sample_runner:RUNNER", {"sample_runner.py": text})
     found = site.runners()
     assert problem(found, "prefect") == "its type 'prefect' is taken by package erl-pipeline"

@@ -24,13 +24,13 @@ def test_correction_is_chosen_by_its_type() -> None:
 @pytest.mark.parametrize(
     "values",
     [
-        {"correction": {"type": "bypass", "cap": 2.0}},  # bypass has no importance weight
+        {"correction": {"type": "bypass", "cap": 2.0}},  # bypass has no importance weights
         {"correction": {"type": "decoupled", "cap": 0.5}},  # would truncate the weight of an exact sampler
         {"kl_estimator": "k1"},  # no gradient in expectation
         {"clip_low": 1.0},
         {"dual_clip": 1.0},
         {"advantage_normalisation": "std"},
-        {"roles": {"reflection": {"kl_estimator": "k2"}}},  # the estimator is one for all roles
+        {"roles": {"reflection": {"kl_estimator": "k2"}}},  # all roles have the same estimator
         {"roles": {"reflection": {"weight": -1.0}}},
     ],
 )
@@ -51,7 +51,7 @@ def test_a_role_takes_the_common_value_for_what_it_does_not_set() -> None:
     assert config.terms("reflection") == RoleTerms(0.1, 0.3, 3.0, 0.0, 0.01, 0.5)
     assert config.terms("reflection").regularized
     assert not config.terms("first_attempt").regularized
-    # As a recipe holds it.
+    # As it is in a recipe.
     assert ObjectiveConfig.model_validate(config.model_dump(mode="json")) == config
 
 

@@ -7,7 +7,8 @@ from erl_pipeline.config.warm_start import DemonstrationsWarmStart, MessagesWarm
 
 
 def test_the_learning_rate_rises_stays_and_falls() -> None:
-    """One step of rise to the peak of 1, which lasts to step 5 of 10; then 0.16 less each step, to 0.2."""
+    """One step rises to the peak of 1, which lasts until step 5 of 10; then each step is lower by 0.16, down
+    to 0.2."""
     settings = MessagesWarmStart(
         type="messages",
         file="f",

@@ -49,7 +49,7 @@ def test_a_token_without_probability_is_never_drawn() -> None:
 
 
 def test_in_a_large_vocabulary_a_uniform_picks_the_token_whose_share_it_falls_into() -> None:
-    # 1,300 tokens of equal probability, in blocks of 512 of which the last is not full.
+    # 1,300 tokens of equal probability, in blocks of 512; the last block is not full.
     uniforms = torch.tensor(
         [0.0, 511.5 / 1300, 512.5 / 1300, 1299.5 / 1300, 1.0 - 2**-53], dtype=torch.float64
     )

@@ -40,7 +40,7 @@ def test_the_base_is_scored_on_the_texts_of_the_adapted_model() -> None:
     model = tied_llama()
     base = make_probe(model)
     add_fresh_adapter(model, LoraConfig(rank=2), seed=0, base="base")
-    # A fresh adapter changes nothing, so that both say the same texts.
+    # A fresh adapter changes nothing, so both generate the same texts.
     assert np.asarray(make_probe(model).base_logprobs) == pytest.approx(np.asarray(base.logprobs))
     with torch.no_grad():
         for name, weight in model.named_parameters():

@@ -66,7 +66,7 @@ def test_cached_batches_answer_as_if_each_request_were_alone_and_new(
             [alone] = engine(model).generate([request])
             assert answer.token_ids == alone.token_ids
             assert answer.logprobs == pytest.approx(alone.logprobs, abs=1e-5)
-        # Some conversations end, so that rows of the cache are left behind.
+        # Some conversations end, so some rows of the cache are dropped.
         requests = [next_turn(r, a) for r, a in zip(requests, answers, strict=True) if r.seed % 4 != 1]
 
 
@@ -91,7 +91,7 @@ def test_a_prompt_that_requests_share_is_computed_once_in_every_turn(
             [alone] = engine(model).generate([request])
             assert answer.token_ids == alone.token_ids
             assert answer.logprobs == pytest.approx(alone.logprobs, abs=1e-5)
-        # Every conversation goes on with the same words, as an environment's answers to one action do.
+        # Every conversation continues with the same words, like an environment's answer to one action.
         prompts = [(*prompt, 20, 21) for prompt in prompts]
 
 

@@ -5,7 +5,7 @@ HEAVY = ("torch", "transformers", "tokenizers", "lancedb", "polars", "sentence_t
 
 
 def test_what_a_plan_imports_of_environments_and_methods_is_light() -> None:
-    """A plan is made in a moment, also in processes that compute nothing."""
+    """Planning must be fast, also in processes that compute nothing."""
     program = (
         "import sys\n"
         "import erl_pipeline.environments.frozen_lake, erl_pipeline.environments.threads\n"

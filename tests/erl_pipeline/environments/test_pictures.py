@@ -1,4 +1,4 @@
-"""Pictures of attempts: the way that was gone, by hand."""
+"""Pictures of attempts: the path that was taken, worked out by hand."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_way_to_the_goal() -> None:
 
 def test_bumps_and_answers_without_an_action_stay_where_they_were() -> None:
     picture = lake("up a", "nonsense", "down c", "right d")
-    # What follows the fall was never done.
+    # The actions after the fall were never carried out.
     assert picture.path == [(0, 0), (0, 0), (0, 0), (1, 0)]
     assert picture.notes == ["1 × against the edge", "1 × no valid action", "fell into a hole"]
 

@@ -10,7 +10,7 @@ from erl_pipeline.environments.threads import in_threads
 
 
 class Blocking:
-    """Notes the thread of each call; a step waits until it is let go."""
+    """Records the thread of each call; a step waits until it is released."""
 
     instructions = "Act."
     tools: tuple[ToolSchema, ...] = ()
@@ -51,7 +51,7 @@ def test_all_calls_are_made_in_one_thread_beside_the_event_loop() -> None:
         assert (environment.instructions, environment.trace()) == ("Act.", "open")
         assert await environment.reset() == "a door"
         step = asyncio.ensure_future(environment.step(AssistantTurn("open")))
-        await asyncio.sleep(0)  # the loop goes on while the step waits
+        await asyncio.sleep(0)  # the event loop continues while the step waits
         blocking.let_go.set()
         transition = await step
         assert await environment.feedback() == "It opened."

@@ -1,4 +1,4 @@
-"""Engines that answer at once, or when a test lets them."""
+"""Engines that answer immediately, or when a test releases the answer."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -13,12 +13,12 @@ REFLECTION = says("? a b ?")
 
 
 def answer_to(request: GenerationRequest) -> Generation:
-    """Down into the hole below the start, and a reflection on it."""
+    """The answer to a prompt: a move down into the hole below the start, or a reflection on it."""
     return REFLECTION if "/reflection/" in request.conversation else DOWN
 
 
 class DownwardBatches:
-    """Takes batches; remembers the conversations of each."""
+    """Takes batches; records the conversations of each."""
 
     policy_version = "policy-1"
 
@@ -31,7 +31,7 @@ class DownwardBatches:
 
 
 class DownwardTurns:
-    """Takes single turns; a request that `holds` is true of is answered when it is let go."""
+    """Takes single turns; a request for which `holds` is true is answered only when it is released."""
 
     def __init__(self, holds: Callable[[GenerationRequest], bool] = lambda request: False) -> None:
         self.held: list[asyncio.Future[Generation]] = []

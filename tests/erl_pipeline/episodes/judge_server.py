@@ -1,4 +1,4 @@
-"""A real server on loopback that answers as chat completions do."""
+"""A real server on loopback with the chat completions API."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from typing import Any
 
 @dataclass
 class JudgeServer:
-    """What it was asked, and how it answers: a text, an HTTP status, or raw bytes; `hangs` until closed."""
+    """Its requests so far, and its answer: a text, an HTTP status, or raw bytes; with `hangs` none until it
+    is closed."""
 
     answer: str | int | bytes = "You fell."
     hangs: bool = False
@@ -43,7 +44,7 @@ def serve(server: JudgeServer) -> Iterator[JudgeServer]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *arguments: object) -> None:
-            """Says nothing."""
+            """Logs nothing."""
 
     listening = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     listening.daemon_threads = True

@@ -1,4 +1,4 @@
-"""Episodes whose policy says what a test tells it to say."""
+"""Episodes whose policy gives scripted answers."""
 
 import asyncio
 from collections.abc import Sequence
@@ -65,7 +65,7 @@ def setup(**rules: Any) -> EpisodeSetup:
 
 
 def says(text: str) -> Generation:
-    """A turn of the policy that ends with its end token."""
+    """A turn of the policy with this text and the end token."""
     token_ids = tuple(TOKENIZER(f"{text} <end>", add_special_tokens=False)["input_ids"])
     return Generation(token_ids, (-0.25,) * len(token_ids), "stop")
 
@@ -78,7 +78,8 @@ def play(
     withhold: float = 0.0,
     **rules: Any,
 ) -> tuple[list[Trajectory], list[SampleRequest | RetrievalRequest]]:
-    """One episode in which the policy says `answers`, turn by turn; returns its rows and all it asked for."""
+    """Play one episode in which the policy gives `answers`, turn by turn; returns its rows and all its
+    requests."""
     remaining = list(answers)
     asked: list[SampleRequest | RetrievalRequest] = []
 

@@ -1,4 +1,4 @@
-"""An environment that does in each method what a test tells it to do."""
+"""An environment whose methods do what a test tells them to do."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,9 +19,8 @@ class ScriptedSettings(PluginSettings):
 
 @dataclass
 class Scripted:
-    """By default the first step ends the attempt, without reward. Counts how often it was closed.
-
-    All texts are of the compact format, so that the tiny policy's tokenizer knows their words.
+    """By default the first step ends the attempt, without reward. It counts how often it was closed. All
+    texts are in the compact format, so that the tiny policy's tokenizer knows their words.
     """
 
     task: Task = TASK
@@ -70,7 +69,7 @@ def scripted(
     mean_metrics: frozenset[str] = frozenset(),
     **rules: Any,
 ) -> tuple[EpisodeSetup, list[EnvironmentT]]:
-    """Episodes in environments that `make` gives; and those that were opened, in that order."""
+    """Episodes in environments that `make` returns; and the list of the opened environments, in order."""
     opened: list[EnvironmentT] = []
 
     def open_scripted(settings: ScriptedSettings, task: Task) -> EnvironmentT:

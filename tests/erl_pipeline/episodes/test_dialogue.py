@@ -24,7 +24,7 @@ WITH_CALLS = (
     "{{ message['content'] | trim }}{% for call in message['tool_calls'] or [] %}<tool_call>"
     "{{ call['function'] | tojson }}</tool_call>{% endfor %}"
 )
-"""What a template says of an assistant's turn that knows calls of tools."""
+"""The part of a chat template for an assistant's turn with tool calls."""
 CHATML = (
     "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
     "{% for message in messages %}<|im_start|>{% if message['role'] == 'tool' %}"
@@ -58,7 +58,7 @@ def said(
 
 @pytest.mark.parametrize("end", ["<|im_end|>", ""])
 def test_a_dialogue_in_ids_reads_as_its_chat_template(end: str) -> None:
-    """Also when a turn was cut off: then the environment's tokens close it."""
+    """Also when a turn was cut off: then the environment's tokens contain its end."""
     tokenizer = chatml_tokenizer()
     dialogue = Dialogue(ChatTokenizer(tokenizer), [{"role": "user", "content": "board"}], end_ids(tokenizer))
     assert dialogue.add_turn(said(tokenizer, f"go up{end}", "stop" if end else "length")).text == "go up"

@@ -1,4 +1,4 @@
-"""One encounter under all conditions, by a policy that says what the test tells it to say."""
+"""One encounter under all conditions, with a policy that gives scripted answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slow, failing and hanging environments, while others are played."""
+"""Slow, failing and hanging environments, while other episodes are played."""
 
 import asyncio
 import threading
@@ -33,7 +33,7 @@ async def raises(*_: object) -> Any:
 
 
 def in_second(method: str, does: Callable[..., Awaitable[Any]]) -> Callable[[Task], Scripted]:
-    """Environments of which the second one's method does this."""
+    """Environments, the second of which does this in a method."""
 
     def make(task: Task) -> Scripted:
         told: dict[str, Any] = {method: does} if task.task_id == "t1" else {}
@@ -72,7 +72,7 @@ def test_a_slow_step_stalls_no_other_episode(engine: str) -> None:
 
 
 def test_environments_go_on_while_the_engine_is_at_work() -> None:
-    """The engine's first batch is answered only when a step was done meanwhile, in the event loop."""
+    """The engine answers its first batch only after a step was taken in the event loop at the same time."""
     batch_begun, stepped = threading.Event(), threading.Event()
 
     class Engine:

@@ -1,4 +1,4 @@
-"""Tasks whose first prompt fills the policy's context are told of before anything is sampled."""
+"""Tasks whose first prompt fills the policy's context are reported before anything is sampled."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def shows(observation: str) -> Callable[[], Awaitable[str]]:
 
 
 def test_the_longest_task_is_named() -> None:
-    """Task t0 shows two words, t1 twenty, t2 forty."""
+    """The prompt of task t0 has two words, that of t1 twenty, that of t2 forty."""
     words = {"t0": 2, "t1": 20, "t2": 40}
     given, opened = scripted(lambda task: Scripted(on_reset=shows("@ " * words[task.task_id])))
     require_room(replace(given, limits=limits(100)), tasks(3))

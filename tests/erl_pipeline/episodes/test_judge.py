@@ -1,4 +1,4 @@
-"""Feedback of a judge: the policy itself on the run's engine, or a model of a real server on loopback."""
+"""Feedback of a judge: the policy itself on the run's engine, or a model on a real server on loopback."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def ask(instructions: str, report: AttemptReport) -> list[Message]:
 
 
 def judged(model: str | None) -> EpisodeSetup:
-    """Episodes whose failed attempts are judged, by a served model or by somebody else's."""
+    """Episodes whose failed attempts are judged by the policy or by a model on another server."""
     given = setup(ask_judge=ask)
     roles = {**given.limits.by_role, JUDGE: RoleLimits(0.3, 5, model)}
     return replace(given, limits=replace(given.limits, by_role=roles))
@@ -78,14 +78,14 @@ def test_the_policy_judges_on_the_engine_of_the_run() -> None:
         "reflection",
         "second_attempt",
     ]
-    # The rules said "fell"; what the judge says stands in the rows and in the reflection's prompt.
+    # The rules said "fell"; the judge's text is in the rows and in the reflection's prompt instead.
     assert (first.feedback, judge.text, reflection.feedback) == ("lost", "lost", "lost")
     assert judge.feedback == "fell"
     assert opening(judge).endswith("fell reflect")
     assert opening(reflection).endswith("lost memory ? ? ? ? reflect")
     assert (judge.temperature, judge.policy_version, judge.finish_reason) == (0.3, "policy-1", "stop")
     assert judge.parent_trajectory_id == reflection.parent_trajectory_id == first.trajectory_id
-    # After the last attempt nothing follows that feedback would be for.
+    # After the last attempt nothing follows for which feedback would be needed.
     assert second.feedback == "fell"
     assert played.determinism == "bytes"
 
@@ -101,7 +101,7 @@ def test_a_server_judges_by_its_own_model(server: JudgeServer) -> None:
     assert server.keys == ["Bearer secret"]
     assert (first.feedback, judge.text, reflection.feedback) == ("lost", "lost", "lost")
     assert json.loads(judge.messages)[-1] == {"role": "assistant", "content": "lost"}
-    # Its tokens are its own, and no checkpoint of the store sampled them.
+    # Its tokens come from another model, and no checkpoint of the store sampled them.
     assert (judge.prompt_token_ids, judge.response_token_ids, judge.policy_version) == ((), (), "")
     assert "secret" not in repr(played.rows)
     assert played.determinism == "approximate"

@@ -58,7 +58,8 @@ def test_an_engine_of_single_turns_gives_the_same_trajectories() -> None:
 
 
 def test_an_episode_waits_for_no_other() -> None:
-    """The first turn of episode 0 is answered only after all others are over; the order of results stays."""
+    """The first turn of episode 0 is answered only after all other episodes are over; the order of results is
+    unchanged."""
     first_conversation: list[str] = []
 
     def is_of_episode_0(request: GenerationRequest) -> bool:
@@ -108,7 +109,7 @@ def test_memory_is_asked_for_many_at_once() -> None:
 
 
 def test_memory_holds_up_no_turn_of_another_episode() -> None:
-    """Memory answers episode 0 only after the first turn of episode 1, which was let go meanwhile."""
+    """Memory answers episode 0 only after the first turn of episode 1, which is released in the meantime."""
     engine = DownwardTurns(holds=lambda request: len(engine.asked) == 2)
     asked, sampled = threading.Event(), threading.Event()
 

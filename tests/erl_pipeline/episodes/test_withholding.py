@@ -1,4 +1,4 @@
-"""From whom of a group memory is withheld."""
+"""From which samples of a group memory is withheld."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_share_of_each_group_is_exact(withhold: float, size: int, free: int)
 
 
 def test_a_share_that_is_no_whole_number_is_rounded_by_the_seed() -> None:
-    """A third of 4 is 1.33: one or two, and each sample in a third of 300 groups."""
+    """A third of 4 is 1.33: one or two samples, and each sample in about a third of 300 groups."""
     groups = [group(1 / 3, 4, seed=seed) for seed in range(300)]
     assert {Counter(each)["free"] for each in groups} == {1, 2}
     for sample in range(4):

@@ -36,9 +36,9 @@ def frame(*rows: dict[str, Any]) -> pl.DataFrame:
 
 
 def test_guided_ones_are_compared_with_free_ones_of_their_group() -> None:
-    """lake: 1 and 1 against a mean of 1/2: +1/2 twice. pond: 0 against 0: 0. sea has no free one.
-    Mean 1/3; with the sums 1 and 0 of two tasks of 2 and 1 observations the squares are (1 - 2/3)^2 and
-    (1/3)^2, and the half width is t(1) sqrt(2 / 1 * 2/9) / 3 with t(1) = 12.706."""
+    """lake: 1 and 1 against a mean of 1/2: +1/2 twice. pond: 0 against 0: 0. sea has no free attempt. Mean
+    1/3; with the sums 1 and 0 of two tasks of 2 and 1 observations the squares are (1 - 2/3)^2 and (1/3)^2,
+    and the half width is t(1) sqrt(2 / 1 * 2/9) / 3 with t(1) = 12.706."""
     effect = memory_effect(
         frame(
             search("lake", "guided", 1.0, 0.25),
@@ -58,7 +58,8 @@ def test_guided_ones_are_compared_with_free_ones_of_their_group() -> None:
     assert effect.free is not None
     assert (effect.guided.success.attempts, effect.guided.success.value) == (4, 0.75)
     assert (effect.free.success.attempts, effect.free.success.value) == pytest.approx((3, 1 / 3))
-    # Over other first attempts at the same task: .75, .75, 0, 0 and .5, -.5; the one in pond has no others.
+    # Gains over other first attempts at the same task: .75, .75, 0, 0 and .5, -.5; pond has no other first
+    # attempt.
     assert effect.guided.gain is not None
     assert effect.free.gain is not None
     assert effect.guided.gain.value == pytest.approx(0.375)
@@ -66,7 +67,7 @@ def test_guided_ones_are_compared_with_free_ones_of_their_group() -> None:
 
 
 def test_the_credit_of_an_entry_is_shrunk_and_so_is_its_interval() -> None:
-    """Two observations of +1 at one task: 2 / (2 + 8) = .2. The squares are (2 - .4)^2 of the task and 8
+    """Two observations of +1 at one task: 2 / (2 + 8) = .2. The squares are (2 - .4)^2 for the task and 8
     times .2^2, so the half width is t(8) sqrt(9 / 8 * 2.88) / 10 with t(8) = 2.306."""
     credits = entry_credits(
         frame(

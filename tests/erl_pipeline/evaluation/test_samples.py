@@ -86,8 +86,8 @@ def test_what_no_update_was_given_says_so(made: TrainingStore) -> None:
 
 
 def test_counts_that_do_not_add_up_are_named(made: TrainingStore) -> None:
-    """Three were issued and two are there; the trainer counted three sequences and nine tokens, its record
-    has two rows of six tokens, and one of them is of another iteration."""
+    """Three samples were issued and two exist. The trainer counted three sequences and nine tokens; its
+    record has two rows with six tokens, and one of these rows is of another iteration."""
     rollouts(made, issued=3)
     update = made.commit(
         "update-3",

@@ -1,4 +1,4 @@
-"""What a run is warned of, from numbers and rows made by hand."""
+"""The warnings of a run, from numbers and rows made by hand."""
 
 from __future__ import annotations
 

@@ -32,6 +32,6 @@ def test_a_lone_or_unanimous_group_has_exactly_no_advantage(
 
 
 def test_the_groups_that_tell_nothing_are_counted() -> None:
-    """`a` differs, `b` is unanimous, `c` is alone."""
+    """Rewards differ in group `a`, are equal in `b`, and `c` has only one."""
     assert count_groups([1.0, 0.0, 0.5, 0.5, 1.0], ["a", "a", "b", "b", "c"]) == GroupCount(3, 2)
     assert count_groups([], []) == GroupCount(0, 0)

@@ -26,12 +26,12 @@ def surrogate(ratio: float, advantage: float, dual_clip: float | None = None) ->
 @pytest.mark.parametrize(
     ("ratio", "advantage", "loss", "gradient"),
     [
-        (1.0, 2.0, -2.0, -2.0),  # inside the range: -ratio * advantage, and so is its gradient
+        (1.0, 2.0, -2.0, -2.0),  # inside the range: the loss is -ratio * advantage, and so is its gradient
         (1.1, 2.0, -2.2, -2.2),
         (1.5, 2.0, -2.6, 0.0),  # clipped at 1.3
-        (0.5, 2.0, -1.0, -1.0),  # too low, but the advantage asks for more: not clipped
+        (0.5, 2.0, -1.0, -1.0),  # below the range, but a positive advantage increases the ratio: not clipped
         (0.5, -2.0, 1.6, 0.0),  # clipped at 0.8
-        (1.5, -2.0, 3.0, 3.0),  # too high, but the advantage asks for less: not clipped
+        (1.5, -2.0, 3.0, 3.0),  # above the range, but a negative advantage decreases the ratio: not clipped
     ],
 )
 def test_clips_only_what_would_go_further(

@@ -11,7 +11,7 @@ from erl_pipeline.objectives.shaping import replay_surrogate
 
 
 def weight_and_slope(ratio: float, **settings: float | None) -> tuple[float, float]:
-    """What stands in the loss for w, and what its gradient multiplies that of the log-probability by."""
+    """The shaped weight that replaces w in the loss, and the factor of the log-probability's gradient."""
     stored = torch.tensor([math.log(0.02)])
     logprobs = (stored + math.log(ratio)).requires_grad_()
     surrogate = replay_surrogate(logprobs, stored, torch.tensor([-1.0]), **settings)

@@ -22,11 +22,11 @@ from storage.artifacts.recipe import ArtifactKind, Recipe
 from storage.artifacts.store import ArtifactStore
 
 Hook = Callable[[StageCall[Any]], None]
-"""Is called when a stage is computed, before it writes its file."""
+"""Called when a stage is computed, before it writes its file."""
 
 
 class Word(Settings):
-    """The one setting of a stage."""
+    """The only setting of a stage."""
 
     word: str = ""
 
@@ -71,7 +71,7 @@ def planned(
 
 
 class Notes(NullListener):
-    """Keeps what it is told."""
+    """A listener that records its calls."""
 
     def __init__(self) -> None:
         self.warnings: list[str] = []
@@ -86,7 +86,7 @@ class Notes(NullListener):
 
 
 class ThreadRunner:
-    """Computes stages in threads, so that several are at work at once."""
+    """Computes stages in threads, so that several run at the same time."""
 
     def __init__(self, resources: Resources, workers: int) -> None:
         self.workers = workers
@@ -103,7 +103,8 @@ class ThreadRunner:
 
 @dataclass
 class Bench:
-    """A store and all else that executing a plan needs; `ledger` has what was recorded, in order."""
+    """A store and everything else that is needed to execute a plan; `ledger` has what was recorded, in
+    order."""
 
     folder: Path
     stop: Event = field(default_factory=Event)
@@ -122,7 +123,7 @@ class Bench:
         devices: int = 1,
         runner: Callable[[Resources], Runner] | None = None,
     ) -> Notes:
-        """Execute a plan of these stages as a new process would; with `workers` in threads."""
+        """Execute a plan of these stages as a new process would; with `workers`, in threads."""
         self.notes = Notes()
         worker = WorkerSettings(self.uri, "run", threads=1)
         with Resources(worker, self.stop) as resources:
@@ -149,7 +150,7 @@ class Bench:
         return self.notes
 
     def committed(self) -> set[str]:
-        """Ids of all artifacts of the store, each whole."""
+        """Ids of all artifacts of the store; each artifact is complete."""
         store = ArtifactStore(self.uri)
         return {store.open(manifest.artifact_id).manifest.artifact_id for manifest in store.list()}
 

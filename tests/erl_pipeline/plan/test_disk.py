@@ -1,4 +1,4 @@
-"""What a plan takes on disk: sums that can be made in the head."""
+"""Disk space of a plan, with sums that can be checked by hand."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def test_without_rules_everything_stays() -> None:
 @pytest.mark.parametrize(
     ("rules", "peak", "end", "removed"),
     [
-        # After iterations 2, 3 and 4 the optimizer of the one before goes: 151 - 60 at the end. Before the
-        # last of them went there were 20 more.
+        # After iterations 2, 3 and 4 the optimizer state of the iteration before is removed: 151 - 60 at the
+        # end. Before the last removal there were 20 more.
         ({"optimizer": "1"}, 111.0, 91.0, 60.0),
-        # Iterations 2 and 4 stay: 1 goes after 2, and 3 after 4.
+        # Iterations 2 and 4 are kept: 1 is removed after 2, and 3 after 4.
         ({"checkpoints": "every:2"}, 141.0, 131.0, 20.0),
-        # What the run began with stays, so 10 of 50.
+        # The checkpoint that the run began with is kept: 10 of 50.
         ({"checkpoints": "1", "optimizer": "1", "trajectories": "1"}, 11 + 35 + 1 + 1 + 1 + 34, 49.0, 102.0),
     ],
 )

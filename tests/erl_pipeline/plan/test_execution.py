@@ -24,7 +24,7 @@ from storage.errors import ConfigError, DamagedArtifact, EngineError, InputError
 from tests.erl_pipeline.plan.hand_made import Bench, Hook, Notes, Word, planned
 
 WAIT = 20.0
-"""Seconds that a test waits for what should happen at once."""
+"""Seconds that a test waits for something that should happen immediately."""
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def chain() -> tuple[PlannedStage, PlannedStage, PlannedStage]:
 
 
 def failing(*errors: Exception) -> Hook:
-    """Raises these, one at each call, and then nothing."""
+    """Raises these exceptions, one at each call, and afterwards none."""
     left = list(errors)
 
     def hook(_call: StageCall[Word]) -> None:
@@ -209,7 +209,7 @@ def test_other_failures_are_not_tried_again(bench: Bench, error: Exception) -> N
 
 
 class DyingRunner(InProcessRunner):
-    """Its process dies at the first calls."""
+    """A runner whose process dies at the first calls."""
 
     def __init__(self, resources: Resources, deaths: int, commits: bool) -> None:
         super().__init__(resources, Notes())
@@ -280,7 +280,7 @@ def test_a_run_that_waits_to_try_again_can_be_stopped(bench: Bench) -> None:
 
 
 def most_at_once(bench: Bench, needs: str, workers: int, devices: int) -> int:
-    """Of four independent stages, how many were at work at the same time."""
+    """How many of four independent stages ran at the same time."""
     lock, at_work, most = threading.Lock(), 0, 0
 
     def hook(_call: StageCall[Word]) -> None:

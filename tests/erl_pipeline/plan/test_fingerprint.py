@@ -15,7 +15,7 @@ def reward(found: bool) -> float:
 
 
 def write(folder: Path, files: dict[str, str | bytes]) -> str:
-    """Write files into a folder; the fingerprint of all that lie there."""
+    """Write files into a folder; returns the fingerprint of all files there."""
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -84,7 +84,7 @@ def test_a_file_that_is_no_python_counts_with_its_bytes(tmp_path: Path) -> None:
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A package in a folder where Python looks; `fresh_fingerprint` takes its fingerprint."""
+    """A package in a folder that Python searches; `fresh_fingerprint` returns its fingerprint."""
     folder = tmp_path / "sampled_game"
     write(folder, {"x.py": "", "__init__.py": CODE, "rules/__init__.py": "", "rules/score.py": CODE})
     write(folder, {"x.py": "", "words.txt": "higher\nlower\n", "rules/table.json": "{}"})

@@ -1,4 +1,4 @@
-"""What a plan would reuse and compute, on plans and stores that are made by hand."""
+"""What a plan would reuse and compute, with plans and stores made by hand."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def plan_of(iterations: int, group_size: int = 8, first: int = 0) -> Plan:
 
 @dataclass
 class Known:
-    """A store by hand: artifact -> the run that made it, and the plan by which the run `old` was made."""
+    """A hand-made store: artifact -> the run that made it, and the plan of the run `old`."""
 
     made: dict[str, str] = field(default_factory=dict)
     old: Plan | None = None
@@ -130,7 +130,7 @@ def test_a_changed_setting_is_named_where_it_is_read_and_its_consequences_by_the
     assert why(found) == {
         Place(1, "shard", "0000"): [changed],
         Place(1, "shard", "0001"): [changed],
-        # Of the shards, which one stage makes, the first stands for both.
+        # The same stage makes both shards; the first is shown for both.
         Place(1, "train", ""): ["input a (shard of the same iteration) is computed anew"],
         Place(2, "shard", "0000"): [changed, "input checkpoint (train of iteration 1) is computed anew"],
         Place(2, "shard", "0001"): [changed, "input checkpoint (train of iteration 1) is computed anew"],

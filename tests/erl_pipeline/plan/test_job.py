@@ -1,4 +1,4 @@
-"""What a stage leaves on its machine when the store is a bucket."""
+"""Which files stay on a stage's machine when the store is a bucket."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from tests.erl_pipeline.plan.hand_made import planned
 def test_inputs_stay_while_a_stage_computes_and_make_room_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Room for nothing: what the stage made goes too, and comes back as the input of the next."""
+    """The cache has room for nothing: the stage's own result is removed too, and downloaded again as the
+    input of the next."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     read: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Putting stages into a plan by hand."""
+"""Adding stages to a plan by hand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.erl_pipeline.runs.planned_runs import SOURCES, config
 
 
 class Steps(Settings):
-    """How many."""
+    """The number of steps."""
 
     steps: int = 1
 
@@ -57,7 +57,7 @@ def test_an_input_that_no_stage_makes_is_refused(given: str, named: str) -> None
 
 
 def test_a_circle_is_refused_naming_the_stage() -> None:
-    """The first stage of a circle names one that comes after it."""
+    """The first stage of a circle has an input that comes after it."""
     later = planner()
     one = later.add(SEVEN, {}, iteration=1)
     two = later.add(SEVEN, {"before": one}, iteration=2)

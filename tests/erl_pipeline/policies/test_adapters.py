@@ -1,4 +1,5 @@
-"""An adapter changes nothing at first, holds all that is trained, and gives equal bytes for equal seeds."""
+"""An adapter changes nothing at first, contains all trained weights, and gives equal bytes for equal
+seeds."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def llama() -> PreTrainedModel:
 
 
 def gpt2() -> PreTrainedModel:
-    """Its linear layers keep their matrices transposed."""
+    """A GPT-2, whose linear layers store their matrices transposed."""
     torch.manual_seed(0)
     return GPT2LMHeadModel(GPT2Config(vocab_size=11, n_positions=16, n_embd=16, n_layer=1, n_head=2)).eval()
 
@@ -47,7 +48,7 @@ def logits(model: PreTrainedModel) -> torch.Tensor:
 
 @torch.no_grad()
 def change_adapter(model: PreTrainedModel) -> None:
-    """Make every trainable weight one of a trained adapter's size."""
+    """Give every trainable weight a value of the size that a trained adapter has."""
     generator = torch.Generator().manual_seed(1)
     for weight in model.parameters():
         if weight.requires_grad:

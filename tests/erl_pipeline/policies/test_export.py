@@ -23,7 +23,7 @@ TOKENS = torch.tensor([[3, 1, 4, 1, 5], [6, 2, 6, 5, 3]])
 
 
 class Checkpoints:
-    """A store with a whole model and an adapter of it, whose weights are all random."""
+    """A store with a whole model and an adapter of it; all weights are random."""
 
     def __init__(self, folder: Path, tokenizer: PreTrainedTokenizerFast) -> None:
         self.store = ArtifactStore(str(folder / "store"))
@@ -51,7 +51,7 @@ class Checkpoints:
 
 @torch.no_grad()
 def _draw_trainable(model: PreTrainedModel) -> None:
-    """A fresh adapter changes nothing: give it weights of a trained one's size."""
+    """A fresh adapter changes nothing, so give it weights of the size that a trained adapter has."""
     generator = torch.Generator().manual_seed(1)
     for weight in model.parameters():
         if weight.requires_grad:
@@ -81,7 +81,7 @@ def test_a_whole_model_is_copied_byte_for_byte(checkpoints: Checkpoints, tmp_pat
 
 
 def test_merged_the_logits_are_those_of_base_and_adapter(checkpoints: Checkpoints, tmp_path: Path) -> None:
-    """Within 1e-5: the logits are below 10 in size, and float32 is rounded at other places."""
+    """Within 1e-5: the logits are below 10 in size, and merging changes where float32 is rounded."""
     output = tmp_path / "out"
     exported = export_checkpoint(checkpoints.store, checkpoints.config.policy, checkpoints.adapter_id, output)
     assert exported == "merged"
@@ -99,7 +99,7 @@ def test_the_adapter_alone_is_what_peft_loads(checkpoints: Checkpoints, tmp_path
     assert exported == "adapter"
     loaded = PeftModel.from_pretrained(random_llama(len(WORDS)), str(output))
     assert torch.equal(logits(loaded), logits(checkpoints.adapted))
-    # Outside the store the base has the name that the run knew it by.
+    # Outside the store the base has the name that the run used for it.
     assert loaded.peft_config["default"].base_model_name_or_path == str(checkpoints.model_folder)
 
 

@@ -1,4 +1,4 @@
-"""An environment of sums, with one fault if its settings say so. It is installed in a folder of a test."""
+"""An environment of sums, with a fault if its settings say so. Tests install it in a folder."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Sums:
         return ""
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Nothing has to be closed."""
 
     @property
     def _sum(self) -> int:

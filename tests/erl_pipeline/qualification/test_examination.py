@@ -1,4 +1,4 @@
-"""An environment with one fault is found out, by the check that is for it; one without is qualified."""
+"""Each fault of an environment is found by the check for it; an environment without faults qualifies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from storage.errors import InputError
 
 @pytest.fixture
 def _sums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment `sums`, installed where processes that are started now find it."""
+    """The environment `sums`, installed where processes that are started from now on find it."""
     shutil.copy(Path(__file__).with_name("sums.py"), tmp_path / "sums_world.py")
     info = tmp_path / "sums_world-1.0.dist-info"
     info.mkdir()
@@ -105,7 +105,7 @@ def test_who_stops_it_leaves_no_process() -> None:
     def stop() -> None:
         raise Stopped
 
-    before = psutil.Process().children()  # a server of tests before may still be there
+    before = psutil.Process().children()  # a server of earlier tests may still run
     with pytest.raises(Stopped):
         examine(Subject("sums", {"type": "sums"}, 0, 10, 20.0), 12, 60, stopped=stop)
     assert set(psutil.Process().children()) <= set(before)

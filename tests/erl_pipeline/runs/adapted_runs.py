@@ -1,6 +1,6 @@
 """Small real runs that train an adapter.
 
-The entropy bonus moves the adapter whatever is rewarded, so that nothing depends on what the policy says.
+The entropy bonus changes the adapter whatever is rewarded, so nothing depends on what the policy writes.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ DECOUPLED = "objective.correction={type: decoupled}"
 
 
 def config(*settings: str, **changes: Any) -> RunConfig:
-    """A small run with some settings changed, as `--set` does it."""
+    """The configuration of a small run, with settings changed as by `--set`."""
     return change_config(RunConfig.model_validate({**SMALL, **changes}), settings)
 
 
@@ -43,7 +43,7 @@ def at(made: Plan, iteration: int, stage: str, key: str = "") -> PlannedStage:
 
 
 def inputs(made: Plan, iteration: int, stage: str, key: str = "") -> dict[str, str]:
-    """The inputs of a stage by the titles of the stages that make them, those from elsewhere by their ids."""
+    """The inputs of a stage: titles of the stages that make them, or ids of artifacts from elsewhere."""
     recipe = at(made, iteration, stage, key).recipe
     return {
         name: made.by_id[artifact_id].title if artifact_id in made.by_id else artifact_id

@@ -1,4 +1,4 @@
-"""Small real runs in this process: how they are trained, and what is looked at in their stores."""
+"""Small real runs in this process, and functions that read their stores."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SMALL: dict[str, Any] = {
     "resources": {"threads": 1},
     "runner": {"type": "in_process"},
     "metrics": [],
-    # So small a run learns nothing, and would be warned of it.
+    # So small a run learns nothing, and would give warnings about it.
     "warnings": {"no_advantage": None, "ill_formed": None, "cut_off": None},
     "environment": {
         "type": "frozen_lake",
@@ -54,7 +54,7 @@ def small(**changes: Any) -> RunConfig:
 
 
 class Notes(NullListener):
-    """Keeps what it is told; asks to stop after a stage, by its title."""
+    """A listener that records its calls, and requests a stop after the stage with a given title."""
 
     def __init__(self, stop_after: str | None = None) -> None:
         self.warnings: list[str] = []
@@ -95,7 +95,7 @@ def go(
 
 
 def ids(store: Path, run: str = "small") -> dict[Place, str]:
-    """What a run's ledger has last at each place."""
+    """The newest artifact in a run's ledger at each place."""
     entries = RunStore(str(store)).open(run).stages()
     return {Place(entry.iteration or 0, entry.stage, entry.key): entry.artifact_id for entry in entries}
 
@@ -110,7 +110,7 @@ def hashes(store: Path, run: str = "small") -> dict[str, dict[str, str]]:
 
 
 def damage(store: Path, iteration: int, stage: str, key: str = "") -> Path:
-    """Cut an artifact's first file short; gives the file."""
+    """Truncate an artifact's first file; returns the file."""
     folder = store / "artifacts" / stage / ids(store)[Place(iteration, stage, key)]
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json")
     files[0].write_bytes(files[0].read_bytes()[:-1])

@@ -1,4 +1,4 @@
-"""Limits on the age of what is trained: what they change in a plan, and what cannot be had with them."""
+"""Limits on the age of trajectories: what they change in a plan, and what cannot be combined with them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ def test_limits_that_cannot_be_kept_are_refused_and_both_settings_named(
 
 
 def test_replay_within_the_limit_is_allowed() -> None:
-    """What was stored one iteration ago was sampled by a policy that was behind by the lag of 1."""
+    """With a lag of 1, attempts that were stored one iteration ago were sampled by a policy one iteration
+    older."""
     allowed = config("method=exgrpo", DECOUPLED, "method.replay.max_age=1", "pipeline={lag: 1, max_age: 2}")
     assert allowed.pipeline.max_age == 2
 

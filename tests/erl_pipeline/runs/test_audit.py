@@ -1,4 +1,4 @@
-"""Audits of a small run: what is equal, what differs, and what is told of it."""
+"""Audits of a small run: what is equal, what differs, and what is reported."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_damaged_files_are_told(store: Path, tmp_path: Path) -> None:
 
 
 def rewrite(store: Path, place: Place, determinism: Determinism) -> None:
-    """Put the same rows as other bytes in place of an artifact's one table, with a manifest that agrees."""
+    """Replace an artifact's only table with the same rows in other bytes, with a manifest that fits them."""
     artifacts = ArtifactStore(str(store))
     old = artifacts.open(ids(store)[place])
     (entry,) = old.files

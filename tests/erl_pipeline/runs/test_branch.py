@@ -1,4 +1,5 @@
-"""Branches and offline runs of a small run: what they share, and that they go on as if never stopped."""
+"""Branches and offline runs of a small run: what they share, and that a stopped one continues with the same
+result."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ AS_OFFLINE = partial(begin_offline, origin=OFFLINE)
 
 
 def begun(store: Path, begin: Callable[[OpenRun], None], **changes: object) -> list[tuple[Place, bool]]:
-    """The ledger of a run that was only begun."""
+    """The ledger of a run that was created and not trained."""
     notes = Notes()
     with open_run(small(**changes), str(store), notes, notes.stop) as opened:
         begin(opened)
@@ -173,8 +174,8 @@ def test_an_offline_run_goes_on_as_if_it_had_not_been_stopped(
 
 
 def test_offline_what_another_line_of_policies_sampled_is_too_old(store: Path) -> None:
-    """The first stored rollouts are of the policy that both begin with, the second of one that is the other
-    run's: nothing of them is trained, and the policy stays as it is."""
+    """The first stored rollouts are of the policy with which both runs begin. The second are of a policy of
+    the other run: they are not trained on, and the policy does not change."""
     aged = small(name="aged", **DECOUPLED, pipeline={"max_age": 1, "too_old": "drop"})
     go(aged, store, begin=AS_OFFLINE)
     artifacts, made = ArtifactStore(str(store)), ids(store, "aged")

@@ -1,4 +1,4 @@
-"""Plans of runs that go on from another: what is shared, what is refused, and training on stored rollouts."""
+"""Plans of runs that continue another: what is shared, what is refused, and training on stored rollouts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What simulations rest on: a small run in a store, and the files of clusters in the repository."""
+"""Inputs of simulations: a small run in a store, and the cluster files of the repository."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_stages_take_what_they_took_at_the_same_place_and_then_the_median(store:
     assert two.simulation.makespan == pytest.approx(sum(entry.seconds for entry in entries))
     assert (two.measurements.runs, two.measurements.medians) == ({"small": 18}, 0)
 
-    # The third iteration, 7 stages and the last evaluation, stands in no run.
+    # The third iteration, with 7 stages, and the last evaluation are in no run.
     three = forecast_on_cluster(small(iterations=3), HERE, str(store))
     assert (three.measurements.runs, three.measurements.medians) == ({"small": 18}, 8)
 
@@ -52,5 +52,5 @@ def test_the_clusters_of_the_repository_say_all_that_a_simulation_needs(
     assert found.measurements.runs == {}
     shards = [ran for ran in found.simulation.ran if ran.job.part]
     assert len(shards) == 2 * tasks / 8
-    # 32 episodes of 3,500 tokens at 10,000 a second.
+    # 32 episodes of 3,500 tokens at 10,000 tokens/s.
     assert all(ran.seconds.computing == pytest.approx(11.2) for ran in shards)

@@ -1,4 +1,4 @@
-"""Configurations of stored runs: what may change, and which runs have one."""
+"""Configurations of stored runs: which settings may change, and which runs have a configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A disk that is filling up: it is told before a run begins, and before each iteration."""
+"""A disk that fills up: this is reported before a run begins, and before each iteration."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Usage = namedtuple("Usage", "total used free")
 
 @pytest.fixture
 def free(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """How many bytes the disk says are free."""
+    """Set the number of bytes that are reported as free."""
     room = {"bytes": 10**12}
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: Usage(10**12, 0, room["bytes"]))
     return room

@@ -11,7 +11,7 @@ from tests.erl_pipeline.runs.small_runs import SMALL, Notes, go, ids, small
 
 
 def trained(store: Path, gate: float) -> tuple[Manifest, Notes]:
-    """The cold start of at least 4 and at most 9 steps, and what was said meanwhile."""
+    """A cold start of at least 4 and at most 9 steps, and the messages that it printed."""
     cold_start = {"steps": 4, "most_steps": 9, "demonstrations_per_step": 4, "gate": gate}
     config = small(policy={**SMALL["policy"], "cold_start": cold_start})
     notes = go(config, store, stop_after="bootstrap")

@@ -22,7 +22,7 @@ from tests.erl_pipeline.runs.small_runs import DECOUPLED, Notes, go, ids, small
 
 
 def evaluated_rows(store: Path) -> pl.DataFrame:
-    """Sampled first attempts of the run's last evaluation, as rows that somebody might import."""
+    """Sampled first attempts of the run's last evaluation, in the form of rows to import."""
     evaluation = ArtifactStore(str(store)).open(ids(store)[Place(2, "evaluate", "")])
     return pl.read_parquet(evaluation.path(EVALUATION)).filter(pl.col("temperature") > 0)
 
@@ -37,7 +37,7 @@ def begin(store: Path, run: str) -> None:
 def test_imported_rows_of_a_held_out_task_are_refused_by_row(store: Path, tmp_path: Path) -> None:
     rows = evaluated_rows(store)
     task = rows["task_id"][1]
-    # The same board under another name, and with another number of steps.
+    # The same board with another task id and another number of steps.
     disguised = pl.col("task_payload").str.replace('"max_steps": 2', '"max_steps": 5')
     rows = rows.with_columns(task_id=pl.lit("mine"), task_payload=disguised)
     harmless = rows[:1].with_columns(task_payload=pl.lit("{}"))

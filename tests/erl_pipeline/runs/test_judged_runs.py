@@ -18,7 +18,7 @@ from tests.erl_pipeline.episodes.judge_server import JudgeServer, serve
 from tests.erl_pipeline.runs.adapted_runs import config, save_base
 from tests.erl_pipeline.runs.small_runs import go, ids
 
-# The base knows the words of the game alone.
+# The base knows only the words of the game.
 TEMPLATE = {"system": "", "template": "{{ observation }} trace {{ trace }} {{ feedback }} reflect"}
 
 

@@ -1,4 +1,4 @@
-"""Evaluations of a small run on the third split."""
+"""Evaluations of a small run on test tasks, the third split."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def examine(config: RunConfig, store: Path) -> Notes:
 
 @pytest.fixture(scope="module")
 def split_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with a trained run that has a third split, tested."""
+    """A store with a trained run that has test tasks, and its evaluation on them."""
     store = tmp_path_factory.mktemp("split") / "store"
     go(SPLIT, store)
     notes = examine(SPLIT, store)

@@ -1,4 +1,4 @@
-"""A run whose iterations overlap on two worker processes has the bytes of one in sequence."""
+"""A run whose iterations overlap on two worker processes has the same bytes as a run in sequence."""
 
 from __future__ import annotations
 

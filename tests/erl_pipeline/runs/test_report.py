@@ -1,4 +1,4 @@
-"""A report beside a run is of its newest iteration, or is not there."""
+"""The report in a run's folder is of the newest iteration, or does not exist."""
 
 from __future__ import annotations
 

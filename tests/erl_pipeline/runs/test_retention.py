@@ -1,4 +1,5 @@
-"""What a run keeps of its old iterations: its driver prunes between iterations, and the run ends the same."""
+"""Retention of old iterations: the driver prunes between iterations, and the run ends with the same
+result."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ WEIGHTS, OPTIMIZER = "model/model.safetensors", "optimizer.safetensors"
 
 
 def pruned(store: Path, run: str = "small") -> dict[tuple[int, str], list[str]]:
-    """What every artifact of a run has lost, those that have lost nothing left out."""
+    """The pruned files of each artifact of a run; artifacts without pruned files are left out."""
     artifacts = ArtifactStore(str(store))
     found = {}
     for place, artifact_id in ids(store, run).items():
@@ -69,7 +70,7 @@ def test_maintenance_applies_the_rules_of_a_run_that_nobody_works_on(store: Path
     artifacts = ArtifactStore(str(store))
     with run.lock(), pytest.raises(RunBusy):
         retain_run(artifacts, run)
-    # Its first two iterations are those of `small`, which is no run any more.
+    # Its first two iterations are those of `small`, which has been removed.
     (store / "runs/small/run.json").unlink()
     (store / "runs/small/ledger.jsonl").unlink()
     gone = retain_run(artifacts, run)
@@ -84,7 +85,7 @@ def test_a_kill_while_files_go_leaves_a_sound_store_and_the_run_goes_on(
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
-    for step in ("replace_file", "remove"):  # before the record is written, and before the bytes go
+    for step in ("replace_file", "remove"):  # before the record is written, and before the files are removed
         with monkeypatch.context() as patched:
             patched.setattr(removal, step, killed)
             with pytest.raises(KeyboardInterrupt):
@@ -102,7 +103,8 @@ def test_an_audit_says_what_retention_makes_impossible(store: Path, tmp_path: Pa
     scratch, stop = tmp_path / "scratch", threading.Event()
     results = audit(str(store), "small", 2, "build_distillation", 3, scratch, NullListener(), stop)
     verdicts = {(each.iteration, each.stage): each.verdict for each in results}
-    # The fine-tuning of iteration 2 reads the optimizer of its update, the update of 3 that of this.
+    # The fine-tuning of iteration 2 reads the optimizer state of its update, and the update of 3 reads the
+    # state of that fine-tuning.
     assert [place for place, verdict in verdicts.items() if verdict == "input pruned"] == [
         (2, "fine_tune"),
         (3, "update_policy"),
@@ -141,7 +143,8 @@ def test_checkpoints_that_later_rollouts_sample_from_stay(lag: int, oldest: int)
 
 
 def test_a_training_without_a_step_takes_no_disk_for_weights(trained: Path) -> None:
-    """The small run's updates have no advantage, so they have the weights of their inputs: the same files."""
+    """In the small run's updates all advantages are 0, so the weights are those of the inputs: the same
+    files."""
     artifacts = ArtifactStore(str(trained))
     shared = 0
     for place, artifact_id in ids(trained).items():

@@ -1,4 +1,4 @@
-"""Plans of runs that begin by themselves: their ids, what changes them, and what goes into what."""
+"""Plans of runs that do not continue another: their ids, what changes them, and the inputs of stages."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_window_trains_on_the_datasets_of_the_last_iterations(method: str) -> 
             "dataset-0001": "build_distillation of iteration 2",
         },
     ]
-    # A dataset has the rows of its own iteration alone, so that none is twice in a window.
+    # A dataset has only the rows of its own iteration, so no row occurs twice in a window.
     assert inputs(made, 3, "build_distillation") == {"rollouts": "generate_rollouts of iteration 3"}
 
 
@@ -212,7 +212,7 @@ CHANGED: Mapping[str, tuple[Set[str], Set[str]]] = {
     "fine_tune.steps=5": (set(), {"fine_tune"}),
     "fine_tune.learning_rate=0.5": (set(), {"fine_tune"}),
 }
-"""A setting -> the stages before the first iteration, and in it, whose artifacts are others with it."""
+"""Setting -> the stages before and in the first iteration whose artifacts it changes."""
 
 
 @pytest.mark.parametrize("setting", CHANGED)
@@ -224,7 +224,7 @@ def test_a_setting_changes_what_reads_it_and_what_follows_from_that(setting: str
         return {place.stage for place in changed if place.iteration == iteration}
 
     assert (changed_in(0), changed_in(1)) == CHANGED[setting]
-    # From the second iteration on everything follows from what the first gave.
+    # From the second iteration on everything depends on the results of the first.
     assert changed_in(2) == changed_in(3) == ({"evaluate"} | STAGES if CHANGED[setting][1] else {"evaluate"})
 
 
@@ -328,7 +328,7 @@ def test_a_run_as_it_was_made_has_the_recorded_ids() -> None:
 
 
 def test_a_run_as_it_was_made_is_evaluated_where_it_was() -> None:
-    """What it was last evaluated at, and how often, depends on where it was stopped."""
+    """When it was last evaluated, and how often, depends on where it was stopped."""
     others = {place: made for place, made in RECORDED.items() if place != Place(2, "evaluate", "")}
     made = plan_run(config("iterations=2"), SOURCES, recorded=others)
     assert made.iterations == 2

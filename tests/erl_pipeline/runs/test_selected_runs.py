@@ -1,4 +1,4 @@
-"""Small runs of a mixture whose tasks are drawn in each of the ways."""
+"""Small runs of a mixture, with each way of drawing tasks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def drawn(store: Path, iteration: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with the run `small`, by difficulty."""
+    """A store with the run `small`, whose tasks are drawn by difficulty."""
     store = tmp_path_factory.mktemp("selected") / "store"
     go(config("by_difficulty"), store)
     return store
@@ -70,7 +70,7 @@ def test_what_was_drawn_and_why_is_in_the_artifact(store: Path) -> None:
     assert rows["task_id"].to_list() == drawn(store, 2)
     assert set(rows["reason"]) <= {"new", "expected_success"}
     assert rows.filter(reason="new")["tries"].to_list() == [0.0] * rows.filter(reason="new").height
-    # Of two tries each in the first iteration, discounted by nothing yet.
+    # From two tries each in the first iteration, without any discount yet.
     assert set(rows.filter(reason="expected_success")["tries"]) <= {2.0}
     known = pl.read_parquet(second.path(RESULTS_FILE))
     assert sorted(known["task_id"]) == sorted(drawn(store, 1))

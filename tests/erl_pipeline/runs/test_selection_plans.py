@@ -1,4 +1,4 @@
-"""What a selection of tasks reads, as it is planned."""
+"""The planned inputs of a selection of tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a run is, told from ledgers written by hand."""
+"""The progress of a run, from ledgers written by hand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from storage.runs.ledger import LedgerEntry
 from tests.erl_pipeline.runs.planned_runs import SOURCES, config, ids, plan
 
 ERL, RLVR = config(), config("method=rlvr")
-"""RLVR makes no distillation dataset, so that its last stage is the policy update."""
+"""RLVR makes no distillation dataset, so its last stage is the policy update."""
 STAGES = ("generate_rollouts", "index_memory", "update_policy", "build_distillation", "fine_tune")
 
 
@@ -75,7 +75,7 @@ def test_the_last_line_of_a_place_counts() -> None:
 
 
 def lacking(*places: Place) -> dict[Place, str]:
-    """What a ledger has of the small run, but for these."""
+    """The ledger of the small run without these entries."""
     return {place: made for place, made in ids(plan()).items() if place not in places}
 
 

@@ -18,7 +18,7 @@ from storage.tables.sft import read_sft_rows
 from storage.upkeep.verification import verify_run
 from tests.erl_pipeline.runs.small_runs import go, hashes, ids, small
 
-# The policy has learned to end its turns and little else; with this threshold what fails is distilled too.
+# The policy has learned little more than to end its turns; with this threshold failures are distilled too.
 EVERYTHING = -1.0
 CHANGES: dict[str, Any] = {
     "policy": {

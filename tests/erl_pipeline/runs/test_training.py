@@ -1,4 +1,4 @@
-"""Runs that are begun, continued, stopped and damaged: they end as runs that were never touched."""
+"""Runs that are begun, continued, stopped and damaged: they end like undisturbed runs."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_one_more_iteration_looks_only_at_the_newest_and_what_that_rests_on(
     seen = set(looked_at)
     places = {artifact_id: place for place, artifact_id in ids(store).items()}
     older = {(place.iteration, place.stage) for one in seen if (place := places[one]).iteration < 2}
-    # That a memory is empty stands in all of its versions together.
+    # All versions of a memory together show that it is empty.
     assert older == {(0, "prepare_tasks"), (1, "index_memory")}
     assert hashes(store) == three
 
@@ -132,7 +132,7 @@ def test_damage_that_needs_something_older_that_is_damaged_is_made_good(store: P
     damage(store, 1, "fine_tune")
     shutil.rmtree(store / "artifacts/update_policy" / ids(store)[Place(1, "update_policy", "")])
     notes = go(small(), store)
-    # To make the shard again the policy of iteration 1 is read, and to make that one, an older one.
+    # To compute the shard again, the policy of iteration 1 is read; to compute that policy, an older one.
     assert notes.made == [
         *of(1, "update_policy", "fine_tune"),
         *of(2, "rollout_shard 0001"),
@@ -144,7 +144,7 @@ def test_damage_that_needs_something_older_that_is_damaged_is_made_good(store: P
 def test_a_damaged_shard_of_a_begun_iteration_is_made_again(
     store: Path, three: dict[str, dict[str, str]]
 ) -> None:
-    """Nothing looks at a shard before the update reads it by way of the list of shards."""
+    """No stage reads a shard before the update reads it through the list of shards."""
     go(small(), store, 3, stop_after="generate_rollouts of iteration 3")
     damage(store, 3, "rollout_shard", "0000")
     notes = go(small(), store, 3)

@@ -1,4 +1,4 @@
-"""Runs that begin with a warm start, with a random Llama that reads bytes."""
+"""Runs that begin with a warm start, of a random Llama with a byte tokenizer."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def config(base: Path, warm_start: Mapping[str, Any], **changes: Any) -> RunConf
 
 @pytest.fixture(scope="module")
 def store(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The store of a run whose policy was shown demonstrations."""
+    """The store of a run whose policy was trained on demonstrations."""
     folder = tmp_path_factory.mktemp("store")
     go(config(base, DEMONSTRATIONS), folder)
     return folder
@@ -127,7 +127,8 @@ def test_the_artifact_holds_no_state_of_the_optimizer_and_what_was_examined(stor
 
 
 def test_equal_settings_give_equal_bytes(store: Path, base: Path, tmp_path: Path) -> None:
-    """Another seed of the run and another method share the warm start, and would make the same bytes."""
+    """Runs with another seed and another method share the warm start, and computing it again gives the same
+    bytes."""
     changed = config(base, DEMONSTRATIONS, name="other", seed=7, method={"type": "rlvr"})
     go(changed, tmp_path, 0)
     made = ids(tmp_path, "other")[WARM_START]
@@ -185,7 +186,7 @@ def write(path: Path, *messages: Any) -> dict[str, Any]:
 
 
 def test_conversations_of_a_file_are_learned_and_some_held_out(base: Path, tmp_path: Path) -> None:
-    """Of ten conversations two are held out; the other eight are dealt out four at a time."""
+    """Of ten conversations two are held out; the other eight are trained on in batches of four."""
     settings = write(tmp_path / "mine.jsonl", *MESSAGES, TWO_TURNS)
     go(config(base, settings), tmp_path / "store", 0)
     made = warm_start_of(tmp_path / "store")
@@ -198,8 +199,8 @@ def test_conversations_of_a_file_are_learned_and_some_held_out(base: Path, tmp_p
 
 
 def test_only_the_assistants_turns_are_trained() -> None:
-    """Each byte is a token. A turn is what was said and the end token; between two turns stand a line feed
-    and the user's message, up to where the assistant speaks again."""
+    """Each byte is a token. A turn is its text and the end token. Between two turns of the assistant are a
+    line feed and the user's message, up to the beginning of the next turn."""
     _, mask = ChatTokenizer(byte_tokenizer()).completion(TWO_TURNS[2:])
     between = len("\nuser: 3\nassistant: ")
     assert mask == [1] * len("2") + [1] + [0] * between + [1] * len("45") + [1]

@@ -1,4 +1,4 @@
-"""A run that learns nothing is told so once, wherever people look, and may be stopped."""
+"""A run that learns nothing warns once, in all places that people read, and may be stopped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from storage.runs.run import RunStore
 from storage.runs.warnings import read_warnings
 from tests.erl_pipeline.runs.small_runs import go, ids, small
 
-# Two attempts at each of two tasks fail alike in the small run.
+# In the small run both attempts at each of two tasks fail.
 NO_ADVANTAGE = {"no_advantage": 1, "ill_formed": None, "cut_off": None}
 
 

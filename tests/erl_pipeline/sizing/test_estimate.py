@@ -57,7 +57,8 @@ def test_the_embedded_engine_samples_from_the_weights_that_are_trained(tmp_path:
 
 
 def test_a_warm_start_trains_all_weights_also_below_an_adapter(tmp_path: Path) -> None:
-    """In bf16 it holds 2 bytes a weight, gradients of 2, and 16 of fp32 copy, sums and moments."""
+    """In bf16 it takes 2 bytes per weight, 2 for gradients, and 16 for fp32 copy, summed gradients and
+    moments."""
     policy = {"type": "pretrained", "model": write(SMOLLM2_135M, tmp_path), "dtype": "bfloat16"}
     lora: dict[str, object] = {**policy, "lora": {"rank": 8}}
 

@@ -76,7 +76,8 @@ def test_processes_share_weights_and_state_and_gather_some_of_them() -> None:
         "fp32 weights": ("trainer", 1_000_000),
         "summed gradients": ("trainer", 1_000_000),
         "moments of AdamW": ("trainer", 2_000_000),
-        # 100,000 outside the ten blocks, and two blocks of 90,000; of one block there are gradients.
+        # 100,000 weights outside the ten blocks, and two blocks of 90,000; gradients exist for one of these
+        # blocks.
         "gathered weights": ("trainer", 280_000 * 2),
         "gradients before they are added up": ("trainer", 190_000 * 6),
         "weights while they are loaded": ("trainer's host", 4 * 2_000_000),
@@ -129,7 +130,7 @@ def test_activations_are_what_autograd_keeps(
 
 
 def kept_bytes(model: PreTrainedModel, tokens: int) -> int:
-    """Memory that autograd keeps for the backward pass of one sequence, beside the weights."""
+    """Memory that autograd keeps for the backward pass of one sequence, in addition to the weights."""
     own = {tensor.untyped_storage().data_ptr() for tensor in [*model.parameters(), *model.buffers()]}
     found: dict[int, torch.UntypedStorage] = {}
 

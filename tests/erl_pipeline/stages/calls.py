@@ -1,4 +1,4 @@
-"""Stages computed in a store of a test, from inputs that the test has written."""
+"""Stages computed in a test's store, from inputs that the test has written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.embedders import WordEmbedder
 
 
 def written(rows: Sequence[Trajectory]) -> Callable[[Path], object]:
-    """Writes these rows as a shard."""
+    """Write these rows as a shard."""
     return lambda folder: write_trajectories(folder / "trajectories.parquet", rows)
 
 
@@ -68,7 +68,7 @@ class Bench:
         settings: Mapping[str, Any] | None = None,
         counters: Mapping[str, int] | None = None,
     ) -> str:
-        """An artifact that no stage made; its id."""
+        """Commit an artifact that no stage made; returns its id."""
         recipe = Recipe(name, 1, settings or {"name": name}, inputs or {}, 0, kind=kind)
         with self.store.create(recipe, run="run", iteration=1) as staging:
             write(staging.path)

@@ -1,4 +1,4 @@
-"""Which settings a stage asks for, as its source says."""
+"""Which settings a stage reads, by its source code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def settings_reads(tree: ast.Module, function: str) -> set[str]:
 
 
 def _pairs(node: ast.Assign) -> list[tuple[ast.Name, ast.expr]]:
-    """Names and what they are set to, also in `a, b = x, y`."""
+    """Names and their assigned values, also in `a, b = x, y`."""
     (target,) = node.targets
     if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
         found = list(zip(target.elts, node.value.elts, strict=True))

@@ -87,7 +87,7 @@ def index_settings(**memory: Any) -> IndexSettings:
 
 
 def held(bench: Bench, version: Artifact) -> list[str]:
-    """Trajectories whose texts a memory version holds."""
+    """Trajectories whose texts are in a memory version."""
     view = bench.resources.memory("words").at(version.manifest.artifact_id)
     return sorted(view.entries()["source_trajectory_id"].to_list())
 
@@ -101,7 +101,7 @@ def ids(bench: Bench, version: Artifact) -> list[str]:
 
 
 def drawn(rows: list[Trajectory], subgroup: str, *saw: str) -> list[Trajectory]:
-    """An episode whose reflection saw these entries, or was drawn to see none."""
+    """An episode whose reflection saw these entries, or from which memory was withheld."""
     version = "memory-1" if saw else ""
     reflection = replace(rows[1], subgroup=subgroup, memory_entry_ids=saw, memory_version=version)
     return [rows[0], reflection, *rows[2:]]
@@ -208,8 +208,8 @@ def test_the_list_of_shards_adds_up_their_counts(bench: Bench) -> None:
 
 
 def test_retries_are_compared_with_first_attempts_over_all_shards(bench: Bench) -> None:
-    """Two tasks, each whole in a shard: a retry succeeded where nobody else did, one failed there, and one
-    failed where the other first attempt did not."""
+    """Two tasks, each in a shard of its own. At one task a retry succeeded and one failed, and no first
+    attempt succeeded; at the other a retry failed, and the other first attempt succeeded."""
     solved = play(["right a", "right a"], sample=1)[0]
     other = [replace(row, task_id="other") for row in (*solved, *failed(0))]
     rollouts = bench.rollouts([*helped(0), *failed(1)], other)
@@ -221,7 +221,7 @@ def test_retries_are_compared_with_first_attempts_over_all_shards(bench: Bench) 
 
 
 def test_training_tasks_that_are_held_out_are_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An environment that mixes its splits up: the same board under another id and with more steps."""
+    """An environment that mixes up its splits: the same board with another id and more steps."""
     plugin = plugins("environments")["frozen_lake"].value
     leaking = replace(
         plugin,

@@ -1,4 +1,4 @@
-"""A stage sees only what its recipe holds, and a plan is made without the libraries that compute."""
+"""A stage sees only what is in its recipe, and planning imports none of the libraries that compute."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-# Read when Ray is imported. Its servers listen to the network too, so strangers must not get in; a token that
-# is not given would be written into the home folder.
+# Ray reads this when it is imported. Its servers listen to the network too, so strangers must be kept out.
+# Without a token given here, Ray would write one into the home folder.
 os.environ.update(
     RAY_AUTH_MODE="token",
     RAY_AUTH_TOKEN=secrets.token_hex(32),
@@ -22,7 +22,7 @@ os.environ.update(
 
 from ray.cluster_utils import Cluster
 
-# Addresses of this machine alone. Ray takes 127.0.0.1 for the address that others reach the machine by.
+# Addresses that only this machine can reach. Ray takes 127.0.0.1 for the machine's address in the network.
 _LOOPBACK = "127.0.0.2"
 _NODE = {"object_store_memory": 80 * 2**20, "include_log_monitor": False, "node_ip_address": _LOOPBACK}
 _QUICK_TO_NOTICE = {
@@ -47,11 +47,11 @@ class LocalCluster:
         return str(self._cluster.address)
 
     def add_node(self, gpus: int = 0) -> None:
-        """Add a node with two processors, and GPUs as far as Ray's counting goes."""
+        """Add a node with two processors, and with GPUs that exist only in Ray's bookkeeping."""
         self._cluster.add_node(**_NODE, num_cpus=2, num_gpus=gpus)
 
     def have_nodes(self, count: int) -> None:
-        """Add nodes until there are so many beside the head."""
+        """Add nodes until there are this many in addition to the head."""
         for _ in range(count + 1 - len(self._cluster.list_all_nodes())):
             self.add_node()
 
@@ -61,9 +61,10 @@ class LocalCluster:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[LocalCluster]:
-    """The head's folder has a short name, since a socket's path has room for a hundred characters."""
+    """The cluster of all tests. The head's folder has a short name, since a socket's path is limited to a
+    hundred characters."""
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
-    # Ray writes the address of a cluster that is started into its folder "ray", and makes no such folder.
+    # Ray writes the address of a new cluster into its folder "ray", but does not create this folder.
     os.mkdir(f"{folder}/ray")
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("RAY_TMPDIR", folder)

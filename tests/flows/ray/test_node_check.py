@@ -1,4 +1,4 @@
-"""What makes a node unfit for a run, by what it reports."""
+"""Which reports of a node make it unfit for a run."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def test_each_difference_that_matters_is_a_problem(node: NodeReport, offset: flo
 
 
 def test_what_does_not_decide_bytes_is_none() -> None:
-    """Another host, another kind of processor, a package that the driver lacks, a clock that is a bit off."""
+    """A different host or kind of processor, a package that the driver lacks, a clock that is slightly
+    off."""
     node = replace(HERE, host="node", processor="Xeon", versions={**HERE.versions, "vllm": "0.32.0"})
     assert list(problems_of(node, HERE, CLOCK_SECONDS - 1, "s3://runs")) == []
 

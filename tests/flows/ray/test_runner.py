@@ -1,4 +1,4 @@
-"""The runner `ray` on a cluster of several nodes: the same artifacts as in process, whatever is lost."""
+"""The runner `ray` on a cluster of several nodes: the same artifacts as `in_process`, whatever is lost."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def on(cluster: LocalCluster, **settings: object) -> RayConfig:
 def test_order_outcomes_and_bytes_are_those_of_in_process(
     cluster: LocalCluster, store: Path, tmp_path: Path
 ) -> None:
-    # Two of them wait for each other, so one after the other neither would end.
+    # Two of them wait for each other, so if one ran after the other, neither would end.
     meeting = [planned(MEET, "first", folder=store), planned(MEET, "second", folder=store)]
     stages = [*chain(3), *chain(2, WRITE_ON_DEVICE), *meeting]
     listener = Recorded()
@@ -93,8 +93,8 @@ def test_order_outcomes_and_bytes_are_those_of_in_process(
 
 @pytest.mark.usefixtures("api")
 def test_workers_keep_to_devices_and_threads(cluster: LocalCluster, store: Path) -> None:
-    """The model that a stage has loaded is there for the next; others leave the device alone. The number of
-    threads is the run's, and not that of the processors that Ray sets aside."""
+    """The model that a stage has loaded is there for the next stage; stages without a model do not use the
+    device. The number of threads is the run's, not the number of processors that Ray reserves."""
     cluster.add_node(gpus=3)
     listener = Recorded()
     on_device = chain(3, SAY_WHERE_ON_DEVICE)
@@ -145,7 +145,7 @@ def test_workers_that_compute_stop_when_they_are_asked_to(
 
 
 def carried_out(store: Path, runner: str, stages: list[PlannedStage]) -> list[str]:
-    """Have a run's driver execute a plan; ids in its ledger, in their order."""
+    """Have a run's driver execute a plan; returns the ids in its ledger, in order."""
     config = load_config(
         ROOT / "configs" / "frozen_lake.yaml",
         ["name=small", "metrics=[]", "resources.threads=1", f"runner={runner}"],
@@ -160,7 +160,8 @@ def carried_out(store: Path, runner: str, stages: list[PlannedStage]) -> list[st
 def test_a_node_that_is_lost_leaves_nothing_double_and_the_same_bytes(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    """One of three nodes goes while it computes a shard; its worker finds no other room, and the rest do."""
+    """One of three nodes ends while it computes a shard. No other node has room for its worker, so the others
+    do the work."""
     cluster.have_nodes(3)
     shards = [planned(WRITE, f"shard {number}") for number in range(6)]
     shards.insert(2, planned(LOSE_NODE_ONCE, "shard of the lost node", folder=tmp_path))
@@ -191,7 +192,7 @@ def test_more_than_the_cluster_has_is_refused_with_the_nodes(cluster: LocalClust
 
 
 def test_a_store_that_nodes_cannot_reach_is_refused(cluster: LocalCluster) -> None:
-    """What is kept in the memory of one process is no store for others."""
+    """Other processes cannot use a store that is in the memory of one process."""
     listener = Recorded()
     settings = on(cluster, workers=1)
     worker = WorkerSettings(store_uri="memory://store", run="small", threads=1)

@@ -1,4 +1,5 @@
-"""A real S3-compatible server that the tests of this folder share; machines are scratch folders."""
+"""A real S3-compatible server that the tests of this folder share; scratch folders take the place of
+machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a machine keeps of an object store: who uses it, what goes first, and what a kill leaves."""
+"""A machine's cache of an object store: who uses it, what is removed first, and what a kill leaves."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def cache_of(folder: Path, limit: int | None = None) -> LocalCache:
 
 
 def writes(size: int) -> Callable[[Path], None]:
-    """A download of one file of so many bytes."""
+    """A download of one file of this many bytes."""
 
     def fetch(folder: Path) -> None:
         (folder / "file").write_bytes(bytes(size))
@@ -47,12 +47,12 @@ def writes(size: int) -> Callable[[Path], None]:
 
 
 def get(cache: LocalCache, name: str, size: int = 10) -> Path:
-    """The copy, with one file of so many bytes; written if it is not there."""
+    """The cached copy, with one file of this many bytes; it is written if it is missing."""
     return cache.get(name, size, writes(size), lambda _: True)
 
 
 def held(folder: Path) -> list[str]:
-    """Names of the copies that are there."""
+    """Names of the copies in the cache."""
     return sorted(path.parent.name for path in (folder / COPIES).glob("*/file"))
 
 
@@ -66,7 +66,8 @@ def start(folder: Path, does: str) -> subprocess.Popen[str]:
 
 
 def test_what_was_used_longest_ago_goes_first(tmp_path: Path) -> None:
-    """Room for 30 bytes. a, b and c of 10 each, then a again; d of 15 needs two to go: b and c."""
+    """There is room for 30 bytes. a, b and c have 10 each, and a is used again; d of 15 removes two: b and
+    c."""
     cache = cache_of(tmp_path, limit=30)
     for moment, name in enumerate("abca"):
         with cache.reading():
@@ -88,7 +89,8 @@ def test_what_is_used_stays_although_it_is_over_the_limit(tmp_path: Path) -> Non
 
 
 def test_blocks_hold_what_was_opened_in_them(tmp_path: Path) -> None:
-    """What the outer block opened stays when the inner one ends; what is to stay does, after both."""
+    """What the outer block opened stays when the inner one ends; what is marked to be kept stays after
+    both."""
     cache = cache_of(tmp_path, limit=0)
     with cache.reading():
         get(cache, "outer")
@@ -127,7 +129,7 @@ def test_what_another_process_uses_stays_until_it_dies(tmp_path: Path) -> None:
         cache = cache_of(tmp_path, limit=15)
         with cache.reading():
             get(cache, "b")
-        assert held(tmp_path) == ["a"]  # b went, which nobody used any more
+        assert held(tmp_path) == ["a"]  # b, which nobody used any more, was removed
         other.kill()
     with cache.reading():
         get(cache, "b")
@@ -145,11 +147,11 @@ def test_a_download_that_dies_is_taken_over_by_who_waits_for_it(tmp_path: Path) 
         other.kill()
         waiting.join(30)
     assert (got[0] / "file").read_bytes() == bytes(10)
-    assert list((tmp_path / "staging").iterdir()) == []  # what the dead one had written is gone
+    assert list((tmp_path / "staging").iterdir()) == []  # what the dead process had written is removed
 
 
 def test_a_download_under_way_counts_with_its_whole_size(tmp_path: Path) -> None:
-    """10 of 15 bytes are being downloaded by another process: of two more copies of 5 only one fits."""
+    """Another process is downloading 10 of the 15 bytes: of two more copies of 5 bytes only one fits."""
     with start(tmp_path, "downloads") as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "begun\n"
@@ -161,7 +163,7 @@ def test_a_download_under_way_counts_with_its_whole_size(tmp_path: Path) -> None
         other.kill()
     with cache.reading():
         get(cache, "d", 10)
-    assert held(tmp_path) == ["c", "d"]  # the dead one's does not count any more
+    assert held(tmp_path) == ["c", "d"]  # the download of the dead process no longer counts
 
 
 def test_a_failed_download_leaves_nothing(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Artifacts, runs and leases in a real S3-compatible server; machines are scratch folders."""
+"""Artifacts, runs and leases in a real S3-compatible server; scratch folders take the place of machines."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def hold(uri: str, machine: Path, seconds: float) -> subprocess.Popen[str]:
 
 
 def lease_written(uri: str) -> float:
-    """When the lease of `run` was written last, in seconds of the store's time."""
+    """When the lease of `run` was last written, in seconds of the store's clock."""
     root = open_root(uri)
     root.fs.invalidate_cache()
     return max(float(root.fs.modified(path).timestamp()) for path in root.fs.find(run_lease(root, "run")))
@@ -153,7 +153,7 @@ def test_an_object_is_created_once(uri: str) -> None:
     assert write_new(root, root.join("object"), b"one")
     assert not write_new(root, root.join("object"), b"two")
     assert not write_new(root, root.join("object"), b"one")
-    assert write_new(root, root.join("object"), b"one", unique=True)  # the answer to our own write was lost
+    assert write_new(root, root.join("object"), b"one", unique=True)  # the answer to its own write was lost
     assert root.fs.cat_file(root.join("object")) == b"one"
 
 
@@ -171,7 +171,7 @@ def test_a_run_is_refused_to_a_second_machine_while_the_first_renews_its_lease(
             pass
         holder.kill()
         holder.wait()
-        # Its lease goes on to its end, which the next test waits for.
+        # Its lease runs until it expires, which the next test waits for.
         with pytest.raises(RunBusy, match=named), run.lock(3.0):
             pass
 
@@ -259,7 +259,7 @@ def test_uploads_of_dead_machines_are_collected(uri: str, on_machine: Callable[[
     found: set[tuple[str, int]] = set()
 
     def both_are_found() -> bool:
-        # The store's times are whole seconds: what was written in this one is not older than nothing.
+        # The store's times are whole seconds: what was written in this second has an age of 0.
         found.update((item.kind, item.bytes) for item in collect(uri, timedelta(0)).leftovers)
         return len(found) == 2
 

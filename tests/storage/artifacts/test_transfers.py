@@ -1,4 +1,4 @@
-"""Files on their way to an object store and back, in parts; how often the store is asked for them."""
+"""Transfers of files to an object store and back, in parts; how often the store is asked for them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def commit(store: ArtifactStore, files: dict[str, bytes], recipe: Recipe = RECIP
 def elsewhere(
     object_store_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[], ArtifactStore]:
-    """A store of parts of four bytes, in memory, and how another machine opens it."""
+    """A store in memory with parts of four bytes, and a function that opens it as another machine would."""
     monkeypatch.setattr(parts, "PART_BYTES", 4)
 
     def move() -> ArtifactStore:
@@ -74,7 +74,8 @@ def test_a_file_is_cut_into_parts_of_sixteen_mebibytes() -> None:
 def test_processes_of_one_machine_download_once(
     server: S3Server, uri: str, on_machine: Callable[[str], None], tmp_path: Path
 ) -> None:
-    """Three parts and a small file, each asked for once, though three processes want them at once."""
+    """Three parts and a small file are each requested once, though three processes need them at the same
+    time."""
     commit(ArtifactStore(uri), {"weights": os.urandom(2 * PART_BYTES + 1), "config.json": b"{}"})
     sent = server.requests("PUT", f"/{tmp_path.name}/artifacts/")
     assert len([path for path in sent if "weights?partNumber=" in path]) == 3
@@ -105,7 +106,8 @@ def test_processes_of_one_machine_download_once(
 def test_a_limit_holds_and_what_left_is_asked_for_again(
     server: S3Server, uri: str, on_machine: Callable[[str], None], tmp_path: Path
 ) -> None:
-    """Room for two artifacts of 1,000 bytes. One, two, three: one left, and comes again in place of two."""
+    """There is room for two artifacts of 1,000 bytes. After one, two, three, one was removed; it is fetched
+    again in place of two."""
     one, two, three = (Recipe("evaluate", 1, {"number": number}, {}, 0) for number in (1, 2, 3))
     for recipe in (one, two, three):
         commit(ArtifactStore(uri), {"file": bytes(1000)}, recipe)

@@ -1,4 +1,4 @@
-"""A store that keeps what it read until that changes."""
+"""A store that keeps what it has read until the files change."""
 
 from __future__ import annotations
 

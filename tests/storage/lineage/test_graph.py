@@ -1,4 +1,4 @@
-"""Walks over artifacts, on the small history that is written by hand."""
+"""Walks over artifacts, on the small hand-written history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links between rows are those that a slow loop over their columns finds."""
+"""The links between rows are the same as those that a slow loop over their columns finds."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ Row = tuple[RowKind, str]
 
 
 def write_random_rows(store: ArtifactStore, seed: int) -> list[tuple[Row, Row]]:
-    """Two artifacts of rows that name each other; their links as (origin, derived).
-
-    Some name rows that are nowhere, and some trajectories lie in two artifacts.
+    """Write two artifacts of rows that refer to each other; returns their links as (origin, derived). Some
+    refer to rows that do not exist, and some trajectories are in two artifacts.
     """
     chance = random.Random(seed)
     names = [f"t-{number}" for number in range(40)]
@@ -62,7 +61,7 @@ def write_random_rows(store: ArtifactStore, seed: int) -> list[tuple[Row, Row]]:
 
 
 def slow_walk(links: list[tuple[Row, Row]], start: Row, depth: int | None = None) -> dict[Row, int]:
-    """Steps to all that can be reached from the start by links (from, to)."""
+    """The number of steps to each row that can be reached from the start by links (from, to)."""
     found = {start: 0}
     level = [start]
     while level and (depth is None or found[level[0]] < depth):

@@ -1,4 +1,4 @@
-"""Rows found by the kept places of a store are those that reading the whole store gives."""
+"""Rows that are found by the stored places are the same as those found by reading the whole store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_row_has_the_same_lineage_by_places_as_by_the_whole_store(history: His
     store = WatchedStore(history.store.uri)
     graph, places = ArtifactGraph(store.list()), RowPlaces(store)
     places.look(graph.manifests.values())
-    # `reflection` begins two ids, and is one.
+    # `reflection` is an id, and the beginning of another one.
     for row in (*ROWS, "m-", "s-sec", history.ids["shard"]):
         for depth in (1, 2, 6):
             came = upstream_near(store, graph, places, row, depth)
@@ -44,7 +44,7 @@ def test_the_artifacts_around_a_row_are_those_that_hold_its_rows(history: Histor
     def around(*asked: object) -> set[str]:
         return {names[each] for each in places.around(*asked)}  # type: ignore[arg-type]
 
-    # The SFT row came from the second attempt, which lies in the shard with all of its episode.
+    # The SFT row came from the second attempt, which is in the shard with its whole episode.
     assert around("s-second", "upstream", 0) == {"dataset"}
     assert around("s-second", "upstream", None) == {"dataset", "shard"}
     # The entry was seen by a reflection of the second iteration.

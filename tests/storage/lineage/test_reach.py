@@ -57,9 +57,10 @@ def test_a_first_attempt_reached_policies_of_both_runs_that_share_its_shard(hist
     rows = {"reflection": 1, "second": 2, "m-1": 2, "s-second": 3, "reflection-2": 3, "second-2": 4}
     assert rows.items() <= found.items()
     assert (found["update"], found["update-branch"]) == (1, 1)
-    # The fine-tuned policy began as one that trained on it, which is nearer than by way of the SFT row.
+    # The fine-tuned policy began from one that trained on it; that path is shorter than the one by the SFT
+    # row.
     assert (found["tuned"], found["scores"], found["update-2"]) == (2, 3, 3)
-    # Neither lies on the way of this row: memory and dataset are reached through what they hold.
+    # Neither is on a path from this row: memory and dataset are reached through the rows that they contain.
     assert not {"memory", "dataset", "rollouts"} & found.keys()
     names = {"update", "update-branch", "tuned", "update-2"}
     assert set(reach.trained) == {history.ids[name] for name in names}

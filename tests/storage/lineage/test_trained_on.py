@@ -33,7 +33,8 @@ def test_a_policy_learned_from_its_own_rows_and_by_inheritance_from_those_before
         ("by inheritance", "update", "reflection"),
         ("by inheritance", "update", "second_attempt"),
     ]
-    # What an offline run trained on its rollouts came to no policy of the run that sampled them, nor back.
+    # An offline run's training on rollouts does not belong to the policies of the run that sampled them, nor
+    # the other way round.
     assert found(made, "update-2") == [("directly", "update-2", "first_attempt"), *inherited]
     assert found(made, "offline") == [("directly", "offline", "first_attempt"), *inherited]
     assert found(made, "bootstrap") == []
@@ -90,7 +91,7 @@ def test_policies_that_left_no_record_are_named(history: History, made: Training
     found = [names[policy.manifest.artifact_id] for policy in learned.without_record]
     assert found == ["update-2", "tuned", "update"]
     assert learned.rows(RowFilter()).collect().is_empty()
-    # What is not trained needs none.
+    # Rows that are not trained on need none.
     assert TrainedOn(made.store, made.ids["update-2"]).without_record == []
 
 

@@ -1,4 +1,4 @@
-"""What memory versions change: equal texts are one entry, evidence gives credit, a full memory evicts."""
+"""Changes from version to version: equal texts are one entry, evidence gives credit, a full memory evicts."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def memory(store: ArtifactStore, embedder: Embedder) -> Memory:
 
 
 def test_equal_texts_of_a_task_type_are_one_entry(memory: Memory, entry: Entry) -> None:
-    """Four writings: two say the same of one task type, whatever the situation."""
+    """Of four reflections two have the same text for one task type, in different situations."""
     change = memory.change(
         [
             entry(1, "a lake", text="go right"),
@@ -171,8 +171,8 @@ def test_a_full_memory_lets_those_go_that_were_written_longest_ago(memory: Memor
 def test_a_full_memory_lets_the_lowest_credit_go_as_it_is_after_the_evidence(
     memory: Memory, entry: Entry
 ) -> None:
-    """After the evidence credits are -1/9, 2/10, 0 and 0; of equals the older leaves, then the one whose text
-    has the lesser digest, whatever the ids are."""
+    """After the evidence credits are -1/9, 2/10, 0 and 0. Of equals the older is evicted, then the one whose
+    text has the smaller digest, whatever the ids are."""
     limits = MemoryLimits(max_entries=2, evict="lowest_credit")
     memory.change([entry(1), entry(2)], limits=limits)
     evidence = [Evidence("m-001", 1, -1.0, 1), Evidence("m-002", 2, 2.0, 2)]
@@ -199,7 +199,7 @@ def test_growth_tells_what_each_version_changed(memory: Memory, entry: Entry) ->
 
 def test_the_chain_says_the_same_as_the_table(memory: Memory, entry: Entry, embedder: Embedder) -> None:
     """Operations on new and on earlier entries; read from Parquet, from the table that grew with the
-    versions, and from one that is made anew."""
+    versions, and from a table that is rebuilt."""
     limits = MemoryLimits(max_entries=3)
     memory.change([entry(1), entry(2), entry(3, text="reflection 2")])
     memory.change([entry(4), entry(5, text="reflection 1")], [Evidence("m-002", 3, 0.7, 2)], limits)
@@ -230,7 +230,7 @@ def test_equal_changes_have_equal_bytes(
 def test_a_kill_between_taking_rows_out_and_putting_them_in_again_loses_none(
     memory: Memory, entry: Entry, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The table was left with rows taken out and without the tag of the version."""
+    """The kill left a table from which rows had been removed, without the tag of the version."""
     import lancedb
 
     memory.change([entry(1), entry(2)])
@@ -256,7 +256,7 @@ def test_an_entry_that_is_replaced_leaves_unless_its_text_is_written_again(
     ]
     assert sorted(memory.held()) == ["m-002", "m-003", "m-004"]
     assert change.counters["entries"] == 3
-    # What is replaced makes room, and is not evicted once more.
+    # A replaced entry makes room, and is not evicted again.
     full = memory.change([entry(6, text="run")], limits=MemoryLimits(max_entries=3), replaced={"m-003": "so"})
     assert "entries_evicted" not in full.counters
     assert sorted(memory.held()) == ["m-002", "m-004", "m-006"]

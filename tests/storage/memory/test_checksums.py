@@ -1,4 +1,4 @@
-"""The table of a memory is compared with its artifacts once; afterwards its files are, by their digests."""
+"""The table of a memory is compared with its artifacts once; afterwards only the digests of its files are."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ def test_damaged_checksums_are_not_trusted(
 def test_many_versions_are_put_together_only_when_it_is_worth_it(
     store: ArtifactStore, embedder: Embedder, commit_memory: Commit, entry: Entry, folder: Path
 ) -> None:
-    """100 entries in one file and then 30 of one each: the 25th makes a quarter of 100, and all become one
-    file more; the five after that stay by themselves."""
+    """100 entries in one file, then 30 files of one entry each. With the 25th they are a quarter of 100, and
+    become one file; the five after that stay separate."""
     versions = [commit_memory([entry(number) for number in range(100)])]
     memory = ReflectionMemory(store.uri, "run", store, embedder)
     for number in range(100, 130):

@@ -52,8 +52,8 @@ def searches(rows: list[Trajectory], folder: Path) -> pl.DataFrame:
 def test_those_who_saw_an_entry_are_compared_with_those_of_their_group_without_memory(
     trajectory: Trajectory, tmp_path: Path
 ) -> None:
-    """lake: the free ones have 0, 1, 0, mean 1/3; those with m-1 have 1 and 1, with m-2 also 0.
-    pond: the free one has 1; the one with m-1 has 0. sea: no free one, so it is no observation."""
+    """lake: the free reflections have 0, 1, 0, with mean 1/3; those with m-1 have 1 and 1, with m-2 also 0.
+    pond: the free one has 1, the one with m-1 has 0. sea has no free one, so it gives no observation."""
     rows = [
         reflection(trajectory, "a", "lake", 1.0, ("m-1", "m-2")),
         reflection(trajectory, "b", "lake", 1.0, ("m-1",)),
@@ -87,7 +87,7 @@ def test_credit_is_the_mean_shrunk_by_n_over_n_plus_8() -> None:
 
 
 def test_groups_are_not_mixed_and_later_rounds_do_not_count(trajectory: Trajectory, tmp_path: Path) -> None:
-    """The same task in iteration 3 is another group. A second round is reached by those who failed."""
+    """The same task in iteration 3 is another group. Only episodes that failed reach a second round."""
     rows = [
         reflection(trajectory, "a", "lake", 1.0, ("m-1",)),
         reflection(trajectory, "b", "lake", 0.5, None),
@@ -102,7 +102,7 @@ def test_groups_are_not_mixed_and_later_rounds_do_not_count(trajectory: Trajecto
 
 
 def test_without_a_draw_there_is_no_credit(trajectory: Trajectory, tmp_path: Path) -> None:
-    """Where memory is withheld from none, those that found nothing in it are no control."""
+    """Where memory is withheld from no reflection, those that found nothing in it are not a control group."""
     rows = [
         reflection(trajectory, "a", "lake", 1.0, ("m-1",), subgroup=None),
         reflection(trajectory, "b", "lake", 0.0, (), subgroup=None),
@@ -120,7 +120,8 @@ def test_a_guided_one_for_whom_memory_had_nothing_counts_for_memory_as_a_whole(
 
 
 def test_each_search_has_the_base_of_its_task(trajectory: Trajectory, tmp_path: Path) -> None:
-    """Leave one out: of the rewards 0, 0, 1 of the first attempts each has the mean of the others."""
+    """Leave one out: with rewards 0, 0, 1 of the first attempts, the base of each is the mean of the
+    others."""
     first = [
         replace(
             trajectory, trajectory_id=f"{name}-1", episode_id=name, reward=reward, group_id="2/lake/first/0"

@@ -1,4 +1,4 @@
-"""Forgetting an entry: what it changes, what it leaves, and which policies the entry had reached."""
+"""Forgetting an entry: what it changes, what it leaves, and which policies were trained on the entry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the indexes of a memory's table are made of."""
+"""The columns from which the indexes of a memory's table are built."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EAST, NORTH = np.eye(4, dtype=np.float32)[:2]
 
 
 def made(tmp_path: Path, entries: list[MemoryEntry]) -> pa.Table:
-    """The table's rows of entries that all have the vector EAST."""
+    """Rows of the table for entries that all have the vector EAST."""
     write_embedded(tmp_path / "entries.parquet", entries, np.stack([EAST] * len(entries)), "made")
     rows = pa.Table.from_batches(iterate_delta(tmp_path / "entries.parquet"), schema=MEMORY_SCHEMA)
     return with_index_columns(rows)
@@ -55,8 +55,9 @@ def test_the_columns_are_those_that_the_table_is_made_with(tmp_path: Path, entry
 
 
 def test_a_query_is_as_near_to_each_type_unless_it_asks_for_one(tmp_path: Path, entry: Entry) -> None:
-    """Keys are a vector and two codes of length 1 each. With the code of a type, the product with the key
-    of an entry of that type grows by 1, and with others by no more than codes of two names have in common."""
+    """A key is a vector and two codes of length 1 each. With the code of a type in the query, the product
+    with the key of an entry of that type grows by 1; with other entries it grows only by the product of the
+    codes of the two types."""
     lake = [entry(1, task_type="lake", environment="grid"), entry(2, task_type="lake", environment=None)]
     rows = keys(made(tmp_path, [*lake, entry(3, task_type="boxes", environment="grid")]))
     assert np.linalg.norm(rows, axis=1) == pytest.approx(math.sqrt(3), abs=2e-3)

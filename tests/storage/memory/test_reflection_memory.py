@@ -62,7 +62,7 @@ def test_the_most_similar_come_first(memory: ReflectionMemory, commit_memory: Co
 def test_equal_entries_come_by_text_however_many(
     memory: ReflectionMemory, commit_memory: Commit, entry: Entry
 ) -> None:
-    """More ties than candidates that are fetched at once, written in no order."""
+    """There are more ties than candidates in one fetch, and they were written in no particular order."""
     numbers = [(37 * number) % 101 for number in range(101)]
     version = commit_memory([entry(number, text=f"{number:03d} steps") for number in numbers])
     assert [hit.entry.entry_id for hit in memory.at(version).search(["a lake"], top_k=3)[0]] == [

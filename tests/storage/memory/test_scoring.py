@@ -1,4 +1,4 @@
-"""Retrieval by similarity, credit, support and use; numbers worked out by hand."""
+"""Retrieval by similarity, credit, support and number of uses; numbers worked out by hand."""
 
 from __future__ import annotations
 
@@ -71,20 +71,20 @@ def test_credit_and_support_change_the_order(view: MemoryView) -> None:
 
 
 def test_only_candidates_are_scored(view: MemoryView) -> None:
-    """The two nearest are; the third has the most support."""
+    """Only the two most similar entries are; the third has the most support."""
     ranked = found(view, top_k=1, support_weight=1.0, candidates=2)
     assert [entry_id for entry_id, _ in ranked] == ["m-001"]
 
 
 def test_what_is_not_similar_enough_is_not_retrieved(view: MemoryView) -> None:
     assert [entry_id for entry_id, _ in found(view, min_similarity=0.999)] == ["m-001"]
-    # Similarity decides, and not the score.
+    # Similarity decides, not the score.
     assert found(view, support_weight=1.0, min_similarity=0.999) == [("m-001", 1.0)]
     assert found(view, text="sums", min_similarity=0.9) == []
 
 
 def test_where_nothing_is_the_newest_are(view: MemoryView) -> None:
-    """Of the task type; 2 and 3 were written in the same iteration."""
+    """The newest entries of the task type; 2 and 3 were written in the same iteration."""
     fallback: dict[str, Any] = {"min_similarity": 0.9, "fallback": "recent"}
     assert [entry_id for entry_id, _ in found(view, top_k=2, text="sums", **fallback)] == ["m-002", "m-003"]
     assert [entry_id for entry_id, _ in found(view, top_k=2, **fallback)] == ["m-001"]

@@ -54,7 +54,7 @@ def test_by_words_the_entry_with_most_of_them_is_first(view: MemoryView) -> None
 
 
 def test_a_hybrid_search_adds_reciprocal_ranks(view: MemoryView) -> None:
-    """By meaning all three are ranked; by words only the first has `holes`."""
+    """By meaning all three are ranked; by words only the first is, since only it has `holes`."""
     by_meaning = found(view, "holes in a frozen lake")
     hits = view.search(["holes in a frozen lake"], 9, mode="hybrid")[0]
     assert (by_meaning[0], hits[0].entry.entry_id) == ("m-001", "m-001")
@@ -83,7 +83,7 @@ def test_fusion_ranks_what_both_found_before_what_one_did() -> None:
 def test_equals_are_in_the_order_of_their_texts_whatever_their_ids_are(
     store: ArtifactStore, embedder: Embedder, commit_memory: Commit, entry: Entry, mode: str
 ) -> None:
-    """Ids follow from those of artifacts. Texts of as many words are equal to a search by words."""
+    """Ids depend on those of artifacts. For a search by words, texts with equally many words are equal."""
     said = [
         entry(1, "a pond", text="c pond"),
         entry(2, "a pond", text="a pond"),
@@ -125,7 +125,7 @@ class Vectors:
 
 
 def unit_vectors(count: int) -> npt.NDArray[np.float32]:
-    """Around 50 centres, since embeddings of texts come in kinds."""
+    """Vectors around 50 centres, since embeddings of texts form clusters."""
     stream = np.random.default_rng(7)
     centres = stream.normal(size=(50, 128))
     drawn = centres[stream.integers(0, 50, count)] + 0.4 * stream.normal(size=(count, 128))
@@ -136,7 +136,7 @@ def unit_vectors(count: int) -> npt.NDArray[np.float32]:
 def test_a_large_memory_has_indexes_and_exact_search_does_not_depend_on_them(
     monkeypatch: pytest.MonkeyPatch, store: ArtifactStore, entry: Entry
 ) -> None:
-    """Large is from 600 entries on here: the second of two versions of 500 is, the first is not."""
+    """Here a memory is large from 600 entries on: of two versions that add 500 each, only the second is."""
     monkeypatch.setattr("storage.memory.index.INDEXED_ROWS", 600)
     vectors = unit_vectors(1000)
     versions: list[str] = []
@@ -182,8 +182,8 @@ def test_a_large_memory_has_indexes_and_exact_search_does_not_depend_on_them(
 def test_entries_of_another_type_are_found_where_nothing_near_the_query_has_it(
     monkeypatch: pytest.MonkeyPatch, store: ArtifactStore, entry: Entry
 ) -> None:
-    """2000 entries in 44 partitions, of which eight types have five or six each. A search that looks into
-    ten finds nearly all of another type, and those of two entries that are alone of theirs."""
+    """2000 entries are in 44 partitions; each of eight types has five or six partitions. A search that reads
+    ten partitions finds nearly all entries of another type, and the only two entries of the type `rare`."""
     monkeypatch.setattr("storage.memory.index.INDEXED_ROWS", 600)
     monkeypatch.setattr("storage.memory.search.TYPED_PROBES", 10)
     vectors = unit_vectors(2000)
@@ -215,8 +215,8 @@ def test_entries_of_another_type_are_found_where_nothing_near_the_query_has_it(
 def test_an_index_that_was_added_to_often_is_learnt_again(
     monkeypatch: pytest.MonkeyPatch, store: ArtifactStore, entry: Entry
 ) -> None:
-    """After 700 entries at once, seven versions of 10, each more than a hundredth, are each added to the
-    indexes."""
+    """After 700 entries in one version, seven versions of 10 entries, each more than a hundredth, are added
+    to the indexes one by one."""
     monkeypatch.setattr("storage.memory.index.INDEXED_ROWS", 600)
     vectors = unit_vectors(770)
     memory = ReflectionMemory(store.uri, "run", store, Vectors(vectors))

@@ -56,7 +56,7 @@ def test_it_stays_within_its_limits(tmp_path: Path) -> None:
     memory.add([OVEN, FLOUR])
     same = Lesson("This oven runs hot: bake at 180, not at 200!", "the bread came out black.")
     memory.add([same, BRAKES])
-    # The oven's lesson was given again, so that of the flour is the oldest.
+    # The oven's lesson was added again, so the flour's is the oldest.
     assert {hit.entry.text: hit.entry.support for hit in memory.search("bread")} == {
         OVEN.text: 2,
         BRAKES.text: 1,

@@ -1,4 +1,5 @@
-"""Two worker processes that search one run's memory while its versions come: each finds what is there."""
+"""Two worker processes search one run's memory while versions are added: each finds what its version
+contains."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ def _begin(together: Barrier) -> None:
 
 
 def _found(uri: str, versions: list[str]) -> list[list[str]]:
-    """Entries found in each version, opened at the same moment as another process does."""
+    """Entries found in each version, which is opened at the same moment as by another process."""
     memory = ReflectionMemory(uri, "run", ArtifactStore(uri), WordEmbedder())
     found = []
     for version in versions:

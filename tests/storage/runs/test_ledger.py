@@ -41,7 +41,8 @@ def test_a_flipped_bit_is_found_in_the_line_that_has_it(tmp_path: Path) -> None:
     for iteration in (1, 2):
         ledger.append(entry(iteration))
     whole = path.read_bytes()
-    # Without the newline at its end, the last line is what a kill leaves, and is recorded again.
+    # Bits of the last newline are not flipped: a line without it looks as if a kill had left it, and is
+    # recorded again.
     for bit in range(0, 8 * (len(whole) - 1), 61):
         flipped = bytearray(whole)
         flipped[bit // 8] ^= 1 << bit % 8

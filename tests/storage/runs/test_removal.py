@@ -1,4 +1,4 @@
-"""Removing runs: what goes, what stays, and what is refused."""
+"""Removing runs: what is deleted, what stays, and what is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking at a run that another process may work on."""
+"""Reading a run that another process may be working on."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def json_lines(folder: Path, *rows: Any) -> Path:
 
 
 def problems(path: Path) -> list[str]:
-    """What is said to be wrong with a file, line by line."""
+    """The reported problems of a file, line by line."""
     with pytest.raises(InputError) as caught:
         check_trajectories(path)
     return [line.strip() for line in str(caught.value).splitlines()[1:]]
@@ -67,7 +67,7 @@ def test_rows_of_both_formats_become_trajectories(tmp_path: Path) -> None:
     second["parent_trajectory_id"] = "t1"
     lines = json_lines(tmp_path, ROW, second)
     table = tmp_path / "rows.parquet"
-    pq.write_table(pa.Table.from_pylist([ROW, second]), table)  # int64 lists and null columns of its own
+    pq.write_table(pa.Table.from_pylist([ROW, second]), table)  # with its own int64 lists and null columns
 
     assert check_trajectories(lines) == check_trajectories(table) == 2
     assert list(read_checked(lines)) == list(read_checked(table))
@@ -192,7 +192,8 @@ QUIET = settings(deadline=5000, suppress_health_check=[HealthCheck.function_scop
 
 
 def accepted_or_refused(path: Path) -> None:
-    """Whatever a file holds, it is read to its end or refused with a message; accepted rows can be stored."""
+    """Whatever a file contains, it is read to its end or refused with a message; accepted rows can be
+    stored."""
     try:
         check_trajectories(path)
     except InputError:

@@ -125,7 +125,7 @@ def test_leftovers_of_dead_processes_go_and_those_of_living_ones_stay(store: Art
     store.discard_damaged(a)
     old = ArtifactStore(store.uri)
     with old.create(Recipe("y", 1, {}, {}, 0), run="run", iteration=1) as living:
-        # Beginning an artifact sweeps the staging of the dead as well.
+        # Beginning an artifact also removes the staging folders of dead processes.
         (living.path / "file").write_text("mine")
         (store.staging_folder / "dead").mkdir()
         found = collect(store.uri, NOW).leftovers

@@ -33,7 +33,7 @@ def checkpoint(store: ArtifactStore, stage: str, iteration: int, branch: str = "
 
 
 def train(store: ArtifactStore, name: str, iterations: int, shared: int = 0) -> tuple[Run, dict[int, str]]:
-    """A run of fine-tuned checkpoints, the first `shared` of which other runs have too."""
+    """A run of fine-tuned checkpoints; other runs share the first `shared` of them."""
     run = RunStore(store.uri).create(name, {})
     ids = {}
     for iteration in range(1, iterations + 1):

@@ -1,4 +1,4 @@
-"""Loading configurations: what is accepted, and what every kind of mistake is answered with."""
+"""Loading configurations: what is accepted, and the error for every kind of mistake."""
 
 from __future__ import annotations
 

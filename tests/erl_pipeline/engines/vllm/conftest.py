@@ -8,12 +8,12 @@ from erl_pipeline.engines.vllm.server import ManagedServer
 from tests.erl_pipeline.engines.vllm.small_policies import ENGINE, SMALL_SERVER, save, untied_gpt2
 
 AS_USERS_HAVE_IT = ENGINE.model_copy(update={"arguments": ()})
-"""With vLLM's processes as they are by default."""
+"""Tests with vLLM's default processes."""
 
 
 @pytest.fixture(scope="session")
 def gpt2_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManagedServer]:
-    """A server that started with the untied GPT-2; what it serves now is up to the tests before."""
+    """A server that started with the untied GPT-2; what it serves now depends on the tests before."""
     folder: Path = tmp_path_factory.mktemp("gpt2_server")
     with ManagedServer(
         save(untied_gpt2(), folder / "checkpoint"),

@@ -1,4 +1,4 @@
-"""Policies that vLLM serves on a CPU within seconds, and what the trainer's model says of a text."""
+"""Policies that vLLM serves on a CPU within seconds, and the trainer's log-probabilities of a text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from erl_pipeline.engines.serving import make_probe
 from tests.random_models import random_gpt2, random_llama
 
 VOCABULARY = 44
-"""As many as the tokenizer of `tests/erl_pipeline/episodes/script.py` has."""
+"""The number of words of the tokenizer in `tests/erl_pipeline/episodes/script.py`."""
 CONTEXT = 128
 END = 2
 SMALL_SERVER = {
@@ -24,7 +24,7 @@ SMALL_SERVER = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
 }
 ONE_PROCESS = "--distributed-executor-backend=vllm.v1.executor.uniproc_executor.UniProcExecutor"
-"""vLLM's engine computes in its own process and not in a worker's: a start is two fifths cheaper."""
+"""vLLM's engine computes in its own process, not in a worker's: a start takes two fifths less time."""
 ENGINE = VllmEngineConfig(
     dtype="float32",
     enforce_eager=True,
@@ -37,7 +37,7 @@ _TOKENS: dict[str, Any] = {"bos_token_id": None, "eos_token_id": END}
 
 
 def untied_gpt2() -> PreTrainedModel:
-    """A GPT-2 whose output head is its own."""
+    """A GPT-2 with a separate output head."""
     return random_gpt2(VOCABULARY, positions=CONTEXT, **_TOKENS)
 
 
@@ -53,7 +53,7 @@ def save(model: PreTrainedModel, folder: Path) -> Path:
 
 
 def served(model: PreTrainedModel, version: str, folder: Path) -> ServedCheckpoint:
-    """The model as an engine is given it; its weights are written below `folder`."""
+    """The model in the form that an engine gets; its weights are written below `folder`."""
     return ServedCheckpoint(version, save(model, folder / version), make_probe(model), frozenset({END}))
 
 

@@ -1,4 +1,4 @@
-"""What is said of an adapter without a server; `tests/integration/test_adapters_vllm.py` has the server."""
+"""Tests of adapters without a server; `tests/integration/test_adapters_vllm.py` has those with a server."""
 
 import math
 

@@ -44,12 +44,14 @@ CONFIG = ENGINE.model_copy(
         "arguments": (*ENGINE.arguments, "--max-num-batched-tokens=256"),
     }
 )
-"""One engine for all tests here, since each start of a server takes long; the faults come in turn."""
+"""One engine for all tests here, since each start of a server takes long; faults are injected one after
+another."""
 
 
 @pytest.fixture(scope="module")
 def model() -> PreTrainedModel:
-    """The policy that is served: tied embeddings, and far from a random model's even distribution."""
+    """The policy that is served: it has tied embeddings, and its distribution is far from a random model's
+    uniform one."""
     model = tied_llama()
     train_a_little(model)
     return model
@@ -128,7 +130,7 @@ def test_a_token_outside_the_vocabulary_is_refused(engine: VllmEngine) -> None:
 def test_a_hanging_server_is_started_anew_and_loses_no_sequence(
     engine: VllmEngine, model: PreTrainedModel, tmp_path: Path
 ) -> None:
-    """It lives and answers nothing: only the deadline of a request tells."""
+    """The server is alive and answers nothing: only the deadline of a request shows it."""
     engine.serve(POLICY, served(model, "hangs", tmp_path))
     hanging = engine_process(engine)
     os.kill(hanging, signal.SIGSTOP)
@@ -159,7 +161,7 @@ def test_tied_weights_reach_the_running_server(engine: VllmEngine, tmp_path: Pat
 
 
 def test_a_stale_head_is_noticed(engine: VllmEngine, tmp_path: Path) -> None:
-    """The checkpoint as it is has no head of its own: read by a running server, it leaves the old head."""
+    """The checkpoint has no separate head: a running server that reads it as it is keeps the old head."""
     model = tied_llama()
     engine.serve(POLICY, served(model, "before", tmp_path))
     train_a_little(model)
@@ -203,9 +205,9 @@ def test_weights_of_other_shapes_start_the_server_anew(engine: VllmEngine, tmp_p
 def test_a_killed_server_loses_no_episode_and_memory_that_runs_out_then_stops_the_run(
     engine: VllmEngine,
 ) -> None:
-    """The server is killed when the first of 24 episodes is over; it restarts and the others go on. Later
-    it gets no more memory. A step over many tokens needs some: half a megabyte a token in the first layer
-    of the wide model that it serves, more than it has left over from earlier steps."""
+    """The server is killed when the first of 24 episodes is over; it restarts and the others continue. Later
+    it can allocate no more memory. A step over many tokens needs more: half a megabyte per token in the first
+    layer of the wide model that it serves, which is more than it has kept from earlier steps."""
     killed = engine_process(engine)
     rows = run_shard(engine, lambda: os.kill(killed, signal.SIGKILL))
     assert_sampled_from(wide_llama(), rows)
@@ -233,7 +235,7 @@ def test_a_stop_ends_the_wait_for_a_starting_server(tmp_path: Path, model: PreTr
 def test_two_replicas_are_both_proven_and_one_that_dies_is_made_up_for(
     tmp_path: Path, model: PreTrainedModel
 ) -> None:
-    """The first has the prompts of the group when it dies; the other goes on with them."""
+    """The first replica has the prompts of the group when it dies; the other continues with them."""
     two = ENGINE.model_copy(update={"replicas": 2})
     with VllmEngine(two, tmp_path / "vllm", environment={}) as engine:
         syncs = engine.serve(POLICY, served(model, "policy-1", tmp_path))
@@ -248,7 +250,8 @@ def test_two_replicas_are_both_proven_and_one_that_dies_is_made_up_for(
 
 
 def run_shard(engine: VllmEngine, strike: Callable[[], None]) -> list[Trajectory]:
-    """The rows of 24 episodes, 8 at a time, of which each comes out once; `strike` follows on the first."""
+    """The rows of 24 episodes, 8 at a time, each of which is returned once; `strike` is called after the
+    first."""
     ended: list[str] = []
 
     def strike_once(rows: list[Trajectory]) -> None:
@@ -275,7 +278,7 @@ def assert_sampled_from(model: PreTrainedModel, rows: list[Trajectory]) -> None:
 
 
 def engine_process(engine: VllmEngine) -> int:
-    """The process that plans the steps and computes them, found by its parents."""
+    """The process that schedules the steps and computes them; it is found through its parents."""
     server = engine.server()
     assert server is not None
     assert server._process is not None
@@ -284,7 +287,7 @@ def engine_process(engine: VllmEngine) -> int:
 
 
 def no_more_memory(process_id: int) -> None:
-    """Let the process have 8 MB more than now, so that small things go on and large ones fail."""
+    """Allow the process 8 MB more than now, so that small allocations succeed and large ones fail."""
     process = psutil.Process(process_id)
     most = process.memory_info().vms + 8_000_000
     process.rlimit(psutil.RLIMIT_AS, (most, most))

@@ -1,4 +1,4 @@
-"""Blocks have 16 tokens; a prompt of 48 has three."""
+"""Routing of requests to replicas. Blocks have 16 tokens; a prompt of 48 tokens has three."""
 
 from erl_pipeline.engines.vllm.routing import PrefixRouter
 
@@ -19,7 +19,7 @@ def test_a_group_goes_to_the_replica_that_has_its_prompt() -> None:
 def test_a_later_turn_follows_its_conversation() -> None:
     router = PrefixRouter()
     router.choose(prompt(0), {0: 1, 1: 0})
-    # Three of the five blocks are held.
+    # The replica has three of the five blocks.
     assert router.choose((*prompt(0), *prompt(500, 32)), {0: 0, 1: 1}) == 1
 
 
@@ -34,7 +34,7 @@ def test_less_than_half_of_a_prompt_is_not_worth_a_busier_replica() -> None:
 def test_a_replica_with_far_more_requests_is_passed_over() -> None:
     router = PrefixRouter()
     router.choose(prompt(0), {0: 0, 1: 0})
-    # Twice as many and 8 more are allowed: 2 * 3 + 8 = 14.
+    # Twice the load of the idlest and 8 more are allowed: 2 * 3 + 8 = 14.
     assert router.choose(prompt(0), {0: 14, 1: 3}) == 0
     assert router.choose(prompt(0), {0: 15, 1: 3}) == 1
     # Now both have it.
@@ -60,5 +60,6 @@ def test_the_beginnings_that_were_used_longest_ago_are_forgotten() -> None:
     router = PrefixRouter(most_blocks=4)
     router.choose(prompt(0), {0: 0, 1: 1})
     router.choose(prompt(100, 32), {0: 1, 1: 0})
-    # Of five blocks four are kept: the first block of the first prompt is gone, and with it all of it.
+    # Four of five blocks are kept: the first block of the first prompt is dropped, and with it the whole
+    # prompt.
     assert router.choose(prompt(0), {0: 1, 1: 0}) == 1

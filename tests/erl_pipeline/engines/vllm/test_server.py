@@ -17,7 +17,7 @@ from tests.erl_pipeline.engines.vllm.small_policies import ENGINE, SMALL_SERVER,
 
 
 def group_members(group: int) -> list[int]:
-    """Processes of the group that still run; those that ended and were not collected do not count."""
+    """Processes of the group that still run; zombies do not count."""
     listing = subprocess.run(["ps", "-eo", "pid=,pgid=,stat="], capture_output=True, text=True, check=True)
     rows = [line.split() for line in listing.stdout.splitlines()]
     return [int(pid) for pid, pgid, state in rows if int(pgid) == group and not state.startswith("Z")]

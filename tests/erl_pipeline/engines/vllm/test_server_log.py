@@ -2,7 +2,7 @@ from pathlib import Path
 
 from erl_pipeline.engines.vllm.server_log import last_lines, reasons
 
-# As vLLM 0.32 writes it when a worker gets no memory, much shortened.
+# The log of vLLM 0.32 when a worker gets no memory, much shortened.
 FAILED = """\
 (APIServer pid=1) WARNING 11-21 23:06:45 [base.py:380] ValueError: Tokenizer not available
 (Worker pid=3) ERROR 11-21 23:06:52 [multiproc_executor.py:1063] Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""Two ways to one real server: each can be closed, as when a machine or its network is gone."""
+"""Two addresses of one real server: each can be closed, as if a machine or its network had failed."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -127,7 +127,7 @@ def test_requests_go_to_the_least_busy(
 def test_a_group_is_answered_by_the_server_that_has_its_prompt(
     gpt2_server: ManagedServer, policy: ServedPolicy
 ) -> None:
-    """Three groups of 4; each prompt is two blocks of 16 tokens."""
+    """There are three groups of 4 attempts; each prompt has two blocks of 16 tokens."""
     groups = [
         [GenerationRequest((7 + group,) * 32, 8, 1.0, seed, str(seed)) for seed in range(4)]
         for group in range(3)

@@ -36,7 +36,7 @@ def test_each_replica_gets_as_many_devices_as_it_computes_on() -> None:
     assert devices_of_replicas(three, "4,5,6,7") == ["4", "5", "6"]
     pairs = VllmEngineConfig(replicas=2, arguments=("--tensor-parallel-size=2",))
     assert devices_of_replicas(pairs, None) == ["0,1", "2,3"]
-    # One server sees all that there is.
+    # A single server sees all devices.
     assert devices_of_replicas(VllmEngineConfig(), "4,5") == [None]
 
 

@@ -118,7 +118,7 @@ def test_a_weight_that_was_not_read_is_noticed_though_it_had_not_changed(
 def test_a_sleeping_server_answers_nothing_and_a_sync_wakes_it(
     gpt2_server: ManagedServer, tmp_path: Path
 ) -> None:
-    """The CPU build frees no memory, but it keeps requests waiting as a GPU does."""
+    """The CPU build frees no memory, but it lets requests wait as on a GPU."""
     model = untied_gpt2()
     old = policy(model, "before-sleep", tmp_path)
     train_a_little(model)
@@ -148,7 +148,7 @@ def test_a_sleeping_server_answers_nothing_and_a_sync_wakes_it(
 def test_a_server_that_reports_another_distribution_than_it_samples_from_is_refused(
     gpt2_server: ManagedServer, tmp_path: Path
 ) -> None:
-    """The probe has the distribution before temperature, as a server with `raw_logprobs` reports it."""
+    """The probe has the distribution before temperature, which a server with `raw_logprobs` reports."""
     model = untied_gpt2()
     train_a_little(model)
     target = policy(model, "raw", tmp_path)
@@ -160,7 +160,7 @@ def test_a_server_that_reports_another_distribution_than_it_samples_from_is_refu
 
 
 def test_an_engine_serves_one_policy_after_another(gpt2_server: ManagedServer, tmp_path: Path) -> None:
-    """The server is somebody else's here; its key stands in an environment variable."""
+    """Here the run did not start the server; its key is in an environment variable."""
     address = {"url": gpt2_server.url, "api_key_variable": "SERVER_KEY"}
     config = ENGINE.model_validate({**ENGINE.model_dump(), "servers": [address]})
     model = untied_gpt2()

@@ -97,7 +97,7 @@ def test_a_plan_is_carried_out_in_one_turn() -> None:
     env.reset()
     end = env.step("right b down c right b up a")
     assert (end.reward, end.done, end.valid) == (1.0, True, True)
-    assert env.trace().split()[-4:] == ["."] * 4  # nothing is done after the goal
+    assert env.trace().split()[-4:] == ["."] * 4  # actions after the goal are ignored
 
 
 def test_a_plan_that_ends_early_is_a_failure_and_said_to_be_one() -> None:
@@ -156,7 +156,7 @@ def test_prose_prompts_tell_neither_rules_nor_the_board_letters() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_random_walks_agree_with_gymnasium(seed: int) -> None:
-    """State, reward and end of every step, on boards of many shapes."""
+    """Compared are state, reward and end of every step, on boards of many shapes."""
     settings = FrozenLakeConfig(
         board_seed=seed, format="prose", rows=(2, 5), columns=(2, 6), holes=None, hole_probability=0.2,
         path_length=(1, 8), max_steps=30,

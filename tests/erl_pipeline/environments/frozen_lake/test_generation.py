@@ -57,7 +57,7 @@ def test_test_boards_are_no_training_boards_and_never_held_out_ones() -> None:
     split = FrozenLakeConfig(test_boards=200)
     test = set(generate_boards(split, "test", 200))
     assert not test & set(generate_boards(split, "training", 2000))
-    # Held-out boards, on which settings are tuned, are the same with the third split and without.
+    # Held-out boards, with which settings are tuned, are the same with and without the third split.
     held_out = generate_boards(FrozenLakeConfig(), "held_out", 400)
     assert held_out == generate_boards(split, "held_out", 400)
     assert not test & set(held_out)

@@ -1,4 +1,4 @@
-"""Perfect attempts, in every form of the game."""
+"""Perfect attempts, in every format of the game."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_any_order_may_be_told() -> None:
 
 
 def test_a_third_of_the_slots_is_wrong_by_default() -> None:
-    """A swap makes 2 of 4 wrong, any order 3 of 4 on average: 0.5 * 0.5 + 0.1 * 0.75 = 0.325."""
+    """A swap makes 2 of 4 slots wrong, a random order 3 of 4 on average: 0.5 * 0.5 + 0.1 * 0.75 = 0.325."""
     stream = random.Random(0)
     slots = [hearsay(stream, WORLD, ColdStartConfig()) for _ in range(4000)]
     share = sum(map(wrong, slots)) / sum(map(len, slots))
@@ -59,7 +59,7 @@ def test_a_third_of_the_slots_is_wrong_by_default() -> None:
         ({}, {"up": "a"}, "a ? ? ?"),
         ({"down": "c"}, {"up": "a"}, "a ? c ?"),
         ({"up": "b"}, {"up": "a"}, "a ? ? ?"),
-        # `a` was remembered for right and seen to move up: right is unknown again.
+        # `a` was noted for right and seen to move up: the word for right is unknown again.
         ({"up": "b", "right": "a", "left": "d"}, {"up": "a"}, "a ? ? d"),
         ({"up": "b", "right": "a"}, {"up": "a", "right": "b"}, "a b ? ?"),
     ],

@@ -1,4 +1,4 @@
-"""Attempts with a search that a test answers."""
+"""Attempts with a search tool whose answers the test gives."""
 
 import json
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ def play(*turns: str, **settings: object) -> tuple[HotpotQA, list[Transition]]:
 
 
 def sums(transitions: Sequence[Transition]) -> dict[str, float]:
-    """The metrics of an attempt."""
+    """The metrics of an attempt, summed over its turns."""
     names = {name for each in transitions for name in each.metrics}
     return {name: sum(each.metrics.get(name, 0.0) for each in transitions) for name in names}
 

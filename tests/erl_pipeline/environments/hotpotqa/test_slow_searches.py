@@ -1,4 +1,4 @@
-"""Episodes whose searches take a second, fail or hang, beside each other."""
+"""Concurrent episodes whose searches take a second, fail or hang."""
 
 import asyncio
 import json
@@ -51,7 +51,7 @@ def searches(number: int) -> int:
 
 
 class Searching:
-    """A policy that searches as often as it is told for each episode, and then answers."""
+    """A policy that searches a given number of times in each episode, and then answers."""
 
     def __init__(self) -> None:
         self._left: dict[str, int] = {}
@@ -76,7 +76,7 @@ async def first_attempt(context: EpisodeContext) -> list[Trajectory]:
 def play(
     count: int, search: Callable[[Task], Sequence[Passage]], step_seconds: float = 60.0
 ) -> list[Trajectory]:
-    """Episodes of so many tasks, all at a time; returns their rows."""
+    """Play episodes of this many tasks at the same time; returns their rows."""
     plugin = replace(
         ENVIRONMENT,
         open=lambda settings, task: in_threads(HotpotQA(settings, task, lambda query: search(task))),
@@ -110,7 +110,7 @@ def timed(count: int) -> tuple[float, list[Trajectory]]:
 
 
 def test_64_episodes_with_a_slow_tool_take_as_long_as_the_longest_of_them() -> None:
-    """One after the other they would take 127 seconds; the longest has three searches of a second each."""
+    """In sequence they would take 127 seconds; the longest has three searches of a second each."""
     own, _ = timed(LONGEST)  # the episode with most searches is among them, and none waits for it
     together, rows = timed(EPISODES)
     assert len(rows) == EPISODES

@@ -1,4 +1,4 @@
-"""Which protocol a policy gets, by what its chat template knows."""
+"""Which protocol a policy gets, depending on its chat template."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def config(folder: Path, *settings: str) -> RunConfig:
 
 
 def saved(folder: Path, template: str) -> Path:
-    """A folder with a tokenizer alone, and with this chat template."""
+    """A folder with only a tokenizer, which has this chat template."""
     tokenizer = chatml_tokenizer()
     tokenizer.chat_template = template
     tokenizer.save_pretrained(folder)

@@ -1,4 +1,4 @@
-"""Parts that build files: two HotpotQAs, each with the index of its own pages, beside a FrozenLake."""
+"""Parts that build files: two HotpotQAs, each with the index of its own pages, and a FrozenLake."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def config(environment: dict[str, Any]) -> RunConfig:
 
 
 def first_turn(plugin: EnvironmentPlugin[Any], config: RunConfig, task: Task, said: str) -> str:
-    """What the environment answers to it."""
+    """The environment's answer to a first turn."""
 
     async def turn() -> str:
         opened = plugin.open(config.environment, task)

@@ -45,7 +45,7 @@ def plugin() -> EnvironmentPlugin[Any]:
 
 
 def said(**changed: Any) -> str:
-    """What is said of these settings of the part `small`."""
+    """The error for these settings of the part `small`."""
     part = {"small": {"environment": {**LAKE, **changed}}}
     with pytest.raises(ConfigError) as error:
         change_config(config(), [f"environment.parts={ {**PARTS, **part} }"])

@@ -16,7 +16,7 @@ NUMERIC = QuestionsConfig(scorer="numeric", instructions="Think first.")
 
 
 def play(config: QuestionsConfig, said: str, task: Task = TASK) -> tuple[str, float, dict[str, float], str]:
-    """What the policy is told first, the reward, the metrics, the feedback."""
+    """Play one attempt; returns the first prompt, the reward, the metrics and the feedback."""
 
     async def attempt() -> tuple[str, float, dict[str, float], str]:
         environment = ENVIRONMENT.open(config, task)
@@ -80,7 +80,7 @@ def test_another_attempt_begins_anew() -> None:
 
 
 def test_a_task_that_the_scorer_cannot_score_fails() -> None:
-    """Such as one of a file that another scorer has read."""
+    """Such as a task from a file that was read with another scorer."""
     task = Task("t", "questions", "questions", {"question": "Where?", "answer": "Paris"})
     with pytest.raises(ScorerFailed, match="ValueError: answer: 'Paris'; allowed with scorer: numeric"):
         play(NUMERIC, r"\boxed{72}", task)

@@ -80,5 +80,5 @@ def test_the_gold_answer_is_written_in_the_form_that_is_asked_for() -> None:
     assert gold("12", "tag") == "<answer>12</answer>"
     assert gold("12", "boxed") == r"\boxed{12}"
     assert gold("1 2\n3 4", "whole") == "1 2\n3 4"
-    # A grid has no last line that is all of it.
+    # The last line of a grid is not the whole grid.
     assert gold("1 2\n3 4", "last_line") is None

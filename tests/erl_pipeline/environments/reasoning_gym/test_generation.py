@@ -17,7 +17,7 @@ def request(name: str, **changes: Any) -> Request:
 
 
 def test_equal_requests_give_equal_entries_under_any_hash_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The letters of a ransom note come from a set: with another hash seed its question is another.
+    # The letters of a ransom note come from a set: with another hash seed the question differs.
     asked = [request("ransom_note"), request("leg_counting", seed=1)]
     monkeypatch.setenv("PYTHONHASHSEED", "1")
     first = generate(asked)
@@ -47,7 +47,7 @@ def test_other_seeds_and_splits_give_other_questions_and_a_smaller_count_the_beg
 
 
 def test_a_dataset_with_too_few_questions_says_so() -> None:
-    # One bit to count: 0 and 1 are all numbers there are.
+    # With one bit to count, 0 and 1 are the only numbers.
     tiny = request("count_bits", config={"min_n": 1, "max_n": 2}, count=50)
     with pytest.raises(ConfigError, match=r"count_bits: 50 training tasks are asked for, but only \d+ with"):
         entries_of(tiny)

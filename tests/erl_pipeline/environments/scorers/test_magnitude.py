@@ -42,6 +42,6 @@ def test_others_are_compared(text: str) -> None:
 
 
 def test_a_text_of_powers_alone_takes_no_time() -> None:
-    """As many characters as an expression may have."""
+    """The text has as many characters as an expression may have."""
     assert has_huge_number("9^" * 200 + "9")
     assert not has_huge_number("1^" * 200 + "9")

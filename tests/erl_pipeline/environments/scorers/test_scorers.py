@@ -1,4 +1,5 @@
-"""What the built-in scorers give, by hand; and hostile answers, none of which may raise or hang."""
+"""Scores of the built-in scorers, worked out by hand; and hostile answers, none of which may raise or
+hang."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ def test_contains_wants_the_words_in_a_row() -> None:
 
 
 def test_f1_is_the_mean_of_precision_and_recall_of_words() -> None:
-    """Of three words said two are among the three right ones: 2 · 2 / (3 + 3)."""
+    """Of three words in the answer two are among the three right ones: 2 · 2 / (3 + 3)."""
     assert score("f1", "the red old house", "an old house there") == pytest.approx(2 / 3)
     assert score("f1", "red red", "red") == pytest.approx(2 / 3)
     assert score("f1", "red", "blue") == 0.0
@@ -129,7 +130,7 @@ def test_a_power_that_no_machine_can_hold_is_not_compared() -> None:
 
 
 def test_what_takes_too_long_is_wrong_and_the_next_answer_is_compared() -> None:
-    """A thread could not be ended: such a power is computed in one call."""
+    """A thread could not be ended here: such a power is computed in one call."""
     hidden = r"\left(10+1\right)^{100000000}+1"
     for _ in range(2):
         assert remark("math", "5", hidden) == "It is too large an expression to be compared."
@@ -146,7 +147,7 @@ def test_a_thousand_hostile_answers_are_wrong_within_a_minute(answer_format: Ans
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_the_right_answer_scores_1(name: str) -> None:
-    """Each built-in scorer compares with the task's answer, so that this is the gold answer."""
+    """Each built-in scorer compares with the task's answer, so this answer is the gold answer."""
     payload = {"answer": "1/2"}
     scorer = scorer_named(name)
     gold = scorer.gold_answer(payload)

@@ -8,9 +8,9 @@ from erl_pipeline.environments.interface import Task
 from erl_pipeline.environments.sokoban.game import Sokoban, game_of
 from erl_pipeline.environments.sokoban.settings import SokobanConfig
 
-# Cells of the compact form, which leaves the border out: c0 to c3 / c4 to c7 / c8 to c11.
+# Cells in the compact format, which leaves the border out: c0 to c3 / c4 to c7 / c8 to c11.
 ROWS = ("######", "#    #", "# @$.#", "#    #", "######")
-# One push up, and the box is along a wall without a goal; one more to the left, and it is in a corner.
+# After one push up, the box is along a wall without a goal; after one more to the left, it is in a corner.
 TRAP = ("#####", "#   #", "# $ #", "# @.#", "#####")
 ACTIONS = {"p": "up", "q": "right", "r": "down", "s": "left"}
 SYMBOLS = {

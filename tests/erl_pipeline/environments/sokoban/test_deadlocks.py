@@ -43,12 +43,12 @@ def test_a_wall_without_a_goal(rows: tuple[str, ...], names: list[str]) -> None:
 
 
 def test_a_wall_with_a_gap_can_be_left() -> None:
-    """Above the box is a wall, and beside that wall an opening, below which it can be pushed up."""
+    """Above the box is a wall with an opening next to it; from below the opening the box can be pushed up."""
     assert of("## ###", "# $ @#", "#   .#", "######") == []
 
 
 def test_two_boxes_beside_each_other_at_a_wall() -> None:
-    """There are goals enough along the wall, but neither box can be moved any more."""
+    """There are enough goals along the wall, but neither box can be moved any more."""
     assert of(".$$.", "@   ", "    ") == ["square"]
 
 
@@ -62,7 +62,7 @@ def test_boxes_in_a_square_that_are_all_on_goals_are_in_none() -> None:
 
 @pytest.mark.parametrize("rows", [("     ", " $@. ", "     ", "     "), ("     ", "  $  ", " @#. ", "     ")])
 def test_a_named_deadlock_has_no_solution(rows: tuple[str, ...]) -> None:
-    """Wherever the box of a small board stands, a name is given only where a search finds no solution."""
+    """Wherever the box of a small board is, a deadlock is named only if a search finds no solution."""
     board = Board(rows)
     named = 0
     for box in board.floor:

@@ -55,7 +55,7 @@ def test_a_deadlock_counts_once_however_long_the_attempt_goes_on() -> None:
 
 
 def test_boxes_on_goals_are_those_at_the_end() -> None:
-    """One box is on its goal from the start; the other one is pushed onto a goal, and off again."""
+    """One box is on its goal from the start; the other is pushed onto a goal, and off it again."""
     rows = ("#######", "#@$.  #", "#    *#", "#     #", "#######")
     changes: dict[str, object] = {"columns": (7, 7), "boxes": (2, 2)}
     assert asyncio.run(play(rows, "left s", **changes))["boxes_on_goals"] == 1.0

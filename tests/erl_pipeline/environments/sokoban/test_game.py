@@ -144,7 +144,7 @@ def test_a_plan_is_carried_out_in_one_turn() -> None:
     game = opened(action_mode="plan")
     end = game.step("up p down r right q up p")
     assert (end.reward, end.done, end.valid, len(end.steps)) == (1.0, True, True, 3)
-    assert game.trace().split()[-5:] == ["."] * 5  # nothing is done after success
+    assert game.trace().split()[-5:] == ["."] * 5  # actions after success are ignored
     game.reset()
     assert game.step("up p").done
     assert game.feedback() == "lost"
@@ -173,7 +173,8 @@ def test_prose_prompts_tell_neither_rules_nor_the_letters_of_boards() -> None:
 
 
 def test_texts_say_nothing_of_cells_or_of_a_solution() -> None:
-    """Boards whose texts must not differ: with the same moves, feedback is the same for another task."""
+    """The texts of these boards must not differ: with the same moves, feedback is the same for another
+    task."""
     texts = set()
     for rows in (TRAP, ("#####", "#   #", "# $ #", "#.@ #", "#####")):
         game = opened(rows, format="prose", max_steps=2)

@@ -1,4 +1,4 @@
-"""Perfect attempts, in every form of the game."""
+"""Perfect attempts, in every format of the game."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_there_is_none_in_too_few_moves_or_too_few_states_or_at_all() -> None:
 
 
 def test_four_boxes_are_solved() -> None:
-    """As of Boxoban: walls within, and boxes that are in each other's way."""
+    """The board is like Boxoban's: it has inner walls, and boxes that are in each other's way."""
     board = Board(("########", "#.  #  #", "# $$   #", "#.$ #$ #", "# .  . #", "#   @  #", "########"))
     way = solution(board, most=100)
     assert way is not None

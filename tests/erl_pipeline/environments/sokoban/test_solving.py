@@ -43,7 +43,7 @@ def test_push_distances_are_of_a_box_alone() -> None:
 
 
 def test_as_many_six_by_six_boards_are_solvable_in_eight_moves_as_the_paper_has() -> None:
-    """Its training set holds every 6x6 layout with one box that can be solved in 8 moves: 1,136."""
+    """The paper's training set has every 6x6 layout with one box that can be solved in 8 moves: 1,136."""
     inside = [6 * row + column for row in range(1, 5) for column in range(1, 5)]
     solvable = 0
     for player, box, goal in permutations(inside, 3):

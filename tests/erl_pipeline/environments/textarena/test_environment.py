@@ -21,7 +21,7 @@ def first_task(**settings: object) -> tuple[TextArenaConfig, Task]:
 def play(
     settings: TextArenaConfig, task: Task, moves: Sequence[str]
 ) -> tuple[TextArenaEnvironment, list[Transition], str]:
-    """Moves of one attempt; the environment, what they led to, and the feedback."""
+    """Play the moves of one attempt; returns the environment, the transitions and the feedback."""
 
     async def attempt() -> tuple[TextArenaEnvironment, list[Transition], str]:
         environment = TextArenaEnvironment(settings, task)

@@ -1,4 +1,4 @@
-"""Where two runs part, on runs written by hand."""
+"""Where two runs begin to differ, on runs written by hand."""
 
 from __future__ import annotations
 

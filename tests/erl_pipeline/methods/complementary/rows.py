@@ -1,4 +1,4 @@
-"""Attempts and requests as tests write them down."""
+"""Attempts and requests, written by hand."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from storage.tables.trajectories import Trajectory
 
 
 def attempt(number: int, **changes: Any) -> Trajectory:
-    """An attempt at the task `t`, or with changes another trajectory."""
+    """An attempt at the task `t`, or a different trajectory with `changes`."""
     values: dict[str, Any] = {
         "trajectory_id": f"a{number}",
         "episode_id": f"e{number}",
@@ -44,7 +44,7 @@ def attempt(number: int, **changes: Any) -> Trajectory:
 
 
 def played(number: int, subgroup: str, *entry_ids: str, success: bool) -> Trajectory:
-    """An attempt of a half of its group, with these entries in its prompt."""
+    """An attempt in one half of its group, with these entries in its prompt."""
     return attempt(
         number, subgroup=subgroup, memory_entry_ids=entry_ids, reward=float(success), success=success
     )

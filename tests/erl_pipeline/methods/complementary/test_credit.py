@@ -1,4 +1,4 @@
-"""What entries were worth, and which requests an update takes."""
+"""Credit of entries, and which requests an update takes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ def test_without_free_attempts_there_is_no_mean_of_them() -> None:
 
 
 def test_credits_of_an_entry_are_averaged_and_compared_with_the_mean_of_the_batch() -> None:
-    """+1, +1, -1 are 1/3; beside an entry at -1 the mean is -1/3, so advantages are 2/3 and -2/3."""
+    """+1, +1, -1 have the mean 1/3; together with an entry at -1 the mean of the batch is -1/3, so advantages
+    are 2/3 and -2/3."""
     batch = gather(
         [credit("m-1", 1.0), credit("m-1", 1.0), credit("m-1", -1.0), credit("m-2", -1.0)], 2, "entry"
     )
@@ -81,7 +82,7 @@ def test_entries_of_one_request_are_samples_of_their_own_or_one_together() -> No
 
 
 def test_an_update_waits_for_enough_requests_and_leaves_out_the_oldest() -> None:
-    """64 unique requests are needed; of 66 the two that were credited longest ago have no room."""
+    """64 different requests are needed; of 66 the two that were credited longest ago are left out."""
     credits = [credit(f"m-{number}", 1.0) for number in range(63)] * 2
     waiting = gather(credits, 64, "entry")
     assert (waiting.samples, waiting.waiting, waiting.evicted) == ((), 63, 0)
@@ -118,7 +119,8 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def link(bench: Bench, number: int, before: str | None, batched: int = 0) -> str:
-    """One iteration of the chain: the extractor wrote `r<number>`, and an entry of it was seen."""
+    """One iteration of the chain: the extractor answered request `r<number>`, and an attempt saw an entry of
+    it."""
     request = attempt(number, trajectory_id=f"r{number}", role="extraction")
     calls = bench.commit(
         f"calls-{number}",

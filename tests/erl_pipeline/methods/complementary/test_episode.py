@@ -31,7 +31,7 @@ def hit(entry_id: str, text: str) -> Any:
 
 
 def play(rules: Rules, sample: int = 0, withhold: float = 0.5) -> Played:
-    """An episode whose policy falls into the hole at once; the memory has two entries."""
+    """An episode whose policy falls into the hole with its first move; the memory has two entries."""
     asked: list[str] = []
 
     async def ask_policy(request: SampleRequest) -> Generation:

@@ -1,4 +1,4 @@
-"""What the extractor is asked of episodes, and what its answers become."""
+"""The prompts of the extractor about episodes, and what is made from its answers."""
 
 from __future__ import annotations
 

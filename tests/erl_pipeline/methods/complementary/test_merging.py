@@ -31,7 +31,7 @@ def entries(*texts: str) -> list[MemoryEntry]:
 
 
 def merged(scope: Scope, *answers: Sequence[str] | None) -> tuple[list[MemoryEntry], list[str]]:
-    """The new entries of a merge with these answers, and the ids of those that left."""
+    """The new entries of a merge with these answers, and the ids of removed entries."""
     for number, texts in enumerate(answers):
         assert scope.shown
         scope.answer(texts, f"q-{number}")

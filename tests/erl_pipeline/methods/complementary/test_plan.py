@@ -71,7 +71,8 @@ def test_what_goes_into_what() -> None:
 
 
 def test_the_policy_is_held_while_experience_is_gathered() -> None:
-    """The stage is the same, so that each iteration ends as all others do; its attempts have no weight."""
+    """The update stage still runs, so that every iteration ends with the same stages; its attempts have
+    weight 0."""
     made = complementary()
     weights = [
         at(made, iteration, "update_policy").recipe.settings["objective"]["roles"] for iteration in (1, 2)

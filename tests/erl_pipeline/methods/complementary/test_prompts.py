@@ -1,4 +1,4 @@
-"""Prompts for language models: what the extractor is shown, and how its answers are read."""
+"""Prompts for language models: what the extractor sees, and how its answers are parsed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings: their names, what they give, and what cannot be had together."""
+"""Settings: their names, their effect, and which of them cannot be combined."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def test_retrieved_reflections_stand_in_the_reflection_prompt_and_in_the_row() -
 
 
 def test_a_reflection_from_which_memory_is_withheld_does_not_ask_for_it() -> None:
-    """With a share of 1 it is withheld from all, with .5 from every other sample."""
+    """With a share of 1 memory is withheld from all samples, with .5 from every other one."""
     hit = SimpleNamespace(entry=SimpleNamespace(entry_id="m-7", text="d ? b ?"))
     answers = ["down b", "d a b ?", "right a", "right a"]
     rows, asked = play(answers, [hit], retrieval=True, withhold=1.0)

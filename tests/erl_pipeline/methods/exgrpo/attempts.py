@@ -1,4 +1,4 @@
-"""Attempts at tasks, with the outcomes that a test wants."""
+"""Attempts at tasks, with the outcomes that a test needs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _ROW = play(["right a", "right a"], max_revisions=0)[0][0]
 def attempt(
     task: str, sample: int, success: bool, iteration: int = 1, tokens: Sequence[int] = ()
 ) -> Trajectory:
-    """One first attempt; its sample and iteration tell its response apart, unless `tokens` are given."""
+    """One first attempt; sample and iteration make its response different from others, unless `tokens` are
+    given."""
     response = tuple(tokens) or (5 + sample, 5 + iteration, 7)
     return replace(
         _ROW,
@@ -44,7 +45,7 @@ def group(task: str, outcomes: str, iteration: int = 1) -> list[Trajectory]:
 
 
 def tried(task: str, fresh: str, *, replayed: bool = False, iteration: int = 2) -> TriedTask:
-    """A group, with a success of the iteration before replayed in it or not."""
+    """A group, in which a success of the iteration before may be replayed."""
     source = attempt(task, 0, True, iteration - 1)
     beside = [replay_row(source, "recipe", iteration, len(fresh))] if replayed else []
     return TriedTask(group(task, fresh, iteration), beside)

@@ -1,4 +1,4 @@
-"""Entropies of stored attempts, which one is picked, and which are refused."""
+"""Entropies of stored attempts; which attempt is chosen, and which are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is stored of groups of eight."""
+"""Which attempts of groups of eight are stored."""
 
 from __future__ import annotations
 

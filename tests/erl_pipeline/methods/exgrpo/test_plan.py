@@ -1,4 +1,4 @@
-"""Plans of runs with replay: what goes into what, and that content is never in a recipe."""
+"""Plans of runs with replay: the inputs of stages, and that recipes never hold content."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_branch_shares_what_was_replayed() -> None:
     made = plan_branch(after, SOURCES, source, before, origin, iterations=3)
     assert at(made, 2, "select_replay").artifact_id == at(source, 2, "select_replay").artifact_id
     assert inputs(made, 2, "update_policy")["replay"] == "select_replay of iteration 2"
-    # The branch goes on from the experience that it shares, with the policy of its own.
+    # The branch continues from the experience that it shares, with its own policy.
     assert inputs(made, 3, "select_replay")["experience"] == "index_experience of iteration 2"
     assert ids(made)[at(source, 3, "select_replay").place] != at(source, 3, "select_replay").artifact_id
 

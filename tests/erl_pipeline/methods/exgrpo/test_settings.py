@@ -1,4 +1,4 @@
-"""Settings of the method: the paper's defaults, and what cannot go together."""
+"""Settings of the method: the paper's defaults, and which settings cannot be combined."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def whole(bench: Bench, version: Artifact) -> Experience:
 
 
 def test_nothing_is_stored_before_enough_attempts_succeed(bench: Bench) -> None:
-    # 3 of 12 are 0.25, 4 of 8 are 0.5; and what began goes on, however few succeed.
+    # 3 of 12 are 0.25, 4 of 8 are 0.5. Once storing has begun, it goes on, however few attempts succeed.
     early = indexed(bench, ("t0", "+---"), ("t1", "+---"), ("t2", "+---"))
     assert (early.manifest.counters["begun"], early.manifest.counters["trajectories"]) == (0, 0)
     begun = indexed(bench, ("t0", "++--"), ("t1", "++--"), iteration=2, before=early.manifest.artifact_id)

@@ -30,8 +30,8 @@ def test_a_group_has_four_tiers_of_equal_size() -> None:
 
 
 def test_shares_are_made_whole_by_largest_remainder() -> None:
-    # 16, 9.6, 4.8 and 1.6: rounded down they are 16, 9, 4 and 1, which is 30; 4.8 gets the first of the other
-    # two, and of 9.6 and 1.6, which are alike, the first the second.
+    # 16, 9.6, 4.8 and 1.6: rounded down they are 16, 9, 4 and 1, which is 30; 4.8 gets the first of the two
+    # that are left; 9.6 and 1.6 have equal remainders, so 9.6, which comes first, gets the second.
     assert whole_shares(32, SETTINGS.shares) == [16, 10, 5, 1]
     assert whole_shares(8, SETTINGS.shares) == [4, 3, 1, 0]
     assert [sum(whole_shares(count, SETTINGS.shares)) for count in range(50)] == list(range(50))

@@ -1,4 +1,4 @@
-"""Jobs made of the plan of a small run, and clusters on which they have no place."""
+"""Jobs made from the plan of a small run, and clusters that cannot run them."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_what_needs_no_device_is_computed_beside_what_does() -> None:
 
 
 def test_transfers_add_bytes_divided_by_bandwidth() -> None:
-    # First 3 s, and 200 bytes up at 100 a second. Then 200 bytes down at 50 a second, 5 s, and 100 bytes up.
+    # First 3 s, and 200 bytes up at 100 bytes/s. Then 200 bytes down at 50 bytes/s, 5 s, and 100 bytes up.
     jobs = [job("a", 3, size=200, work="generation"), job("b", 5, "a", size=100, work="training")]
     links = {"upload_bytes_per_second": 100, "download_bytes_per_second": 50}
     found = simulate(
@@ -115,7 +115,7 @@ def test_rates_of_tokens_take_the_place_of_measured_seconds() -> None:
 
 
 def test_several_devices_together_lose_what_efficiency_says() -> None:
-    # 800 tokens, 4 devices of 100 a second at half their rate.
+    # 800 tokens, on 4 devices with 100 tokens/s each, at half their rate.
     training = job("train", 0, devices=4, tokens=800, work="training", efficiency=0.5)
     rates = {"training_tokens_per_second": 100}
     assert simulate([training], cluster(one={"devices": 4, **rates})).makespan == 4

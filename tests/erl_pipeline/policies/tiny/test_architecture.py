@@ -16,7 +16,7 @@ def test_weights_depend_on_the_seed_alone() -> None:
     undisturbed = torch.rand(1)
     torch.manual_seed(2)
     second = build_model(policy, tokenizer, 64, seed=7)
-    assert torch.equal(torch.rand(1), undisturbed)  # the global generator is left alone
+    assert torch.equal(torch.rand(1), undisturbed)  # the global generator is not used
     assert torch.equal(first.lm_head.weight, second.lm_head.weight)
     assert not torch.equal(first.lm_head.weight, build_model(policy, tokenizer, 64, seed=8).lm_head.weight)
     assert first.lm_head.weight is not first.transformer.wte.weight

@@ -22,7 +22,7 @@ CONVERSATION: list[Message] = [
 
 
 def reflection(memory: str, answer: str) -> list[Message]:
-    """A reflection on an attempt that always was the same."""
+    """A reflection on an attempt that is always the same."""
     return [
         {"role": "user", "content": f"trace up a bump c0 memory {memory} reflect"},
         {"role": "assistant", "content": answer},
@@ -65,7 +65,7 @@ def test_reflections_on_one_attempt_share_a_row() -> None:
     assert shared.positions[0].tolist() == [*range(8), *range(8, 15), *range(8, 15)]
     said = [word for word, mine in zip(words, shared.trained[0].tolist(), strict=True) if mine]
     assert said == ["a", "b", "<end>", "c", "?", "<end>"]
-    # The second reflection sees the beginning and itself, and nothing of the first.
+    # The second reflection attends to the beginning and to itself, not to the first reflection.
     sees = shared.attention[0, 0, 15].tolist()
     assert sees == [True] * 8 + [False] * 7 + [True] + [False] * 6
 

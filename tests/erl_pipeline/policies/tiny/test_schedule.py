@@ -9,7 +9,7 @@ SETTINGS = ColdStartConfig(steps=100, most_steps=200, gate=0.9)
 
 
 def examine(schedule: Schedule, shares: dict[int, float]) -> list[int]:
-    """Go through all steps; returns after how many of them an examination was due."""
+    """Go through all steps; returns the numbers of steps after which an examination was due."""
     due, done = [], 0
     while done < schedule.steps:
         if schedule.examination_due(done):

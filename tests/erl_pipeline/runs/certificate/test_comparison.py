@@ -1,4 +1,4 @@
-"""A run compared with a copy of it, whose store is a copy of the run's that something was done to."""
+"""A run compared with a copy of it, in a copy of its store in which something was changed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from storage.runs.run import RunStore
 from tests.erl_pipeline.runs.small_runs import damage, ids
 
 STAGES = 18
-"""3 before the first iteration, then 2 shards, their rollouts, memory, update, dataset and fine-tuning twice,
-and a last evaluation."""
+"""The number of artifacts: 3 before the first iteration; in each of two iterations 2 shards, their rollouts,
+memory, update, dataset and fine-tuning; and a last evaluation."""
 
 
 @pytest.fixture

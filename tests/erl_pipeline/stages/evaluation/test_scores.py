@@ -22,7 +22,8 @@ def evaluation(
     sampled: dict[str, list[bool]] | None = None,
     followed: dict[str, bool] | None = None,
 ) -> pl.LazyFrame:
-    """Success of each task's greedy attempt, of its sampled ones, and of what followed the greedy one."""
+    """For each task the success of its greedy attempt, of its sampled attempts, and of the attempts after the
+    greedy one."""
     found: list[tuple[str, str, str | None, float, bool]] = [
         (task, f"greedy {task}", None, 0.0, success) for task, success in greedy.items()
     ]

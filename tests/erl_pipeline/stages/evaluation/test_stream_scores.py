@@ -1,4 +1,4 @@
-"""What a stream remembers, and its scores, worked out by hand."""
+"""The notes that a stream remembers, and its scores, worked out by hand."""
 
 from __future__ import annotations
 

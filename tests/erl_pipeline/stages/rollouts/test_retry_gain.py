@@ -30,11 +30,11 @@ def frame(*episodes: list[dict[str, object]]) -> pl.LazyFrame:
 
 
 THREE_TASKS = frame(
-    # Without its own first attempt each retry has one success and one failure beside it: 1/2.
+    # Without its own first attempt, each retry is compared with one success and one failure: 1/2.
     episode("a", 0, True),
     episode("a", 1, False, retry=True),
     episode("a", 2, False, retry=False),
-    # Nobody else solved it: 0.
+    # No other first attempt solved it: 0.
     episode("b", 0, False, retry=True),
     episode("b", 1, False, retry=True),
     # The only other first attempt solved it: 1.
@@ -51,12 +51,13 @@ def test_the_mean_gain_has_an_interval_over_tasks() -> None:
     # 3 of 5 retries succeeded; plain second tries would have reached 2 of 5.
     metrics = gain_metrics(THREE_TASKS)
     assert metrics["gain_second_attempt"] == pytest.approx(0.2)
-    # Student's t with 2 degrees of freedom is so wide that the ends are those of what is possible.
+    # Student's t with 2 degrees of freedom is so wide that the ends are the smallest and largest possible
+    # values.
     assert (metrics["gain_second_attempt_low"], metrics["gain_second_attempt_high"]) == (-1.0, 1.0)
 
 
 def test_many_tasks_give_a_narrow_interval() -> None:
-    """20 tasks at which one of two retries succeeded, and nobody else: gains 1 and 0."""
+    """20 tasks at which one of two retries succeeded and no other first attempt did: gains 1 and 0."""
     both = [
         [episode(f"t{number}", 0, False, retry=True), episode(f"t{number}", 1, False, retry=False)]
         for number in range(20)

@@ -48,7 +48,7 @@ def test_expected_success_by_hand() -> None:
     assert expected["t1"] == pytest.approx(4.88 / 6)
     assert expected["t2"] == pytest.approx(0.88 / 6)
     assert expected["t3"] == pytest.approx(0.44)
-    # Nothing is known of its type.
+    # Nothing is known about its type.
     assert expected["other"] == pytest.approx(0.2)
 
 

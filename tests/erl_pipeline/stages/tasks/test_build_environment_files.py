@@ -1,4 +1,5 @@
-"""The search index of HotpotQA as an artifact: built once, opened by whoever plays the tasks."""
+"""The search index of HotpotQA as an artifact: it is built once, and opened by all stages that play the
+tasks."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def one_search(plugin: EnvironmentPlugin[HotpotQAConfig], config: HotpotQAConfig, query: str) -> Transition:
-    """The first turn of an attempt at the mayor's question."""
+    """Play the first turn of an attempt at the mayor's question."""
 
     async def turn() -> Transition:
         environment = plugin.open(config, mayor_task(config))

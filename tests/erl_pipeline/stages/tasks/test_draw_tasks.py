@@ -17,7 +17,7 @@ def names(drawn: list[Task]) -> list[str]:
 
 
 def test_no_task_is_drawn_twice_in_an_iteration_or_in_an_epoch() -> None:
-    # Seven tasks make two iterations of three; the seventh waits for another order.
+    # Seven tasks fill two iterations of three; the seventh is not drawn in this order.
     drawn = [names(draw_tasks(tasks(7), 3, run_seed=0, iteration=iteration)) for iteration in range(1, 5)]
 
     for first, second in (drawn[:2], drawn[2:]):

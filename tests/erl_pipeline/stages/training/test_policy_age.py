@@ -1,4 +1,4 @@
-"""The gate on age: which trajectories an update leaves out, and what it says of them."""
+"""The limit on age: which trajectories an update leaves out, and what it records about them."""
 
 from __future__ import annotations
 
@@ -73,12 +73,11 @@ def test_no_more_of_the_line_is_read_than_the_limit_takes(
 
 
 def test_what_is_too_old_is_in_no_group_and_is_recorded_so(tmp_path: Path) -> None:
-    """The update of iteration 4, with max_age 1: the policies of iterations 3 and 2 are young enough.
-
-    Fresh rows are of the newest. Of the replayed ones the first was sampled by the policy of iteration 2,
-    the second by that of iteration 1, the third by the first policy, the fourth by another run's. What a
-    judge said is never trained, however old. Rewards of what is left are 1, 0, 0, with mean 1/3; with the
-    others they would be 4/6.
+    """The update of iteration 4, with max_age 1: the policies of iterations 3 and 2 are young enough. Fresh
+    rows are of the newest policy. Of the replayed rows the first was sampled by the policy of iteration 2,
+    the second by that of iteration 1, the third by the first policy, the fourth by another run's. A judge's
+    texts are never trained on, whatever their age. Rewards of the remaining rows are 1, 0, 0, with mean 1/3;
+    with the others the mean would be 4/6.
     """
     line = Line(tmp_path, 3)
     row = play(["right a", "right a"])[0][0]

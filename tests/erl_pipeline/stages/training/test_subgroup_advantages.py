@@ -1,4 +1,4 @@
-"""Reflections that saw memory are compared with each other, and those that did not with each other."""
+"""Reflections that saw memory are compared only with each other, and so are those that did not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def advantages(objective: ObjectiveConfig) -> list[float]:
 
 
 def test_by_default_seeing_memory_is_no_merit_of_the_reflection() -> None:
-    """Means .75 and 1/3: it is good for its half to have 1."""
+    """The means of the halves are .75 and 1/3, so a reward of 1 is compared with its own half."""
     found = advantages(ObjectiveConfig(advantage_normalization="mean"))
     assert [round(each, 4) for each in found] == [0.25, 0.25, -0.75, 0.25, -0.3333, -0.3333, 0.6667]
 

@@ -48,13 +48,14 @@ def test_a_group_is_compared_as_a_whole_where_the_objective_says_so() -> None:
 def test_a_subgroup_of_equal_rewards_or_of_one_has_no_advantage() -> None:
     equal, lone = rows("guided", 1.0, 1.0), rows("free", 0.0)
     assert advantages([*equal, *lone], advantages_per="subgroup") == [0.0, 0.0, 0.0]
-    # Without subgroups the split changes nothing.
+    # Without subgroups the setting changes nothing.
     assert advantages(rows(None, 1.0, 0.0), advantages_per="subgroup") == advantages(rows(None, 1.0, 0.0))
 
 
 def test_groups_without_advantage_are_counted_by_role() -> None:
-    """Reflections: `r` differs, `s` is alone, `t` is unanimous. As subgroups the guided half of `g` is
-    unanimous, the free one differs; together they are one group that differs."""
+    """Reflections: rewards differ in `r`, `s` has only one, and they are equal in `t`. As subgroups, the
+    guided half of `g` has equal rewards and the free half has not; together they are one group with different
+    rewards."""
     reflections = [
         *rows(None, 1.0, 0.0, group="r", role="reflection"),
         *rows(None, 1.0, group="s", role="reflection"),

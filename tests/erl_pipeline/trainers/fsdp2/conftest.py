@@ -1,4 +1,5 @@
-"""Two ranks that stay for all tests, since each takes seconds to import torch; and checkpoints for them."""
+"""Two ranks that are kept for all tests, since each takes seconds to import torch; and checkpoints for
+them."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankGroup]:
 
 @pytest.fixture(scope="session")
 def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Checkpoints of two small models: `llama`, whose head is its embeddings, and `gpt2`, which has its own.
-    Their 7 words and 36 hidden units do not divide by 2 or are left over after it."""
+    """Checkpoints of two small models: `llama`, whose head is tied to its embeddings, and `gpt2`, which has a
+    separate head. Some of their sizes (7 words, 36 hidden units) are not divisible among the ranks."""
     folder = tmp_path_factory.mktemp("first")
     llama = random_llama(len(WORDS), hidden=36, intermediate=15, eos_token_id=2)
     gpt2 = random_gpt2(len(WORDS), hidden=36, bos_token_id=1, eos_token_id=2)

@@ -48,8 +48,8 @@ ROW = SftRow(
 
 
 def ranks_of(scratch: Path) -> dict[str, psutil.Process]:
-    """The ranks that run and meet in a folder below this one, by their number. Other tests of this process
-    may have ranks too, and children that have ended and have no command line any more."""
+    """The running ranks that meet in a folder below this one, by their number. Other tests of this process
+    may have ranks too, and child processes that have ended and no longer have a command line."""
     found = {}
     for child in psutil.Process().children():
         with suppress(psutil.Error):
@@ -60,7 +60,7 @@ def ranks_of(scratch: Path) -> dict[str, psutil.Process]:
 
 
 def is_there(process: int) -> bool:
-    """Whether a process is there, and no zombie that waits for its parent to look."""
+    """Whether a process runs, and is not a zombie."""
     try:
         status = Path(f"/proc/{process}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""What is refused before a process starts, and what the import of the plug-in costs."""
+"""What is refused before a process starts, and what the plug-in imports."""
 
 from __future__ import annotations
 

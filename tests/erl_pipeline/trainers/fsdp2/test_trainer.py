@@ -1,4 +1,4 @@
-"""Training on two ranks against training in one process: losses, weights, moments, files."""
+"""Training on two ranks compared with training in one process: losses, weights, moments, files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.erl_pipeline.trainers.fsdp2.rows import ROWS, Start, reinforcement
 
 SUPERVISED = SupervisedTraining(ROWS, FineTuneConfig(steps=2, batch_rows=3, microbatch_tokens=12), seed=0)
 LORA = LoraConfig(rank=1, alpha=2)
-"""A matrix of one row, which one of two ranks has, and the other nothing."""
+"""A matrix of one row: one of two ranks has it, the other has nothing."""
 
 
 def on_two(start: TrainingStart, ranks: RankGroup) -> Trainer:
@@ -43,7 +43,7 @@ def files(folder: Path) -> list[Path]:
 
 
 def assert_close(one: Path, two: Path, tolerance: float = 1e-5) -> None:
-    """Equal files, but for rounding in tensors."""
+    """Assert that files are equal, apart from rounding in tensors."""
     assert files(one) == files(two)
     for file in files(one):
         if file.suffix == ".safetensors":
@@ -63,7 +63,7 @@ def assert_equal(one: Path, two: Path) -> None:
 
 
 def numbers(metrics: Any) -> dict[str, float]:
-    """What does not depend on time, or on how batches are cut."""
+    """The numbers that depend neither on time nor on how batches are cut."""
     cut = ("seconds", "tokens_per_second", "microbatches", "input_tokens")
     return {
         name: value
@@ -119,8 +119,8 @@ def test_two_ranks_learn_what_one_process_learns(
 def test_low_precision_weights_have_their_fp32_copy_on_the_rank_that_has_them(
     ranks: RankGroup, first: Path, start: Start, tmp_path: Path
 ) -> None:
-    """A step of 1e-6 is lost in most bf16 weights and kept in the copy, whose place in the file is that of
-    one process."""
+    """A step of 1e-6 is lost in most bf16 weights and kept in the fp32 copy, which is in the same place in
+    the file as with one process."""
     beginning = start(first / "llama", dtype="bfloat16", learning_rate=1e-6)
     for name, trainer in (("one", LocalTrainer(beginning)), ("two", on_two(beginning, ranks))):
         trainer.reinforce(reinforcement())
@@ -154,7 +154,7 @@ def test_equal_work_gives_equal_bytes(ranks: RankGroup, first: Path, start: Star
 def test_a_checkpoint_that_is_read_and_written_again_keeps_its_bytes(
     ranks: RankGroup, first: Path, start: Start, tmp_path: Path
 ) -> None:
-    """Weights, moments and fp32 copies that one process wrote, through the hands of two."""
+    """Two ranks read weights, moments and fp32 copies that one process wrote, and write them again."""
     for dtype in ("float32", "bfloat16"):
         one = LocalTrainer(start(first / "llama", dtype=dtype))
         one.reinforce(reinforcement())
@@ -183,7 +183,7 @@ def test_training_goes_on_with_another_number_of_ranks_and_is_that_of_one_proces
         assert_close(tmp_path / part, tmp_path / f"{part}-on-{place}")
     assert load_file(tmp_path / "3-on-two/optimizer.safetensors")["step.model.norm.weight"] == 3.0
 
-    # What fails in a rank is raised here as what it is; the rank has no more work then.
+    # An error in a rank is raised here with its own type; after it the rank gets no more work.
     broken = replace(ROWS[0], behaviour_logprobs=(float("nan"),) * 2)
     with pytest.raises(TrainingDiverged, match=r"diverged at optimizer step 1: .*row-0"):
         single.reinforce(replace(reinforcement(), sequences=[broken]))
@@ -193,8 +193,8 @@ def test_training_goes_on_with_another_number_of_ranks_and_is_that_of_one_proces
 def test_gradients_are_clipped_by_their_norm_over_all_ranks(
     ranks: RankGroup, first: Path, start: Start, tmp_path: Path
 ) -> None:
-    """After one step the first moment is (1 - 0.9) of the clipped gradient, whose norm is 0.5. Each rank by
-    itself would leave 0.5 of its own rows, and 0.07 in all."""
+    """After one step the first moment is (1 - 0.9) of the clipped gradient, whose norm is 0.5. If each rank
+    clipped by itself, the norm of its own rows would be 0.5, and the total norm 0.07 in the moment."""
     trainer = on_two(start(first / "llama", max_grad_norm=0.5), ranks)
     assert trainer.reinforce(reinforcement()).grad_norm > 0.5
     trainer.save(tmp_path / "1")

@@ -1,4 +1,4 @@
-"""What goes to the ranks by files comes to them as it was."""
+"""Data that is sent to the ranks in files arrives unchanged."""
 
 from __future__ import annotations
 

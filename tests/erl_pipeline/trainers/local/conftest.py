@@ -15,7 +15,7 @@ VOCABULARY = 31
 
 
 def gpt2() -> PreTrainedModel:
-    """Learned positions, a head of its own, and dropout that training must not use."""
+    """Learned positions, a separate output head, and dropout that training must not use."""
     return random_gpt2(VOCABULARY, hidden=32, positions=64, resid_pdrop=0.5, bos_token_id=1, eos_token_id=2)
 
 

@@ -1,4 +1,4 @@
-"""Training an adapter: what gets a gradient, what it is, and what the optimizer keeps."""
+"""Training an adapter: which weights get a gradient, its value, and what the optimizer keeps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SCALE = 3.0
 
 @pytest.fixture
 def adapted(model: PreTrainedModel) -> PreTrainedModel:
-    """Either architecture with an adapter whose matrices are all in use."""
+    """Each architecture with an adapter, none of whose matrices is 0."""
     add_fresh_adapter(model, LORA, seed=0, base="base")
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -55,7 +55,8 @@ def logprob_gradients(
 def test_gradients_are_those_of_the_whole_matrix_seen_through_the_adapter(
     adapted: PreTrainedModel, sequences: list[TrainingSequence]
 ) -> None:
-    """Of `W + s B A` with gradient G: `s G A^T` for B and `s B^T G` for A. GPT-2 keeps W transposed."""
+    """For `W + s B A` with gradient G they are `s G A^T` for B and `s B^T G` for A. GPT-2 stores W
+    transposed."""
     found = logprob_gradients(adapted, sequences)
     matrices = {name: weight.detach().clone() for name, weight in adapted.named_parameters()}
     assert found.keys() == {name for name in matrices if ".lora_" in name}

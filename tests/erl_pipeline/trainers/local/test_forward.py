@@ -16,7 +16,7 @@ TEMPERATURE = 1.3
 
 
 def one_by_one(model: PreTrainedModel, sequences: Sequence[TrainingSequence]) -> torch.Tensor:
-    """Log-probabilities `[trained]` from a plain pass over each sequence alone."""
+    """Log-probabilities `[trained]` from a plain pass over each sequence separately."""
     logprobs = []
     for row in sequences:
         token_ids = torch.tensor([row.prompt_token_ids + row.response_token_ids])

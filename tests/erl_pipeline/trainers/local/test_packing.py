@@ -19,7 +19,7 @@ def test_a_shared_prompt_stands_once_before_its_responses() -> None:
     # Longer response first; the last token of a response predicts nothing and is left out.
     assert packed.token_ids.tolist() == [[1, 2, 3, 6, 7, 4]]
     assert packed.positions.tolist() == [[0, 1, 2, 3, 4, 3]]
-    # Both first tokens are predicted from the prompt's last place.
+    # Both first tokens are predicted from the prompt's last position.
     assert packed.sources.tolist() == [2, 3, 4, 2, 5]
     assert packed.targets.tolist() == [6, 7, 8, 4, 5]
     assert packed.tokens.tolist() == [2, 3, 4, 0, 1]

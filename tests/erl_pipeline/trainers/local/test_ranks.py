@@ -1,4 +1,4 @@
-"""Dealing microbatches to ranks, and adding up what they have seen; two ranks in one process."""
+"""Distributing microbatches over ranks, and adding up what they have observed; two ranks in one process."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ThreadRanks:
 
 
 def on_two_ranks(work: Callable[[ThreadRanks], Any]) -> list[Any]:
-    """What each of two ranks makes."""
+    """The result of each of two ranks."""
     barrier, shared = threading.Barrier(2), dict[int, Any]()
     made: dict[int, Any] = {}
 
@@ -98,15 +98,15 @@ def test_one_process_has_all_microbatches_as_they_are_packed() -> None:
     [
         # Two microbatches of one pass each.
         ((10, 10), 10, [10], [10]),
-        # All would fit into one pass, and are cut so that neither rank is idle.
+        # All would fit into one pass; they are divided so that neither rank is idle.
         ((10, 10), 2048, [10], [10]),
         # Three passes for two ranks: the second takes part in the last pass without a token.
         ((10, 10, 10), 10, [10, 10], [10, 0]),
         # 4 x 6 tokens in passes of at most 18: two passes of 12 instead of 18 and 6.
         ((6, 6, 6, 6), 18, [12], [12]),
-        # Nothing to deal.
+        # Nothing to distribute.
         ((), 10, [], []),
-        # One sequence cannot be shared.
+        # One sequence cannot be divided.
         ((10,), 2048, [10], [0]),
     ],
 )

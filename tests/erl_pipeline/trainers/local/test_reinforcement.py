@@ -37,7 +37,7 @@ def update(
 
 
 def sampled_by(model: PreTrainedModel, sequences: Sequence[TrainingSequence]) -> list[TrainingSequence]:
-    """The sequences with the model's own log-probabilities as those of the sampler."""
+    """The sequences, with the model's own log-probabilities as those of the behaviour policy."""
     result = []
     for row in sequences:
         with ready_for_training(model, gradient_checkpointing=False) as forward:
@@ -232,7 +232,7 @@ def test_a_record_adds_up_the_steps_of_all_epochs(
     clipped = sum((record.clipped_share or 0.0) * record.trained_tokens for record in metrics.records) / 72
     assert (ratios, clipped) == pytest.approx((metrics.ratio_mean, metrics.clip_fraction), rel=1e-5)
     assert metrics.clip_fraction > 0
-    # Only the sequences of the first minibatch were seen before a step.
+    # Only the sequences of the first minibatch were processed before a step.
     seen = [record.mismatch for record in metrics.records if record.mismatch is not None]
     assert 0 < len(seen) < 7
     decoupled = ObjectiveConfig(correction=DecoupledCorrection(type="decoupled"))
@@ -283,7 +283,7 @@ def test_minibatches_make_steps_of_whole_prompts(
 ) -> None:
     metrics = update(make_model(), sequences, config=UpdateConfig(epochs=2, minibatches=3))
     assert metrics.optimizer_steps == 6
-    # Four prompts are at most four steps, and each of them stands once in the input.
+    # Four prompts give at most four passes, and each prompt is in the input only once.
     metrics = update(make_model(), sequences, config=UpdateConfig(minibatches=9))
     assert metrics.optimizer_steps == 4
     assert metrics.input_tokens == 37

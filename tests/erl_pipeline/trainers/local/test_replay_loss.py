@@ -53,7 +53,7 @@ def test_replayed_tokens_are_shaped_and_fresh_ones_are_not_clipped() -> None:
     shaped = 1 / 1.1 + 0.1 / 0.2
     assert loss == pytest.approx((0.5 * (1.1 + 2) - 0.5 * shaped) / 2)
     assert statistics.mean("clipped") == 0.0
-    # What is said of the sampler is said of fresh tokens alone.
+    # Metrics about the sampler are computed from fresh tokens only.
     assert statistics.mean("ratio") == pytest.approx((1.1 + 2) / 2)
     assert statistics.mean("mismatch") == pytest.approx((math.log(1.1) + math.log(2)) / 2)
 
@@ -75,7 +75,7 @@ def test_fresh_tokens_can_keep_their_clip_range() -> None:
     assert without_clip(roles).highest_ratio.isinf().all()
     assert columns.policy_weights.tolist() == [0.5] * 4
     clipped, _, statistics = compute(SHAPED.model_copy(update={"clip": True}))
-    # A negative advantage is clipped from below alone.
+    # With a negative advantage the ratio is clipped only from below.
     assert clipped == pytest.approx(compute()[0])
     assert statistics.mean("clipped") == 0.0
 

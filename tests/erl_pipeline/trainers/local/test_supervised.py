@@ -58,7 +58,7 @@ def test_weights_scale_the_loss_of_their_rows(
 def test_batches_deal_out_all_rows_before_any_comes_again(
     make_model: MakeModel, sequences: list[TrainingSequence]
 ) -> None:
-    # Responses of 1 to 6 tokens: two steps of three rows train 21 tokens only if no row comes twice.
+    # Responses of 1 to 6 tokens: two steps of three rows train 21 tokens only if no row occurs twice.
     rows = [
         replace(sequences[0], response_token_ids=(7,) * n, response_mask=(1,) * n, behaviour_logprobs=())
         for n in range(1, 7)
@@ -92,7 +92,7 @@ def test_the_learning_rate_of_supervised_steps_may_be_another(
 def test_each_step_may_have_a_learning_rate_of_its_own(
     make_model: MakeModel, sequences: list[TrainingSequence]
 ) -> None:
-    """A rate of 0 in the second of two steps leaves what the first one made."""
+    """A rate of 0 in the second of two steps leaves the result of the first."""
 
     def trained(steps: int, rate: Callable[[int], float] | None) -> torch.Tensor:
         model = make_model()

@@ -1,4 +1,4 @@
-"""The trainer as stages use it: it goes from one checkpoint's folder to the next."""
+"""The trainer as stages use it: it reads a checkpoint's folder and writes the next one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ROWS = [
 
 @pytest.fixture
 def first(tmp_path: Path) -> Path:
-    """A checkpoint without an optimizer, as a run begins with."""
+    """A checkpoint without optimizer state, like the first one of a run."""
     random_llama(len(WORDS), hidden=16, intermediate=16, eos_token_id=2).save_pretrained(tmp_path / "0/model")
     word_tokenizer().save_pretrained(tmp_path / "0/model")
     return tmp_path / "0"

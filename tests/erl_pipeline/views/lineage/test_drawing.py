@@ -85,7 +85,7 @@ def test_of_a_row_only_what_it_came_from_and_reached_is_drawn(history: History) 
     grid = lay_out(history.store, history.runs, "base", COLUMNS, of="m-1")
     drawn = {artifact for box in grid.boxes for artifact in box.artifact_ids}
     above = {"bootstrap", "shard", "rollouts", "memory"}
-    # The rows that saw it lie in the second shard; the third came neither from it nor to it.
+    # The rows that saw it are in the second shard; the third was neither made from it nor led to it.
     below = {"shard-2", "rollouts-2", "update-2", "tuned-2", "scores-2"}
     assert drawn == {history.ids[name] for name in above | below}
     chosen = [box.artifact_ids for box in grid.boxes if box.chosen]
@@ -93,7 +93,7 @@ def test_of_a_row_only_what_it_came_from_and_reached_is_drawn(history: History) 
 
 
 def test_iterations_after_the_last_that_it_reached_are_refused(history: History) -> None:
-    # What this came from lies in iteration 1 and before, and it reached nothing.
+    # It was made from artifacts of iteration 1 and before, and nothing was made from it.
     with pytest.raises(InputError, match="the last one to show is 1"):
         lay_out(history.store, history.runs, "base", COLUMNS, (2, 2), of=history.ids["scores"])
 

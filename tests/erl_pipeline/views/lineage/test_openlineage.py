@@ -1,8 +1,8 @@
 """Export by the official client, to a real HTTP consumer and to a file.
 
-The client does not bring the official JSON schemas along, so the consumer rebuilds each event and facet by
-the client's own generated classes, which know their fields; facets of this project's own are checked
-against the schemas that ship with them.
+The client does not contain the official JSON schemas. So the consumer rebuilds each event and facet with the
+client's own generated classes, which know their fields; this project's own facets are checked against the
+schemas that are shipped with them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def facet_classes() -> dict[str, type]:
 
 
 def require_fields(given: dict[str, Any], kind: type) -> None:
-    """The fields of an attrs class: all that have no default, and no others."""
+    """Check the fields of an attrs class: all fields without a default are given, and no unknown ones."""
     known = {field.name: field for field in attr.fields(kind)}
     assert set(given) <= set(known), f"{kind.__name__} does not know {set(given) - set(known)}"
     required = {name for name, field in known.items() if field.default is attr.NOTHING}
@@ -55,11 +55,11 @@ def require_fields(given: dict[str, Any], kind: type) -> None:
 
 
 def require_event(event: dict[str, Any], classes: dict[str, type]) -> None:
-    """An event as the client's classes have it, with every facet that it holds."""
+    """Check that an event and each of its facets fit the client's classes."""
     require_fields(event, base.RunEvent)
     require_fields(event["run"], base.Run)
     require_fields(event["job"], base.Job)
-    base.RunEvent(  # the classes check the forms of times and ids
+    base.RunEvent(  # the classes check the format of times and ids
         eventTime=event["eventTime"],
         eventType=base.EventType(event["eventType"]),
         run=base.Run(event["run"]["runId"]),
@@ -80,7 +80,7 @@ def require_event(event: dict[str, Any], classes: dict[str, type]) -> None:
 
 
 class Consumer:
-    """A server that takes events as Marquez does, and refuses what is not one with status 400."""
+    """A server that takes events like Marquez, and refuses anything else with status 400."""
 
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
@@ -140,7 +140,7 @@ def completed(consumer: Consumer, history: History, name: str) -> dict[str, Any]
 def test_every_artifact_has_a_start_and_a_complete_in_the_order_of_time(
     history: History, consumed: Consumer
 ) -> None:
-    assert len(consumed.events) == 2 * (len(history.ids) - 1)  # all but the other run's
+    assert len(consumed.events) == 2 * (len(history.ids) - 1)  # all artifacts but those of the other run
     kinds: dict[str, list[str]] = {}
     for event in consumed.events:
         kinds.setdefault(event["run"]["runId"], []).append(event["eventType"])

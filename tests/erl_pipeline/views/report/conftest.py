@@ -182,7 +182,7 @@ def retried_episode(
 
 
 def memory_row(entry_id: str, text: str) -> dict[str, Any]:
-    """A row of a memory delta; its vector stands for none, since reports read texts alone."""
+    """A row of a memory delta; its vector is arbitrary, since reports read only texts."""
     strings = dict.fromkeys(MEMORY.schema.names, "")
     return strings | {
         "entry_id": entry_id,
@@ -219,7 +219,7 @@ def _begin(folder: Path, name: str, method: str = "erl") -> RecordedRun:
 
 @pytest.fixture
 def new_run(tmp_path: Path) -> RecordedRun:
-    """A run that was created and has done nothing yet."""
+    """A run that was created and has computed nothing yet."""
     return _begin(tmp_path / "store", "new")
 
 

@@ -1,4 +1,4 @@
-"""An episode side by side: what is drawn of an attempt, and what is marked as changed."""
+"""The attempts of an episode side by side: what is drawn of each, and what is marked as changed."""
 
 from __future__ import annotations
 

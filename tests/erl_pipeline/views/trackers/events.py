@@ -12,7 +12,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 def scalars(folder: Path) -> dict[tuple[str, int], list[float]]:
     """The values under each tag and step, in the order in which they were written, as TensorBoard shows them:
-    a START event that is not the first takes away what was read before of its step and later ones."""
+    a START event that is not the first removes values of its step and later steps that were read before."""
     found: dict[tuple[str, int], list[float]] = {}
     begun = False
     for file in sorted(folder.glob("events.*")):
@@ -56,7 +56,7 @@ def _log_records(content: bytes) -> Iterator[bytes]:
     block, record = 32768, b""
     place = 7  # wandb's own header
     while place + 7 <= len(content):
-        if block - place % block < 7:  # no room for a header: the block ends in zeros
+        if block - place % block < 7:  # no space for a header: the block ends in zeros
             place += block - place % block
             continue
         length, kind = struct.unpack_from("<HB", content, place + 4)

@@ -1,4 +1,4 @@
-"""MLflow's tracking server as a process, and the runs that MLflow has."""
+"""MLflow's tracking server in a process, and functions that read the runs in MLflow."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def tracking_server(folder: Path) -> Iterator[str]:
             env={
                 **os.environ,
                 "MLFLOW_DISABLE_TELEMETRY": "true",
-                "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # of large language models' judges
+                "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # jobs of judges that are language models
             },
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -57,7 +57,7 @@ def _answers(address: str, server: subprocess.Popen[bytes], log: Path) -> bool:
 
 
 def recorded_runs(uri: str, experiment: str = "erl-pipeline") -> list[Run]:
-    """The runs that MLflow has, the oldest first."""
+    """The runs in MLflow, the oldest first."""
     client = MlflowClient(tracking_uri=uri)
     found = client.get_experiment_by_name(experiment)
     assert found is not None

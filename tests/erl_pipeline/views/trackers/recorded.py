@@ -1,4 +1,4 @@
-"""Artifacts whose only content is a number, recorded by hand."""
+"""Hand-made artifacts whose only content is a number."""
 
 from __future__ import annotations
 

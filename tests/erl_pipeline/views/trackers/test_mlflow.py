@@ -31,7 +31,7 @@ class Outer(BaseModel):
 
 @pytest.fixture(scope="module")
 def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file in which MLflow has made its tables, which takes seconds."""
+    """A database file in which MLflow has created its tables, which takes seconds."""
     folder: Path = tmp_path_factory.mktemp("empty")
     MlflowClient(tracking_uri=f"sqlite:///{folder / 'mlflow.db'}").search_experiments()
     return folder / "mlflow.db"
@@ -39,7 +39,7 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def database(empty_database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The address of a fresh one, which `MLFLOW_TRACKING_URI` names."""
+    """The address of a new database, which is set as `MLFLOW_TRACKING_URI`."""
     uri = f"sqlite:///{shutil.copy(empty_database, tmp_path / 'shared.db')}"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     return uri
@@ -56,7 +56,7 @@ def writer(store: Path, run: Run, settings: BaseModel | None = None) -> MlflowWr
 
 
 def manifest(loss: float, finished: datetime = NOON) -> Manifest:
-    """Of a stage that took three seconds."""
+    """The manifest of a stage that took three seconds."""
     made = stage_record(1, "evaluate", seconds=3.0).manifest
     return made.model_copy(
         update={
@@ -82,7 +82,7 @@ def test_numbers_settings_and_their_origin_are_in_the_mlflow_run(database: str, 
         "name": "first",
         "iterations": "2",
         "inner.rate": "0.5",
-        "inner.environment": '["TOKEN"]',  # its value is nobody else's
+        "inner.environment": '["TOKEN"]',  # no other metric has this value
     }
     assert run.data.tags["erl_pipeline.store"] == str(tmp_path)
 
@@ -94,7 +94,7 @@ def test_a_killed_writer_is_continued_and_each_step_stands_once(database: str, t
     killed.flush()
 
     continued = writer(tmp_path, RunStore(str(tmp_path)).open("first"), Outer(iterations=3))
-    continued.write(1, manifest(0.5))  # the same artifact, with the time at which it was finished
+    continued.write(1, manifest(0.5))  # the same artifact, with the time at which it was completed
     continued.write(2, manifest(0.25, NOON + timedelta(minutes=1)))
     continued.flush()
 
@@ -128,7 +128,7 @@ def test_the_mark_of_one_start_is_read_by_the_next(database: str, tmp_path: Path
     first = writer(tmp_path, run)
     assert isinstance(first, LastingWriter)
     assert first.mark() is None
-    assert recorded_runs(database) == []  # nothing to tell yet
+    assert recorded_runs(database) == []  # nothing to record yet
     run.record(1, "evaluate", "id-1", kind="evaluation", reused=False, seconds=3.0)
     first.set_mark(Mark(0, "abc"))
     first.set_mark(Mark(12, "def"))
@@ -164,7 +164,7 @@ def test_a_file_that_cannot_be_written_is_an_error_of_the_store(database: str, t
     broken.write(1, manifest(0.5))
     with pytest.raises(StoreError, match=r"metrics: MLflow at sqlite:///.*shared\.db failed"):
         broken.flush()
-    broken.close()  # and does not fail once more
+    broken.close()  # and does not fail again
 
 
 def test_without_an_address_the_runs_folder_must_be_writable(

@@ -1,4 +1,4 @@
-"""What is written where a run goes on, with the files that TensorBoard reads."""
+"""What is recorded when a run is continued, tested with the files that TensorBoard reads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.erl_pipeline.views.trackers.recorded import commit
 
 
 class Recorded:
-    """A run whose stages give a number each, and a TensorBoard record of it."""
+    """A run whose stages record one number each, and its TensorBoard record."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -26,7 +26,7 @@ class Recorded:
         self.record: RunRecord | None = None
 
     def start(self) -> None:
-        """As a process does that goes on with the run."""
+        """Start recording like a process that continues the run."""
         self.writer = TensorBoardWriter(self.folder)
         self.record = RunRecord(self.writer, self.store, self.run.stages())
 
@@ -46,7 +46,7 @@ class Recorded:
         return entry
 
     def losses(self, stage: str) -> dict[int, list[float]]:
-        """Step -> what TensorBoard shows."""
+        """Step -> the loss that TensorBoard shows."""
         found = scalars(self.folder / "tensorboard")
         return {step: values for (tag, step), values in sorted(found.items()) if tag == f"{stage}/loss"}
 
@@ -107,12 +107,12 @@ def test_an_artifact_that_takes_anothers_place_lets_all_that_follows_from_it_not
 ) -> None:
     five.start()
     five.add("update_policy", 2, 20.0)
-    # The evaluation of iteration 2 stands until its own is made, those after it do not.
+    # The old evaluation of iteration 2 stays until it is computed again; those after it do not.
     assert five.losses("update_policy") == {1: [1.0], 2: [20.0]}
     assert five.losses("evaluate") == {1: [pytest.approx(0.1)], 2: [pytest.approx(0.2)]}
     five.add("update_policy", 3, 30.0)
     assert five.losses("update_policy") == {1: [1.0], 2: [20.0], 3: [30.0]}
-    # Stopped there, the next start shows what the ledger has.
+    # When the run is stopped there, the next start shows what the ledger has.
     five.start()
     assert five.losses("update_policy") == {1: [1.0], 2: [20.0], 3: [30.0], 4: [4.0], 5: [5.0]}
 

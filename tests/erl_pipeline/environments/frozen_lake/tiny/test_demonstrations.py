@@ -81,7 +81,7 @@ def test_what_an_attempt_has_shown_is_asked_of_its_reflections() -> None:
 
 
 def test_a_realm_is_named_and_tells_nothing() -> None:
-    """Any realm comes with any world, so that its name alone says nothing of the action words."""
+    """Any realm occurs with any world, so that its name alone says nothing about the action words."""
     environment = FrozenLakeConfig(actions="realms")
     names = {shown[0][0]["content"].split()[0] for shown in many(500, environment)}
     assert names == {f"r{number}" for number in range(24)}

@@ -79,7 +79,7 @@ Slots = Mapping[Direction, str]
         ({}, {"right": "a"}, "add ? a ? ?"),
         ({"right": "a"}, {"right": "a"}, "return"),
         ({"up": "b"}, {"right": "a"}, "update b a ? ?"),
-        ({"up": "a", "left": "c"}, {"right": "a"}, "update ? a ? c"),  # the lesson was wrong of `a`
+        ({"up": "a", "left": "c"}, {"right": "a"}, "update ? a ? c"),  # the lesson was wrong about `a`
     ],
 )
 def test_what_was_seen_is_believed_more_than_the_lesson(lesson: Slots, shown: Slots, answer: str) -> None:

@@ -26,7 +26,7 @@ def test_a_word_with_two_meanings_is_refused() -> None:
 
 
 def test_the_context_holds_the_longest_attempt() -> None:
-    # 16 cells, 4 slots, <bos> <user> notes <assistant>; 6 turns of 7 words; 6 spare words a turn.
+    # 16 cells, 4 slots, <bos> <user> notes <assistant>; 6 turns of 7 words; 6 spare words per turn.
     assert context_length(FrozenLakeConfig()) == 16 + 4 + 4 + 6 * 7 + 6 * 6
 
 

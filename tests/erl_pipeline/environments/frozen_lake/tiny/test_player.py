@@ -22,7 +22,7 @@ def test_with_full_notes_it_walks_the_shortest_path() -> None:
 
 
 def test_it_keeps_to_what_it_has_seen() -> None:
-    """Only right leads on. The word that moved left is never taken for right again."""
+    """Only right leads towards the goal. The word that moved left is never used for right again."""
     board = Board(("FSG",))
     for seed in range(20):
         walker = ScriptedPlayer(random.Random(seed), board, WORDS, {}, 0.0)
@@ -53,7 +53,8 @@ def test_of_the_worlds_that_are_left_it_believes_what_agrees_with_most_notes() -
 
 
 def test_a_refuted_note_leaves_the_others_standing() -> None:
-    """`a` is told to move up, and moved down: `c`, which was told to move down, is the best guess for up."""
+    """The notes say that `a` moves up, but it moved down: `c`, which the notes have for down, is the best
+    guess for up."""
     notes: dict[Direction, str] = {"up": "a", "down": "c"}
     board = Board(("FSF", "FFF", "FGF"))
     beliefs = set()

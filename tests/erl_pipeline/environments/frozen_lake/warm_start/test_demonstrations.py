@@ -46,18 +46,19 @@ def board_of(grid: str) -> Board:
 
 
 def words_of(text: str) -> dict[str, str]:
-    """Direction -> word of notes or a reflection."""
+    """Direction -> word, from notes or a reflection."""
     return dict(part.split(": ") for part in text.split(", ")) if text else {}
 
 
 def played(shown: Demonstration) -> Iterator[tuple[Direction, str]]:
-    """Each direction that an answer aims for, with the word that it says for it."""
+    """Each direction in an answer's plan, with the word that the answer has for it."""
     answer = shown[-1]["content"]
     return zip(aimed_way(answer), answer.partition("[")[2].strip(" ]").split(), strict=True)
 
 
 def test_the_kinds_come_as_often_as_their_parts_say() -> None:
-    """Of 1,000 about 300 first attempts, 400 with notes and 300 reflections; by chance 15 more or less."""
+    """Of 1,000 demonstrations about 300 are first attempts, 400 have notes and 300 are reflections, within a
+    random deviation of about 15."""
     kinds = {"first": 0, "noted": 0, "reflection": 0}
     for shown in demonstrations(1000):
         system = shown[0]["content"]
@@ -124,7 +125,7 @@ def test_moves_into_the_edge_show_nothing() -> None:
 
 
 def test_where_no_attempt_can_show_a_word_no_reflection_is_demonstrated() -> None:
-    """On one row of two cells, all moves but the one to the goal go into the edge."""
+    """On one row of two cells, all moves except the one to the goal run against the edge."""
     strip = {"rows": (1, 1), "columns": (2, 2), "holes": (0, 0), "path_length": (1, 1), "training_boards": 1}
     settings = FrozenLakeConfig.model_validate({**SETTINGS.model_dump(), **strip})
     with pytest.raises(ConfigError, match=r"policy\.warm_start\.reflections: on these boards no attempt"):

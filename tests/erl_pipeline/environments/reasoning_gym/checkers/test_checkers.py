@@ -1,4 +1,4 @@
-"""Of all checkers: they have nothing to say against right answers, and can read any text."""
+"""All checkers: they find nothing wrong in right answers, and can read any text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What checkers say, on questions small enough to be solved by hand."""
+"""The texts of checkers, on questions small enough to be solved by hand."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def player(
 
 
 def test_with_full_notes_it_carries_the_shortest_solution_out() -> None:
-    """To the other side of the box, and one push."""
+    """It moves to the other side of the box, and pushes once."""
     walker = player(Board((".$ ", "@  ")), TRUTH)
     assert walker.plan(max_steps=6) == "right q right q up p left s"
     assert walker.plan(max_steps=2) == "right q right q"
@@ -26,7 +26,7 @@ def test_with_full_notes_it_carries_the_shortest_solution_out() -> None:
 
 
 def test_it_keeps_to_what_it_has_seen() -> None:
-    """The word that moved left is never taken for right again."""
+    """The word that moved left is never used for right again."""
     board = Board((" @$.",))
     for seed in range(20):
         walker = player(board, {}, seed=seed)
@@ -37,7 +37,8 @@ def test_it_keeps_to_what_it_has_seen() -> None:
 
 
 def test_what_a_move_ran_against_says_which_directions_it_can_have_been() -> None:
-    """Above is a wall, to the left a box with a wall behind it: each outcome leaves one meaning."""
+    """Above is a wall, to the left a box with a wall behind it: each outcome leaves only one meaning of the
+    word."""
     board = Board(("#######", "#$@ $.#", "#     #", "#    .#", "#######"))
     for seed in range(10):
         walker = player(board, {}, seed=seed)
