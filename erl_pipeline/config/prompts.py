@@ -23,7 +23,7 @@ _VARIABLES: Mapping[str, Mapping[str, Any]] = {
 
 class PromptTemplates(Settings):
     """Prompts as Jinja templates. `instructions` and `observation` are what the environment says first;
-    `trace`, `feedback` and `reward` are of the attempt that failed."""
+    `trace`, `feedback` and `reward` are those of the failed attempt."""
 
     second_attempt: str = (
         "{{ instructions }}\n\nNotes from earlier attempts (they may be wrong):"

@@ -78,7 +78,7 @@ class DiskWatch:
         self._require_room(iteration + 1)
 
     def _own_sizes(self) -> dict[str, ArtifactSize]:
-        """The size of the run's newest artifact of each stage. Only these are read, to start long runs fast."""
+        """The size of the run's newest artifact of each stage; only these are read, to start fast."""
         newest = {entry.stage: entry.artifact_id for entry in self._opened.entries()}
         wanted = {node.stage.name for node in self._pending}
         found = {}
