@@ -80,7 +80,7 @@ def examine(game: str) -> dict[str, Any]:
 
 
 def examine_all(names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """What `examine` finds of each game, with what it raises as its problem."""
+    """The findings of `examine` for each game; if it raises, the error is the game's problem."""
 
     def refuse(*arguments: object, **named: object) -> None:
         raise OSError("no network here")

@@ -36,7 +36,7 @@ class PromptTemplates(Settings):
         "{% if notes %}\n\nNotes from earlier attempts (they may be wrong):"
         "{% for note in notes %}\n- {{ note }}{% endfor %}{% endif %}"
     )
-    """System message of an attempt that is told how the one before it failed (`show_failed_attempt`).
+    """System message of an attempt that is shown how the one before it failed (`show_failed_attempt`).
     `notes`: reflections, the latest last; none with `reflection: off`. Variables: instructions, observation,
     trace, feedback, reward, notes."""
     reflection_system: str = (

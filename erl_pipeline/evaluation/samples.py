@@ -231,7 +231,7 @@ def _strangers(strange: pl.DataFrame) -> list[str]:
 
 
 def _update_problems(iteration: int, record: Path, manifest: Manifest) -> list[str]:
-    """Where the record of an update differs from what the trainer counted."""
+    """A sentence for each number in which an update's record differs from what the trainer counted."""
     rows = scan_training_records([record]).select(
         given=pl.len(),
         tokens=pl.col("trained_tokens").sum(),

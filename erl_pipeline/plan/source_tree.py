@@ -100,7 +100,7 @@ def _imports(tree: ast.Module, package: str) -> list[str]:
 
 
 def _running(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes but those that only a type checker sees."""
+    """All nodes except those that only a type checker sees."""
     yield node
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":

@@ -93,8 +93,8 @@ def _refuse_held_out(opened: OpenRun, source: Run, rollouts: Mapping[int, str]) 
 
 
 def require_offline(config: RunConfig) -> None:
-    """Raise ConfigError if the objective assumes that the policy generated the data itself, or if the run
-    would wait for younger data, which never comes."""
+    """Raise ConfigError if the objective assumes that the policy at hand generated the data, or if
+    `pipeline.too_old` is `wait`: stored data does not get younger."""
     if not isinstance(config.objective.correction, DecoupledCorrection):
         raise ConfigError(
             "objective.correction.type: bypass cannot be trained offline: it takes the ratio against the "

@@ -53,7 +53,7 @@ class StoreLookups:
         self._newest: dict[tuple[str, str], tuple[str, ...]] = {}
 
     def made_by(self, node: PlannedStage) -> str | None:
-        """The run that made the artifact of a stage; None where it is not committed."""
+        """The run that made the artifact of a stage; None if it is not committed."""
         stage = node.stage.name
         if stage not in self._committed:
             self._committed[stage] = frozenset(self._store.ids(stage))

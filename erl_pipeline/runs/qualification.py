@@ -112,7 +112,7 @@ def state_of_qualification(store: ArtifactStore, tasks: Recipe) -> tuple[bool, s
 
 
 def tasks_of_plan(plan: Plan) -> Recipe | None:
-    """The recipe of the tasks that a run trains on; None where no stage of the plan makes them."""
+    """The recipe of the tasks that a run trains on; None if no stage of the plan makes them."""
     found = (node.recipe for node in plan.nodes if node.stage.output == "tasks" and not node.iteration)
     return next((recipe for recipe in found if "environment" in recipe.settings), None)
 

@@ -62,7 +62,7 @@ def summarize_run(store: ArtifactStore, run: Run) -> RunSummary:
 
 
 def last_score(store: ArtifactStore, run: Run) -> Score | None:
-    """The newest evaluation on the run's own held-out tasks; None where there is none, or it is damaged."""
+    """The newest evaluation on the run's own held-out tasks; None if there is none, or it is damaged."""
     evaluations = [entry for entry in run.stages() if entry.stage == EVALUATE.name]
     newest = max(evaluations, key=lambda entry: entry.iteration or 0, default=None)
     if newest is None:

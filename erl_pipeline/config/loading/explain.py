@@ -94,7 +94,7 @@ def _problem(details: ErrorDetails, place: _Place) -> tuple[KeyPath, str]:
 
 
 def _locate(loc: Sequence[int | str], model: type[Settings]) -> _Place:
-    """Follow pydantic's location, which also holds the `type` of each group that was chosen by it."""
+    """Find the place of pydantic's location, which also holds the `type` of each group chosen by type."""
     path: list[str] = []
     holder: type[Settings] | None = None
     group: type[Settings] | None = model

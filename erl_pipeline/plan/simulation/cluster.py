@@ -39,7 +39,7 @@ class NodeGroup(Settings):
     overhead_seconds: float | None = Field(default=None, ge=0.0)
     """What each stage takes besides its computing, such as for its line in the ledger; null: as measured."""
     start_seconds: float = Field(default=0.0, ge=0.0)
-    """What a worker takes before its first stage, such as imports and loading a model."""
+    """What a worker needs before its first stage, such as for imports and loading a model."""
     download_bytes_per_second: float | None = Field(default=None, gt=0.0)
     """Bandwidth from the store to a node; null: the store is on the node, and nothing is moved."""
     upload_bytes_per_second: float | None = Field(default=None, gt=0.0)

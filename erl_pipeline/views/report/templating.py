@@ -61,7 +61,7 @@ def ago(moment: datetime | None) -> str:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A number for people; a dash where there is none."""
+    """A number for people; a dash if there is none."""
     if value is None:
         return "–"
     if float(value).is_integer() and abs(value) < 1e15:
