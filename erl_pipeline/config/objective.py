@@ -89,7 +89,7 @@ class ObjectiveConfig(Settings):
     2402.03300). `mean`: only minus their mean (Dr. GRPO, arXiv 2503.20783)."""
     advantages_per: Literal["group", "subgroup"] = "subgroup"
     """Which rewards are compared. `subgroup`: those of rows with the same group and subgroup, if a method
-    splits its groups, as ERL does by `memory.withhold` (Complementary RL, arXiv 2603.17621). So a reflection
+    splits its groups, as ERL does by `memory.withhold` (Complementary RL, arXiv 2603.17621). So a row
     is compared only with others that also saw a memory, or also saw none. A row without a subgroup is
     compared with the other rows of its group that have none. `group`: those of the whole group."""
     surrogate: Literal["ppo", "cispo"] = "ppo"
