@@ -125,7 +125,7 @@ def measure(iterations: int, shards: int, workers: int) -> Figures:
         )
         walk = time.perf_counter() - begun
         if len(opened.stages()) != len(plan.nodes):
-            raise RuntimeError(f"{len(opened.stages())} of {len(plan.nodes)} stages stand in the ledger")
+            raise RuntimeError(f"{len(opened.stages())} of {len(plan.nodes)} stages are in the ledger")
     return {
         "stages": float(len(plan.nodes)),
         "plan_seconds": planned - started,

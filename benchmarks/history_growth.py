@@ -157,7 +157,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=1000)
     parser.add_argument("--rows", type=int, default=1000, help="trajectories of an iteration")
     parser.add_argument("--runs", type=int, default=5, help="processes that ask each question")
-    parser.add_argument("--store", help="a folder to write the history into, or where it is")
+    parser.add_argument("--store", help="folder of the history, which is written if missing")
     parser.add_argument("--write", action="store_true", help="write the result into benchmarks/README.md")
     parser.add_argument("--contender", help=argparse.SUPPRESS)
     parser.add_argument("--figures", type=Path, help=argparse.SUPPRESS)

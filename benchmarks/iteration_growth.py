@@ -203,7 +203,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=LONG, help="of the long run")
     parser.add_argument("--runs", type=int, default=7, help="of each, alternating")
     parser.add_argument("--prefect", action="store_true", help="measure the command with Prefect")
-    parser.add_argument("--store", type=Path, help="a folder to train the runs in, or where they are")
+    parser.add_argument("--store", type=Path, help="folder of the runs, which are trained if missing")
     parser.add_argument("--write", action="store_true", help="write the result into benchmarks/README.md")
     parser.add_argument("--contender", help=argparse.SUPPRESS)
     parser.add_argument("--figures", type=Path, help=argparse.SUPPRESS)

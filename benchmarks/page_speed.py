@@ -128,7 +128,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1000, help="trajectories of an iteration")
     parser.add_argument("--entries", type=int, default=1_000_000)
     parser.add_argument("--requests", type=int, default=100, help="of each kind, after the first")
-    parser.add_argument("--only", default="", help="a part of the title of the kinds of pages to ask for")
+    parser.add_argument("--only", default="", help="measure only kinds of pages whose title contains this")
     parser.add_argument("--write", action="store_true", help="write the result into benchmarks/README.md")
     parser.add_argument("--contender", choices=PARTS, help=argparse.SUPPRESS)
     parser.add_argument("--figures", type=Path, help=argparse.SUPPRESS)

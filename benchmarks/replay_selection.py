@@ -214,7 +214,7 @@ def measure(arguments: argparse.Namespace) -> Figures:
 def _arguments() -> argparse.Namespace:
     parser = measurements.argument_parser(__doc__)
     parser.add_argument("--trajectories", type=int, default=1_000_000, help="stored attempts")
-    parser.add_argument("--store", help="where to generate, instead of a folder that is removed again")
+    parser.add_argument("--store", help="folder to generate in, instead of a temporary one")
     return parser.parse_args()
 
 

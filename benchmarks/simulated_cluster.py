@@ -198,8 +198,8 @@ def clusters(iterations: int, folder: Path) -> Part:
 
 def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--only", choices=["here", "clusters"], help="one part alone")
-    parser.add_argument("--seeds", type=int, default=2, help="runs that are predicted, of each way")
+    parser.add_argument("--only", choices=["here", "clusters"], help="measure only one part")
+    parser.add_argument("--seeds", type=int, default=2, help="predicted runs of each way")
     parser.add_argument("--iterations", type=int, default=8, help="of each run here")
     parser.add_argument("--write", action="store_true", help="write the result into benchmarks/README.md")
     arguments = parser.parse_args(given)

@@ -52,7 +52,7 @@ def read_comparison(path: Path) -> Given:
         return Given(str(path), (), (), None)
     if len(values) > 1:
         others = ", ".join(key for key in values if key != _KEY)
-        raise ConfigError(f"{path}: {others}: allowed beside `{_KEY}:` is nothing; put it below `settings:`")
+        raise ConfigError(f"{path}: {others}: not allowed beside `{_KEY}:`; put it below `settings:`")
     try:
         settings = ComparisonSettings.model_validate(values[_KEY])
     except ValidationError as error:

@@ -133,7 +133,7 @@ def _chosen(given: Given, methods: Sequence[str], base: RunConfig) -> tuple[tupl
     arms = tuple(known[name] if name in known else arm_of_method(name, base) for name in names)
     parts = [arm.run_part for arm in arms]
     if twice := sorted({part for part in parts if parts.count(part) > 1}):
-        raise InputError(f"--methods: {', '.join(twice)} stands there twice")
+        raise InputError(f"--methods: {', '.join(twice)} is named twice")
     if len(arms) < 2:
         raise InputError(f"--methods {','.join(names)}: a comparison needs two arms or more")
     baseline = given.baseline if given.baseline in names else names[0]
@@ -158,7 +158,7 @@ def _require_one_start(
         test = plan_on_test(config, sources[name], plan).by_place[Place(0, TEST_TASKS.name, "")]
         starts[name] = {
             "starts from another policy": plan.by_id[plan.states[0].models[POLICY]],
-            "is tried on other test tasks": test,
+            "is evaluated on other test tasks": test,
         }
     for name, parts in starts.items():
         for what, node in parts.items():

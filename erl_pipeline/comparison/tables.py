@@ -106,7 +106,7 @@ def _success(result: Result) -> ShownTable:
         for name, label in (("start", "start"), *MEASURES.items()):
             row[label] = _with_interval(_over_seeds(list(each.measures.values()), name))
         rows.append(row)
-    note = "Area is the mean height of the curve up to the budget: more of it is the same success sooner."
+    note = "Area is the mean height of the curve up to the budget: the sooner a success, the larger the area."
     return ShownTable("Success on the test tasks", rows, note)
 
 
@@ -178,7 +178,7 @@ def _costs(result: Result) -> ShownTable:
     note = (
         f"Means over seeds, at {budgets.generated_tokens:,} generated tokens; the last column is what had "
         f"been generated at {budgets.optimizer_steps:,} optimizer steps. Seconds are those of the stages, "
-        "without evaluations; whatever else the machine had to do is in them."
+        "without evaluations; they include whatever else the machine did meanwhile."
     )
     return ShownTable("Costs", rows, note)
 

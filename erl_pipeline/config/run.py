@@ -126,7 +126,7 @@ def require_streams(config: RunConfig, stream: StreamConfig) -> None:
     if environment.prompts(config.environment) is None and reflecting is None:
         raise ValueError(
             f"evaluation.stream: neither the environment nor method.type: {config.method.type} has prompts "
-            "for reflections; allowed with it is off, or an environment with prompts of its own"
+            "for reflections; allowed is off, or an environment with its own prompts"
         )
 
 
@@ -141,13 +141,13 @@ def require_difficulty(config: RunConfig) -> None:
         if plugin.difficulty is None:
             raise ValueError(
                 f"rollouts.selection.by: environment; environment {type_} cannot say how hard a task is; "
-                "allowed with it is by: results"
+                "allowed is by: results"
             )
 
 
 def require_retries(environment: str, tokens: int, share: float | None) -> None:
     """Raise ValueError if a tiny policy would get prompts that its cold start does not demonstrate."""
-    told = "attempts that are told how another failed (method.show_failed_attempt, method.reflection: off)"
+    told = "attempts that are shown how another failed (method.show_failed_attempt, method.reflection: off)"
     if not tokens:
         raise ValueError(
             f"environment: {environment} has no demonstrations of {told}; with policy.type: tiny switch them "
@@ -156,5 +156,5 @@ def require_retries(environment: str, tokens: int, share: float | None) -> None:
     if share == 0.0:
         raise ValueError(
             f"policy.cold_start.retries: 0.0 leaves out {told}; allowed is more than 0.0, or null for a "
-            "share that is enough"
+            "sufficient share"
         )

@@ -225,7 +225,7 @@ def _disagreements(counts: Sequence[SampleCount]) -> list[str]:
 def _strangers(strange: pl.DataFrame) -> list[str]:
     return [
         f"iteration {iteration}, {role}: of the rows in the training record {rows:,} "
-        f"{'is' if rows == 1 else 'are'} of no sample of the iteration"
+        f"{'belongs' if rows == 1 else 'belong'} to no sample of the iteration"
         for iteration, role, rows in strange.sort(*_PLACE).iter_rows()
     ]
 

@@ -54,7 +54,7 @@ def update_warnings(
             row = "this iteration" if wanted == 1 else f"{wanted} iterations in a row"
             yield Found(
                 "no_advantage",
-                f"In {row} no trajectory that {stage.stage} was given had an advantage: all rewards of each "
+                f"In {row} no trajectory of {stage.stage} had an advantage: all rewards of each "
                 "group were equal, so nothing is learned by reinforcement. Tasks are too hard, too easy, or "
                 "the reward cannot tell attempts apart.",
                 "rollouts.group_size, rollouts.selection and the environment's reward",

@@ -20,5 +20,5 @@ def recipe_differences(old: Recipe, new: Recipe) -> list[str]:
         lines += config_differences(old.index, new.index)
     for name in sorted(old.inputs.keys() | new.inputs.keys()):
         if old.inputs.get(name) != new.inputs.get(name):
-            lines.append(f"input {name} is another")
+            lines.append(f"input {name} is a different one")
     return lines

@@ -87,9 +87,9 @@ def reason_texts(reasons: Sequence[Reason], iteration: int | None) -> list[str]:
     inputs = [f"{reason.words} ({reason.maker_in(iteration)})" for reason in reasons if reason.maker]
     texts = [reason.words for reason in reasons if not reason.maker]
     if len(inputs) == 1:
-        texts.append(f"input {inputs[0]} is computed anew")
+        texts.append(f"input {inputs[0]} is computed again")
     elif inputs:
-        texts.append(f"inputs {', '.join(inputs[:-1])} and {inputs[-1]} are computed anew")
+        texts.append(f"inputs {', '.join(inputs[:-1])} and {inputs[-1]} are computed again")
     return texts
 
 
@@ -247,7 +247,7 @@ def _reasons(
             reasons.append(Reason(name, maker.stage.name, back))
         elif earlier.inputs is not None:
             maker_name = plan.by_id[artifact_id].title if artifact_id in plan.by_id else artifact_id[:12]
-            reasons.append(Reason(f"input {name} is another: {maker_name}"))
+            reasons.append(Reason(f"input {name} is a different one: {maker_name}"))
     return tuple(_inputs_of_one_stage_once(reasons)) or (Reason("made from other inputs"),)
 
 

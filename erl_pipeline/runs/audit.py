@@ -171,7 +171,7 @@ def manifest_differences(stored: Manifest, made: Manifest) -> list[str]:
             lines.append(f"{name} is only in the {'new' if old is None else 'stored'} artifact")
         elif old.sha256 != new.sha256:
             lines.append(
-                f"{name} has SHA-256 {new.sha256[:12]}, {new.bytes:,} bytes; stored are {old.sha256[:12]}, "
+                f"{name} has SHA-256 {new.sha256[:12]}, {new.bytes:,} bytes; stored is {old.sha256[:12]}, "
                 f"{old.bytes:,} bytes"
             )
     names = sorted(stored.counters.keys() | made.counters.keys())

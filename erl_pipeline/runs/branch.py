@@ -97,15 +97,15 @@ def require_offline(config: RunConfig) -> None:
     `pipeline.too_old` is `wait`: stored data does not get younger."""
     if not isinstance(config.objective.correction, DecoupledCorrection):
         raise ConfigError(
-            "objective.correction.type: bypass cannot be trained offline: it takes the ratio against the "
-            "policy that sampled, so that on old data most tokens lie outside the clip range from the first "
-            "step and are left out in silence; use decoupled, which weighs each token by how likely the "
-            "policy at hand makes it"
+            "objective.correction.type: bypass cannot be trained offline: it computes the ratio against the "
+            "policy that sampled, so that on old data most tokens are outside the clip range from the first "
+            "step and are silently left out; use decoupled, which weights each token by how likely it is "
+            "under the current policy"
         )
     if config.pipeline.max_age is not None and config.pipeline.too_old == "wait":
         raise ConfigError(
             f"pipeline.too_old: wait; allowed offline with pipeline.max_age: {config.pipeline.max_age} is "
-            "drop, since stored rollouts are as old as they are and nothing is waited for"
+            "drop, since stored rollouts do not get younger by waiting"
         )
 
 

@@ -49,8 +49,8 @@ def _require_trained(run: Run) -> None:
         )
     if "method" not in run.config and "memory" in run.config:
         raise InputError(
-            f"run {run.name} is a memory that stands by itself and is not trained; "
-            f"`memory list {run.name}` and the other commands of `memory` look into it"
+            f"run {run.name} is a standalone memory and is not trained; "
+            f"`memory list {run.name}` and the other commands of `memory` show what it holds"
         )
 
 
@@ -77,7 +77,7 @@ def _require_installed(run: Run) -> None:
         known = plugins(group)
         if isinstance(type_, str) and type_ not in {*known.found, *(each.type for each in known.broken)}:
             raise ConfigError(
-                f"run {run.name} was begun with {key} {type_}, and no installed package has that. Install "
+                f"run {run.name} was begun with {key} {type_}, which no installed package provides. Install "
                 "the package again; `erl-pipeline plugins` lists what is installed."
             )
 

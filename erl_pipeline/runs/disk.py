@@ -105,7 +105,7 @@ class DiskWatch:
             "retention.optimizer, then run the same command again"
         )
         if self._opened.config.resources.full_disk == "refuse":
-            raise StoreError(f"{said}; resources.full_disk=warn goes on all the same.")
+            raise StoreError(f"{said}; to go on anyway, set resources.full_disk=warn.")
         self._opened.listener.warn(f"{said}.")
 
 
@@ -113,7 +113,7 @@ def lack_of_room(need: DiskForecast, free: int) -> str:
     """The message about a run that does not fit, without its subject."""
     return (
         f"needs about {_gigabytes(need.peak)} on the disk, and {_gigabytes(free)} are free. Free some space, "
-        "or set retention.checkpoints and retention.optimizer, such as 2: old iterations then lose such files"
+        "or set retention.checkpoints and retention.optimizer, such as 2, to remove files of old iterations"
     )
 
 

@@ -163,7 +163,7 @@ def _plan(
     if iterations > origin.iterations:
         raise InputError(
             f"run {run.name} has the stored rollouts of {counted(origin.iterations, 'iteration')} of "
-            f"{origin.run}; it cannot go on to {iterations}"
+            f"{origin.run}; it cannot be continued to {iterations}"
         )
     return plan_offline(
         config,

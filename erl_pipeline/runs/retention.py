@@ -74,10 +74,10 @@ def what_is_whole(opened: OpenRun) -> str:
         if entry.stage == last and entry.iteration is not None and _is_whole(opened.store, entry.artifact_id)
     ]
     if not whole:
-        return "No iteration of the run has a whole checkpoint."
+        return "No iteration of the run has a complete checkpoint."
     return (
-        f"Whole checkpoints are those of {'iteration' if len(whole) == 1 else 'iterations'} "
-        f"{iterations_text(whole)}: what follows them can be computed again."
+        f"Complete checkpoints are those of {'iteration' if len(whole) == 1 else 'iterations'} "
+        f"{iterations_text(whole)}: everything after them can be computed again."
     )
 
 

@@ -131,7 +131,7 @@ def _groups(annotation: Any) -> list[type[Settings]]:
 def _installed(path: KeyPath) -> str:
     """A hint for messages about a group of settings that plug-ins define; empty for other groups."""
     plugged = path in (("environment",), ("method",), ("trainer",), ("runner",))
-    return " (`erl-pipeline plugins` says what is installed)" if plugged else ""
+    return " (`erl-pipeline plugins` lists what is installed)" if plugged else ""
 
 
 def _known_keys(place: _Place) -> str:

@@ -85,7 +85,7 @@ def _mapping(node: yaml.MappingNode, path: KeyPath, lines: dict[KeyPath, int], s
         key = key_node.value
         if key in values:
             raise ConfigError(
-                f"{source} line {line}: {'.'.join((*path, key))} stands here a second time "
+                f"{source} line {line}: {'.'.join((*path, key))} is set twice "
                 f"(first on line {lines[(*path, key)]}); keep one"
             )
         lines[(*path, key)] = line

@@ -129,8 +129,8 @@ def _require_a_place(job: Job, cluster: ClusterConfig) -> None:
     able = {name: group for name, group in cluster.nodes.items() if job.work in group.computes}
     if not able:
         raise ConfigError(
-            f"no node computes {job.work}, which {job.stage} is; add it to nodes.{next(iter(cluster.nodes))}."
-            f"computes (allowed are {', '.join(ALL_WORK)})"
+            f"no node computes {job.work}, the work of {job.stage}; add it to "
+            f"nodes.{next(iter(cluster.nodes))}.computes (allowed are {', '.join(ALL_WORK)})"
         )
     most = max(able, key=lambda name: able[name].count * able[name].devices)
     have = able[most].count * able[most].devices
@@ -139,7 +139,7 @@ def _require_a_place(job: Job, cluster: ClusterConfig) -> None:
             f"stages.{job.stage}.devices: {job.devices}" if job.devices > 1 else f"{job.stage} needs a device"
         )
         raise ConfigError(
-            f"{where}, and nodes.{most}, which have the most that compute {job.work}, have {have} "
+            f"{where}, but nodes.{most}, the largest group that computes {job.work}, has {have} "
             f"({able[most].count} x {able[most].devices})"
         )
 
@@ -155,6 +155,6 @@ def _require_known(jobs: Sequence[Job], cluster: ClusterConfig) -> None:
     if unknown:
         places = ", ".join(dict.fromkeys(f"nodes.{name}" for name in unknown.values()))
         raise ConfigError(
-            f"it is not known what {counted(len(unknown), 'stage')} take on {places}, since the store has no "
-            f"artifact of them; set {', '.join(unknown)}"
+            f"it is not known how long {counted(len(unknown), 'stage')} take on {places}, since the store "
+            f"has no artifact of them; set {', '.join(unknown)}"
         )

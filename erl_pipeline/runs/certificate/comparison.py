@@ -62,7 +62,7 @@ def compare_copy(subject: Subject, copy_uri: str) -> Comparison:
     ]
     ids = {node.artifact_id for node in subject.plan.nodes}
     found.doubled += [
-        f"artifact {manifest.artifact_id} ({manifest.stage}) is no part of the plan"
+        f"artifact {manifest.artifact_id} ({manifest.stage}) is not part of the plan"
         for manifest in copy.list()
         if manifest.artifact_id not in ids
     ]

@@ -70,18 +70,18 @@ def find_subject(
     origin = read_origin(store_uri, name)
     if origin is not None:
         raise InputError(
-            f"run {name} was begun {origin.describe()}, so a copy would not compute what it has of that run; "
-            f"certify run {origin.run}"
+            f"run {name} was begun {origin.describe()}, so a copy would not compute what it shares with that "
+            f"run; certify run {origin.run}"
         )
     if forget_requests(entries):
         raise InputError(
-            f"run {name} was asked to forget memory entries, which its configuration does not say, so a copy "
+            f"run {name} was asked to forget memory entries, which is not in its configuration, so a copy "
             "would not forget them; audit it with `replay RUN --iteration 0 --from STAGE`"
         )
     done = completed_iterations(config, entries)
     last = done if iterations is None else iterations
     if not 1 <= last <= done:
-        held = f"has iterations 1 to {done}" if done else "has no whole iteration yet"
+        held = f"has iterations 1 to {done}" if done else "has no complete iteration yet"
         raise InputError(f"run {name} {held}; {max(last, 1)} cannot be certified")
     plan = plan_run(copied, read_sources(copied), iterations=last)
     recorded = recorded_ids(entries)

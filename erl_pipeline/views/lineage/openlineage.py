@@ -72,8 +72,8 @@ def _send(store: ArtifactStore, run: Run, url: str, repository: str | None) -> i
             sent += 1
     except requests.RequestException as error:
         raise ExportError(
-            f"{url} did not take OpenLineage event {sent + 1} of run {run.name}: {error}. The events before "
-            "it were taken; exporting again sends them under the same ids."
+            f"{url} did not accept OpenLineage event {sent + 1} of run {run.name}: {error}. The events "
+            "before it were accepted; exporting again sends them with the same ids."
         ) from error
     finally:
         client.close()

@@ -201,8 +201,8 @@ class MlflowWriter:
             self._waiting, self._mlflow_run = [], None
             reason = _without_credentials(str(error).strip().splitlines()[0].rstrip("."))
             raise StoreError(
-                f"metrics: MLflow at {self._place} failed: {reason}. Check MLFLOW_TRACKING_URI and that what "
-                "it names works, or take mlflow out of metrics: the same command then goes on."
+                f"metrics: MLflow at {self._place} failed: {reason}. Check MLFLOW_TRACKING_URI and what it "
+                "names, or take mlflow out of metrics; then run the same command again."
             ) from error
 
 
