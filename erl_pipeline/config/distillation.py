@@ -16,5 +16,5 @@ class DistillationConfig(Settings):
     max_rows_per_task: int | None = Field(default=None, ge=1)
     """The most attempts at one task in an iteration's dataset; `null` keeps all."""
     window: int = Field(default=1, ge=1)
-    """Train on the datasets of this many iterations, the present one included. Set `fine_tune.batch_rows` and
-    `fine_tune.steps` to match: they say how many rows are drawn, and how often."""
+    """Train on the datasets of the last `window` iterations, the present one included. Set
+    `fine_tune.batch_rows` and `fine_tune.steps` to match: they say how many rows are drawn, and how often."""
