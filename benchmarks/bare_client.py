@@ -2,9 +2,9 @@
 
     python benchmarks/bare_client.py REPLAY.json FIGURES.json
 
-The replay holds `url`, `headers`, `in_flight`, `server_pid`, `sampling` (parameters of every request),
+The replay file holds `url`, `headers`, `in_flight`, `server_pid`, `sampling` (parameters of every request),
 `use_seeds`, and `episodes`: lists of requests `[prompt token ids, tokens to generate, seed]`. Episodes are
-begun in order, so many at a time; the requests of one follow each other.
+begun in order, `in_flight` at a time; the requests of an episode are sent one after the other.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def cpu_seconds() -> float:
 
 
 async def replay(recorded: dict[str, Any]) -> int:
-    """Send all requests; the number of tokens that came back."""
+    """Send all requests; return the number of tokens that came back."""
     upcoming = iter(recorded["episodes"])
     endpoint = f"{recorded['url']}/inference/v1/generate"
     connector = aiohttp.TCPConnector(limit=0)

@@ -1,11 +1,11 @@
-"""The driver's own time and memory: a long plan whose stages are only pretended to be computed.
+"""The driver's own time and memory, on a long plan whose stages are not really computed.
 
     python benchmarks/driver_alone.py --iterations 1000 --shards 256 --write
 
-The plan is that of a real run of method ERL with so many shards an iteration. It is walked as in a run: every
-artifact is looked for in the store, and stands in the run's ledger afterwards. In place of a runner there is
-one that answers at once that the stage is committed, and commits nothing. What is measured is so the driver
-alone: what it costs to hand out stages and to write down what came back, however fast the workers are.
+The plan is that of a real ERL run with this many shards per iteration. It is executed as in a run: every
+artifact is looked for in the store, and is entered in the run's ledger. The runner is a fake: it immediately
+reports each stage as committed, and commits nothing. So only the driver is measured: the cost of handing out
+stages and recording their outcomes, however fast the workers are.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ COLUMNS = (
 
 
 class PretendedRunner:
-    """Answers at once that a stage is committed.
+    """Immediately reports each stage as committed.
 
     Args:
-        workers: stages that are handed out before an answer is looked at.
+        workers: how many stages are handed out before a result is collected.
     """
 
     def __init__(self, workers: int) -> None:
@@ -87,11 +87,11 @@ class PretendedRunner:
         return future
 
     def finished(self, outcome: StageOutcome) -> None:
-        """Nothing is shown."""
+        """Do nothing."""
 
 
 def measure(iterations: int, shards: int, workers: int) -> Figures:
-    """Plan a run and walk its plan, in this process."""
+    """Plan a run and execute the plan, in this process."""
     config = load_config(
         CONFIG,
         [
@@ -125,7 +125,7 @@ def measure(iterations: int, shards: int, workers: int) -> Figures:
         )
         walk = time.perf_counter() - begun
         if len(opened.stages()) != len(plan.nodes):
-            raise RuntimeError(f"{len(opened.stages())} of {len(plan.nodes)} stages stand in the ledger")
+            raise RuntimeError(f"{len(opened.stages())} of {len(plan.nodes)} stages are in the ledger")
     return {
         "stages": float(len(plan.nodes)),
         "plan_seconds": planned - started,

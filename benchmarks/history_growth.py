@@ -1,15 +1,16 @@
 """What a long history costs: a store of 1,000,000 generated trajectories in 1,000 iterations.
 
-The store is written by `workloads/long_history.py`. Measured, each in fresh processes:
+The store is written by `workloads/long_history.py`. These are measured, each in new processes:
 
 - reading the rewards of the last iteration,
 - two lineage questions over all rows, and all that one memory entry reached,
-- planning a replay: all artifacts of an iteration, resolved from the ledger to whole manifests,
-- the bookkeeping of one iteration (lock, plan, find, commit, ledger) after 10 iterations and after all.
+- planning a replay: finding the manifests of all artifacts of an iteration from the ledger,
+- the bookkeeping of one iteration (lock, find, commit, ledger) after 10 iterations and after all.
 
     python benchmarks/history_growth.py --runs 5 --write
 
-The store is made in a temporary folder, about 0.5 GB, and removed; `--store` keeps it and takes it up again.
+The store, about 0.5 GB, is written into a temporary folder and removed; with `--store` it is kept and used
+again.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ BOOKKEEPING_STAGES = (
 )
 BOOKKEEPING_REPEATS, BOOKKEEPING_RUNS = 20, 5
 SHORT = 10
-"""Iterations of the history that the long one is compared with."""
+"""Number of iterations of the short history, with which the long one is compared."""
 TITLES = {
     "last_rewards": "rewards of the last iteration",
     "rows_using_memory": "every row that used a memory entry",
@@ -68,7 +69,7 @@ TITLES = {
 
 
 def bookkeeping(store_uri: str) -> Figures:
-    """Median seconds that an iteration spends around its stages' own work, and what opening the run costs."""
+    """Median seconds of an iteration besides its stages' own work, and seconds to open the run."""
     started = time.perf_counter()
     run = RunStore(store_uri).open(RUN)
     entries = run.stages()
@@ -120,14 +121,14 @@ def replay_plan(store: ArtifactStore, run: Run) -> int:
 
 def _some_entry(store: ArtifactStore, run: Run) -> str:
     """A memory entry from the middle of the history."""
-    # What bookkeeping wrote belongs to no iteration.
+    # Entries that `bookkeeping` wrote have no iteration.
     versions = [entry for entry in run.stages() if entry.stage == "index_memory" and entry.iteration]
     file = store.open(versions[len(versions) // 2].artifact_id).path("entries.parquet")
     return str(pl.read_parquet(file, columns=["entry_id"])["entry_id"][0])
 
 
 def ask(name: str, store_uri: str) -> Figures:
-    """One question, from an unopened store to its answer; and the peak memory of this process."""
+    """Ask one question, and measure the time from an unopened store to the answer, and the peak memory."""
     if name == "bookkeeping":
         return bookkeeping(store_uri)
     entry = _some_entry(ArtifactStore(store_uri), RunStore(store_uri).open(RUN))
@@ -156,7 +157,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=1000)
     parser.add_argument("--rows", type=int, default=1000, help="trajectories of an iteration")
     parser.add_argument("--runs", type=int, default=5, help="processes that ask each question")
-    parser.add_argument("--store", help="a folder to write the history into, or where it is")
+    parser.add_argument("--store", help="folder of the history, which is written if missing")
     parser.add_argument("--write", action="store_true", help="write the result into benchmarks/README.md")
     parser.add_argument("--contender", help=argparse.SUPPRESS)
     parser.add_argument("--figures", type=Path, help=argparse.SUPPRESS)
@@ -176,7 +177,7 @@ def main() -> None:
         for _ in range(given.runs):
             for name, found in answers.items():
                 found.append(run_alone(name, ["--store", long], __file__))
-        # Last, since what it commits would be in the answers.
+        # Bookkeeping comes last, since what it commits would be in the answers.
         for _ in range(max(BOOKKEEPING_RUNS, given.runs)):
             for iterations, store in ((SHORT, short), (given.iterations, long)):
                 around[iterations].append(run_alone("bookkeeping", ["--store", store], __file__))

@@ -1,17 +1,17 @@
 """What one more iteration costs when 10 are stored, and when 1,000 are.
 
-Trains a run of the smallest size there is by the real stages, nothing of it generated: in one store to 10
-iterations, in another to 1,000. Then, alternating, one more iteration in each, in a process of its own:
+A run of the smallest possible size is really trained, to 10 iterations in one store and to 1,000 in another.
+Then one more iteration is trained in each, alternating, in a new process each time. Measured are:
 
-- the stages' own seconds, and what the process does before and around them: reading the run, finding where it
-  goes on, verifying the newest iteration, recording metrics, committing;
+- the stages' own seconds, and what the process does before and around them: reading the run, finding where to
+  continue, verifying the newest iteration, recording metrics, committing;
 - peak memory and CPU seconds;
 - the whole command `erl-pipeline train` without Prefect, from start to end, table and report included;
   with `--prefect` the same with Prefect's server, flows and page.
 
     python benchmarks/iteration_growth.py --runs 7 --write
 
-Building the long run takes some six minutes. `--store` keeps both and takes them up again.
+Training the long run takes about six minutes. With `--store` both runs are kept and used again.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ FIGURES = {
 
 
 class StageSeconds(NullListener):
-    """Adds up what the stages of one iteration take."""
+    """Adds up the seconds of the stages of one iteration."""
 
     def __init__(self, iteration: int) -> None:
         self._ending = f" of iteration {iteration}"
@@ -98,7 +98,7 @@ class StageSeconds(NullListener):
 
 
 def configuration(folder: Path) -> Path:
-    """The run's configuration as a file."""
+    """Write the run's configuration into a file; return its path."""
     path = folder / "growth.yaml"
     path.write_text(CONFIG)
     return path
@@ -113,7 +113,7 @@ def stored_iterations(store: Path, config: RunConfig) -> int:
 
 
 def build(store: Path, config: RunConfig, iterations: int) -> None:
-    """Train the run in a store to so many iterations, unless it has them."""
+    """Train the run in a store to this many iterations, unless it has them already."""
     stored = stored_iterations(store, config)
     with open_run(config, str(store), NullListener(), threading.Event()) as opened:
         while stored < iterations:
@@ -162,7 +162,7 @@ def command_seconds(store: Path, prefect: bool) -> float:
 
 
 def measure(stores: dict[int, Path], runs: int, prefect: bool) -> dict[int, list[Figures]]:
-    """Alternate one more iteration in each store, the order turning round from one round to the next."""
+    """Train one more iteration in each store, `runs` times; the order is reversed in every other round."""
     figures: dict[int, list[Figures]] = {stored: [] for stored in stores}
     for round_ in range(runs):
         for stored in stores if round_ % 2 == 0 else reversed(stores):
@@ -203,7 +203,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=LONG, help="of the long run")
     parser.add_argument("--runs", type=int, default=7, help="of each, alternating")
     parser.add_argument("--prefect", action="store_true", help="measure the command with Prefect")
-    parser.add_argument("--store", type=Path, help="a folder to train the runs in, or where they are")
+    parser.add_argument("--store", type=Path, help="folder of the runs, which are trained if missing")
     parser.add_argument("--write", action="store_true", help="write the result into benchmarks/README.md")
     parser.add_argument("--contender", help=argparse.SUPPRESS)
     parser.add_argument("--figures", type=Path, help=argparse.SUPPRESS)

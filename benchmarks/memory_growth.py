@@ -1,17 +1,17 @@
-"""A reflection memory of a million entries: searching it, adding to it, and the memory that this takes.
+"""A reflection memory of a million entries: the time and memory for searching it and adding to it.
 
     python benchmarks/memory_growth.py --folder FOLDER [--entries 1000000] [--stage STAGE] [--write]
 
-The entries are committed in a real store, 10,000 in a version, through the same code as a run's. Their
-texts are generated, and so are their embeddings: 384 dimensions, in 2,000 clusters on a 32-dimensional
-curve with noise in all dimensions, of unit length. Each stage is a process of its own, and goes on where the
-last one ended; without `--stage` all are run. FOLDER takes about 5 GB for a million entries.
+The entries are committed to a real store, 10,000 in each version, with the same code as in a run. Their texts
+are generated, and so are their embeddings: vectors of 384 dimensions and unit length, in 2,000 clusters of a
+32-dimensional subspace, with noise in all dimensions. Each stage is a separate process, and continues where
+the one before ended; without `--stage` all are run. FOLDER takes about 5 GB for a million entries.
 
 - `generate` commits the versions as artifacts;
-- `build` makes the table with its indexes from them, as a fresh machine would;
+- `build` makes the table with its indexes from them, as a new machine would;
 - `search` compares the index with exact search, by recall and by time, and times a batch of exact searches;
-- `add` commits 10,000 entries more, then 50 more, brings the table up to each, and searches it again; then it
-  does what an iteration does: 50 new texts, 50 that are there, evidence on 128 entries of all ages.
+- `add` commits 10,000 more entries, then 50 more, updates the table after each, and searches it again. Then
+  it does what an iteration does: 50 new texts, 50 that exist already, evidence on 128 entries of all ages.
 
 `--stage report` shows what was measured; with `--write` it goes into benchmarks/README.md.
 """
@@ -264,14 +264,14 @@ def add(folder: Path, entries: int) -> dict[str, float]:
     ):
         _, seconds = timed(view, texts, narrowed, exact=False)
         found[f"search_{name}_ms"] = statistics.median(seconds) * 1e3
-    # By now a hundredth of the table is not in its indexes, and they are brought up to it.
+    # By now a hundredth of the table is not in its indexes, so this iteration updates them.
     found["maintenance_s"] = iterate(store, run, memory, entries // VERSION_ENTRIES)["iteration_index_s"]
     return found | iterate(store, run, memory, entries // VERSION_ENTRIES)
 
 
 def iterate(store: ArtifactStore, run: Run, memory: ReflectionMemory, versions: int) -> dict[str, float]:
-    """Change the memory as an iteration does, and retrieve from it as the next one does. Entries of the first
-    `versions` versions were seen."""
+    """Change the memory as an iteration does, and retrieve from it as the next one does. The evidence is on
+    entries of the first `versions` versions."""
     number, parent = len(memory_versions(run)), latest_version(run)
     recipe = Recipe(STAGE, 1, {"number": number}, {PARENT_INPUT: parent}, 0, kind="memory")
     version = recipe.artifact_id

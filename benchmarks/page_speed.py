@@ -1,4 +1,4 @@
-"""How long the page takes to answer, kind of page by kind, and how much memory it takes.
+"""How long the web page takes to answer, for each kind of page, and how much memory it takes.
 
     python benchmarks/page_speed.py --folder FOLDER [--parts history memory] [--requests 100] [--write]
 
@@ -6,9 +6,9 @@
   FOLDER (`workloads/page_history.py`).
 - `memory`: the list and the map of a memory of 1,000,000 generated entries, 1.4 GB (`memory_growth.py`).
 
-Each part is written once and measured in a process of its own, in which the page is asked: the times are
-those of the server alone. What is asked first reads, hashes or builds what later answers go by; these
-requests stand by themselves. `--only TITLE` asks for the kinds of pages whose title holds it.
+Each part is written once and measured in a separate process, which also answers the requests, so the times
+are those of the server alone. The first request of a kind reads, hashes or builds what later answers use; it
+is reported separately. `--only TITLE` measures only the kinds of pages whose title contains TITLE.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _MEMORY_PAGES = {
 
 
 def generate_memory(store_uri: str, entries: int) -> None:
-    """Commit the memory versions that are not there yet."""
+    """Commit the memory versions that the store does not have yet."""
     runs = RunStore(store_uri)
     run = runs.open(MEMORY_RUN) if MEMORY_RUN in runs.list() else runs.create(MEMORY_RUN, _SETTINGS)
     for number in range(len(memory_versions(run)), entries // VERSION_ENTRIES):
@@ -70,8 +70,8 @@ def generate_memory(store_uri: str, entries: int) -> None:
 
 
 def measure(part: str, store_uri: str, requests: int, only: str) -> Figures:
-    """Milliseconds of each kind of page, `first`, `median`, `high` (99th percentile) and the `most` that the
-    median may be; and `resident_bytes`, without the pages of mapped files."""
+    """For each kind of page, in milliseconds: the `first` request, the `median` and `high` (99th percentile)
+    of the others, and the `most` that the median may be; and `resident_bytes`, without mapped files."""
     kinds = (
         page_history.kinds(store_uri)
         if part == "history"
@@ -83,7 +83,7 @@ def measure(part: str, store_uri: str, requests: int, only: str) -> Figures:
         for kind in kinds:
             if only not in kind.title:
                 continue
-            # Ids are looked up before the clock runs.
+            # Ids are looked up here, before the time is measured.
             first, *others = [next(kind.addresses) for _ in range(1 + requests)]
             figures[f"{kind.title}: first"] = _milliseconds(page, first)
             times = [_milliseconds(page, address) for address in others]
@@ -128,7 +128,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1000, help="trajectories of an iteration")
     parser.add_argument("--entries", type=int, default=1_000_000)
     parser.add_argument("--requests", type=int, default=100, help="of each kind, after the first")
-    parser.add_argument("--only", default="", help="a part of the title of the kinds of pages to ask for")
+    parser.add_argument("--only", default="", help="measure only kinds of pages whose title contains this")
     parser.add_argument("--write", action="store_true", help="write the result into benchmarks/README.md")
     parser.add_argument("--contender", choices=PARTS, help=argparse.SUPPRESS)
     parser.add_argument("--figures", type=Path, help=argparse.SUPPRESS)

@@ -2,8 +2,8 @@
 
     python benchmarks/record_lengths.py [configs/frozen_lake_smollm2.yaml]
 
-Generates one iteration of ERL rollouts and writes, for each trajectory, its role, which others share its
-prompt, and how long prompt and response are. No text and no token is kept.
+Generates one iteration of ERL rollouts and writes, for each trajectory, its role, a number for its prompt,
+and the lengths of prompt and response. No text and no token is kept.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def lengths(rows: list[Trajectory]) -> dict[str, object]:
-    """The roles and lengths of trajectories; equal numbers of prompts stand for equal prompts."""
+    """The roles and lengths of trajectories; equal prompts have equal numbers."""
     prompts = list(dict.fromkeys(row.prompt_token_ids for row in rows))
     return {
         "columns": ["role", "prompt", "prompt_tokens", "response_tokens"],

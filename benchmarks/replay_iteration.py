@@ -1,11 +1,12 @@
-"""An iteration of ExGRPO beside one of its base, which replays nothing, at equal trained tokens.
+"""An iteration of ExGRPO, compared with one of its base, which replays nothing, for equal trained tokens.
 
     python benchmarks/replay_iteration.py --runs 5 --write
 
-Both train the tiny policy on `configs/exgrpo.yaml` from the same cold start, with a bonus for entropy, so
-that every row is trained. Of eight iterations the last four are measured, when half of the tasks are
-replayed: selection with entropies of all candidates, rollouts, storing, update, with their commits. Seconds
-are for 10,000 trained tokens. Entropies are set against the update by the tokens that each has in a second.
+Both train the tiny policy on `configs/exgrpo.yaml` from the same cold start, with an entropy bonus, so that
+every row is trained. The last four of eight iterations are measured, in which half of the tasks are replayed:
+selection with the entropies of all candidates, rollouts, storing, update, and their commits. Seconds are per
+10,000 trained tokens. The speed of computing entropies is compared with that of the update in tokens per
+second.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def measure(arguments: argparse.Namespace) -> Figures:
 
 
 def entropy_speed(run: PlannedRun) -> float:
-    """Prompt and response tokens a second, of entropies of an iteration's first attempts."""
+    """Prompt and response tokens per second when entropies of an iteration's trajectories are computed."""
     from erl_pipeline.config.installed import plugins
     from erl_pipeline.policies.checkpoints import load_checkpoint, stored_parts, weights_settings
     from erl_pipeline.stages.rollouts.generate_rollouts import trajectory_files

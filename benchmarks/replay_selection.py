@@ -1,13 +1,13 @@
-"""Selecting what to replay from a large experience, by a worker that has just started and by one at work.
+"""Selecting what to replay from a large experience, in a worker that has just started and in one at work.
 
     python benchmarks/replay_selection.py --trajectories 1000000 --runs 5 --write
 
-A store is generated: 50,000 tasks, tried in turn, 250 an iteration, four attempts of eight stored of each
-group; every attempt has 16 tokens of prompt and 16 of response. Nothing is sampled or trained, so stored
-attempts hold random tokens. The contender `first` is a worker that has just started: it opens and hashes
-every version of the experience, then draws 64 tasks and reads the stored attempts of each, from the rollouts
-that hold them. `next` is the same worker an iteration later, when it reads what that iteration brought. Both
-end where entropies of the candidates would be computed; `replay_iteration.py` has those.
+A store is generated with 50,000 tasks, which are tried in turn, 250 per iteration. Of the eight attempts of
+each group, four are stored; every attempt has 16 prompt tokens and 16 response tokens. Nothing is sampled or
+trained, so the tokens are random. The contender `first` is a worker that has just started: it opens and
+hashes every version of the experience, then draws 64 tasks, and reads the stored attempts of each from the
+rollouts that hold them. `next` is the same worker an iteration later, which reads only the new version. Both
+end before the entropies of the candidates are computed; `replay_iteration.py` measures those.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def generate(uri: str, trajectories: int) -> None:
-    """Rollouts and experience, in as many iterations as the number of attempts needs; and one more."""
+    """Write rollouts and experience, in as many iterations as the number of attempts needs, and one more."""
     from storage.artifacts.store import ArtifactStore
 
     store = ArtifactStore(uri)
@@ -79,7 +79,7 @@ def generate(uri: str, trajectories: int) -> None:
 
 
 def _rows(iteration: int, tasks: range, chance: random.Random) -> Iterator[Any]:
-    """Stored attempts of an iteration."""
+    """The stored attempts of an iteration."""
     from storage.tables.trajectories import Trajectory
 
     for task in tasks:
@@ -120,7 +120,7 @@ def _rows(iteration: int, tasks: range, chance: random.Random) -> Iterator[Any]:
 
 
 def _commit(store: Any, iteration: int, rows: list[Any], parent: str | None) -> str:
-    """The artifacts of one iteration; the id of its experience."""
+    """Commit the artifacts of one iteration; return the id of its experience."""
     from erl_pipeline.methods.exgrpo.collect import response_digest
     from erl_pipeline.methods.exgrpo.experience import PARENT, write_experience
     from storage.artifacts.recipe import Recipe
@@ -173,7 +173,7 @@ def _commit(store: Any, iteration: int, rows: list[Any], parent: str | None) -> 
 
 
 def measure(arguments: argparse.Namespace) -> Figures:
-    """One selection in this process, up to the entropies."""
+    """Make one selection in this process, without the entropies."""
     import polars as pl
 
     from erl_pipeline.methods.exgrpo.candidates import read_candidates
@@ -214,7 +214,7 @@ def measure(arguments: argparse.Namespace) -> Figures:
 def _arguments() -> argparse.Namespace:
     parser = measurements.argument_parser(__doc__)
     parser.add_argument("--trajectories", type=int, default=1_000_000, help="stored attempts")
-    parser.add_argument("--store", help="where to generate, instead of a folder that is removed again")
+    parser.add_argument("--store", help="folder to generate in, instead of a temporary one")
     return parser.parse_args()
 
 

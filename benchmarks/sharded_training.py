@@ -1,11 +1,11 @@
-"""An update in one process and in several that share its weights: tokens a second, memory, losses, bytes.
+"""An update in one process, and in several that share its weights: tokens per second, memory, losses, bytes.
 
     make smollm2
     python benchmarks/sharded_training.py --runs 2 --write
 
-All contenders take the same optimizer steps on the same sequences, of the lengths that FrozenLake gave, with
-the same threads in all. `start` is the time until the processes have begun and loaded the policy; the
-first step of each run is not counted. Memory is the resident memory of each training process at its peak.
+All contenders take the same optimizer steps on the same sequences, with the lengths of FrozenLake rollouts,
+and with the same total number of threads. `start` is the time until the processes have started and loaded the
+policy; the first step of each run is not counted. Memory is the peak resident memory of a training process.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _trainer(contender: str, start: TrainingStart) -> Trainer:
 
 
 def _digest(folder: Path) -> float:
-    """A number that follows from all bytes of a folder; exact in a float."""
+    """A digest of the bytes of all weights in a folder, as a number that a float holds exactly."""
     found = hashlib.sha256()
     for path in sorted(folder.rglob("*.safetensors")):
         found.update(path.read_bytes())

@@ -1,14 +1,16 @@
-"""How far a simulated makespan is from a measured one, and what the simulation says of larger clusters.
+"""How far a simulated makespan is from a measured one, and what the simulation says about larger clusters.
 
-First part: for each way of running (stages in one process; two worker processes; two with `pipeline.lag: 1`)
-a run of seed 0 is trained, then the same of other seeds. From what the run of seed 0 has recorded alone the
-others are predicted, once from the run of seed 0 in the same way and once from that in one process. Measured
-is from the first stage's beginning to the last line of the ledger. The run of seed 0 is also simulated from
-itself, which tells the simulation's own error from what differs between runs.
+First part, `--only here`: for each way of running (stages in one process; two worker processes; two with
+`pipeline.lag: 1`), a run of seed 0 is trained, and then the same with other seeds. The makespans of the other
+seeds are predicted from the records of a run of seed 0: once from the one run in the same way, and once from
+the one run in one process. A makespan is measured from the beginning of the first stage to the last line of
+the ledger. The run of seed 0 is also simulated from itself, which separates the simulation's own error from
+differences between runs.
 
     python benchmarks/simulated_cluster.py --seeds 2 --write
 
-Second part, `--only clusters`: configs/clusters/gpus_*.yaml, whose numbers are assumptions, named there.
+Second part, `--only clusters`: simulations of configs/clusters/gpus_*.yaml, whose numbers are assumptions,
+which are named there.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ WAYS: Mapping[str, tuple[str, ...]] = {
     "two processes, lag 1": (*PROCESSES, "pipeline.lag=1"),
 }
 SIZES = {8: 64, 64: 512, 512: 4096}
-"""GPUs -> tasks of an iteration, eight to a shard."""
+"""Number of GPUs -> tasks per iteration, with eight tasks per shard."""
 SIMULATED_ITERATIONS = 20
 
 Part = tuple[list[list[str]], list[dict[str, Any]]]
@@ -63,7 +65,7 @@ def settings_of(way: str, seed: int, iterations: int) -> list[str]:
 
 
 def train(way: str, seed: int, iterations: int, store: Path) -> float:
-    """Train a run in a store of its own, by the command; its makespan."""
+    """Train a run in a new store with the command line; return its makespan in seconds."""
     words = [word for setting in settings_of(way, seed, iterations) for word in ("--set", setting)]
     command = [sys.executable, "-m", "command_line.main", "train", str(CONFIG), "--store", str(store), *words]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
@@ -77,7 +79,7 @@ def train(way: str, seed: int, iterations: int, store: Path) -> float:
 
 
 def predict(way: str, iterations: int, store: Path, start_seconds: float) -> float:
-    """The makespan of a way of running, from what the run in a store took."""
+    """Predict the makespan of a way of running, in seconds, from what the run in a store took."""
     workers = 2 if "two" in way else 1
     node = {"devices": workers, "workers": workers, "start_seconds": start_seconds}
     cluster = ClusterConfig.model_validate({"nodes": {"here": node}})
@@ -86,7 +88,7 @@ def predict(way: str, iterations: int, store: Path, start_seconds: float) -> flo
 
 
 def seconds_of_imports() -> float:
-    """What a new worker process imports before its first stage."""
+    """Seconds for the imports of a new worker process before its first stage."""
     begun = time.monotonic()
     modules = "erl_pipeline.engines.embedded_models, erl_pipeline.trainers.local.trainer, flows.stage_process"
     subprocess.run([sys.executable, "-c", f"import {modules}"], check=True, cwd=ROOT)
@@ -94,7 +96,8 @@ def seconds_of_imports() -> float:
 
 
 def validate(seeds: int, iterations: int, folder: Path) -> Part:
-    """A row for each way and seed: measured, predicted from the same way, and from one process."""
+    """A row for each way and seed: the makespan as measured, as predicted from the same way, and as predicted
+    from one process."""
     head = ["way", "seed", "measured, s", "from the same way, s", "error", "from one process, s", "error"]
     rows, raw = [head], []
     imports = seconds_of_imports()
@@ -128,7 +131,7 @@ def validate(seeds: int, iterations: int, folder: Path) -> Part:
 
 
 def on_gpus(gpus: int, lag: int, iterations: int, folder: Path) -> ClusterForecast:
-    """The configuration of the paper's size with as many tasks as these GPUs are for, simulated."""
+    """Simulate the configuration of the paper's size, with the number of tasks for this many GPUs."""
     tasks = [
         f"rollouts.tasks_per_iteration={SIZES[gpus]}",
         "rollouts.tasks_per_shard=8",
@@ -195,8 +198,8 @@ def clusters(iterations: int, folder: Path) -> Part:
 
 def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--only", choices=["here", "clusters"], help="one part alone")
-    parser.add_argument("--seeds", type=int, default=2, help="runs that are predicted, of each way")
+    parser.add_argument("--only", choices=["here", "clusters"], help="measure only one part")
+    parser.add_argument("--seeds", type=int, default=2, help="predicted runs of each way")
     parser.add_argument("--iterations", type=int, default=8, help="of each run here")
     parser.add_argument("--write", action="store_true", help="write the result into benchmarks/README.md")
     arguments = parser.parse_args(given)

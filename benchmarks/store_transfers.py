@@ -1,11 +1,11 @@
-"""Up- and download of a checkpoint in an object store: seconds, and how many MB that is a second.
+"""Upload and download of a checkpoint in an object store: seconds, and MB per second.
 
     python benchmarks/store_transfers.py [--megabytes 300] [--connections 8 1] [--write]
 
-The store is the S3 server of the tests (moto) in a process of its own, over loopback, so that server and
-client share the processor, and several connections save none of its work. The checkpoint is of random bytes:
-one large file of weights and twelve small ones. A run commits it (up) and opens it on a machine that has no
-copy (down), with every check of length and digest.
+The store is the S3 server of the tests (moto), in a separate process, over loopback. So server and client
+share the processor, and several connections save none of its work. The checkpoint consists of random bytes:
+one large file of weights and twelve small ones. It is committed (up), and then opened with an empty cache, as
+on another machine (down), with all checks of lengths and digests.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ COLUMNS = (
 
 
 def write_checkpoint(folder: Path, megabytes: int) -> int:
-    """Random bytes in files like those of a checkpoint; how many bytes they are."""
+    """Write random bytes into files like those of a checkpoint; return how many bytes there are."""
     with (folder / "model.safetensors").open("wb") as file:
         for _ in range(megabytes):
             file.write(os.urandom(10**6))
@@ -48,7 +48,7 @@ def write_checkpoint(folder: Path, megabytes: int) -> int:
 
 
 def measure(megabytes: int, connections: int) -> Figures:
-    """One commit, and one opening elsewhere."""
+    """Measure one commit, and one opening with an empty cache."""
     sys.path.append(str(Path(__file__).parents[1]))
     from tests.s3_server import s3_server
 

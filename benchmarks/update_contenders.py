@@ -20,7 +20,7 @@ WARM_UP_STEPS = 1
 def measure_ours(
     model_folder: Path, sequences: list[BatchSequence], steps: int, microbatch_tokens: int, supervised: bool
 ) -> Figures:
-    """Our update on the batch, `steps` times after a first one that is not counted."""
+    """Time our update on the batch, `steps` times after a first one that is not counted."""
     from erl_pipeline.config.objective import ObjectiveConfig
     from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
     from erl_pipeline.policies.pretrained import load_policy
@@ -68,14 +68,14 @@ def figures_of(seconds: float, cpu_seconds: float, steps: int, tokens: int) -> F
 def measure_trl(
     model_folder: Path, sequences: list[BatchSequence], steps: int, rows_per_pass: int, variant: str
 ) -> Figures:
-    """TRL's GRPOTrainer on the batch. Its rollout function hands out the batch's tokens at once.
+    """Time TRL's GRPOTrainer on the batch. Its rollout function immediately returns the batch's tokens.
 
-    Counted is the time from the beginning of a step to its end, without the time in which the trainer
-    makes its inputs (rollout function, rewards, padding).
+    The time counts from the beginning of a step to its end, without the time in which the trainer prepares
+    its inputs (rollout function, rewards, padding).
 
     Args:
-        rows_per_pass: sequences of one forward and backward pass.
-        variant: `bf16` has bf16 weights and moments; `mixed` fp32 weights and bf16 autocast;
+        rows_per_pass: sequences in one forward and backward pass.
+        variant: `bf16` has bf16 weights and moments; `mixed` has fp32 weights and bf16 autocast;
             `checkpointed` is `bf16` with gradient checkpointing, TRL's default.
     """
     from datasets import Dataset
@@ -123,7 +123,7 @@ def measure_trl(
 def measure_trl_sft(
     model_folder: Path, sequences: list[BatchSequence], steps: int, rows_per_pass: int, variant: str
 ) -> Figures:
-    """TRL's SFTTrainer on the same rows, loss on the completions alone; variants as in `measure_trl`."""
+    """Time TRL's SFTTrainer on the same rows, with loss only on completions; variants as in `measure_trl`."""
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from trl import SFTConfig, SFTTrainer
@@ -158,7 +158,8 @@ def measure_trl_sft(
 def common_trl_settings(
     folder: str, steps: int, sequences: int, rows_per_pass: int, variant: str
 ) -> dict[str, Any]:
-    """One optimizer step on all sequences, at a constant learning rate, without logs, saves or evaluation."""
+    """TRL's settings for optimizer steps on all sequences, at a constant learning rate, without logs, saves
+    or evaluation."""
     return {
         "output_dir": folder,
         "max_steps": WARM_UP_STEPS + steps,

@@ -1,9 +1,9 @@
-"""Peak memory of one policy update on this machine, beside what `erl-pipeline doctor --config` says.
+"""Peak memory of one policy update on this machine, compared with what `erl-pipeline doctor --config` says.
 
     python benchmarks/update_memory.py configs/frozen_lake_smollm2.yaml
     python benchmarks/update_memory.py configs/frozen_lake_smollm2.yaml --set update.microbatch_tokens=2048
 
-Each measurement wants a process of its own, since memory that was given back may stay with the process.
+Run each measurement in a new process, since memory that was freed may stay with the process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PROMPT_TOKENS, GROUP = 512, 8
 
 
 def sequences(config: RunConfig, vocabulary: int, prompts: int) -> list[TrainingSequence]:
-    """Groups that fill a microbatch each: a prompt of 512 tokens, and 8 responses that share the rest."""
+    """Groups that each fill a microbatch: a prompt of 512 tokens, and 8 responses that share the rest."""
     response = (config.update.microbatch_tokens - PROMPT_TOKENS) // GROUP
     generator = torch.Generator().manual_seed(0)
 
@@ -75,7 +75,7 @@ def main() -> None:
             add_fresh_adapter(policy.model, config.policy.lora, seed=0, base="")
         optimizer = PolicyOptimizer(policy.model, config.optimizer)
         batch = sequences(config, size.vocabulary, arguments.prompts)
-        for _ in range(2):  # from the second step on the moments are there while gradients are summed
+        for _ in range(2):  # From the second step on, moments exist while gradients are summed.
             work = Reinforcement(batch, config.objective, config.update, seed=0)
             reinforce(Learner(policy.model, optimizer), work)
     measured, estimated = memory.peak - before, sum(part.bytes for part in parts)

@@ -1,12 +1,12 @@
-"""The update step beside TRL: tokens a second and peak memory, for reinforcement learning and for SFT.
+"""The update step compared with TRL: tokens per second and peak memory, for reinforcement learning and SFT.
 
     pip install -r benchmarks/requirements.txt && make smollm2
     python benchmarks/update_speed.py --runs 5 --threads 2 --write
 
-Both sides train SmolLM2-135M-Instruct on the same 64 sequences, of the lengths that FrozenLake gave, in one
-optimizer step, each run in a process of its own. Counted are prompt and response tokens of the batch, over
-the seconds of the step alone: no generation, no rewards, no reference model, and for TRL no padding of
-inputs either. A first step of each process is not counted.
+Both sides train SmolLM2-135M-Instruct on the same 64 sequences, with the lengths of FrozenLake rollouts, in
+one optimizer step; each run is a separate process. The speed is the prompt and response tokens of the batch
+over the seconds of the step alone: no generation, no rewards, no reference model, and for TRL no padding of
+inputs either. The first step of each process is not counted.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def compare(arguments: argparse.Namespace) -> None:
-    """Run all contenders on all updates; print, and write what was asked for."""
+    """Run all contenders on all updates, print the tables, and with `--write` publish them."""
     machine = measurements.describe_machine(arguments.threads, ["torch", "transformers", "trl", "accelerate"])
     runs: dict[str, dict[str, list[Figures]]] = {}
     sections = []

@@ -1,1 +1,2 @@
-"""Pages of the site that are made from the code when it is built: settings, commands, tables, metrics."""
+"""Pages of the site that are generated from the code when the site is built: settings, commands, tables,
+metrics."""

@@ -1,4 +1,4 @@
-"""The page of all commands, from the tree that `erl-pipeline` itself is made of."""
+"""The page of all commands, from the program's own tree of commands."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from reference.markdown import code, plain, table
 
 _PROGRAM = "erl-pipeline"
 _WORDS = {int: "N", float: "X", Path: "PATH"}
-"""What stands for the value of an option, by its type."""
+"""The placeholder for the value of an option, by its type."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command that does something: the words that call it, and typer's object for it."""
+    """A command without subcommands: the words that call it, and typer's object for it."""
 
     words: tuple[str, ...]
     command: Any
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """Its options, by each of the words that name them."""
+        """Its options, by each of their names."""
         return {
             word: parameter
             for parameter in self.command.params
@@ -62,7 +62,7 @@ def _below(words: tuple[str, ...], command: Any) -> Iterator[Command]:
 
 
 def commands_text() -> str:
-    """What follows the head of the page, in Markdown."""
+    """The page without its introduction, in Markdown."""
     parts = [_overview()]
     for command in commands():
         parts.append(_section(command))
@@ -112,12 +112,12 @@ def _values(option: Any) -> str:
 
 
 def values_of(option: Any) -> list[str]:
-    """The values that an option allows; empty where any is."""
+    """The values that an option allows; empty if any value is allowed."""
     return _choices(option.type_descriptor.annotation)
 
 
 def _choices(annotation: Any) -> list[str]:
-    """The values of a Literal, also of one that may be None."""
+    """The values of a Literal, even of one that may be None."""
     if get_origin(annotation) is Literal:
         return list(map(str, get_args(annotation)))
     return [choice for each in get_args(annotation) for choice in _choices(each)]

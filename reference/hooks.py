@@ -1,8 +1,8 @@
-"""What mkdocs calls while it builds the site (`hooks` in mkdocs.yml).
+"""Functions that mkdocs calls while it builds the site (`hooks` in mkdocs.yml).
 
-Pages that stand elsewhere in the repository, such as README.md, become pages of the site. Marks of the form
-`<!-- generated: settings -->` are replaced by what is made from the code. Links work in both places, in the
-repository and on the site.
+Pages outside `docs`, such as README.md, become pages of the site. Marks of the form
+`<!-- generated: settings -->` are replaced by text generated from the code. Links work both in the repository
+and on the site.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ELSEWHERE: Mapping[str, str] = {
     "examples/guess_number/README.md": "examples/guess_number.md",
     "infra/README.md": "containers.md",
 }
-"""Files outside `docs` that the site has, and where."""
+"""Files outside `docs` that are part of the site -> their paths on the site."""
 
 GENERATED: Mapping[str, Callable[[], str]] = {
     "settings": settings_text,
@@ -53,7 +53,7 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "tables": tables_text,
     "metrics": metrics_text,
 }
-"""What a mark stands for."""
+"""Name in a mark -> the function that gives the text for it."""
 
 LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s#:]*)(?P<anchor>#[^)\s]*)?\)")
 """A link or a picture in Markdown whose target is a path of the repository."""
@@ -62,7 +62,7 @@ _MARK = re.compile(r"<!-- generated: (\w+) -->")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that stand elsewhere."""
+    """Add the pages from outside `docs`."""
     from mkdocs.structure.files import File
 
     for source, uri in ELSEWHERE.items():
@@ -71,7 +71,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Fill in what is generated, and turn links round."""
+    """Replace the marks by generated text, and adapt the links to the site."""
     filled = _MARK.sub(lambda mark: GENERATED[mark[1]](), markdown)
     sources = {uri: source for source, uri in ELSEWHERE.items()}
     uri = page.file.src_uri
@@ -79,7 +79,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def with_site_links(markdown: str, source: str, uri: str) -> str:
-    """A page's links as the site has them; what it does not have is named by its path.
+    """A page's Markdown with links for the site. A file that the site does not have is named by its path.
 
     Args:
         source: the page's path in the repository.
@@ -110,6 +110,6 @@ def _on_site(path: str) -> str | None:
 
 
 def on_config(config: MkDocsConfig) -> Any:
-    """Rebuild a served site when a page elsewhere changes."""
+    """Rebuild a served site when a page outside `docs` changes."""
     config.watch.extend(str(ROOT / source) for source in ELSEWHERE)
     return config

@@ -1,4 +1,4 @@
-"""The page of all numbers: the columns that tables and reports show, and what trainers count."""
+"""The page of all numbers: the columns of tables and reports, and the metrics of trainers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from reference.tables import docstrings_of
 
 
 def metrics_text() -> str:
-    """What follows the head of the page, in Markdown."""
+    """The page without its introduction, in Markdown."""
     shown = table(("name", "column", "what it says", "methods"), _column_rows())
     classes = (trainer_metrics.UpdateMetrics, trainer_metrics.ReplayMetrics, trainer_metrics.FineTuneMetrics)
     return "\n".join([shown, "## What a trainer reports", "", *map(_class_text, classes)])

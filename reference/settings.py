@@ -21,7 +21,7 @@ _BOUNDS = {Ge: ("ge", "≥"), Gt: ("gt", ">"), Le: ("le", "≤"), Lt: ("lt", "<"
 
 @dataclass(frozen=True)
 class Section:
-    """A group of settings: its dotted key, the choices of `type` that lead to it, and its model."""
+    """A group of settings: its dotted key, the choices of `type` by which it is reached, and its model."""
 
     key: str
     chosen: tuple[tuple[str, str], ...]
@@ -41,18 +41,18 @@ class Section:
 
     @property
     def anchor(self) -> str:
-        """What a link to the section ends with."""
+        """The anchor of the section in links."""
         words = [self.key, *(type_ for _, type_ in self.chosen)]
         return re.sub(r"\W+", "-", "-".join(words)).strip("-").lower() or "run"
 
 
 def settings_text() -> str:
-    """What follows the head of the page, in Markdown."""
+    """The page without its introduction, in Markdown."""
     return "\n".join(_section_text(section) for section in sections())
 
 
 def sections() -> list[Section]:
-    """Every group of settings, the run's own first, each group before those below it."""
+    """Every group of settings: the run's own first, and each group before those inside it."""
     return [Section("", (), RunConfig), *_below("", (), RunConfig)]
 
 
@@ -66,7 +66,7 @@ def _below(prefix: str, chosen: tuple[tuple[str, str], ...], model: type[Setting
 
 
 def _groups(annotation: Any) -> list[type[Settings]]:
-    """The groups of settings in a type such as `A | B | None`; those of any plug-in are none."""
+    """The groups of settings in a type such as `A | B | None`; the base `PluginSettings` does not count."""
     if isinstance(annotation, type) and issubclass(annotation, Settings):
         return [] if annotation is PluginSettings else [annotation]
     return [group for argument in get_args(annotation) for group in _groups(argument)]
@@ -114,7 +114,8 @@ def _default(setting: DescribedSetting) -> str:
 
 
 def _summary(field: FieldInfo) -> str:
-    """The first sentence on the group that a key holds, where the key itself says nothing."""
+    """A description for a key without one: the first sentence about its group, or the types to choose
+    from."""
     groups = _groups(field.annotation)
     if len(groups) > 1:
         return f"One of {', '.join(code(_type_of(each)) for each in groups)}."

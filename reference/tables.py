@@ -1,7 +1,7 @@
 """The page of all Parquet tables, from the formats in the code.
 
-What a column means is said in the code in one of two places: the docstring below the field of the same name
-of a dataclass in the table's module, or the comment behind the column.
+The meaning of a column comes from one of two places in the code: the docstring below a field of the same name
+in a dataclass of the table's module, or the comment after the column.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ class Documented:
 
     @property
     def meanings(self) -> Mapping[str, str]:
-        """What the columns mean that the module says something of; those of trajectories mean the same
-        everywhere."""
+        """Column -> its meaning, as far as the module gives it. Columns of the trajectories table mean the
+        same in all tables."""
         return {**_shared(), **_said_in(self.module)}
 
 
 def tables_text() -> str:
-    """What follows the head of the page, in Markdown."""
+    """The page without its introduction, in Markdown."""
     return "\n".join(map(_section, documented_tables()))
 
 
 def documented_tables() -> list[Documented]:
-    """Every table of the project, that of trajectories first, then by name."""
+    """Every table of the project: the trajectories table first, the others by name."""
     found = {each.format.name: each for each in _found()}
     return sorted(found.values(), key=lambda each: (each.format != TRAJECTORIES, each.format.name))
 
@@ -57,7 +57,7 @@ def _found() -> Iterator[Documented]:
             if isinstance(value, TableFormat):
                 yield Documented(value, module)
             elif inspect.isfunction(value) and value.__annotations__.get("return") == "TableFormat":
-                # A format that is made when it is needed, so that a plan is made without pyarrow.
+                # This format is built on demand, so that planning does not import pyarrow.
                 yield Documented(value(), module)
 
 
@@ -92,7 +92,7 @@ def _section(documented: Documented) -> str:
 
 
 def _about(documented: Documented) -> str:
-    """The docstring below the constant that holds the format, else the beginning of the module's."""
+    """The docstring below the constant that holds the format, or else the start of the module's docstring."""
     tree = ast.parse(inspect.getsource(documented.module))
     names = {name for name, value in vars(documented.module).items() if value is documented.format}
     below = dict(docstrings_of(tree))
@@ -117,7 +117,7 @@ def _said_in(module: ModuleType) -> Mapping[str, str]:
 
 
 def docstrings_of(node: ast.Module | ast.ClassDef) -> Iterator[tuple[str, str]]:
-    """Names that a body sets, with the docstrings below them."""
+    """Pairs of a name that a module or class body sets and the docstring below it."""
     for statement, following in zip(node.body, node.body[1:], strict=False):
         target: ast.expr | None = statement.target if isinstance(statement, ast.AnnAssign) else None
         if isinstance(statement, ast.Assign) and len(statement.targets) == 1:

@@ -1,11 +1,13 @@
-"""Which datasets of reasoning-gym can be trained on: tries answers of all kinds on many entries of each.
+"""Find out which datasets of reasoning-gym can be trained on: try answers of all kinds on many of their
+entries.
 
     python benchmarks/qualify/reasoning_gym_datasets.py           # all datasets; writes qualified.toml
     python benchmarks/qualify/reasoning_gym_datasets.py gcd maze  # some; prints, writes nothing
 
-A dataset qualifies where equal seeds give equal entries in two processes, its own answers score 1 in a
-process with another hash seed than theirs, and no wrong, empty or hostile answer scores 1 or takes longer
-than a second. An answer that a scorer raises at counts as wrong, as it does in training.
+A dataset qualifies if equal seeds give equal entries in two processes; if its own answers score 1 in a
+process with a hash seed other than that of the process which made them; and if no wrong, empty or hostile
+answer scores 1 or takes longer than a second. An answer at which the scorer raises counts as wrong, as in
+training.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from erl_pipeline.environments.reasoning_gym.scoring import known_answer, score
 
 ENTRIES = 32
 ATTACKED = 6
-"""Entries that are given all hostile answers; each of the others is given the wrong ones made of its own."""
+"""How many entries get all hostile answers. Every entry gets the wrong answers made from its own one."""
 DEADLINE = 400.0
 LONGEST_SCORING = 1.0
 FEWEST_SCORED_RIGHT = 0.9
@@ -45,7 +47,7 @@ MAY_BE_RIGHT = {
     ("propositional_logic", OTHER): "a conclusion can follow from other premises too",
     ("sokoban", CUT): "without a first move against a wall the others still solve the board",
 }
-"""Wrong answers that can truly be right."""
+"""Kinds of wrong answers that can in fact be right."""
 
 _CANARY = "ran_by_a_scorer"
 _CODE = f"__import__('sys').modules.setdefault('{_CANARY}', 1)"
@@ -55,17 +57,17 @@ _WHOLE = re.compile(r"-?\d+")
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found of one dataset. `refused` is empty where it qualifies."""
+    """What was found out about one dataset. `refused` is the reason, empty if it qualifies."""
 
     name: str
     refused: str
     numeric: bool
     raises: int
-    """At how many of the answers that were tried its scorer raised."""
+    """The number of tried answers at which its scorer raised."""
 
 
 def hostile_answers() -> list[str]:
-    """Two hundred answers that are right for no question: odd, huge, or meant to be run."""
+    """Two hundred answers that are right for no question: odd, huge, or with code to be executed."""
     fixed = [
         _CODE, f"[{_CODE}]", f"[[{_CODE}]]", f"{_CODE} + 1", f"str({_CODE})",
         "", " ", "\n", "\t\n ", "\0", "xyz 17", "I do not know.", "None", "null", "nan", "NaN", "inf", "-inf",
@@ -109,7 +111,7 @@ def hostile_answers() -> list[str]:
 
 
 def wrong_answers(answer: str, others: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Wrong answers made of the right one and of those to other questions, each with what it is."""
+    """Wrong answers made from the right one and from those to other questions, as pairs of kind and text."""
     if _WHOLE.fullmatch(answer):
         number = int(answer)
         for wrong in (number + 1, number - 1, 10 * number + 7):
@@ -172,7 +174,7 @@ def examine(name: str) -> Finding:
 
 
 def _attack(name: str, entries: Sequence[Mapping[str, Any]]) -> tuple[str, int]:
-    """Why the dataset is refused, if it is, and at how many answers its scorer raised."""
+    """Why the dataset is refused (empty if it is not), and at how many answers its scorer raised."""
     answers = [(known_answer(name, entry) or "").strip() for entry in entries]
     raises = 0
     for number, (entry, answer) in enumerate(zip(entries, answers, strict=True)):
@@ -203,7 +205,7 @@ def _shown(text: str) -> str:
 
 
 def examine_apart(name: str) -> Finding:
-    """Try one dataset in a process of its own, which may hang or crash."""
+    """Try one dataset in a separate process, which may hang or crash."""
     try:
         done = subprocess.run(
             [sys.executable, __file__, "--one", name],
@@ -223,7 +225,7 @@ def examine_apart(name: str) -> Finding:
 
 
 def list_text(findings: Sequence[Finding]) -> str:
-    """The list as the package keeps it."""
+    """The list in the form in which the package keeps it."""
     lines = [
         f"# Made by benchmarks/qualify/reasoning_gym_datasets.py with reasoning-gym {VERSION}.",
         *_names("qualified", [each.name for each in findings if not each.refused]),

@@ -1,11 +1,11 @@
-"""Which games of TextArena can be trained on: begins and plays every game that one player can play.
+"""Find out which games of TextArena can be trained on: begin and play every single-player game.
 
     python benchmarks/qualify/textarena_games.py                # all games; writes games.toml
     python benchmarks/qualify/textarena_games.py FrozenLake-v0  # some; prints what was found, writes nothing
 
-A game qualifies where it needs neither network nor server, equal seeds give equal games, in two processes
-with different hash seeds too, its seeds give more than one game, and no text makes it raise or hang. The
-moves are those that its rules give as examples, and texts that are none.
+A game qualifies if it needs neither network nor server; if equal seeds give equal games, even in two
+processes with different hash seeds; if its seeds give more than one game; and if no text makes it raise or
+hang. The moves tried are those that its rules give as examples, and texts that are not moves.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ UNFIT = {
     "FifteenPuzzle": "its tiles are shuffled in any way, and half of all such boards cannot be solved",
     "Set": "its score counts what was found, and has no value that means that the game is won",
 }
-"""Games that have a fault which no trial of this kind shows."""
+"""Games with a fault that such trials do not show."""
 
 TEXTS = (
     "", " ", "hello", "[1]", "[]", "[[", "[-1]", "[0 0]", "[1 2 3 4]", "[99 99]", "[a]", "[up]", "[é]", "\0",
@@ -41,11 +41,12 @@ TEXTS = (
 
 
 class _TooLong(Exception):
-    """A game took more than its seconds."""
+    """A game took more than `SECONDS_A_GAME`."""
 
 
 def examine(game: str) -> dict[str, Any]:
-    """Begin and play a game. Returns what its beginnings are, whether it draws in play, and what is wrong."""
+    """Begin and play a game. Returns digests of its beginnings, whether it draws random numbers in play, and
+    a transcript; or what is wrong with it."""
     player = Game(game)
     starts = {}
     rules = ""
@@ -63,7 +64,7 @@ def examine(game: str) -> dict[str, Any]:
         for first in range(len(moves)):
             player.begin(seed)
             drawn = player._random
-            # Two moves in a row are refused at most; so each gets a game in which it comes first.
+            # A game ends after a few invalid moves in a row, so each move gets a game in which it is first.
             for move in [*moves[first:], *moves[:first]] * 3:
                 said, over = player.move(move)
                 transcript.append(said.text[-200:])
@@ -79,7 +80,7 @@ def examine(game: str) -> dict[str, Any]:
 
 
 def examine_all(names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """What `examine` finds of each game, with what it raises as its problem."""
+    """The findings of `examine` for each game; if it raises, the error is the game's problem."""
 
     def refuse(*arguments: object, **named: object) -> None:
         raise OSError("no network here")
@@ -94,7 +95,7 @@ def examine_all(names: Sequence[str]) -> dict[str, dict[str, Any]]:
         signal.alarm(SECONDS_A_GAME)
         try:
             found[name] = examine(name)
-        # Whatever a game raises is what is to be found out.
+        # Whatever a game raises is a finding.
         except (Exception, SystemExit) as error:
             found[name] = {"problem": _problem(error)}
         signal.alarm(0)
@@ -121,9 +122,9 @@ def _problem(error: BaseException) -> str:
 def verdicts(
     one: Mapping[str, Mapping[str, Any]], other: Mapping[str, Mapping[str, Any]]
 ) -> tuple[list[str], list[str], dict[str, str]]:
-    """Qualified games, those of them that draw in play, and why the others are refused.
+    """The qualified games, those of them that draw random numbers in play, and why the others are refused.
 
-    The arguments are what two processes found. Games for several players are left out.
+    The arguments are the findings of two processes. Games for several players are left out.
     """
     qualified, drawn, refused = [], [], {}
     for name, found in one.items():
@@ -144,7 +145,7 @@ def verdicts(
 
 
 def list_text(qualified: Sequence[str], drawn: Sequence[str], refused: Mapping[str, str]) -> str:
-    """The list as the package keeps it."""
+    """The list in the form in which the package keeps it."""
     lines = [
         f"# Made by benchmarks/qualify/textarena_games.py with textarena {VERSION}.",
         *_names("qualified", qualified),

@@ -1,4 +1,4 @@
-"""Batches for the update benchmarks: lengths of recorded FrozenLake rollouts, with arbitrary tokens."""
+"""Batches for the update benchmarks: arbitrary tokens, with the lengths of recorded FrozenLake rollouts."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ def token_count(sequences: list[BatchSequence]) -> int:
 
 
 def training_sequences(sequences: Sequence[BatchSequence], supervised: bool) -> list[TrainingSequence]:
-    """The same as our trainers take them; supervised ones have no behaviour log-probabilities."""
+    """The same sequences in the form that our trainers take; supervised ones have no behaviour
+    log-probabilities."""
     from erl_pipeline.trainers.sequences import TrainingSequence
 
     return [
@@ -80,5 +81,5 @@ def training_sequences(sequences: Sequence[BatchSequence], supervised: bool) -> 
 
 
 def _tokens(draw: random.Random, count: int, vocabulary: int) -> tuple[int, ...]:
-    # Above the special tokens, which stand at the beginning of the vocabulary.
+    # Skip the special tokens at the beginning of the vocabulary.
     return tuple(draw.randrange(100, vocabulary) for _ in range(count))

@@ -1,4 +1,4 @@
-"""Stages that compute nothing, in a row: what remains of their time is the runner's, and the commit's."""
+"""A chain of stages that compute nothing, so that their time is only that of the runner and the commit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from storage.artifacts.recipe import Recipe
 
 
 class IdleSettings(Settings):
-    """Which one of the row it is."""
+    """The stage's number in the chain."""
 
     number: int
 
@@ -23,7 +23,7 @@ IDLE = Stage(name="idle", version=1, output="table", settings=IdleSettings, comp
 
 
 def idle_plan(length: int) -> Plan:
-    """Stages that each wait for the one before."""
+    """A plan of stages that each wait for the one before."""
     nodes: list[PlannedStage] = []
     for number in range(length):
         settings = IdleSettings(number=number)

@@ -1,8 +1,8 @@
-"""A long run, written with the store's own writers and layout; nothing of it is generated or trained.
+"""A long run, written with the store's own writers and layout, without any sampling or training.
 
-Seven artifacts an iteration: rollouts, their list, memory, two checkpoints, a distillation set, an
-evaluation. The tokens and texts are arbitrary; ids, links, rewards and sizes are those of a run. With
-`Readable` it also has what pages show.
+Each iteration has seven artifacts: a shard of rollouts, the rollouts, memory, two checkpoints, a distillation
+set, an evaluation. Tokens and texts are arbitrary; ids, links, rewards and sizes are like those of a run.
+With `Readable` the run also has what pages show.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from storage.tables.trajectories import TRAJECTORIES
 RUN = "history"
 TASKS, TASKS_APART = 4096, 61
 FIRST_TASK = f"task-{TASKS_APART:05d}"
-"""A task of the first iteration, however few rows that has."""
+"""A task that the first iteration has even if it has few rows."""
 MEMORY_ENTRIES, SFT_ROWS, EVALUATION_ROWS = 40, 40, 64
 PROMPT_TOKENS, RESPONSE_TOKENS = 48, 16
 VECTOR = 384
@@ -48,17 +48,17 @@ LESSON_WORDS, ANSWER_WORDS = 12, 24
 
 @dataclass(frozen=True)
 class Readable:
-    """What a history has for those who look into it: the settings of a run, training records, a lesson of 12
-    words in each reflection, and answers of 24. `payload` is that of every task."""
+    """What makes a history readable on pages: the settings of a run, training records, a lesson of 12 words
+    in each reflection, and answers of 24 words. `payload` is the payload of every task."""
 
     settings: Mapping[str, Any]
     embedding_model: str
-    """The one that the arbitrary vectors are said to be of, so that the memory can be searched by it."""
+    """The model named as the source of the arbitrary vectors, so that the memory can be searched with it."""
     payload: Mapping[str, Any]
 
 
 def build(store_uri: str, iterations: int, rows: int, readable: Readable | None = None) -> None:
-    """Write a history, unless it is there."""
+    """Write a history, unless the store has it."""
     runs = RunStore(store_uri)
     if RUN in runs.list():
         return
@@ -72,7 +72,7 @@ def build(store_uri: str, iterations: int, rows: int, readable: Readable | None 
 
 
 class History:
-    """Writes iterations as training would, one after the other."""
+    """Writes iterations one after the other, as training would."""
 
     def __init__(
         self, store: ArtifactStore, run: Run, rows: int, start: int, readable: Readable | None = None
@@ -87,7 +87,7 @@ class History:
         self.entries: list[str] = []
 
     def write(self, iteration: int) -> None:
-        """One iteration of seven artifacts."""
+        """Write the seven artifacts of an iteration."""
         policy, memory = self.checkpoint, self.memory
         inputs = {"checkpoint": policy} | ({"memory": memory} if memory else {})
         recipe = self._recipe("rollout_shard", iteration, inputs)
@@ -127,7 +127,7 @@ class History:
         )
         self.checkpoint = self._policy("fine_tune", iteration, {"checkpoint": updated, "dataset": dataset})
         inputs = {"checkpoint": self.checkpoint}
-        # An evaluation repeats rows of the rollouts, under ids of their own and as held-out tasks.
+        # An evaluation repeats rows of the rollouts, with new ids and as held-out tasks.
         scored = self._recipe("evaluate", iteration, inputs).artifact_id
         attempts = [
             {**row, "trajectory_id": digest([scored, number]), "task_id": f"held-out-{number:05d}"}
@@ -142,7 +142,7 @@ class History:
         )
 
     def _trajectories(self, shard: str, iteration: int, policy: str, memory: str) -> Iterator[dict[str, Any]]:
-        """Half first attempts; every second is reflected on and followed by a second attempt."""
+        """Half of the rows are first attempts; every second one gets a reflection and a second attempt."""
         tokens = self.random.integers(0, 1000, (self.rows, PROMPT_TOKENS + RESPONSE_TOKENS)).astype(np.int32)
         logprobs = -self.random.exponential(0.7, (self.rows, RESPONSE_TOKENS)).astype(np.float32)
         rewards = self.random.integers(0, 2, self.rows).tolist()
@@ -246,7 +246,7 @@ class History:
     def _policy(
         self, stage: str, iteration: int, inputs: dict[str, str], trained: Sequence[dict[str, Any]] = ()
     ) -> str:
-        """A checkpoint, with its training record where rows are given that it was trained on."""
+        """Commit a checkpoint; with a training record if rows are given on which it was trained."""
 
         def write(folder: Path) -> None:
             self._weights(folder)

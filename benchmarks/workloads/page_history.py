@@ -1,4 +1,4 @@
-"""The kinds of pages over a long run, and what each is asked for; `page_speed.py` times them."""
+"""The kinds of pages over a long run, and the addresses requested of each; `page_speed.py` times them."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ BOARD = {
 HERE = f"/runs/{RUN}"
 _SEARCH_WORDS = 4
 _DISTANT, _SHARED = 37, 8
-"""Requests for many things of a history take each as many iterations from the last; of a row there are as
-many in each iteration looked at."""
+"""How many iterations lie between those of successive requests (`_DISTANT`)."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of page: the addresses that are asked one after the other, and the most that one may take."""
+    """A kind of page: the addresses to request one after the other, and the most milliseconds that the median
+    may take."""
 
     title: str
     addresses: Iterator[str]
@@ -43,7 +43,7 @@ class Kind:
 
 
 def generate(store_uri: str, iterations: int, rows: int) -> None:
-    """Write the history, unless it is there, and the table of its memory, as rollouts do."""
+    """Write the history, unless the store has it, and the table of its memory, as rollouts do."""
     settings = load_config(CONFIG, [f"name={RUN}", f"iterations={iterations}", "evaluation.every=1"])
     embedder = SentenceEmbedder()
     build(
@@ -57,7 +57,7 @@ def generate(store_uri: str, iterations: int, rows: int) -> None:
 
 
 def kinds(store_uri: str) -> list[Kind]:
-    """All kinds of pages; those of which there are many ask for another one each time."""
+    """All kinds of pages. If there are many pages of a kind, each request is for another one."""
     things = _Things(store_uri)
     return [
         Kind("runs", _always("/")),
@@ -90,7 +90,7 @@ _MODES = {"text": "by words", "vector": "by meaning", "hybrid": "by both"}
 
 
 class _Things:
-    """Ids out of a history, of iterations all over it."""
+    """Ids of things from iterations all over a history."""
 
     def __init__(self, store_uri: str) -> None:
         self._store = ArtifactStore(store_uri)
@@ -148,13 +148,13 @@ def _always(address: str, **query: str) -> Iterator[str]:
 
 
 def _paged(address: str, **query: str) -> Iterator[str]:
-    """One page after the other."""
+    """The addresses of one page after the other."""
     for page in count(1):
         yield f"{address}?{urlencode(query | {'page': str(page)})}"
 
 
 def _searches(mode: str) -> Iterator[str]:
-    """Other words each time, so that none is looked up that was embedded before."""
+    """Searches with other words each time, so that no query was embedded before."""
     drawn = np.random.default_rng(len(mode))
     while True:
         text = " ".join(WORDS[word] for word in drawn.integers(0, len(WORDS), _SEARCH_WORDS))

@@ -1,4 +1,4 @@
-"""Executing chosen stages of a run's plan in this process, with what stages share kept in between."""
+"""Executing chosen stages of a run's plan in this process; what stages share is kept between calls."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from erl_pipeline.stages.rollouts.generate_rollouts import plan_shards
 
 @dataclass
 class PlannedRun:
-    """A run that is open, the plan of all its iterations, and the outcomes of the stages called so far."""
+    """An open run, the plan of all its iterations, and the outcomes of the stages executed so far."""
 
     opened: OpenRun
     plan: Plan
     resources: Resources
     outcomes: dict[str, StageOutcome] = field(default_factory=dict)
-    """The latest of each stage."""
+    """The latest outcome of each stage."""
 
     def carry_out(self, nodes: Iterable[PlannedStage]) -> list[StageOutcome]:
-        """Execute these stages of the plan, unless they are in the store, as the driver does."""
+        """Execute these stages of the plan as the driver does; what is in the store is reused."""
         found: list[StageOutcome] = []
 
         def record(node: PlannedStage, outcome: StageOutcome) -> None:
@@ -64,7 +64,7 @@ class PlannedRun:
         return self.carry_out(node for node in before if node.stage.output != "evaluation")
 
     def first_shards(self, iteration: int, rollouts: RolloutConfig | None = None) -> list[PlannedStage]:
-        """The shards of an iteration, sampled from the first policy; with other settings of rollouts, if
+        """The shards of an iteration, sampled from the first policy; with other `rollouts` settings, if
         given."""
         config, state = self.opened.config, self.plan.states[0]
         if rollouts is not None:

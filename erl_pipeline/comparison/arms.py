@@ -14,7 +14,7 @@ from erl_pipeline.config.run import RunConfig
 from storage.errors import ConfigError
 
 GIVEN = ("name", "seed", "iterations", "runner", "resources")
-"""Settings that the comparison itself gives to every run."""
+"""Settings that the comparison itself sets for every run."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 _PART = re.compile(r"(\+|-no-)([a-z_][a-z0-9_]*)")
@@ -22,21 +22,21 @@ _PART = re.compile(r"(\+|-no-)([a-z_][a-z0-9_]*)")
 
 @dataclass(frozen=True)
 class Arm:
-    """One way to train. `overrides` are `dotted.key=value` each, on top of the base configuration."""
+    """One way to train. Each of `overrides` is a `dotted.key=value` on top of the base configuration."""
 
     name: str
     overrides: tuple[str, ...] = ()
 
     @property
     def run_part(self) -> str:
-        """Its name as a part of the name of a run."""
+        """Its name in the form used in names of runs."""
         return self.name.replace("+", "-with-")
 
 
 def arm_of_settings(name: str, settings: Mapping[str, Any]) -> Arm:
-    """An arm that a file gives: dotted key -> value.
+    """An arm from a file; `settings` maps dotted key -> value.
 
-    Raises ConfigError for a name that is none, and for a setting that every run is given anyway.
+    Raises ConfigError for a name that is not allowed, and for a setting in `GIVEN`.
     """
     if not _NAME.fullmatch(name):
         raise ConfigError(f"arm {name!r}: allowed are letters, digits, '.', '_', '+' and '-'")
@@ -44,7 +44,7 @@ def arm_of_settings(name: str, settings: Mapping[str, Any]) -> Arm:
 
 
 def as_overrides(settings: Mapping[str, Any], where: str) -> tuple[str, ...]:
-    """Settings as `--set` takes them. Raises ConfigError for those in `GIVEN`, naming `where`."""
+    """Settings in the form that `--set` takes. Raises ConfigError, with `where`, for those in `GIVEN`."""
     for key in settings:
         if key.partition(".")[0] in GIVEN:
             raise ConfigError(
@@ -55,12 +55,12 @@ def as_overrides(settings: Mapping[str, Any], where: str) -> tuple[str, ...]:
 
 
 def arm_of_method(name: str, base: RunConfig) -> Arm:
-    """The arm that a method's name says, such as `erl`, `rlvr+distillation` or `erl-no-memory`.
+    """The arm that a name such as `erl`, `rlvr+distillation` or `erl-no-memory` describes.
 
-    The method of the base configuration keeps its settings there, another one has its defaults. `+PART`
-    turns a group of settings of the method on, `-no-PART` off.
+    The method of the base configuration keeps its settings from there; another method has its defaults.
+    `+PART` turns a group of the method's settings on, `-no-PART` turns it off.
 
-    Raises ConfigError for a method that is not installed, and for what follows it and is no such part.
+    Raises ConfigError if the name does not begin with an installed method, or goes on in another way.
     """
     known = plugins("methods").found
     method = max((each for each in known if name.startswith(each)), key=len, default="")
@@ -77,7 +77,7 @@ def arm_of_method(name: str, base: RunConfig) -> Arm:
 
 
 def load_arm(arm: Arm, base_path: str, overrides: Sequence[str]) -> RunConfig:
-    """The configuration of an arm. Raises ConfigError, naming the arm, where its settings are refused."""
+    """The configuration of an arm. Raises ConfigError, which names the arm, if its settings are refused."""
     try:
         return load_config(base_path, [*overrides, *arm.overrides])
     except ConfigError as error:

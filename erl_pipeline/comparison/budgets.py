@@ -1,4 +1,4 @@
-"""How much every run must have spent: generated tokens and optimizer steps at which arms are compared."""
+"""The budgets at which arms are compared: generated tokens and optimizer steps that every run must reach."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ Curve = Sequence[CurvePoint]
 
 @dataclass(frozen=True)
 class Budgets:
-    """Where all arms are read off, on either axis."""
+    """The position on each axis at which all arms are read off."""
 
     generated_tokens: int
     optimizer_steps: int
 
 
 def find_budgets(curves: Mapping[str, Sequence[Curve]], iterations: int) -> Budgets:
-    """The budgets that follow from the first `iterations` of all runs, given by arm and seed.
+    """The budgets, from the first `iterations` of all runs; `curves` has a curve for each seed of each arm.
 
-    Tokens are those of the most expensive arm, by its cheapest seed; the others need more iterations to spend
-    as much (`iterations_to_spend`). Steps are the fewest of any run: arms take as many in an iteration, and a
-    run that has nothing left to learn from takes none, however long it goes on.
+    The token budget is what the cheapest seed of the most expensive arm generated; the other runs need more
+    iterations to spend as much (`iterations_to_spend`). The step budget is the fewest steps of any run. All
+    arms take the same number of steps in an iteration, but a run with nothing left to learn from takes none,
+    however long it goes on.
     """
     tokens = max(min(at(curve, iterations).generated_tokens for curve in seeds) for seeds in curves.values())
     steps = min(at(curve, iterations).optimizer_steps for seeds in curves.values() for curve in seeds)
@@ -32,9 +33,10 @@ def find_budgets(curves: Mapping[str, Sequence[Curve]], iterations: int) -> Budg
 
 
 def iterations_to_spend(curve: Curve, budget: int) -> int:
-    """Iterations after which a run will have generated `budget` tokens, at the rate of its last ones.
+    """The number of iterations after which a run will have generated `budget` tokens, at its latest rate.
 
-    Its own number of iterations when it has. Raises ValueError for a run that generates nothing.
+    For a run that has generated them already, this is its number of iterations. Raises ValueError for a run
+    that generates nothing.
     """
     last = curve[-1]
     if last.generated_tokens >= budget:

@@ -10,7 +10,7 @@ from erl_pipeline.evaluation.seeds import across_seeds
 from erl_pipeline.views.report.charts import Chart, Series
 
 _LINES = 6
-"""Lines that a chart can tell apart."""
+"""The most lines that can be told apart in a chart."""
 _OVER_SEEDS = "mean over seeds, 95 %"
 
 _AXES: tuple[tuple[str, Axis, str], ...] = (
@@ -20,7 +20,7 @@ _AXES: tuple[tuple[str, Axis, str], ...] = (
 
 
 def charts(result: Result) -> dict[str, Chart]:
-    """Name of a file, without its ending -> chart."""
+    """The charts by the names of their files, without suffix."""
     found: dict[str, Chart] = {}
     for number, arms in enumerate(_sets(result), start=1):
         ending = "" if number == 1 else f"_{number}"
@@ -41,7 +41,7 @@ def charts(result: Result) -> dict[str, Chart]:
 
 
 def _sets(result: Result) -> list[list[str]]:
-    """The arms in sets of as many as a chart shows, the baseline in each."""
+    """The arms in sets that fit into one chart, each with the baseline."""
     baseline = result.design.baseline
     first = [baseline] if baseline in result.arms else []
     others = [arm for arm in result.arms if arm != baseline]
@@ -59,7 +59,7 @@ def _success(result: Result, arms: Sequence[str], axis: Axis, label: str) -> Cha
 
 
 def _numbers(result: Result, arms: Sequence[str]) -> dict[str, Chart]:
-    """A chart for each number of training that is no reward, of the arms that have it."""
+    """A chart for each number of training that is not a reward, with the arms that have it."""
     by_name: dict[str, dict[str, TrainingNumber]] = {}
     for arm in arms:
         for name, number in result.arms[arm].training.items():
@@ -77,7 +77,7 @@ def _numbers(result: Result, arms: Sequence[str]) -> dict[str, Chart]:
 
 
 def _line(label: str, number: TrainingNumber, style: int | None = None) -> Series:
-    """Mean over seeds by iteration, with its interval."""
+    """The line of a number's mean over seeds by iteration, with its interval."""
     iterations = sorted({iteration for values in number.by_seed.values() for iteration in values})
     summaries = [
         across_seeds([values[iteration] for values in number.by_seed.values() if iteration in values])

@@ -19,21 +19,21 @@ _KEY = "comparison"
 
 
 class ComparisonSettings(Settings):
-    """What stands below `comparison:`."""
+    """The settings below the key `comparison:`."""
 
     base: str
-    """The run configuration that all arms start from; a path, seen from the comparison file."""
+    """Path of the run configuration from which all arms start, relative to the comparison file."""
     settings: dict[str, Any] = Field(default_factory=dict)
-    """Settings of all arms, on top of the base configuration: dotted key -> value, as `--set` takes them."""
+    """Settings of all arms, on top of the base configuration: dotted key -> value, as for `--set`."""
     baseline: str | None = None
-    """The arm that each other one is compared with; `null`: the first."""
+    """The arm with which every other arm is compared; `null`: the first."""
     arms: dict[str, dict[str, Any] | None]
     """Name of an arm -> its settings, on top of those of all arms: dotted key -> value."""
 
 
 @dataclass(frozen=True)
 class Given:
-    """What a comparison is made from. `arms` is empty where a plain run configuration was given."""
+    """What a comparison is made from. `arms` is empty if a plain run configuration was given."""
 
     base: str
     overrides: tuple[str, ...]
@@ -42,7 +42,7 @@ class Given:
 
 
 def read_comparison(path: Path) -> Given:
-    """Read a comparison file, or take a run configuration as the base of one.
+    """Read a comparison file, or take a run configuration as the base of a comparison.
 
     Raises ConfigError for a file that cannot be read, is not YAML, or whose settings are unknown or wrong.
     """
@@ -52,7 +52,7 @@ def read_comparison(path: Path) -> Given:
         return Given(str(path), (), (), None)
     if len(values) > 1:
         others = ", ".join(key for key in values if key != _KEY)
-        raise ConfigError(f"{path}: {others}: allowed beside `{_KEY}:` is nothing; put it below `settings:`")
+        raise ConfigError(f"{path}: {others}: not allowed beside `{_KEY}:`; put it below `settings:`")
     try:
         settings = ComparisonSettings.model_validate(values[_KEY])
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""The design of a comparison: its arms and seeds, and the run of each."""
+"""The design of a comparison: its arms and seeds, and a run for each pair of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LEAST_SEEDS = 2
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """The run of an arm with a seed, and the sources that its plan follows from."""
+    """The run of an arm with a seed, and the sources for its plan."""
 
     arm: str
     seed: int
@@ -36,8 +36,8 @@ class ComparedRun:
 
 @dataclass(frozen=True)
 class Design:
-    """A whole comparison. `runs` goes through all arms of a seed before the next seed; `iterations` is how
-    far each run goes before it is known what all must spend."""
+    """A whole comparison. `runs` has all arms of a seed before the next seed. `iterations` is how far each
+    run goes before the budgets are known."""
 
     name: str
     base: str
@@ -56,20 +56,21 @@ def make_design(
     overrides: Sequence[str] = (),
     threads: int = 1,
 ) -> Design:
-    """What it takes to compare arms, checked before anything is trained.
+    """Make the design of a comparison, and check it before anything is trained.
 
     Args:
         path: a comparison file, or a run configuration.
         methods: names of arms; empty for all of the file.
-        seeds: how many: that of the base configuration and those after it.
+        seeds: how many seeds: that of the base configuration and those after it.
         iterations: default: those of the base configuration.
-        overrides: `dotted.key=value` each, for all arms; they win over the files but for the arms' own.
+        overrides: `dotted.key=value` each, for all arms; they take precedence over the files, but not over
+            the arms' own settings.
         threads: CPU threads of each run.
 
     Raises:
         InputError: fewer than two seeds or arms, an arm twice, or no test split.
-        ConfigError: an unknown arm, settings that are refused, arms that do not start from the same policy
-            or are not tried on the same tasks.
+        ConfigError: an unknown arm, settings that are refused, or arms that do not start from the same policy
+            or are not evaluated on the same test tasks.
     """
     if seeds < LEAST_SEEDS:
         raise InputError(
@@ -113,7 +114,7 @@ def make_design(
 
 
 def _keeping_what_is_tested(config: RunConfig) -> list[str]:
-    """Settings by which a run with retention keeps the weights that are to be tried on the test tasks."""
+    """Settings with which a run with retention keeps the weights that are evaluated on the test tasks."""
     if config.retention.checkpoints is None:
         return []
     last = parse_rule(config.retention.checkpoints).last
@@ -121,7 +122,7 @@ def _keeping_what_is_tested(config: RunConfig) -> list[str]:
 
 
 def _chosen(given: Given, methods: Sequence[str], base: RunConfig) -> tuple[tuple[Arm, ...], str]:
-    """The arms by their names, those of the file first asked for, and the name of the baseline."""
+    """The chosen arms and the baseline's name. Names are looked up in the file first, then as methods."""
     known = {arm.name: arm for arm in given.arms}
     if not methods and not known:
         raise InputError(
@@ -132,7 +133,7 @@ def _chosen(given: Given, methods: Sequence[str], base: RunConfig) -> tuple[tupl
     arms = tuple(known[name] if name in known else arm_of_method(name, base) for name in names)
     parts = [arm.run_part for arm in arms]
     if twice := sorted({part for part in parts if parts.count(part) > 1}):
-        raise InputError(f"--methods: {', '.join(twice)} stands there twice")
+        raise InputError(f"--methods: {', '.join(twice)} is named twice")
     if len(arms) < 2:
         raise InputError(f"--methods {','.join(names)}: a comparison needs two arms or more")
     baseline = given.baseline if given.baseline in names else names[0]
@@ -150,14 +151,14 @@ def _require_test_split(base: RunConfig) -> None:
 def _require_one_start(
     configs: Mapping[str, RunConfig], sources: Mapping[str, Sources], baseline: str
 ) -> None:
-    """Raise ConfigError where an arm's policy or test tasks are not those of the baseline."""
+    """Raise ConfigError if an arm's first policy or test tasks are not those of the baseline."""
     starts = {}
     for name, config in configs.items():
         plan = plan_run(config, sources[name], iterations=0)
         test = plan_on_test(config, sources[name], plan).by_place[Place(0, TEST_TASKS.name, "")]
         starts[name] = {
             "starts from another policy": plan.by_id[plan.states[0].models[POLICY]],
-            "is tried on other test tasks": test,
+            "is evaluated on other test tasks": test,
         }
     for name, parts in starts.items():
         for what, node in parts.items():

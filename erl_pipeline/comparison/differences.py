@@ -1,4 +1,4 @@
-"""Arms against the baseline, seed by seed, corrected for how many differences were looked at."""
+"""Differences between the baseline and each arm, seed by seed, corrected for the number of differences."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from erl_pipeline.evaluation.seeds import SeedDifference, holm, seed_difference
 class ArmDifference:
     """The baseline less an arm in one measure, over the seeds that both have.
 
-    `p_in_table` is corrected for all arms in this measure, `p_in_all` for all arms in all measures; None
-    with one seed.
+    `p_in_table` is the p value corrected for all arms in this measure, `p_in_all` for all arms in all
+    measures; None with one seed.
     """
 
     arm: str
@@ -28,7 +28,7 @@ class ArmDifference:
 def arm_differences(
     measures: Mapping[str, Mapping[int, RunMeasures]], baseline: str
 ) -> dict[str, list[ArmDifference]]:
-    """Measure -> the baseline less each other arm, from arm -> seed -> figures.
+    """Measure -> the baseline less each other arm. `measures` maps arm -> seed -> figures.
 
     Arms that share no seed with the baseline are left out.
     """
@@ -55,6 +55,6 @@ def arm_differences(
 
 
 def _corrected(differences: list[SeedDifference]) -> list[float | None]:
-    """Holm's p values of those that have one."""
+    """Holm's p values; None for differences without a p value."""
     adjusted = iter(holm([each.p_value for each in differences if each.p_value is not None]))
     return [None if each.p_value is None else next(adjusted) for each in differences]

@@ -1,4 +1,4 @@
-"""Writing the result of a comparison: a machine-readable file, Markdown, and charts."""
+"""Writing the result of a comparison: a JSON file, a Markdown page, and charts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DOCUMENT, PAGE = "comparison.json", "comparison.md"
 
 
 def document(result: Result) -> dict[str, Any]:
-    """Everything, as JSON values."""
+    """The whole result, as JSON values."""
     design = result.design
     settings = {run.arm: run.config.model_dump(mode="json") for run in reversed(design.runs)}
     return {
@@ -59,7 +59,7 @@ def page(result: Result) -> str:
 
 
 def write(result: Result, folder: Path) -> list[Path]:
-    """Write all files of a result into a folder; returns them.
+    """Write all files of a result into a folder; return their paths.
 
     Raises StoreError when the folder cannot be written.
     """

@@ -13,19 +13,21 @@ from storage.errors import ConfigError
 
 
 def planned_steps(config: RunConfig) -> tuple[int, int]:
-    """Reinforcement updates in an iteration, and its supervised optimizer steps; the most there can be."""
+    """The largest number of reinforcement-learning updates in an iteration, and of supervised optimizer
+    steps."""
     plan = plan_run(config, unread_sources(config), iterations=1)
     stages = [node.stage.name for node in plan.of_iteration(1)]
     return stages.count(UPDATE_POLICY.name), stages.count(FINE_TUNE.name) * config.fine_tune.steps
 
 
 def levelled(arms: Mapping[str, RunConfig]) -> dict[str, tuple[str, ...]]:
-    """The overrides by which each arm takes as many steps as the one that takes most.
+    """The overrides with which each arm takes as many optimizer steps in an iteration as the arm that takes
+    most.
 
-    They are further passes over the rollouts, and for an arm that has only a supervised stage, more steps of
-    it: with one step against four, an arm without a supervised stage looks about twice as bad as it is.
+    They set more passes over the rollouts or, for an arm that has only a supervised stage, more steps of that
+    stage. Without them, an arm with one step against four looks about twice as bad as it is.
 
-    Raises ConfigError where no whole number of passes gives as many.
+    Raises ConfigError if no whole number of passes gives as many steps.
     """
     planned = {name: planned_steps(config) for name, config in arms.items()}
     totals = {

@@ -1,4 +1,5 @@
-"""One run in figures, read off at equal generated tokens and at equal optimizer steps; several as a band."""
+"""The figures of one run, read off at equal generated tokens and at equal optimizer steps; and the band of
+several seeds."""
 
 from __future__ import annotations
 
@@ -18,17 +19,17 @@ MEASURES = {
     "area_by_steps": "area by steps",
     "success_at_steps": "success at the steps",
 }
-"""Field of `RunMeasures` -> its name in tables, for those that arms are compared by; the first one counts
-most."""
+"""Field of `RunMeasures` -> its name in tables, for the measures by which arms are compared; the first is the
+most important one."""
 
 
 @dataclass(frozen=True)
 class RunMeasures:
-    """One run on the test tasks.
+    """The figures of one run on the test tasks.
 
-    `area_*` is mean success along the curve up to a budget, `success_*` the success there, `start` that
-    before training. The others are costs: what the run had spent where it had generated the token budget,
-    and its tokens where it had made the steps.
+    `area_*` is the mean success along the curve up to a budget, `success_*` the success at the budget,
+    `start` the success before training. The others are costs: `*_at_tokens` is what the run had spent when it
+    reached the token budget, `generated_tokens_at_steps` its tokens when it reached the step budget.
     """
 
     start: float
@@ -45,7 +46,7 @@ class RunMeasures:
 
 @dataclass(frozen=True)
 class SeedBand:
-    """Success of several seeds along an axis: their mean, and the 95 % interval of it."""
+    """Success of several seeds along an axis: its mean, and the 95 % interval of the mean."""
 
     positions: Sequence[float]
     mean: Sequence[float]
@@ -75,7 +76,7 @@ def measure(curve: Curve, budgets: Budgets) -> RunMeasures:
 
 
 def seed_band(curves: Sequence[Curve], axis: Axis, end: int, positions: int = 41) -> SeedBand:
-    """The curves of several seeds as one, read at equal steps from 0 to the end."""
+    """The curves of several seeds as one band, read at equally spaced positions from 0 to `end`."""
     places = [end * index / (positions - 1) for index in range(positions)]
     summaries = [across_seeds([_read(curve, axis, "success", place) for curve in curves]) for place in places]
     return SeedBand(
@@ -95,7 +96,7 @@ def _read(curve: Curve, axis: Axis, name: str, position: float) -> float:
 
 def _area(curve: Curve, axis: Axis, end: float) -> float:
     points = _rising(curve, axis)
-    if end <= getattr(points[0], axis):  # Where no step was made, the mean height is the height.
+    if end <= getattr(points[0], axis):  # No step was made, so the curve is a single point.
         return points[0].success
     return area_under_curve(
         [getattr(each, axis) for each in points], [each.success for each in points], up_to=end
@@ -103,6 +104,6 @@ def _area(curve: Curve, axis: Axis, end: float) -> float:
 
 
 def _rising(curve: Curve, axis: Axis) -> Curve:
-    """The curve with one point for each position, the first: where nothing is spent, nothing changes."""
+    """The curve with only the first point of each position: if nothing is spent, nothing changes."""
     points = {getattr(point, axis): point for point in reversed(curve)}
     return list(reversed(points.values()))

@@ -30,8 +30,8 @@ class TrainingNumber:
 
 @dataclass(frozen=True)
 class ArmResult:
-    """What an arm gave: curves, figures and numbers of training, by seed, and its streamed evaluations.
-    Failed runs are not in it."""
+    """The results of an arm: curves and figures by seed, numbers of training, and streamed evaluations.
+    Failed runs are left out."""
 
     curves: Mapping[int, list[CurvePoint]]
     measures: Mapping[int, RunMeasures]
@@ -51,8 +51,8 @@ class Failure:
 
 @dataclass(frozen=True)
 class Result:
-    """A whole comparison. `differences` are by measure; arms none of whose runs succeeded are in `failures`
-    alone."""
+    """A whole comparison. `differences` are by measure. An arm without a successful run is only in
+    `failures`."""
 
     design: Design
     budgets: Budgets
@@ -74,7 +74,7 @@ def make_result(
     training: Mapping[str, Mapping[int, TrainingFigures]],
     failures: tuple[Failure, ...],
 ) -> Result:
-    """Put the result together from arm -> seed -> curve, and the same of what happened in training."""
+    """Put the result together. `curves` maps arm -> seed -> curve, `training` arm -> seed -> figures."""
     of_arm = {run.arm: run for run in design.runs}
     arms = {
         arm: ArmResult(

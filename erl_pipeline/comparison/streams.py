@@ -1,4 +1,5 @@
-"""Streamed evaluations in a comparison: success in held-out realms by note, before and after training."""
+"""Streamed evaluations in a comparison: success in held-out realms by kind of note, before and after
+training."""
 
 from __future__ import annotations
 
@@ -11,14 +12,14 @@ from erl_pipeline.stages.evaluation.evaluate_stream import EVALUATE_STREAM
 
 ATTEMPTS = {"first": "first attempt", "retry": "retry"}
 NOTES = {"none": "no note", "own": "own note", "oracle": "true note", "other": "another realm's"}
-"""Of both: as metrics of the stage call it -> as tables do."""
+"""For both: the name in the stage's metrics -> the name in tables."""
 DIFFERENCES = {"own": "own - none", "other": "another's - none"}
-"""The note that is compared with none -> its title."""
+"""The kind of note that is compared with no note -> the title of the difference."""
 
 
 @dataclass(frozen=True)
 class RunStreams:
-    """Metrics of a run's first streamed evaluation and of its last; empty where it has none."""
+    """Metrics of a run's first streamed evaluation and of its last; empty if it has none."""
 
     before: Mapping[str, float]
     after: Mapping[str, float]
@@ -26,9 +27,9 @@ class RunStreams:
 
 @dataclass(frozen=True)
 class StreamSummary:
-    """Success of an arm's attempts in held-out realms over its seeds. `attempt`: a name of `ATTEMPTS`.
+    """Success of an arm's attempts in held-out realms, over its seeds. `attempt` is a key of `ATTEMPTS`.
 
-    `success` is by the note that was given; `less_none` has the difference to no note, seed by seed.
+    `success` is by the kind of note in the prompt; `less_none` has the difference to no note, seed by seed.
     """
 
     attempt: str
@@ -38,14 +39,14 @@ class StreamSummary:
 
 
 def run_streams(history: Sequence[StageRecord]) -> RunStreams:
-    """Those of a run's records. With one evaluation nothing is known of what training changed: it counts as
-    that before."""
+    """The streamed evaluations among a run's records. A single evaluation counts as the one before
+    training."""
     found = [record.manifest.metrics for record in of_stage(history, EVALUATE_STREAM.name)]
     return RunStreams(found[0] if found else {}, found[-1] if len(found) > 1 else {})
 
 
 def summarize(runs: Iterable[RunStreams]) -> list[StreamSummary]:
-    """The seeds of an arm as one. What no seed has is left out."""
+    """Summaries over the seeds of an arm. Numbers that no seed has are left out."""
     seeds = list(runs)
     summaries = []
     for attempt in ATTEMPTS:
@@ -59,7 +60,7 @@ def summarize(runs: Iterable[RunStreams]) -> list[StreamSummary]:
 
 
 def _over(seeds: Sequence[Mapping[str, float]], metric: str, less: str | None = None) -> SeedSummary | None:
-    """A metric over seeds, or its difference to another; None where no seed has it."""
+    """A metric over seeds, or its difference to the metric `less`; None if no seed has it."""
     needed = {metric} if less is None else {metric, less}
     values = [each[metric] - (each[less] if less else 0.0) for each in seeds if needed <= each.keys()]
     return across_seeds(values) if values else None

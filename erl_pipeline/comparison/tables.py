@@ -1,4 +1,4 @@
-"""The tables of a comparison, as text that terminals and Markdown files show alike."""
+"""The tables of a comparison, as text for both terminals and Markdown files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COSTS: tuple[tuple[str, str], ...] = (
     ("tokens at the steps", "generated_tokens_at_steps"),
 )
 UNEQUAL = 0.1
-"""Arms whose steps at the token budget lie further apart than this share are told of."""
+"""There is a warning if the steps of two arms at the token budget differ by more than this share."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def tables(result: Result) -> list[ShownTable]:
 
 
 def seed_table(result: Result) -> ShownTable:
-    """Every run by itself."""
+    """The figures of every single run."""
     rows = [
         {"arm": arm, "seed": str(seed)}
         | {label: f"{getattr(figures, name):.3f}" for name, label in (("start", "start"), *MEASURES.items())}
@@ -69,7 +69,7 @@ def markdown(table: ShownTable) -> str:
 
 
 def preface(result: Result) -> str:
-    """In a paragraph what was compared, and on what."""
+    """A paragraph that says what was compared, and on what."""
     design, budgets = result.design, result.budgets
     return (
         f"{counted(len(design.arms), 'arm')} with {counted(len(design.seeds), 'seed')} each, "
@@ -82,7 +82,7 @@ def preface(result: Result) -> str:
 
 
 def warnings(result: Result) -> list[str]:
-    """What makes the comparison less fair than it should be."""
+    """Sentences on what makes the comparison less fair than it should be."""
     means = {
         arm: fmean(figures.optimizer_steps_at_tokens for figures in each.measures.values())
         for arm, each in result.arms.items()
@@ -106,7 +106,7 @@ def _success(result: Result) -> ShownTable:
         for name, label in (("start", "start"), *MEASURES.items()):
             row[label] = _with_interval(_over_seeds(list(each.measures.values()), name))
         rows.append(row)
-    note = "Area is the mean height of the curve up to the budget: more of it is the same success sooner."
+    note = "Area is the mean height of the curve up to the budget: the sooner a success, the larger the area."
     return ShownTable("Success on the test tasks", rows, note)
 
 
@@ -178,7 +178,7 @@ def _costs(result: Result) -> ShownTable:
     note = (
         f"Means over seeds, at {budgets.generated_tokens:,} generated tokens; the last column is what had "
         f"been generated at {budgets.optimizer_steps:,} optimizer steps. Seconds are those of the stages, "
-        "without evaluations; whatever else the machine had to do is in them."
+        "without evaluations; they include whatever else the machine did meanwhile."
     )
     return ShownTable("Costs", rows, note)
 

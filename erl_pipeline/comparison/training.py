@@ -1,5 +1,5 @@
-"""What happened in the training of a run: mean rewards by role, and the numbers of rollouts that its method
-shows, such as the success of retries and their gain."""
+"""What happened in the training of a run: mean rewards by role, and numbers of the rollouts that its method
+has columns for, such as the success of retries and their gain."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _ROWS = "trajectories"
 
 @dataclass(frozen=True)
 class TrainingFigures:
-    """Numbers of one run by iteration: `rewards` by role, `numbers` by the name of a column; and what its
-    streamed evaluations gave."""
+    """Numbers of one run by iteration: `rewards` by role, `numbers` by the name of a column; and the results
+    of its streamed evaluations."""
 
     rewards: Mapping[str, ByIteration]
     numbers: Mapping[str, ByIteration]
@@ -33,15 +33,16 @@ class TrainingFigures:
 
 @dataclass(frozen=True)
 class Thirds:
-    """A number early and late in training: its mean over the first and the last third of the iterations, over
-    seeds. A seed that has no such number in a third does not count there; None where none has."""
+    """A number early and late in training: its mean over the first and over the last third of the iterations,
+    summarised over seeds. A seed without the number in a third does not count there; None if no seed has
+    it."""
 
     first: SeedSummary | None
     last: SeedSummary | None
 
 
 def shown_columns(columns: Sequence[Column], history: Sequence[StageRecord]) -> list[Column]:
-    """The rates of rollouts that differences between runs show; sums are costs, which are told elsewhere."""
+    """The rollout columns that comparisons of runs show, without sums, which are shown as costs elsewhere."""
     stages = {record.stage for record in of_kind(history, "rollouts")}
     return [each for each in columns if each.stage in stages and each.compare and not each.adds_up]
 
@@ -49,7 +50,7 @@ def shown_columns(columns: Sequence[Column], history: Sequence[StageRecord]) -> 
 def training_figures(
     store: ArtifactStore, history: Sequence[StageRecord], columns: Sequence[Column], iterations: int
 ) -> TrainingFigures:
-    """Read them from the manifests and the trajectories of the first `iterations`.
+    """Read the figures from the manifests and the trajectories of the first `iterations`.
 
     Raises StoreError for trajectories that are damaged or missing.
     """

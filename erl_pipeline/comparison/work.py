@@ -1,4 +1,4 @@
-"""One run of a comparison: whether it is done, doing it, and reading what it gave."""
+"""One run of a comparison: checking whether it is done, carrying it out, and reading its results."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from storage.runs.run import RunStore
 
 @dataclass(frozen=True)
 class Task:
-    """What a worker process is to do: train a run to a number of iterations, and evaluate its checkpoints on
-    the test tasks. With 0 iterations it makes what comes before the first, which all runs share."""
+    """The task of a worker process: train a run to a number of iterations, and evaluate its checkpoints on
+    the test tasks. With 0 iterations it makes what comes before the first one, which runs can share."""
 
     run: ComparedRun
     store_uri: str
@@ -34,8 +34,8 @@ class Task:
 def carry_on(task: Task, listener: Listener, stop: threading.Event) -> None:
     """Do what is left of a task; what is committed is reused.
 
-    Raises whatever a stage raises, RunBusy where another process works on the run, and Interrupted when
-    `stop` is set.
+    Raises whatever a stage raises, RunBusy if another process works on the run, and Interrupted when `stop`
+    is set.
     """
     run = task.run
     with open_run(run.config, task.store_uri, listener, stop) as opened:
@@ -47,9 +47,9 @@ def carry_on(task: Task, listener: Listener, stop: threading.Event) -> None:
 
 
 def is_done(task: Task) -> bool:
-    """Whether the run's ledger has all of the task.
+    """Whether the run's ledger has all artifacts of the task.
 
-    Raises ConfigError where the run exists with other settings.
+    Raises ConfigError if the run exists with other settings.
     """
     runs = RunStore(task.store_uri)
     run = task.run
@@ -67,13 +67,13 @@ def is_done(task: Task) -> bool:
 
 
 def read_curve(run: ComparedRun, store_uri: str) -> list[CurvePoint]:
-    """The learning curve of a run on the test tasks. Raises StoreError where an artifact is missing."""
+    """The learning curve of a run on the test tasks. Raises StoreError if an artifact is missing."""
     history = read_history(ArtifactStore(store_uri), RunStore(store_uri).open(run.config.name))
     return learning_curve(history, test_evaluations(history))
 
 
 def read_training(run: ComparedRun, store_uri: str, iterations: int) -> TrainingFigures:
-    """What happened in the training of a run. Raises StoreError where an artifact is missing or damaged."""
+    """What happened in the training of a run. Raises StoreError if an artifact is missing or damaged."""
     store = ArtifactStore(store_uri)
     history = read_history(store, RunStore(store_uri).open(run.config.name))
     return training_figures(store, history, method_columns(run.config), iterations)

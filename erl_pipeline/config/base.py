@@ -1,4 +1,4 @@
-"""What every configuration model is made of: strict, frozen, and free of torch."""
+"""The base classes of all configuration models: strict, frozen, and free of torch."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class Settings(BaseModel):
 
 
 class PluginSettings(Settings):
-    """The settings of a plug-in, which is known by their type. Those of a plug-in say which it is:
+    """The settings of a plug-in. Each subclass names its plug-in:
     `type: Literal["frozen_lake"] = "frozen_lake"`."""
 
     type: str
 
 
 def switch(value: Any) -> Any:
-    """`off` (YAML's false) and `on` (true, the defaults) stand for a whole group of settings."""
+    """The value of a group of settings that may be `off` (YAML's false) or `on` (true, the defaults)."""
     if value is False:
         return None
     return {} if value is True else value

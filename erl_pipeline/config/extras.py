@@ -1,4 +1,4 @@
-"""Extras of installed distributions: which of their packages are missing."""
+"""Extras of installed distributions, and which of their packages are missing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from packaging.requirements import Requirement
 
 
 def missing_of_extra(distribution: str, extra: str) -> list[str]:
-    """The requirements of an extra that are not installed, or in another version; none for no extra."""
+    """The requirements of an extra that are not installed, or installed in a wrong version; empty if `extra`
+    is."""
     if not extra:
         return []
     try:

@@ -12,7 +12,7 @@ from erl_pipeline.config.base import Settings
 from erl_pipeline.config.templates import check_template
 
 OWN_POLICY = "policy"
-"""The name by which a judge is the policy that is trained."""
+"""The name of the model if the judge is the policy that is trained."""
 
 ATTEMPT_EXAMPLE: Mapping[str, Any] = {
     "instructions": "Act.",
@@ -25,24 +25,24 @@ ATTEMPT_EXAMPLE: Mapping[str, Any] = {
 
 
 class RulesFeedback(Settings):
-    """What the environment says of the attempt, by its rules."""
+    """The environment's own feedback on the attempt, by its rules."""
 
     type: Literal["rules"] = "rules"
 
 
 class JudgeFeedback(Settings):
-    """What a language model says of the attempt. It is asked about attempts that failed and are tried again;
-    where it gives no answer, the feedback of rules stays."""
+    """Feedback that a language model writes. It is asked about failed attempts that are tried again; if it
+    gives no answer, the feedback of the rules is used."""
 
     type: Literal["judge"]
     model: str = Field(default=OWN_POLICY, min_length=1)
     """`policy`: the policy that is trained, on the run's engine. Any other name: a model of the server at
     `url`."""
     url: str | None = None
-    """A server with the chat completions of OpenAI's API, such as `http://gpu-1:8000`. Its answers cannot be
-    repeated, so that rollouts with it are marked `approximate`."""
+    """A server with OpenAI's chat-completions API, such as `http://gpu-1:8000`. Its answers cannot be
+    repeated, so rollouts with it are marked `approximate`."""
     api_key_variable: str | None = None
-    """Environment variable that holds the key of the server; none when it asks for no key."""
+    """Environment variable that holds the server's key; null if it needs no key."""
     system: str = (
         "You look at an attempt at a task that did not succeed. Say in at most three sentences what went "
         "wrong and where. Say only what the record shows, and do not give the solution away."
@@ -55,13 +55,13 @@ class JudgeFeedback(Settings):
     """User message, a Jinja template. `feedback`: what the environment's rules say. Variables: instructions,
     observation, trace, feedback, reward."""
     temperature: float = Field(default=0.3, gt=0.0, le=2.0)
-    """Temperature of the answer; greedy evaluations take 0."""
+    """Temperature of the answer; greedy evaluations use 0."""
     max_new_tokens: int = Field(default=200, ge=1)
-    """Most tokens of the answer."""
+    """The most tokens of the answer."""
     request_seconds: float = Field(default=60.0, gt=0.0)
-    """Deadline of one answer of the server."""
+    """Deadline for one answer of the server."""
     max_in_flight: int = Field(default=16, ge=1)
-    """Most questions that the server has at the same time."""
+    """The most requests that the server gets at the same time."""
 
     @field_validator("system", "template")
     @classmethod

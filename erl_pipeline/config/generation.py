@@ -25,18 +25,18 @@ _REFUSED_SAMPLING = {
         ("repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias"), _BENDS_DISTRIBUTION
     ),
 }
-"""Settings of other samplers, and why training from what they sample would be wrong."""
+"""Settings that other samplers have, and why training on what they sample would be wrong."""
 
 
 class SamplingConfig(Settings):
-    """How tokens are drawn: from the whole distribution, at a temperature. Settings that cut or bend that
-    distribution (`top_p`, `top_k`, penalties, ...) are refused: the update divides by the probability that
-    a token was drawn with."""
+    """How tokens are drawn: from the whole distribution, at a temperature. Settings that cut or distort the
+    distribution (`top_p`, `top_k`, penalties, ...) are refused, because the update divides by the probability
+    with which a token was drawn."""
 
     temperature: float = Field(default=1.0, le=2.0)
-    """Divides the logits before the softmax; stored log-probabilities are those after it. More than 0."""
+    """Divides the logits before the softmax; stored log-probabilities include it. More than 0."""
     max_new_tokens: int = Field(default=8, ge=1)
-    """Most tokens of one turn of an attempt."""
+    """The most tokens in one turn of an attempt."""
 
     @model_validator(mode="before")
     @classmethod
@@ -62,22 +62,22 @@ class TransformersEngineConfig(Settings):
 
     type: Literal["transformers"] = "transformers"
     max_batch_sequences: int = Field(default=256, ge=1)
-    """Most sequences in one forward pass; longer lists are cut into batches of similar length."""
+    """The most sequences in one forward pass; more are split into batches of sequences of similar length."""
 
 
 class ServerAddress(Settings):
-    """A vLLM server that somebody else runs.
+    """A vLLM server that the pipeline does not start.
 
-    It must serve the model under any name with `--logprobs-mode processed_logprobs`, `--enable-scale-out`
+    It may serve the model under any name. It needs `--logprobs-mode processed_logprobs`, `--enable-scale-out`
     or `--tokens-only`, and `VLLM_SERVER_DEV_MODE=1`, and must be able to read the run's folders. With
-    `policy.lora` it serves the base and needs `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True`, `--enable-lora`,
-    `--max-lora-rank` and `--lora-target-modules` with the modules that are adapted, too.
+    `policy.lora` it serves the base model, and also needs `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True`,
+    `--enable-lora`, `--max-lora-rank`, and `--lora-target-modules` with the modules that are adapted.
     """
 
     url: str
-    """Such as `http://gpu-1:8000`."""
+    """Address, such as `http://gpu-1:8000`."""
     api_key_variable: str | None = None
-    """Environment variable that holds its key; none when it asks for no key."""
+    """Environment variable that holds the server's key; null if it needs no key."""
 
 
 _SET_BY_THE_PIPELINE = {
@@ -97,57 +97,58 @@ _SET_BY_THE_PIPELINE = {
     "override-generation-config",
     "enable-sleep-mode",
 }
-"""Arguments of the server with which other values would make its figures wrong, or the server not found."""
+"""Arguments of the server that the pipeline sets itself. With other values the log-probabilities would be
+wrong, or the server would not be found."""
 
 
 class VllmEngineConfig(Settings):
-    """Sampling by vLLM: a server started for this run or, where `servers` are given, those."""
+    """Sampling by vLLM, on servers that are started for this run, or on the `servers` given."""
 
     type: Literal["vllm"] = "vllm"
     servers: tuple[ServerAddress, ...] = ()
-    """Servers that somebody else runs; empty starts our own."""
+    """Servers that run already; empty: the run starts its own."""
     replicas: int = Field(default=1, ge=1, le=64)
-    """Servers of our own, each with the whole model and with devices of its own: as many as `arguments` ask
-    for by `--tensor-parallel-size` and `--pipeline-parallel-size`."""
+    """How many servers the run starts. Each has the whole model and its own devices: as many as `arguments`
+    ask for with `--tensor-parallel-size` and `--pipeline-parallel-size`."""
     executable: str | None = None
-    """Python interpreter that has vLLM; none is the one that runs this."""
+    """Python interpreter that has vLLM; null: the one that runs this program."""
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
-    """Number type the servers compute in; also sets how well they must agree with the trainer."""
+    """Number type in which the servers compute; it also sets how closely they must agree with the trainer."""
     max_context: int | None = Field(default=None, ge=1)
-    """Most tokens of prompt and answer together; none takes the model's own limit."""
+    """The most tokens of prompt and answer together; null: the model's own limit."""
     lifecycle: Literal["persistent", "per_stage"] = "persistent"
-    """`persistent`: our own server runs from the first stage that samples to the end of the run, and takes
-    new weights while it runs. `per_stage`: it ends before the trainer works and starts again with the new
-    weights, which gives the trainer the whole machine and costs a start for each stage that samples."""
+    """`persistent`: the run's own server runs from the first stage that samples to the end of the run, and
+    loads new weights while it runs. `per_stage`: it ends before training and starts again with the new
+    weights. This gives the trainer the whole machine, but costs a start for each stage that samples."""
     sleep: bool = False
-    """Our own persistent server gives its GPU memory back while the trainer works, and wakes with the new
-    weights. It drops the weights, which are replaced anyway; the base of LoRA adapters goes to host memory.
-    vLLM has this on GPUs only: its CPU build refuses to start."""
+    """The run's own persistent server frees its GPU memory while the trainer works, and wakes up with the new
+    weights. It drops its weights, which are replaced anyway; the base model of LoRA adapters moves to host
+    memory. Only on GPUs: with this setting vLLM's CPU build refuses to start."""
     max_in_flight: int = Field(default=64, ge=1)
-    """Most sequences that are generated at the same time, over all servers. With 1, on a server of our own,
-    repeated rollouts have the same bytes; with more, what a sequence's logits are rounded to depends on what
-    else is in its batch."""
+    """The most sequences that are generated at the same time, over all servers. With 1, on the run's own
+    server, repeated rollouts have the same bytes. With more, the rounding of a sequence's logits depends on
+    the other sequences in its batch."""
     enforce_eager: bool = False
-    """Do not compile the model: starts sooner, samples more slowly."""
+    """Do not compile the model: the server starts sooner but samples more slowly."""
     chunked_prefill: bool = False
-    """Compute long prompts in parts, between the steps of other sequences: worth it on a GPU. vLLM's CPU
-    build dies when it cuts the prompt of a request with a seed, and all of ours have one."""
+    """Compute long prompts in parts, between the steps of other sequences: useful on a GPU. vLLM's CPU build
+    crashes when it splits the prompt of a request that has a seed, and all requests here have one."""
     arguments: tuple[str, ...] = ()
     """Further arguments of the server that is started, such as `--tensor-parallel-size=2`."""
     environment: dict[str, str] = Field(default_factory=dict)
     """Environment variables of the server that is started, such as `VLLM_CPU_KVCACHE_SPACE: "4"`."""
     startup_seconds: float = Field(default=600.0, gt=0.0)
-    """Deadline of a server's start, and of the return of a server when none is left."""
+    """Deadline for a server's start, and for a server to come back when none is left."""
     request_seconds: float = Field(default=600.0, gt=0.0)
-    """Deadline of one request; a server that misses it is taken for dead."""
+    """Deadline for one request; a server that misses it counts as dead."""
     max_failures: int = Field(default=3, ge=0)
-    """Failures of servers that are survived while one policy is served; one more stops the run."""
+    """How many server failures are tolerated while one policy is served; one more stops the run."""
 
     @field_validator("arguments")
     @classmethod
     def _leaves_ours_alone(cls, arguments: tuple[str, ...]) -> tuple[str, ...]:
         for argument in arguments:
-            # vLLM takes underscores for hyphens.
+            # vLLM treats underscores as hyphens.
             name = argument.partition("=")[0].replace("_", "-")
             if re.sub("^--(no-)?", "", name) in _SET_BY_THE_PIPELINE:
                 raise ValueError(
@@ -189,8 +190,8 @@ OPERATIONAL_SETTINGS = frozenset(
         "max_failures",
     }
 )
-"""Settings of an engine that say where it runs and how long it is waited for, and nothing of what it samples.
-They may change in a run, and no artifact's id depends on them."""
+"""Settings of an engine that say where it runs and how long to wait for it, but do not affect what it
+samples. They may change during a run, and no artifact's id depends on them."""
 
 EngineConfig = Annotated[TransformersEngineConfig | VllmEngineConfig, Field(discriminator="type")]
 
@@ -201,10 +202,10 @@ def identity_of(engine: EngineConfig) -> EngineConfig:
 
 
 def operational_settings(engine: EngineConfig) -> dict[str, Any]:
-    """The settings that a worker is given beside the recipe."""
+    """The settings that a worker is given besides the recipe."""
     return engine.model_dump(mode="json", include=set(OPERATIONAL_SETTINGS))
 
 
 def with_operational(engine: EngineConfig, operational: dict[str, Any]) -> EngineConfig:
-    """The engine of a recipe as this worker runs it."""
+    """The engine of a recipe with this worker's operational settings."""
     return type(engine).model_validate({**engine.model_dump(), **operational})

@@ -1,8 +1,8 @@
-"""What is installed: environments, methods, trainers, runners and scorers, found by entry points.
+"""Installed plug-ins: environments, methods, trainers, runners and scorers, found by entry points.
 
-A package of anyone can add one: it names an object with a `settings` model, whose `type` is what a
-configuration says, in one of the entry-point groups below. A scorer is a function, and its entry point's name
-is what a configuration says. The project's own are found in the same way.
+Any package can add one: it names an object with a `settings` model in one of the entry-point groups below.
+Configurations choose it by the `type` of these settings. A scorer is a function, which configurations choose
+by the name of its entry point. The project's own plug-ins are found in the same way.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
     "runners": ("settings", "run"),
     "scorers": ("__call__",),
 }
-"""What an object of each group must have."""
+"""The attributes that an object of each group must have."""
 
 
 @dataclass(frozen=True)
@@ -90,28 +90,29 @@ class Plugin:
     distribution: str
     version: str
     target: str
-    """`module:object`, as the package declares it."""
+    """`module:object`, as declared by the package."""
     value: Any
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """The packages whose sources are the plug-in, and those that it names beside, such as a scorer's.
+        """The packages with the plug-in's code, and the further ones that it names, such as a scorer's.
 
-        Of a foreign plug-in it is all of its top package, since its modules may share code; where that is a
-        namespace of several distributions, the first one below it that has sources.
+        For a plug-in of another distribution this is its whole top package, since its modules may share code.
+        If that is a namespace package, which several distributions may share, it is the first package below
+        it that has sources.
         """
         module = self.target.partition(":")[0]
         own = module if self.distribution == _OWN else _top_package(module)
         return (own, *getattr(self.value, "packages", ()))
 
     def packages_for(self, settings: PluginSettings) -> tuple[str, ...]:
-        """The same of an environment, and those that these settings bring in, such as that of the scorer that
+        """The packages of an environment, and those that these settings add, such as that of the scorer that
         they name."""
         return tuple(dict.fromkeys((*self.packages, *self.value.used_packages(settings))))
 
     @property
     def is_own(self) -> bool:
-        """Whether it is one of the project's own."""
+        """Whether it is one of the project's own plug-ins."""
         return self.distribution == _OWN
 
     @property
@@ -123,7 +124,7 @@ class Plugin:
 
 @dataclass(frozen=True)
 class BrokenPlugin:
-    """A plug-in that cannot be used, and why. Nothing else is affected by it."""
+    """A plug-in that cannot be used, and why. It does not affect other plug-ins."""
 
     group: Group
     type: str
@@ -141,14 +142,15 @@ class Plugins:
     broken: tuple[BrokenPlugin, ...]
 
     def __getitem__(self, type_: str) -> Plugin:
-        """The plug-in of a type. Raises ConfigError, with the package, for one that is broken or unknown."""
+        """The plug-in of a type. Raises ConfigError if it is broken (the message names its package) or
+        unknown."""
         if type_ in self.found:
             return self.found[type_]
         self.require_usable(type_)
         raise ConfigError(f"{type_}: no such type of {self.group}; there are {', '.join(self.found)}")
 
     def require_usable(self, type_: str) -> None:
-        """Raise ConfigError when a package offers this type, but it cannot be used."""
+        """Raise ConfigError if a package offers this type, but it cannot be used."""
         for plugin in self.broken:
             if plugin.type == type_ and type_ not in self.found:
                 raise ConfigError(
@@ -158,7 +160,7 @@ class Plugins:
 
 
 def plugins(group: Group) -> Plugins:
-    """What is installed of a group; looked up once in a process."""
+    """The installed plug-ins of a group; they are looked up once in a process."""
     return _find(group)
 
 
@@ -167,7 +169,7 @@ def _find(group: Group) -> Plugins:
     found: dict[str, Plugin] = {}
     broken: list[BrokenPlugin] = []
     points = importlib.metadata.entry_points(group=f"erl_pipeline.{group}")
-    # The project's own come first: nothing that is installed beside it takes their names.
+    # The project's own come first, so that no other package can take their names.
     for point in sorted(
         points, key=lambda each: (_distribution(each) != _OWN, _distribution(each), each.name)
     ):
@@ -209,7 +211,7 @@ def _load(group: Group, point: importlib.metadata.EntryPoint) -> tuple[Plugin | 
     """The plug-in of an entry point, or what is wrong with it."""
     try:
         value = point.load()
-    # Whatever a foreign package does at import must not stop other work, an exit included.
+    # Nothing that another package does at import may stop other work, not even an exit.
     except (Exception, SystemExit) as error:
         return None, f"its import fails with {type(error).__name__}: {error}"
     missing = [part for part in PARTS[group] if not hasattr(value, part)]
@@ -227,7 +229,7 @@ def _load(group: Group, point: importlib.metadata.EntryPoint) -> tuple[Plugin | 
 
 
 def _settings_problem(value: Any, point: importlib.metadata.EntryPoint) -> str:
-    """What is wrong with the settings of a plug-in, which say its type; empty where nothing is."""
+    """What is wrong with the settings model of a plug-in; empty if nothing is."""
     settings = value.settings
     if not (isinstance(settings, type) and issubclass(settings, PluginSettings)):
         return f"{point.value}.settings is no subclass of erl_pipeline.config.base.PluginSettings"

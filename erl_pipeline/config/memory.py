@@ -10,7 +10,8 @@ from erl_pipeline.config.base import Settings
 
 
 class RetrievalSettings(Settings):
-    """How a memory is searched for one reflection; what is off is None, so that it changes no artifact."""
+    """How a memory is searched for one reflection. A setting that is off is None, so that it changes no
+    artifact."""
 
     embedding_model: str
     top_k: int
@@ -25,7 +26,7 @@ class RetrievalSettings(Settings):
 
 
 class KeepSettings(Settings):
-    """What a memory keeps; what is off is None, so that it changes no artifact."""
+    """What a memory keeps. A setting that is off is None, so that it changes no artifact."""
 
     embedding_model: str
     merge_similarity: float | None
@@ -34,45 +35,45 @@ class KeepSettings(Settings):
 
 
 class MemoryConfig(Settings):
-    """Reflections that led to success, one entry for each text and task type, found again by similarity of
-    the situation they came from, by what they were worth and by how often they were written."""
+    """Reflections that led to success, with one entry for each text and task type. They are retrieved by the
+    similarity of the situation that they came from, by their credit, and by how often they were written."""
 
     embedding_model: str = "all-MiniLM-L6-v2"
-    """`all-MiniLM-L6-v2` (its weights come with an installed package, no network), a folder, or any name
+    """`all-MiniLM-L6-v2` (its weights come with an installed package, without network), a folder, or any name
     that sentence-transformers loads."""
     top_k: int = Field(default=1, ge=1, le=32)
-    """Entries shown to one reflection, found by exact search of vectors whatever the memory's size, so
-    that what is retrieved can be reproduced."""
+    """Number of entries shown to one reflection. The vector search is exact, whatever the memory's size, so
+    that retrieval can be reproduced."""
     same_task_type: bool = True
-    """Only entries of the same task type are retrieved."""
+    """Whether only entries of the same task type are retrieved."""
     withhold: float = Field(default=0.5, ge=0.0, le=1.0)
-    """Share of a group's samples, drawn by the seed, whose reflections see no memory. They are what the
-    others are compared with, so that it is known what an entry is worth: its credit. 0: memory is withheld
-    from none, and credits stay 0."""
+    """Share of a group's samples, drawn by the seed, whose reflections see no memory. The others are compared
+    with them, to know how much an entry helps: its credit. 0: memory is withheld from none, and credits
+    stay 0."""
     credit_weight: float = Field(default=1.0, ge=0.0)
     """Entries are ranked by cosine similarity + `credit_weight` x credit + `support_weight` x ln(support)
-    - `retrieval_penalty` x ln(1 + retrievals). With all three at 0 it is the vector search."""
+    - `retrieval_penalty` x ln(1 + retrievals). With all three at 0, only the vector search ranks them."""
     support_weight: float = Field(default=0.1, ge=0.0)
-    """Weight of the logarithm of how many times the text of an entry was written and helped."""
+    """Weight of the logarithm of an entry's support: how many times its text was written and helped."""
     retrieval_penalty: float = Field(default=0.05, ge=0.0)
-    """Weight of the logarithm of how often an entry was shown, so that others have their turn and get a
-    credit of their own (lambda of Complementary RL, arXiv 2603.17621, which has 0.4)."""
+    """Weight of the logarithm of how often an entry was shown, so that other entries are shown too and get a
+    credit (lambda of Complementary RL, arXiv 2603.17621, which uses 0.4)."""
     candidates: int = Field(default=256, ge=1)
-    """Entries that are ranked: those that are most similar."""
+    """How many entries are ranked: the most similar ones."""
     min_similarity: float | None = Field(default=None, ge=-1.0, le=1.0)
-    """Entries that are less similar than this are not retrieved. null: all may be."""
+    """Entries that are less similar than this are not retrieved. null: no limit."""
     fallback: Literal["none", "recent"] = "none"
-    """Where no entry has `min_similarity`: `none` retrieves nothing, `recent` the `top_k` entries that were
-    written last."""
+    """What is retrieved if no entry reaches `min_similarity`. `none`: nothing. `recent`: the `top_k` entries
+    that were written last."""
     merge_similarity: float | None = Field(default=None, gt=0.0, le=1.0)
     """A new reflection whose text is at least this similar (cosine) to that of an earlier one of the same
-    task type is merged with it: the earlier one stays, with more support. Looked at are the 32 whose
-    situations are most similar. null: only equal texts are merged."""
+    task type is merged with it: the earlier one stays, with more support. It is compared with the 32 entries
+    whose situations are most similar. null: only equal texts are merged."""
     max_entries: int | None = Field(default=None, ge=1)
-    """Entries that the memory holds at most; beyond that it evicts. null: no limit."""
+    """The most entries that the memory holds; beyond that it evicts entries. null: no limit."""
     evict: Literal["oldest", "lowest_credit"] = "oldest"
-    """Which entries leave a full memory: those whose text was written longest ago, or those of the lowest
-    credit (of equals the other)."""
+    """Which entries leave a full memory: those whose text was written longest ago, or those with the lowest
+    credit. The other rule decides between equals."""
 
     @model_validator(mode="after")
     def _possible_together(self) -> MemoryConfig:
@@ -111,7 +112,7 @@ class MemoryConfig(Settings):
 
 
 def require_subgroups(retrieval: RetrievalSettings, group_size: int) -> None:
-    """Raise ValueError where a subgroup, in which rewards are compared, has one sample."""
+    """Raise ValueError if a subgroup, in which rewards are compared, could have a single sample."""
     shares = (group_size * retrieval.withhold, group_size * (1.0 - retrieval.withhold))
     if any(0.0 < share < 2.0 for share in shares):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Settings within settings, by dotted keys."""
+"""Changing settings within settings, by dotted keys."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ SettingsT = TypeVar("SettingsT", bound=Settings)
 
 
 def with_settings(settings: SettingsT, values: Mapping[str, Any]) -> SettingsT:
-    """Settings with other values at dotted keys, such as `task_file` or `parts.lake.environment.task_file`.
+    """The same settings with new values at dotted keys, such as `task_file` or
+    `parts.lake.environment.task_file`.
 
-    Values are not validated. Raises KeyError for a key that leads nowhere.
+    Values are not validated. Raises KeyError for a key that does not exist.
     """
     for key, value in values.items():
         settings = _with(settings, key.split("."), value)

@@ -13,23 +13,23 @@ from storage.errors import ConfigError
 
 
 class BypassCorrection(Settings):
-    """The ratio is taken against the stored log-probabilities of the behaviour policy, so that one clip
-    range answers for both the change of the policy and the mismatch of sampler and trainer."""
+    """The ratio is computed against the stored log-probabilities of the behaviour policy. So one clip range
+    limits both the change of the policy and the mismatch between sampler and trainer."""
 
     type: Literal["bypass"] = "bypass"
 
 
 class DecoupledCorrection(Settings):
-    """The ratio is taken against log-probabilities that the trainer computes before its first step; the
-    mismatch of sampler and trainer is corrected by a separate importance weight, as in decoupled PPO
-    (Hilton et al. 2021, arXiv 2110.00641)."""
+    """The ratio is computed against log-probabilities that the trainer computes before its first step. A
+    separate importance weight corrects the mismatch between sampler and trainer, as in decoupled PPO (Hilton
+    et al. 2021, arXiv 2110.00641)."""
 
     type: Literal["decoupled"]
     level: Literal["token", "sequence"] = "token"
-    """`token`: one weight for each token. `sequence`: the product over a sequence, for all its tokens."""
+    """`token`: one weight for each token. `sequence`: all tokens of a sequence get the product over it."""
     mode: Literal["truncate", "mask"] = "truncate"
     """`truncate`: weights above the cap become the cap (truncated importance sampling, Ionides 2008;
-    Yao et al. 2025). `mask`: tokens with weights above the cap leave the loss."""
+    Yao et al. 2025). `mask`: tokens with weights above the cap are left out of the loss."""
     cap: float = Field(default=2.0, gt=1.0)
     """Largest importance weight."""
 
@@ -55,14 +55,14 @@ class RoleTerms:
 
 
 class RoleObjective(Settings):
-    """What differs for trajectories of one role. `null` takes the value of `objective`."""
+    """Settings for trajectories of one role. `null`: the value of `objective`."""
 
     clip_low: float | None = Field(default=None, gt=0.0, lt=1.0)
     """As `objective.clip_low`."""
     clip_high: float | None = Field(default=None, gt=0.0)
     """As `objective.clip_high`."""
     dual_clip: float | None = Field(default=None, gt=1.0)
-    """As `objective.dual_clip`. To have it for some roles only, set it for those and not for all."""
+    """As `objective.dual_clip`. To have it for some roles only, set it for those and not in `objective`."""
     kl_coefficient: float | None = Field(default=None, ge=0.0)
     """As `objective.kl_coefficient`."""
     entropy_coefficient: float | None = Field(default=None, ge=0.0)
@@ -79,36 +79,37 @@ class ObjectiveConfig(Settings):
         sum over sequences i, tokens t of  weight_i c_i (surrogate_it + kl_coefficient KL_it
                                                          - entropy_coefficient H_it)
 
-    where clip range, coefficients and weight are those of the sequence's role, and the factor c_i follows
-    from `loss_normalization` over all trained sequences of the batch, of whatever role. So the share that a
-    role has in the loss grows with its tokens (or sequences) in the batch, times its weight.
+    where clip range, coefficients and weight are those of the sequence's role. The factor c_i is given by
+    `loss_normalization` over all trained sequences of the batch, whatever their roles. So a role's share of
+    the loss is proportional to its tokens (or sequences) in the batch, times its weight.
     """
 
     advantage_normalization: Literal["std", "mean"] = "std"
-    """`std`: rewards of a group minus their mean, over their standard deviation (GRPO, arXiv 2402.03300).
-    `mean`: minus their mean only (Dr. GRPO, arXiv 2503.20783)."""
+    """`std`: rewards of a group minus their mean, divided by their standard deviation (GRPO, arXiv
+    2402.03300). `mean`: only minus their mean (Dr. GRPO, arXiv 2503.20783)."""
     advantages_per: Literal["group", "subgroup"] = "subgroup"
-    """Whose rewards are compared. `subgroup`: those of rows that share group and subgroup, where a method
-    splits its groups, as ERL does by `memory.withhold` (Complementary RL, arXiv 2603.17621), so that what is
-    learned is to write well with what was seen; a row without a subgroup is compared with the others of its
-    group that have none. `group`: those of the whole group."""
+    """Which rewards are compared. `subgroup`: those of rows with the same group and subgroup, if a method
+    splits its groups, as ERL does by `memory.withhold` (Complementary RL, arXiv 2603.17621). So a row
+    is compared only with others that also saw a memory, or also saw none. A row without a subgroup is
+    compared with the other rows of its group that have none. `group`: those of the whole group."""
     surrogate: Literal["ppo", "cispo"] = "ppo"
-    """What is done about ratios outside the clip range. `ppo`: the token gives no gradient (arXiv 1707.06347,
-    eq. 7). `cispo`: the clipped ratio is a weight without gradient of the token's log-probability, so that
-    every token gives one (MiniMax-M1, arXiv 2506.13585, eq. 4); `dual_clip` has no meaning there."""
+    """What happens to ratios outside the clip range. `ppo`: the token gives no gradient (arXiv 1707.06347,
+    eq. 7). `cispo`: the clipped ratio, without gradient, weights the token's log-probability, so that every
+    token gives a gradient (MiniMax-M1, arXiv 2506.13585, eq. 4); `dual_clip` then has no meaning."""
     clip_low: float = Field(default=0.2, gt=0.0, lt=1.0)
-    """The ratio counts down to `1 - clip_low` where the advantage is negative (PPO, arXiv 1707.06347,
-    eq. 7)."""
+    """The lower end of the clip range is `1 - clip_low`; it limits the ratio if the advantage is negative
+    (PPO, arXiv 1707.06347, eq. 7)."""
     clip_high: float = Field(default=0.2, gt=0.0)
-    """The ratio counts up to `1 + clip_high` where the advantage is positive; more than `clip_low` is the
-    clip-higher of DAPO (arXiv 2503.14476)."""
+    """The upper end of the clip range is `1 + clip_high`; it limits the ratio if the advantage is positive. A
+    value above `clip_low` is DAPO's clip-higher (arXiv 2503.14476)."""
     dual_clip: float | None = Field(default=None, gt=1.0)
-    """Bounds the loss of a negative advantage at `dual_clip` times it (arXiv 1912.09729); `null` does not."""
+    """Bounds a token's loss at `dual_clip` times |A| if its advantage A is negative (arXiv 1912.09729);
+    `null`: no bound."""
     kl_coefficient: float = Field(default=0.0, ge=0.0)
     """Weight of the KL divergence to the reference policy; 0 loads no reference."""
     kl_estimator: Literal["k2", "k3"] = "k3"
-    """Estimator of that divergence (Schulman 2020, "Approximating KL divergence"). `k1` is not allowed: its
-    gradient as a loss is zero in expectation."""
+    """Estimator of that divergence (Schulman 2020, "Approximating KL divergence"). `k1` is not allowed: as a
+    loss, its gradient is zero in expectation."""
     entropy_coefficient: float = Field(default=0.0, ge=0.0)
     """Weight of the entropy bonus (PPO, arXiv 1707.06347, eq. 9)."""
     loss_normalization: Literal["token_mean", "sequence_mean", "sequence_sum"] = "token_mean"
@@ -116,18 +117,18 @@ class ObjectiveConfig(Settings):
     `sequence_mean`: mean over sequences of the mean over tokens (GRPO). `sequence_sum`: mean over
     sequences of the sum over tokens, which is Dr. GRPO up to its constant."""
     normalizer: Literal["live_rows", "all_rows"] = "live_rows"
-    """Which rows count in the mean of the policy loss. `live_rows`: those with an advantage, so that steps
-    stay as large when fewer groups tell something. `all_rows`: also those with advantage 0, as in GRPO (arXiv
-    2402.03300, eq. 3), so that steps shrink with the signal; of several minibatches each is multiplied by the
-    share that the rows with an advantage have in the whole update."""
+    """Which rows count in the mean of the policy loss. `live_rows`: those with an advantage that is not 0, so
+    that steps stay as large when fewer groups give a signal. `all_rows`: also those with advantage 0, as in
+    GRPO (arXiv 2402.03300, eq. 3), so that steps shrink with the signal. The loss of each minibatch is then
+    multiplied by the share of rows with an advantage in the whole update."""
     correction: CorrectionConfig = BypassCorrection()
-    """What is done about the policy that sampled not being the one that is trained."""
+    """How the difference between the policy that sampled and the policy that is trained is corrected."""
     roles: dict[str, RoleObjective] = Field(default_factory=dict)
-    """Other values for trajectories of a role, such as `reflection: {entropy_coefficient: 0.01}`. The roles
-    are those of the method."""
+    """Values for trajectories of one role, such as `reflection: {entropy_coefficient: 0.01}`. The roles are
+    those of the method."""
 
     def terms(self, role: str) -> RoleTerms:
-        """The numbers that hold for trajectories of this role."""
+        """The numbers of the objective for trajectories of this role."""
         override = self.roles.get(role, RoleObjective())
 
         def value(name: str) -> float:
@@ -151,7 +152,7 @@ class ObjectiveConfig(Settings):
 
 
 def require_known_roles(objective: ObjectiveConfig, roles: Collection[str]) -> None:
-    """Raise `ConfigError` where `objective.roles` names a role that is none of the method's `roles`."""
+    """Raise `ConfigError` if `objective.roles` names a role that is not one of the method's `roles`."""
     for role in objective.roles:
         if role not in roles:
             raise ConfigError(

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from erl_pipeline.config.base import Settings
 
 TrainingUse = Literal["reinforcement", "supervised"]
-"""What steps are taken for: the reinforcement-learning update, or supervised training."""
+"""The purpose of optimizer steps: the reinforcement-learning update, or supervised training."""
 
 
 class OptimizerConfig(Settings):
@@ -23,36 +23,37 @@ class OptimizerConfig(Settings):
         0.9,
         0.95,
     )
-    """Decay of the first and second moment."""
+    """Decay rates of the first and the second moment."""
     eps: float = Field(default=1e-8, gt=0.0)
-    """Added to the root of the second moment."""
+    """Added to the square root of the second moment."""
     weight_decay: float = Field(default=0.0, ge=0.0)
     """Decoupled decay of matrices and embeddings; vectors (biases, norms) are never decayed."""
     max_grad_norm: float = Field(default=1.0, gt=0.0)
     """Gradients with a larger Euclidean norm are scaled down to it."""
     carry_state: bool = True
     """Carry the moments from stage to stage in the checkpoint. The fp32 copy of low-precision weights is
-    always carried, since the bf16 weights alone would forget small steps."""
+    always carried, since bf16 weights alone would lose small steps."""
     moments: Literal["shared", "by_use"] = "shared"
-    """`shared`: both updates go on from the same moments, so that a reinforcement-learning step moves along
-    the supervised steps before it too. `by_use`: each update has moments of its own, for 8 bytes more a
-    weight. Where a branch changes this, moments begin anew."""
+    """`shared`: both updates use the same moments, so that a reinforcement-learning step also moves along the
+    supervised steps before it. `by_use`: each update has its own moments, for 8 more bytes per weight. If a
+    branch changes this, the moments start from zero."""
     state_device: Literal["model", "cpu"] = "model"
-    """Where the fp32 copy of the weights, their summed gradients and the moments lie: 16 bytes a weight,
-    24 with `moments: by_use`.
-    `model`: beside the weights. `cpu`: in host memory, where the step is taken too, so that a GPU holds only
-    the weights and the gradients of one pass; for that, gradients cross to the host in each pass and new
-    weights come back after each step. On a CPU both are the same to the byte. It was not run on a GPU yet."""
+    """Where the fp32 copy of the weights, their summed gradients and the moments are kept: 16 bytes per
+    weight, 24 with `moments: by_use`.
+    `model`: on the device of the weights. `cpu`: in host memory, where the step is computed too, so that a
+    GPU holds only the weights and the gradients of one pass. In return, gradients move to the host in each
+    pass, and new weights move back after each step. On a CPU both give the same bytes. `cpu` has not been run
+    on a GPU yet."""
 
 
 class MicrobatchConfig(Settings):
-    """How an optimizer batch is cut; none of it changes the gradient beyond rounding."""
+    """How an optimizer batch is split into passes; this changes the gradient only by rounding."""
 
     microbatch_tokens: int = Field(default=2048, ge=1)
-    """Most input tokens in one forward and backward pass. A longer sequence makes a pass of its own."""
+    """The most input tokens in one forward and backward pass. A longer sequence is a pass by itself."""
     gradient_checkpointing: bool = False
-    """Keep the inputs of the blocks alone and compute the rest again in the backward pass: slower, less
-    memory."""
+    """Keep only the inputs of the blocks, and compute the rest again in the backward pass: slower, but takes
+    less memory."""
 
 
 class UpdateConfig(MicrobatchConfig):
@@ -61,14 +62,16 @@ class UpdateConfig(MicrobatchConfig):
     epochs: int = Field(default=1, ge=1)
     """Passes over the trajectories."""
     minibatches: int = Field(default=1, ge=1)
-    """Optimizer steps in one pass. Sequences with the same prompt stay in one minibatch."""
+    """Optimizer steps in one pass over the trajectories. Sequences with the same prompt stay in one
+    minibatch."""
     record_tokens: bool = False
     """Put the trainer's log-probability and entropy of each token into the training record, as lists. The
-    record is some times larger then; nothing else changes."""
+    record is then several times larger; nothing else changes."""
 
     @property
     def optimizer_steps(self) -> int:
-        """Most optimizer steps of one update; fewer where there are fewer prompts than minibatches."""
+        """The most optimizer steps of one update; there are fewer if there are fewer prompts than
+        minibatches."""
         return self.epochs * self.minibatches
 
 
@@ -76,12 +79,12 @@ class FineTuneConfig(MicrobatchConfig):
     """The supervised update."""
 
     steps: int = Field(default=3, ge=1)
-    """Optimizer steps; with `epochs` the most of them."""
+    """Optimizer steps; with `epochs`, the most of them."""
     epochs: float | None = Field(default=None, gt=0.0)
     """Passes over the rows, so that few rows get few steps: `epochs * rows / batch_rows` steps, rounded up,
     and no more than `steps`. `null`: `steps` steps, however few rows there are."""
     batch_rows: int | None = Field(default=None, ge=1)
-    """Rows of one step, drawn without replacement until all were seen; `null` takes all rows in each step."""
+    """Rows in one step, drawn without replacement until all were seen; `null`: each step takes all rows."""
     learning_rate: float | None = Field(default=None, gt=0.0)
     """Step size of supervised steps; `null` takes `optimizer.learning_rate`."""
 
@@ -95,11 +98,11 @@ class FineTuneConfig(MicrobatchConfig):
         return self
 
     def optimizer_steps(self, rows: int) -> int:
-        """How many steps are taken on this many rows; none without rows."""
+        """How many steps are taken on this many rows; 0 without rows."""
         if not rows:
             return 0
         if self.epochs is None or self.batch_rows is None:
             return self.steps
-        # As the decimal that was written: 0.1 as a float is a little more, which would be rounded up.
+        # Use the decimal as written: 0.1 as a float is a little more, which would be rounded up.
         epochs = Fraction(str(self.epochs))
         return min(self.steps, math.ceil(epochs * rows / self.batch_rows))

@@ -1,4 +1,4 @@
-"""Settings of how the stages of a run follow each other, and of what they compute on."""
+"""Settings of the order of a run's stages, and of the resources that they use."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from erl_pipeline.config.base import Settings
 
 
 class PipelineConfig(Settings):
-    """The order of the stages; part of the plan, so part of what artifacts are made from."""
+    """The order of the stages. It is part of the plan, so artifacts depend on it."""
 
     lag: int = Field(default=0, ge=0, le=16)
-    """Iteration i samples from the checkpoint of iteration i - 1 - lag, so that rollouts and training can go
-    on at the same time on two devices. More than 0 needs `objective.correction: {type: decoupled}`: the
-    update then weighs each token by how likely the policy at hand makes it. The bytes are those of the plan,
-    however its stages overlap."""
+    """Iteration i samples from the checkpoint of iteration i - 1 - lag, so that rollouts and training can run
+    at the same time on two devices. More than 0 needs `objective.correction: {type: decoupled}`, which
+    weights each token by how likely it is under the current policy. The bytes do not depend on which stages
+    run at the same time."""
     max_age: int | None = Field(default=None, ge=0)
-    """Most iterations that the policy which sampled a trajectory may be behind the policy that an update by
-    reinforcement learning is about to change; `null` for any. Fresh trajectories are `lag` behind, so that
-    the lag may not be more. What is replayed (ExGRPO) has the age of the policy that sampled it, not of its
-    drawing: in the update of iteration i an attempt of iteration s is i - s + lag behind, in the first
-    iterations less. A policy that the one at hand was not trained from, such as that of another run, counts
-    as too old. The supervised stages and what trains an extractor are not held to it."""
+    """The largest age of a trajectory in a reinforcement-learning update; `null`: no limit. The age is how
+    many iterations the policy that sampled it is behind the policy that is updated. Fresh trajectories have
+    the age `lag`, so the lag may not be larger. For replay (ExGRPO) too, the age is that of the policy that
+    sampled: in the update of iteration i, an attempt of iteration s has the age i - s + lag, or less in the
+    first iterations. If the current policy was not trained from the one that sampled, such as that of another
+    run, the trajectory counts as too old. The limit does not apply to supervised stages and to the training
+    of an extractor."""
     too_old: Literal["wait", "drop"] = "wait"
-    """What keeps to `max_age`. `wait`: the plan does. Rollouts wait for a policy that is young enough, and a
-    run whose updates could be given an older trajectory is refused: with replay, where
-    `method.replay.max_age` and the lag are more together. `drop`: the update does. It leaves out what is too
-    old before rewards are compared; the training record says `too_old`, and `dropped_too_old` counts. This
-    is for replay and for stored rollouts (`replay --offline`), which are as old as they are."""
+    """How `max_age` is enforced. `wait`: by the plan. Rollouts wait for a policy that is young enough. A run
+    whose updates could get older trajectories is refused; with replay, that is the case if
+    `method.replay.max_age` plus the lag is more than `max_age`. `drop`: by the update. It leaves out what is
+    too old before rewards are compared; the training record says `too_old`, and `dropped_too_old` counts
+    them. Use this for replay and for stored rollouts (`replay --offline`), whose age cannot change."""
 
     @model_validator(mode="after")
     def _possible_together(self) -> PipelineConfig:
@@ -46,15 +47,16 @@ class PipelineConfig(Settings):
 
 
 class ResourcesConfig(Settings):
-    """What a run may keep busy; no artifact's id depends on it. A run can be continued with others, but
-    for the bytes of `threads`."""
+    """The resources that a run may use. No artifact's id depends on them, and a run can be continued with
+    others, but bytes depend on `threads`."""
 
     threads: int = Field(default=2, ge=1, le=256)
     """CPU threads of torch in each process. Bytes are reproducible for a fixed number of threads."""
     devices: int = Field(default=1, ge=1, le=64)
-    """Stages that may compute with a model at the same time, each on a device of its own. A machine without
-    GPU counts its processor as one; with more, its cores are shared."""
+    """How many stages may compute with a model at the same time, each on its own device. On a machine without
+    GPU the processor counts as one device; with more, they share its cores."""
     full_disk: Literal["refuse", "warn"] = "refuse"
-    """What is done where the next iteration is expected to take more than is free at a store that is a
-    folder: `refuse` stops before it, so that nothing is lost and the same command goes on once there is room.
-    What is expected is what the stages took before, or follows from the model's size."""
+    """What happens if the next iteration is expected to need more space than is free in the store's folder.
+    `refuse`: the run stops before it, so that nothing is lost, and the same command continues it once there
+    is room. `warn`: it goes on. The expected size is what the stages took before, or is computed from the
+    model's size."""

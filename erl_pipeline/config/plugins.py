@@ -1,4 +1,4 @@
-"""Groups of settings that plug-ins define: chosen by their `type`, among all that are installed."""
+"""Groups of settings that plug-ins define. A `type` chooses one among all that are installed."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from storage.errors import ConfigError
 
 
 def settings_of(group: Group) -> Any:
-    """The type of a setting that takes the settings of any plug-in of a group; a bare name stands for a
-    plug-in with its defaults."""
+    """The type of a setting that accepts the settings of any plug-in of a group. A bare name means the
+    plug-in with its default settings. Raises ConfigError if no plug-in of the group can be used."""
     known = plugins(group)
     if not known.found:
         problems = "; ".join(f"{each.type}: {each.problem}" for each in known.broken)

@@ -17,41 +17,41 @@ class ColdStartConfig(Settings):
     """Supervised training of the tiny policy on weak scripted demonstrations over a family of worlds."""
 
     seed: Annotated[int, Field(ge=0)] | Literal["run"] = 0
-    """Chooses the first weights and the demonstrations. `run`: the run's seed, so that runs with different
-    seeds begin with different policies; else all runs of a store share one."""
+    """Seed of the first weights and the demonstrations. `run`: the run's seed, so that runs with different
+    seeds begin with different policies; with a number, all runs of a store share one policy."""
     steps: int = Field(default=400, ge=1)
-    """Optimizer steps, where `gate` asks for no more. After 60 % of them the learning rates fall."""
+    """Optimizer steps, unless `gate` asks for more. After 60 % of them the learning rates fall."""
     most_steps: int | None = Field(default=None, ge=1)
-    """Optimizer steps at most, however far from `gate` the policy is; `null`: three times `steps`."""
+    """The most optimizer steps, even if the policy has not reached `gate`; `null`: three times `steps`."""
     gate: float = Field(default=0.95, ge=0.0, le=1.0)
-    """Before the learning rates fall, go on until the policy gives so large a share of the right answers
-    where the environment asks for them (FrozenLake: action words in reflections that the attempt has
-    shown, `seen_slots_right`). A cold start that ends with less says so. 0: no gate."""
+    """The learning rates do not fall before the policy gives this share of right answers on the environment's
+    check (FrozenLake: action words in reflections that the attempt has shown, `seen_slots_right`). A cold
+    start that ends below it says so. 0: no gate."""
     demonstrations_per_step: int = Field(default=32, ge=1)
-    """Demonstrated attempts in one step; reflections on the failed ones come on top."""
+    """Demonstrated attempts in one step; reflections on the failed ones are added."""
     learning_rate: float = Field(default=3e-3, gt=0.0)
-    """Peak learning rate of AdamW: embeddings, head, biases and norms."""
+    """Peak learning rate of AdamW, which trains embeddings, head, biases and norms."""
     matrix_learning_rate: float = Field(default=0.01, gt=0.0)
-    """Peak learning rate of Muon: the weight matrices of the blocks."""
+    """Peak learning rate of Muon, which trains the weight matrices of the blocks."""
     random_intent: float = Field(default=0.1, ge=0.0, le=1.0)
-    """Chance that a demonstrated action is any at all instead of one that the scripted player chose."""
+    """Probability that a demonstrated action is random instead of the scripted player's choice."""
     blank_notes: float = Field(default=0.5, ge=0.0, le=1.0)
-    """Share of attempts that are demonstrated without notes, as every first attempt is."""
+    """Share of attempts that are demonstrated without notes, like first attempts."""
     swapped_notes: float = Field(default=0.5, ge=0.0, le=1.0)
-    """Share of notes and memories with two action words swapped, so that the policy does not trust them more
-    than what it sees."""
+    """Share of notes and memories with two action words swapped, so that the policy trusts what it sees more
+    than its notes."""
     reshuffled_notes: float = Field(default=0.1, ge=0.0, le=1.0)
-    """Share of notes and memories whose action words are in any order at all."""
+    """Share of notes and memories whose action words are in a random order."""
     reflections_per_failure: int = Field(default=4, ge=1)
-    """Reflections that are demonstrated on one failed attempt, each with another memory."""
+    """Number of reflections that are demonstrated on one failed attempt, each with another memory."""
     retries: float | None = Field(default=None, ge=0.0, le=1.0)
-    """Share of the failed attempts after which one is demonstrated that is told how they went. `null`: 0.5
-    where second attempts of the method are told so (`method.show_failed_attempt`), none elsewhere. Methods
-    that are to be compared from one start need the same share."""
+    """Share of the failed attempts that are followed by a demonstrated attempt whose prompt shows the failed
+    one. `null`: 0.5 if second attempts of the method see the first (`method.show_failed_attempt`), else 0.
+    Methods that are compared from the same start need the same share."""
 
     @property
     def limit(self) -> int:
-        """Optimizer steps at most."""
+        """The most optimizer steps."""
         return 3 * self.steps if self.most_steps is None else self.most_steps
 
     @model_validator(mode="after")
@@ -69,20 +69,20 @@ class ColdStartConfig(Settings):
 
 
 class TinyPolicyConfig(Settings):
-    """A small GPT-2 with a word-level tokenizer that is made by a cold start; it needs `format: compact`."""
+    """A small GPT-2 with a word-level tokenizer, made by a cold start; it needs `format: compact`."""
 
     type: Literal["tiny"] = "tiny"
     hidden_size: int = Field(default=64, ge=32)
     """Width of the residual stream."""
     layers: int = Field(default=4, ge=1)
-    """Blocks."""
+    """Number of blocks."""
     heads: int = Field(default=2, ge=1)
-    """Attention heads."""
+    """Number of attention heads."""
     cold_start: ColdStartConfig = ColdStartConfig()
 
     @model_validator(mode="after")
     def _head_size_is_served(self) -> TinyPolicyConfig:
-        """vLLM's CPU attention takes heads of 32 and 64."""
+        """Require a head size that vLLM's CPU attention supports: 32 or 64."""
         if self.hidden_size not in (32 * self.heads, 64 * self.heads):
             raise ValueError(
                 f"hidden_size: {self.hidden_size} with heads: {self.heads}: allowed are {32 * self.heads} "
@@ -92,23 +92,23 @@ class TinyPolicyConfig(Settings):
 
 
 class LoraConfig(Settings):
-    """Low-rank adaptation (arXiv 2106.09685): the model's weights stay as they are, an adapter is trained.
+    """Low-rank adaptation (arXiv 2106.09685): the model's weights do not change; an adapter is trained.
 
     There is no dropout: the policy that is trained must be the one that sampled.
     """
 
     rank: int = Field(default=16, ge=1, le=512)
-    """Rank of each matrix's change; 512 is the most that vLLM serves."""
+    """Rank of the change of each matrix; 512 is the most that vLLM serves."""
     alpha: int = Field(default=32, ge=1)
     """The change is scaled by `alpha / rank`."""
     target_modules: tuple[ModuleName, ...] | None = None
-    """Last parts of the names of the modules that are adapted, such as `[q_proj, v_proj]`; `null` takes every
-    linear layer but the output head."""
+    """The ends of the names of the modules that are adapted, such as `[q_proj, v_proj]`; `null`: every linear
+    layer except the output head."""
 
     @field_validator("target_modules")
     @classmethod
     def _named_once(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        """In one order, so that the same modules are the same setting."""
+        """Require each name once, and sort the names, so that the same modules give the same setting."""
         if value is None:
             return None
         if not value:
@@ -127,12 +127,12 @@ class PretrainedPolicyConfig(Settings):
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of the weights in training and generation; an adapter has the same."""
     lora: LoraConfig | None = None
-    """Train an adapter of the model; `null` trains all weights. An adapter takes a higher learning rate
-    (`optimizer.learning_rate`), about ten times that of all weights."""
+    """Train an adapter of the model; `null` trains all weights. An adapter needs a higher learning rate
+    (`optimizer.learning_rate`): about ten times the one for all weights."""
     warm_start: WarmStartConfig | None = None
-    """Supervised training of all weights before the first iteration, on `{type: demonstrations}` of the
-    environment or on `{type: messages}` of a file; `null`: the model as it is. Runs of a store share it. An
-    adapter is trained on top of it."""
+    """Supervised training of all weights before the first iteration, on demonstrations of the environment
+    (`{type: demonstrations}`) or conversations of a file (`{type: messages}`); `null`: none. Runs of a store
+    share the result. An adapter is trained on top of it."""
 
 
 PolicyConfig = Annotated[TinyPolicyConfig | PretrainedPolicyConfig, Field(discriminator="type")]

@@ -23,7 +23,7 @@ _VARIABLES: Mapping[str, Mapping[str, Any]] = {
 
 class PromptTemplates(Settings):
     """Prompts as Jinja templates. `instructions` and `observation` are what the environment says first;
-    `trace`, `feedback` and `reward` are of the attempt that failed."""
+    `trace`, `feedback` and `reward` are those of the failed attempt."""
 
     second_attempt: str = (
         "{{ instructions }}\n\nNotes from earlier attempts (they may be wrong):"
@@ -36,7 +36,7 @@ class PromptTemplates(Settings):
         "{% if notes %}\n\nNotes from earlier attempts (they may be wrong):"
         "{% for note in notes %}\n- {{ note }}{% endfor %}{% endif %}"
     )
-    """System message of an attempt that is told how the one before it failed (`show_failed_attempt`).
+    """System message of an attempt that is shown how the one before it failed (`show_failed_attempt`).
     `notes`: reflections, the latest last; none with `reflection: off`. Variables: instructions, observation,
     trace, feedback, reward, notes."""
     reflection_system: str = (

@@ -1,4 +1,4 @@
-"""Settings of what a run keeps of its old iterations."""
+"""Settings that say what a run keeps of its old iterations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ORIGIN = "retention."
 
 
 def _as_text(value: Any) -> Any:
-    """YAML reads a rule such as `3` as a number."""
+    """The rule as text: YAML reads a rule such as `3` as a number."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -30,17 +30,18 @@ Rule = Annotated[str, BeforeValidator(_as_text), AfterValidator(_require_rule)]
 
 
 class RetentionConfig(Settings):
-    """What a run keeps of its old iterations, each by a rule: the last `N` iterations, `every:K` (those that
-    K divides, and the last), or both as in `2,every:10`; `null` keeps all. The driver applies the rules after
-    each iteration, and scheduled maintenance does too. Files go that no other run's ledger names and that
-    nothing is still to be made from; manifests, ids and lineage stay. No artifact depends on it, and a run
-    can be continued with other rules: what is gone stays gone."""
+    """What a run keeps of its old iterations. Each kind of file has a rule: the last `N` iterations;
+    `every:K`, which keeps those that K divides and the last; or both, as in `2,every:10`. `null` keeps all.
+    The driver applies the rules after each iteration, and scheduled maintenance applies them too. A file is
+    removed only if no other run's ledger names its artifact and nothing is still to be made from it.
+    Manifests, ids and lineage stay. No artifact depends on these rules, and a run can be continued with
+    others; removed files do not come back."""
 
     checkpoints: Rule | None = None
-    """Weights. Old ones are needed for evaluating and branching there, and for an audit."""
+    """Weights. Old ones are needed to evaluate, branch from or audit old iterations."""
     optimizer: Rule | None = None
-    """States of the optimizer, often larger than the weights. Old ones are needed for branches and audits of
-    updates alone."""
+    """States of the optimizer, often larger than the weights. Old ones are needed only to branch from old
+    iterations or audit their updates."""
     trajectories: Rule | None = None
     """Tokens and texts of rollouts; rewards, ids and what lineage needs are kept. A run that keeps experience
     to replay (ExGRPO, Complementary RL) keeps all its rollouts."""

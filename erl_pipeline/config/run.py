@@ -39,21 +39,21 @@ else:
 
 
 class RunConfig(Settings):
-    """One training run. `erl-pipeline config show` prints it resolved."""
+    """One training run. `erl-pipeline config show` prints all its settings with their values."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
     """Name of the run in its store: letters, digits, `.`, `_` and `-`."""
     seed: int = Field(default=0, ge=0, lt=2**31)
-    """Every random number of the run derives from it."""
+    """All random numbers of the run are derived from it."""
     iterations: int = Field(ge=1)
-    """Passes through the stages; `train --iterations N` continues a finished run to N."""
+    """Number of iterations; `train --iterations N` continues a finished run to N."""
     method: MethodSettings = Field(
         default="erl",
         validate_default=True,
     )
-    """How the policy learns, such as `erl` (arXiv 2602.13949) or `rlvr`; a bare name takes its defaults."""
+    """How the policy learns, such as `erl` (arXiv 2602.13949) or `rlvr`; a bare name means its defaults."""
     environment: EnvironmentSettings
-    """What the policy is asked to do."""
+    """The environment, which gives the tasks."""
     policy: PolicyConfig
     sampling: SamplingConfig = SamplingConfig()
     engine: EngineConfig = TransformersEngineConfig()
@@ -66,23 +66,23 @@ class RunConfig(Settings):
         default="local",
         validate_default=True,
     )
-    """What changes the weights."""
+    """The trainer, which updates the weights."""
     evaluation: EvaluationConfig = EvaluationConfig()
     pipeline: PipelineConfig = PipelineConfig()
     runner: RunnerSettings = Field(
         default="prefect",
         validate_default=True,
     )
-    """What calls the stages. No artifact depends on it."""
+    """The runner, which computes the stages. No artifact depends on it."""
     resources: ResourcesConfig = ResourcesConfig()
     store: StoreConfig = StoreConfig()
     retention: RetentionConfig = RetentionConfig()
     warnings: WarningsConfig = WarningsConfig()
     metrics: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ("tensorboard",)
-    """Where the numbers of each stage go beside the store; `[]` for nowhere. `tensorboard`: event files in
-    `runs/NAME/tensorboard`. `wandb`: an offline run in `runs/NAME/wandb`, for `wandb sync`; it needs the
-    package wandb. `mlflow`: a run on the tracking server that `MLFLOW_TRACKING_URI` names, without it in
-    `runs/NAME/mlflow.db`; it needs the package mlflow-skinny. A run can be continued with another choice,
+    """The trackers that get the numbers of each stage besides the store; `[]`: none. `tensorboard`: event
+    files in `runs/NAME/tensorboard`. `wandb`: an offline run in `runs/NAME/wandb`, for `wandb sync`; it needs
+    the package wandb. `mlflow`: a run on the tracking server that `MLFLOW_TRACKING_URI` names, or without it
+    in `runs/NAME/mlflow.db`; it needs the package mlflow-skinny. A run can be continued with another choice,
     and no artifact depends on it."""
 
     @model_validator(mode="after")
@@ -112,7 +112,7 @@ class RunConfig(Settings):
 
 
 def require_streams(config: RunConfig, stream: StreamConfig) -> None:
-    """Raise ValueError where a configuration's environment or method cannot be evaluated in streams."""
+    """Raise ValueError if a configuration's environment or method cannot be evaluated in streams."""
     environment = plugins("environments")[config.environment.type].value
     method = plugins("methods")[config.method.type].value
     held_out = () if environment.streams is None else environment.streams.realms(config.environment)
@@ -126,12 +126,12 @@ def require_streams(config: RunConfig, stream: StreamConfig) -> None:
     if environment.prompts(config.environment) is None and reflecting is None:
         raise ValueError(
             f"evaluation.stream: neither the environment nor method.type: {config.method.type} has prompts "
-            "for reflections; allowed with it is off, or an environment with prompts of its own"
+            "for reflections; allowed is off, or an environment with its own prompts"
         )
 
 
 def require_difficulty(config: RunConfig) -> None:
-    """Raise ValueError where tasks are ordered by an environment that cannot say how hard they are."""
+    """Raise ValueError if tasks are to be ordered by an environment that cannot say how hard they are."""
     selection = config.rollouts.selection
     if not isinstance(selection, EasyToHardSelection) or selection.by != "environment":
         return
@@ -141,13 +141,13 @@ def require_difficulty(config: RunConfig) -> None:
         if plugin.difficulty is None:
             raise ValueError(
                 f"rollouts.selection.by: environment; environment {type_} cannot say how hard a task is; "
-                "allowed with it is by: results"
+                "allowed is by: results"
             )
 
 
 def require_retries(environment: str, tokens: int, share: float | None) -> None:
-    """Raise ValueError where a tiny policy would be given prompts that its cold start does not show."""
-    told = "attempts that are told how another failed (method.show_failed_attempt, method.reflection: off)"
+    """Raise ValueError if a tiny policy would get prompts that its cold start does not demonstrate."""
+    told = "attempts that are shown how another failed (method.show_failed_attempt, method.reflection: off)"
     if not tokens:
         raise ValueError(
             f"environment: {environment} has no demonstrations of {told}; with policy.type: tiny switch them "
@@ -156,5 +156,5 @@ def require_retries(environment: str, tokens: int, share: float | None) -> None:
     if share == 0.0:
         raise ValueError(
             f"policy.cold_start.retries: 0.0 leaves out {told}; allowed is more than 0.0, or null for a "
-            "share that is enough"
+            "sufficient share"
         )

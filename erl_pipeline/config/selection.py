@@ -1,4 +1,4 @@
-"""Settings of which tasks an iteration draws."""
+"""Settings that say which tasks an iteration draws."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ from erl_pipeline.config.base import Settings
 
 
 class UniformSelection(Settings):
-    """All tasks in a seeded order, one iteration after the other, then in another order."""
+    """All tasks in a seeded order over successive iterations, then all again in another order."""
 
     type: Literal["uniform"] = "uniform"
 
 
 class ResultSettings(Settings):
-    """How the success of first attempts at a task is estimated from the results that are stored."""
+    """How the success of first attempts at a task is estimated from stored results."""
 
     prior: float = Field(default=0.5, ge=0.0, le=1.0)
-    """Success that is expected of a task type before any of its tasks was tried."""
+    """The success that is expected for a task type before any of its tasks was tried."""
     prior_tries: float = Field(default=2.0, gt=0.0)
-    """What is expected counts as much as this many tries: of a type `prior`, of a task the success of its
-    type. So a task that was never tried is expected to be like the others of its type."""
+    """The expectation counts as much as this many tries. For a type it is `prior`; for a task it is the
+    success of its type, so that a task that was never tried is expected to be like the others."""
     discount: float = Field(default=0.9, gt=0.0, le=1.0)
-    """With each iteration whose results come in, those of all earlier ones count this much less, since the
-    policy has changed. 1: all count the same."""
+    """Each iteration with new results multiplies the weight of all earlier results by this, since the policy
+    has changed. 1: all count the same."""
 
 
 class ByDifficultySelection(Settings):
-    """Tasks whose expected success is near a target are drawn more often: where all attempts of a group
-    succeed, or all fail, it gives no advantage."""
+    """Tasks whose expected success is near a target are drawn more often. If all attempts of a group succeed,
+    or all fail, the group gives no advantage."""
 
     type: Literal["by_difficulty"] = "by_difficulty"
     target: float = Field(default=0.5, ge=0.0, le=1.0)
-    """Expected success of first attempts that is wanted."""
+    """The expected success of first attempts to aim for."""
     width: float = Field(default=0.2, ge=0.01)
     """A task's weight is exp(-(expected - target)^2 / (2 width^2))."""
     new: float = Field(default=0.5, ge=0.0, le=1.0)
-    """Share of tasks that were never tried, drawn uniformly, while there are such. The others are drawn by
-    weight among those that were tried."""
+    """Share of tasks drawn uniformly from those never tried, while there are any. The others are drawn by
+    weight from those that were tried."""
     results: ResultSettings = ResultSettings()
 
 
 class EasyToHardSelection(Settings):
     """Tasks are ordered from easy to hard, and a window moves over them: it begins with the easiest and ends
-    with the hardest. Within it all are drawn alike."""
+    with the hardest. All tasks in the window are equally likely to be drawn."""
 
     type: Literal["easy_to_hard"] = "easy_to_hard"
     by: Literal["environment", "results"] = "environment"
-    """`environment`: by the number that the environment gives a task, such as the length of the shortest way.
-    `results`: by the expected success of first attempts."""
+    """The order. `environment`: by the difficulty that the environment gives each task, such as the length of
+    the shortest path. `results`: by the expected success of first attempts."""
     window: float = Field(default=0.5, gt=0.0, le=1.0)
-    """Share of the tasks that are in it; more where an iteration needs more."""
+    """Share of the tasks that are in the window; more if an iteration needs more."""
     over: int = Field(default=20, ge=2)
     """The iteration in which the window reaches the hardest tasks; it then stays there."""
     results: ResultSettings = ResultSettings()
@@ -71,7 +71,7 @@ SelectionConfig = Annotated[
 
 
 def results_of(selection: SelectionConfig) -> ResultSettings | None:
-    """How stored results are read; None where tasks are drawn without any."""
+    """How stored results are used; None if tasks are drawn without them."""
     if isinstance(selection, ByDifficultySelection):
         return selection.results
     if isinstance(selection, EasyToHardSelection) and selection.by == "results":

@@ -8,11 +8,12 @@ from erl_pipeline.config.base import Settings
 
 
 class StreamConfig(Settings):
-    """Streams of tasks in held-out realms, one after the other, with what was noted in the stream before."""
+    """Streams of tasks in held-out realms. The tasks of a stream are played one after the other, with the
+    notes made earlier in the stream."""
 
     realms: int = Field(default=8, ge=2)
-    """Held-out realms; at least two, so that one can be given the other's note."""
+    """Number of held-out realms; at least two, so that one can be given another's note."""
     streams: int = Field(default=16, ge=1)
-    """Independent streams in each realm."""
+    """Number of independent streams in each realm."""
     encounters: int = Field(default=6, ge=1)
-    """Tasks of one stream, one after the other."""
+    """Number of tasks in one stream."""

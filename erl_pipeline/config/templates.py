@@ -1,4 +1,4 @@
-"""Texts in settings that are Jinja templates: checked when settings are read, rendered when they are used."""
+"""Jinja templates in settings: they are checked when settings are read, and rendered when they are used."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ _JINJA = SandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=T
 
 
 def check_template(key: str, template: str, examples: Mapping[str, Any]) -> str:
-    """The template, after it was rendered with `examples`: a value for each variable that it may use.
+    """Check a template by rendering it, and return it. `examples` has a value for each variable that it may
+    use.
 
-    Raises `ValueError`, beginning with the key, where it cannot be read or rendered or uses another variable.
+    Raises `ValueError`, which begins with the key, if the template cannot be read or rendered, or uses
+    another variable.
     """
     known = f"known variables: {', '.join(sorted(examples)) or 'none'}"
     try:
@@ -32,7 +34,7 @@ def check_template(key: str, template: str, examples: Mapping[str, Any]) -> str:
 
 
 def render(template: str, values: Mapping[str, Any]) -> str:
-    """The text of a template. Raises what Jinja raises, which a template that was checked seldom does."""
+    """The text of a template. Raises what Jinja raises, which is rare for a template that was checked."""
     return _compiled(template).render(values)
 
 

@@ -10,7 +10,7 @@ from erl_pipeline.config.optimizer import MicrobatchConfig
 
 
 class WarmStartSteps(MicrobatchConfig):
-    """The steps of a warm start: AdamW, whose learning rate rises, stays, and falls."""
+    """The steps of a warm start, by AdamW. The learning rate rises, stays at its peak, and falls."""
 
     steps: int = Field(default=170, ge=1)
     """Optimizer steps."""
@@ -19,14 +19,14 @@ class WarmStartSteps(MicrobatchConfig):
     learning_rate: float = Field(default=3e-4, gt=0.0)
     """Peak learning rate."""
     warm_up_steps: int = Field(default=20, ge=0)
-    """Steps in which the learning rate rises to its peak, evenly."""
+    """Steps in which the learning rate rises linearly to its peak."""
     decay_from: float = Field(default=0.5, ge=0.0, le=1.0)
-    """Share of the steps after which the learning rate falls, evenly; 1: it never does."""
+    """Share of the steps after which the learning rate falls linearly; 1: it never falls."""
     final_rate: float = Field(default=0.05, ge=0.0, le=1.0)
-    """What the learning rate falls to at the last step, as a share of its peak."""
+    """The learning rate at the last step, as a share of its peak."""
     seed: int = Field(default=0, ge=0)
-    """Chooses the demonstrations and the order of conversations. Runs with other seeds share the warm
-    start."""
+    """Seed of the demonstrations and of the order of conversations. Runs with different seeds of their own
+    share the warm start."""
 
     def rate(self, step: int) -> float:
         """The learning rate of a step, counted from 1."""
@@ -37,25 +37,26 @@ class WarmStartSteps(MicrobatchConfig):
 
 
 class DemonstrationsWarmStart(WarmStartSteps):
-    """Scripted demonstrations of the environment, each in a world of its own, so that no world is learned."""
+    """Scripted demonstrations of the environment, each in its own world, so that no single world is
+    learned."""
 
     type: Literal["demonstrations"]
     first_attempts: int = Field(default=3, ge=0)
-    """Of so many parts of all demonstrations; the parts are `first_attempts + noted_attempts +
-    reflections`."""
+    """How many parts of all demonstrations are first attempts; there are `first_attempts + noted_attempts +
+    reflections` parts."""
     noted_attempts: int = Field(default=4, ge=0)
-    """Parts that are attempts with notes of an earlier attempt."""
+    """How many parts are attempts with notes of an earlier attempt."""
     reflections: int = Field(default=3, ge=0)
-    """Parts that are reflections on an attempt that failed."""
+    """How many parts are reflections on a failed attempt."""
     swapped_notes: float = Field(default=0.3, ge=0.0, le=1.0)
     """Share of notes and memories with two action words swapped, so that the policy does not trust them
     blindly."""
     reshuffled_notes: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Share of notes and memories whose action words are in any order at all."""
+    """Share of notes and memories whose action words are in a random order."""
     memories: float = Field(default=0.5, ge=0.0, le=1.0)
     """Share of reflections that see a memory."""
     examined: int = Field(default=96, ge=0)
-    """Held-out tasks on which the policy is examined afterwards, by its most probable answers."""
+    """Number of held-out tasks on which the policy is tested afterwards, with greedy answers."""
 
     @model_validator(mode="after")
     def _possible_together(self) -> DemonstrationsWarmStart:
@@ -70,14 +71,14 @@ class DemonstrationsWarmStart(WarmStartSteps):
 
 
 class MessagesWarmStart(WarmStartSteps):
-    """Conversations of one's own; what the assistant says in them is trained."""
+    """Your own conversations; the policy is trained on what the assistant says in them."""
 
     type: Literal["messages"]
     file: str = Field(min_length=1)
-    """JSON lines of `{"messages": [{"role", "content"}, ...]}`, each with a turn of the assistant after
-    another message."""
+    """A file of JSON lines `{"messages": [{"role", "content"}, ...]}`. Each needs a turn of the assistant
+    after another message."""
     held_out: float = Field(default=0.05, ge=0.0, lt=1.0)
-    """Share of the conversations that is not trained; their loss is measured before and after."""
+    """Share of the conversations that are not trained on; their loss is measured before and after."""
 
 
 WarmStartConfig = Annotated[DemonstrationsWarmStart | MessagesWarmStart, Field(discriminator="type")]

@@ -9,7 +9,7 @@ import numpy as np
 
 
 def value_at(x: Sequence[float], y: Sequence[float], at: float) -> float:
-    """The curve at `at`, linear between its points. Raises ValueError outside: nothing is extrapolated."""
+    """The curve at `at`, linear between its points. Raises ValueError outside them: no extrapolation."""
     _check_curve(x, y)
     if not x[0] <= at <= x[-1]:
         raise ValueError(f"the curve runs from {x[0]:g} to {x[-1]:g} and says nothing about {at:g}")
@@ -19,9 +19,9 @@ def value_at(x: Sequence[float], y: Sequence[float], at: float) -> float:
 def area_under_curve(x: Sequence[float], y: Sequence[float], up_to: float | None = None) -> float:
     """Mean height of the curve from its first point to `up_to` (default: its last), by trapezoids.
 
-    `x` is whatever is spent: iterations, generated tokens. Dividing by the width keeps the scale of `y`, so
-    that a policy of constant success 0.4 has an area of 0.4 for any budget. Raises ValueError when the
-    curve ends before `up_to`.
+    `x` is what is spent, such as iterations or generated tokens. Dividing by the width keeps the scale of
+    `y`, so that a policy of constant success 0.4 has an area of 0.4 for any budget. Raises ValueError when
+    the curve ends before `up_to`, or has no width.
     """
     end = x[-1] if up_to is None else up_to
     last = value_at(x, y, end)

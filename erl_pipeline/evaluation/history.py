@@ -36,7 +36,7 @@ _ON_REQUEST = frozenset(
 @dataclass(frozen=True)
 class StageRecord:
     """One committed artifact of a run. `iteration` is 0 for what came before the first iteration; `key`
-    tells apart the shards of a stage. `reused` says that the artifact was there before it was asked for."""
+    tells apart the shards of a stage. `reused`: the artifact existed before the run asked for it."""
 
     iteration: int
     stage: str
@@ -46,22 +46,22 @@ class StageRecord:
 
     @property
     def kind(self) -> ArtifactKind:
-        """What the artifact is, whichever stage made it."""
+        """The kind of the artifact, whichever stage made it."""
         return self.manifest.kind
 
     @property
     def is_part(self) -> bool:
-        """Whether another artifact sums it up, as rollouts do with their shards."""
+        """Whether another artifact sums it up, as rollouts sum up their shards."""
         return self.kind == "trajectories" and self.key != ""
 
     @property
     def on_request(self) -> bool:
-        """Whether somebody asked for it outside the training: it is no part of the run's iterations."""
+        """Whether it was made on request, outside the training; it is then not part of an iteration."""
         return is_on_request(self.stage)
 
     @property
     def seconds(self) -> float:
-        """Wall time that the artifact took to make, whenever and by whichever run that was."""
+        """Wall time for making the artifact, whenever that was and by whichever run."""
         return (self.manifest.finished_at - self.manifest.started_at).total_seconds()
 
     @property
@@ -75,19 +75,19 @@ class StageRecord:
         return self.manifest.metrics
 
     def number(self, name: str) -> float | None:
-        """A counter or metric of the manifest; None where the stage did not report it."""
+        """A counter or metric of the manifest; None if the stage did not report it."""
         value = self.manifest.counters.get(name, self.manifest.metrics.get(name))
         return float(value) if isinstance(value, int | float) else None
 
     def required_number(self, name: str) -> float:
-        """Like `number`; raises KeyError where the stage always reports it and did not."""
+        """Like `number`, for a number that the stage always reports; raises KeyError if it is missing."""
         value = self.number(name)
         if value is None:
             raise KeyError(f"artifact {self.manifest.artifact_id} of stage {self.stage} has no number {name}")
         return value
 
     def value(self, column: Column) -> float | None:
-        """The number of a column; None where this artifact has none, or where it would mean nothing."""
+        """The number of a column; None if this artifact has none, or if it would have no meaning."""
         if column.stage != self.stage or (column.only_with and not self.number(column.only_with)):
             return None
         return self.number(column.metric)
@@ -95,8 +95,8 @@ class StageRecord:
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """Success of greedy first attempts after `iteration` with its 95 % interval, and what
-    training had spent by then. Seconds are those of the iterations' stages without evaluations."""
+    """Success of greedy first attempts after `iteration` with its 95 % interval, and what training had spent
+    by then. Seconds are those of the iterations' stages, without evaluations."""
 
     iteration: int
     success: float
@@ -109,12 +109,12 @@ class CurvePoint:
 
 
 def is_on_request(stage: str) -> bool:
-    """Whether artifacts of this stage are made when somebody asks, outside the plan of a run."""
+    """Whether artifacts of this stage are made on request, outside the plan of a run."""
     return stage in _ON_REQUEST
 
 
 def read_history(store: ArtifactStore, run: Run) -> list[StageRecord]:
-    """The run's artifacts in the order of iteration and ledger.
+    """The run's artifacts by iteration; within an iteration, in the order of the ledger.
 
     Raises StoreError when an artifact that the ledger names is not in the store.
     """
@@ -131,7 +131,7 @@ def read_history(store: ArtifactStore, run: Run) -> list[StageRecord]:
 
 
 def stored_records(store: ArtifactStore, entries: Iterable[LedgerEntry]) -> list[StageRecord]:
-    """The artifacts of some ledger entries whose manifests are there and whole."""
+    """The artifacts of some ledger entries, without those whose manifests are missing or damaged."""
     records = []
     for entry in entries:
         try:
@@ -159,8 +159,8 @@ def held_out_evaluations(history: Sequence[StageRecord]) -> list[StageRecord]:
 
 
 def stage_order(history: Sequence[StageRecord]) -> list[str]:
-    """Names of the stages: those that come only before the first iteration, then the others in the order in
-    which iterations go through them."""
+    """Names of the stages: those that run only before the first iteration, then the others in the order in
+    which iterations run them."""
     repeated = dict.fromkeys(record.stage for record in history if record.iteration)
     before = dict.fromkeys(record.stage for record in history if record.stage not in repeated)
     return [*before, *repeated]
@@ -169,7 +169,7 @@ def stage_order(history: Sequence[StageRecord]) -> list[str]:
 def training_cost(history: Sequence[StageRecord], name: str, up_to: int) -> float:
     """A counter summed over all training stages of the iterations 1 to `up_to`.
 
-    Shards are left out, since their rollouts count them again, and evaluations, which train nothing.
+    Shards are left out, since their rollouts count them again; so are evaluations, which train nothing.
     """
     return sum(
         record.number(name) or 0
@@ -179,14 +179,14 @@ def training_cost(history: Sequence[StageRecord], name: str, up_to: int) -> floa
 
 
 def test_evaluations(history: Sequence[StageRecord]) -> list[StageRecord]:
-    """The evaluations on the third split, by iteration."""
+    """The evaluations on the test tasks, by iteration."""
     return of_stage(history, EVALUATE_ON_TEST.name)
 
 
 def learning_curve(
     history: Sequence[StageRecord], evaluations: Sequence[StageRecord] | None = None
 ) -> list[CurvePoint]:
-    """One point for each evaluation; by default those on the run's held-out tasks."""
+    """One point for each evaluation; default: the evaluations on the run's held-out tasks."""
     trained = sorted(
         (record for record in history if record.iteration >= 1 and record.kind != "evaluation"),
         key=lambda record: record.iteration,
@@ -216,14 +216,14 @@ _SPENT = ("generated_tokens", "episodes", "optimizer_steps")
 
 
 def _sums(values: Iterable[float]) -> list[float]:
-    """Of the first none, one, two and so on."""
+    """The sums of the first 0, 1, 2, ... values."""
     return list(accumulate(values, initial=0.0))
 
 
 def stored_outcomes(store: ArtifactStore, artifact_id: str) -> dict[str, bool]:
-    """`greedy_outcomes` of a stored evaluation; empty where retention has removed its attempts.
+    """`greedy_outcomes` of a stored evaluation; empty if retention has removed its attempts.
 
-    Raises DamagedArtifact when they no longer hold the bytes of their manifest.
+    Raises DamagedArtifact if the file of the attempts is damaged.
     """
     artifact = store.open(artifact_id)
     names = [entry.path for entry in artifact.files if entry.path == EVALUATION]

@@ -1,4 +1,4 @@
-"""A run iteration by iteration: what each column of its method has there."""
+"""A run iteration by iteration: the values of its method's columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from storage.runs.ledger import LedgerEntry
 
 
 class StageNumbers(Protocol):
-    """What a stage gave, as the driver is told of it (`erl_pipeline.plan.job.StageOutcome`)."""
+    """The numbers of a stage; `erl_pipeline.plan.job.StageOutcome` and `StageRecord` have them."""
 
     @property
     def stage(self) -> str: ...
@@ -32,30 +32,30 @@ class StageNumbers(Protocol):
 
 @dataclass(frozen=True)
 class IterationRow:
-    """One iteration; 0 is what came before the first. `values` are by the names of columns, without those
-    that nothing was reported for. Seconds are those of all its stages."""
+    """One iteration; 0 is what came before the first. `values` are by the names of columns; columns without a
+    value are left out. Seconds are those of all its stages."""
 
     iteration: int
     values: Mapping[str, float]
     seconds: float = 0.0
 
     def plain(self, columns: Sequence[Column]) -> dict[str, float | None]:
-        """For programs: every column by its name, None where it has no value."""
+        """The row for programs: every column by its name, None if it has no value."""
         values = {column.name: self.values.get(column.name) for column in columns if column.in_tables}
         return {"iteration": self.iteration, **values, "seconds": self.seconds}
 
 
 def shown_value(column: Column, numbers: Mapping[str, float]) -> float | None:
-    """The number of a column among those of its stage; None where it would mean nothing."""
+    """The number of a column among those of its stage; None if it is missing or would have no meaning."""
     if column.only_with and not numbers.get(column.only_with):
         return None
     return numbers.get(column.metric)
 
 
 def iteration_row(iteration: int, stages: Iterable[StageNumbers], columns: Sequence[Column]) -> IterationRow:
-    """The row of one iteration from what its stages gave.
+    """The row of one iteration, from the numbers of its stages.
 
-    Rollouts also get a rate, `tokens_per_second`, from the time that their shards took.
+    Rollouts also get a rate, `tokens_per_second`, computed from the time that their shards took.
     """
     given = list(stages)
     part_seconds = sum(stage.seconds for stage in given if stage.kind == "trajectories" and stage.key)
@@ -72,9 +72,9 @@ def iteration_row(iteration: int, stages: Iterable[StageNumbers], columns: Seque
 
 
 def history_rows(history: Iterable[StageRecord], columns: Sequence[Column]) -> list[IterationRow]:
-    """The rows of a run from its history; seconds are those that the artifacts took to make.
+    """The rows of a run from its history; seconds are the time for making the artifacts.
 
-    Evaluations that somebody asked for afterwards are no part of the run's iterations.
+    Evaluations on request are not part of the run's iterations.
     """
     by_iteration: dict[int, list[StageRecord]] = {}
     for record in history:
@@ -86,5 +86,5 @@ def history_rows(history: Iterable[StageRecord], columns: Sequence[Column]) -> l
 def stored_rows(
     store: ArtifactStore, entries: Iterable[LedgerEntry], columns: Sequence[Column]
 ) -> list[IterationRow]:
-    """The rows of the iterations of some ledger entries, from the manifests that are there and whole."""
+    """The rows of the iterations of some ledger entries; missing and damaged manifests are left out."""
     return history_rows(stored_records(store, entries), columns)

@@ -1,4 +1,4 @@
-"""Does memory help? Rewards with it and without it, where the seed drew who sees it; with 95 % intervals."""
+"""Does memory help? Rewards with and without memory, with 95 % intervals; the seed drew who sees memory."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from storage.tables.trajectories import FREE, GUIDED
 
 @dataclass(frozen=True)
 class Arm:
-    """The trajectories of one side. `gain` is their reward over that of other first attempts at the same task
-    by the same policy, so that the difficulty of the tasks that were retried is taken out of it."""
+    """The trajectories of one side: with memory, or without. `gain` is their reward less that of other first
+    attempts at the same task by the same policy, which removes the difficulty of the retried tasks."""
 
     success: Estimate
     gain: MeanEstimate | None
@@ -24,22 +24,22 @@ class Arm:
 
 @dataclass(frozen=True)
 class MemoryEffect:
-    """First reflections with memory and without it; None for a side that there is none of.
+    """First reflections with memory (`guided`) and without it (`free`); None for a side without any.
 
-    Where memory is withheld from none, `guided` are those that searched it and there is no `effect`.
+    If memory is withheld from none, `guided` are those that searched it, and there is no `effect`.
     """
 
     guided: Arm | None
     free: Arm | None
     effect: MeanEstimate | None
-    """Reward of a guided trajectory less that of the free ones of its group, on the mean."""
+    """Mean difference between the reward of a guided trajectory and that of the free ones of its group."""
 
 
 def memory_effect(searches: pl.DataFrame) -> MemoryEffect:
-    """The effect of memory as a whole; tasks are the unit of chance.
+    """The effect of memory as a whole; tasks are the independent units of its intervals.
 
     Args:
-        searches: as `storage.memory.use.memory_searches` gives them.
+        searches: the rows of `storage.memory.use.memory_searches`.
     """
     first = first_rounds(searches)
     searched = (pl.col("subgroup") == GUIDED) | (
@@ -53,10 +53,10 @@ def memory_effect(searches: pl.DataFrame) -> MemoryEffect:
 
 
 def entry_credits(searches: pl.DataFrame) -> dict[str, MeanEstimate]:
-    """Credit of each entry that observations were made of, with its interval; by id.
+    """The credit of each entry that has observations, with its interval, by id.
 
-    The mean is shrunk as `storage.memory.credit` says: the observations of 0 count for the interval too, as
-    if each were of one more task.
+    The mean is shrunk towards 0 as `storage.memory.credit` describes. The added observations of 0 count for
+    the interval too, as if each came from one more task.
     """
     seen = of_entries(observations(searches)).items()
     return {entry_id: _shrunk(_by_task(found)) for entry_id, found in seen}

@@ -1,4 +1,4 @@
-"""Two runs side by side: the stages they share, and what came of them."""
+"""Two runs side by side: the stages that they share, and their results."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from erl_pipeline.statistics import PairedDifference, paired_difference
 from storage.artifacts.store import ArtifactStore
 
 Sharing = Literal["shared", "differs", "only A", "only B"]
-"""`shared`: the same artifact id. `differs`: both have the stage and made another artifact of it."""
+"""`shared`: the same artifact id. `differs`: both have the stage, with different artifacts."""
 
 
 @dataclass(frozen=True)
 class StageDifference:
     """A stage of an iteration (0 for what came before the first) in two runs, with its artifact ids.
 
-    Of shards there are several; the stage is `shared` when all are.
+    A stage with shards has several ids; it is `shared` if all of them are.
     """
 
     iteration: int
@@ -31,7 +31,7 @@ class StageDifference:
 
 @dataclass(frozen=True)
 class Measurement:
-    """A number of a run, with the ends of its 95 % interval where it has one."""
+    """A number of a run, with the ends of its 95 % interval if it has one."""
 
     value: float
     low: float | None = None
@@ -40,11 +40,12 @@ class Measurement:
 
 @dataclass(frozen=True)
 class ResultDifference:
-    """Both runs after an iteration, by the names of columns; None for a run that was not there.
+    """The numbers of both runs after an iteration, by the names of columns; None for a run that does not have
+    the iteration.
 
-    Columns that add up have their sums so far. `paired` is B minus A on the held-out tasks, where both were
-    evaluated on the same. It is None where that is one shared evaluation, and where retention has removed
-    the attempts.
+    Columns that add up have their sums so far. `paired` is B minus A on the held-out tasks, if both were
+    evaluated on the same tasks. It is None if they share one evaluation, or if retention has removed the
+    attempts.
     """
 
     iteration: int
@@ -54,7 +55,7 @@ class ResultDifference:
 
 
 def stage_differences(a: Sequence[StageRecord], b: Sequence[StageRecord]) -> list[StageDifference]:
-    """Every stage of both runs, by iteration and in the order in which iterations go through them."""
+    """Every stage of both runs, by iteration and in the order in which iterations run them."""
     ours, theirs = _ids(a), _ids(b)
     order = {stage: place for place, stage in enumerate(common_order(stage_order(a), stage_order(b)))}
     places = sorted(ours.keys() | theirs.keys(), key=lambda place: (place[0], order[place[1]]))
@@ -71,7 +72,7 @@ def stage_differences(a: Sequence[StageRecord], b: Sequence[StageRecord]) -> lis
 
 
 def common_order(a: Sequence[str], b: Sequence[str]) -> list[str]:
-    """The names of both lists: those of `a` in order, each further one of `b` behind the one before it."""
+    """The names of both lists: those of `a` in order; each other name of `b` after its predecessor in `b`."""
     merged = list(a)
     for place, name in enumerate(b):
         if name not in merged:
@@ -80,7 +81,7 @@ def common_order(a: Sequence[str], b: Sequence[str]) -> list[str]:
 
 
 def common_columns(a: Sequence[Column], b: Sequence[Column]) -> list[Column]:
-    """The columns of two methods that differences of runs show."""
+    """The columns of two methods that comparisons of runs show."""
     known = {column.name: column for column in (*b, *a) if column.compare}
     names = common_order([each.name for each in a if each.compare], [each.name for each in b if each.compare])
     return [known[name] for name in names]
@@ -89,9 +90,9 @@ def common_columns(a: Sequence[Column], b: Sequence[Column]) -> list[Column]:
 def result_differences(
     store: ArtifactStore, a: Sequence[StageRecord], b: Sequence[StageRecord], columns: Sequence[Column]
 ) -> list[ResultDifference]:
-    """Results of both runs for each iteration that either has been through.
+    """The results of both runs for each iteration that one of them has.
 
-    Raises DamagedArtifact when the attempts of an evaluation no longer hold the bytes of their manifest.
+    Raises DamagedArtifact if the attempts of an evaluation are damaged.
     """
     ours, theirs = _results(a, columns), _results(b, columns)
     evaluations = [{record.iteration: record for record in held_out_evaluations(run)} for run in (a, b)]

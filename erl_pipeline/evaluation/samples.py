@@ -1,4 +1,4 @@
-"""What became of every sample of a run: issued, generated, trained, or dropped for which reason."""
+"""What became of every sample of a run: issued, generated, trained, or dropped, and for which reason."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from storage.tables.trajectories import TRAJECTORIES
 
 TRAINED = "trained"
 NO_RECORD, NOT_GIVEN = "no_record", "not_given"
-"""Why a sample has no row in a training record: there is none (no update yet, or one from before there were
-records), or the update was not given the sample (a role that the method never trains)."""
+"""Why a sample has no row in a training record: there is no record (no update yet, or an update from before
+records existed), or the update did not get the sample (a role that the method never trains)."""
 
 _FILE = "file"
 _PLACE = ("iteration", "role")
@@ -32,10 +32,11 @@ _PLACE = ("iteration", "role")
 
 @dataclass(frozen=True)
 class SampleCount:
-    """Samples of one iteration and role.
+    """Numbers of samples of one iteration and role.
 
     `issued` is what the sampling stage counted while it played, or what the manifest of a dataset says;
-    `generated` are the rows that are there. Every generated row is `trained` or `dropped`, by reason.
+    `generated` counts the rows that exist. Every generated row is `trained` or `dropped`; `dropped` has the
+    counts by reason.
     """
 
     iteration: int
@@ -48,7 +49,7 @@ class SampleCount:
 
 @dataclass(frozen=True)
 class SampleReport:
-    """The counts by iteration and role, and every place where they do not add up, in words."""
+    """The counts by iteration and role, and a sentence for every place where they do not add up."""
 
     counts: list[SampleCount]
     problems: list[str]
@@ -56,7 +57,7 @@ class SampleReport:
 
 @dataclass
 class _Sources:
-    """Where the samples of the iterations and the records of their updates lie."""
+    """The files with the samples of the iterations and the records of their updates."""
 
     issued: Counter[tuple[int, str]] = field(default_factory=Counter)
     samples: dict[Path, list[int]] = field(default_factory=dict)
@@ -66,10 +67,13 @@ class _Sources:
 
 
 def count_samples(store: ArtifactStore, run: Run, span: tuple[int, int] | None = None) -> SampleReport:
-    """Follow every sample of a run's iterations, or of a span, first and last, to an update or to a reason.
+    """Follow every sample of a run to an update, or to the reason why it was dropped.
 
     Rows of a supervised dataset are counted as samples of the role `distilled`. Iterations are those of the
-    run that trains: an offline run counts stored rollouts where it trains on them.
+    run that trains: an offline run counts stored rollouts in the iteration that trains on them.
+
+    Args:
+        span: the first and the last iteration to count; default: all.
     """
     sources = _sources(store, run, span)
     records = _rows(
@@ -115,7 +119,7 @@ def _sources(store: ArtifactStore, run: Run, span: tuple[int, int] | None) -> _S
         sources.records.setdefault(path, []).append(entry.iteration)
         sources.updates.append((entry.iteration, path, manifest))
         data = training_data(find, [entry.artifact_id])
-        # Of a dataset the rows are what is trained; the trajectories behind them are counted for themselves.
+        # An update on a dataset trains its rows. The trajectories behind them are counted elsewhere.
         datasets = [each for each in data if _holds(find(each), SFT.name)]
         for each in datasets:
             if each in manifest.inputs.values():
@@ -158,7 +162,8 @@ def _rows(
     files: dict[Path, list[int]],
     columns: Sequence[str],
 ) -> pl.LazyFrame:
-    """Columns of all rows, with the `iteration` that used each: twice where two did."""
+    """Columns of all rows, with the `iteration` that used each; a row that two iterations used is there
+    twice."""
     uses = pl.LazyFrame(
         [(str(path), iteration) for path, iterations in files.items() for iteration in iterations],
         schema={_FILE: pl.String, "iteration": pl.Int64},
@@ -168,11 +173,11 @@ def _rows(
 
 
 def _outcomes(samples: pl.LazyFrame, records: pl.LazyFrame, key: str) -> tuple[pl.LazyFrame, pl.LazyFrame]:
-    """How many samples of each iteration and role have which `outcome`; and how many recorded rows are of no
-    sample."""
+    """How many samples of each iteration and role have each `outcome`; and how many recorded rows belong to
+    no sample."""
     named = ["iteration", key]
     samples = samples.unique(named, maintain_order=False)
-    # A sample that several updates were given was trained when one of them trained it.
+    # A sample that several updates got counts as trained if one of them trained it.
     of_sample = records.group_by(named).agg(
         reason=pl.when(pl.col("not_trained").is_null().any())
         .then(pl.lit(TRAINED))
@@ -199,7 +204,7 @@ def _counts(outcomes: pl.DataFrame, issued: Counter[tuple[int, str]]) -> list[Sa
         SampleCount(
             iteration,
             role,
-            # Rows that no list of rollouts counted, such as replayed ones, were issued by being there.
+            # Rows that no rollouts counted, such as replayed ones, count as issued.
             issued=issued.get((iteration, role), sum(found.values())),
             generated=sum(found.values()),
             trained=found.get(TRAINED, 0),
@@ -220,13 +225,13 @@ def _disagreements(counts: Sequence[SampleCount]) -> list[str]:
 def _strangers(strange: pl.DataFrame) -> list[str]:
     return [
         f"iteration {iteration}, {role}: of the rows in the training record {rows:,} "
-        f"{'is' if rows == 1 else 'are'} of no sample of the iteration"
+        f"{'belongs' if rows == 1 else 'belong'} to no sample of the iteration"
         for iteration, role, rows in strange.sort(*_PLACE).iter_rows()
     ]
 
 
 def _update_problems(iteration: int, record: Path, manifest: Manifest) -> list[str]:
-    """Where the record of an update differs from what the trainer counted."""
+    """A sentence for each number in which an update's record differs from what the trainer counted."""
     rows = scan_training_records([record]).select(
         given=pl.len(),
         tokens=pl.col("trained_tokens").sum(),

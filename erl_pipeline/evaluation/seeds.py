@@ -1,5 +1,5 @@
-"""Several seeds as one figure: their mean with an interval, differences seed by seed, and the correction for
-looking at several differences."""
+"""Statistics over seeds: means with intervals, differences seed by seed, and the correction for several
+differences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from erl_pipeline.statistics import student_coverage, student_quantile
 class SeedSummary:
     """Mean over independent seeds, their sample standard deviation (n - 1) and a 95 % interval of the mean.
 
-    With one seed nothing is known of the spread: `sd`, `low` and `high` are None.
+    With one seed the spread is not known: `sd`, `low` and `high` are None.
     """
 
     mean: float
@@ -29,7 +29,7 @@ class SeedSummary:
 class SeedDifference:
     """One figure less another, seed by seed; `summary` is of the differences.
 
-    `p_value` is that of Student's two-sided t test of their mean; None with one seed.
+    `p_value` is from Student's two-sided t test of their mean; None with one seed.
     """
 
     by_seed: Sequence[float]
@@ -38,7 +38,7 @@ class SeedDifference:
 
 
 def across_seeds(values: Sequence[float]) -> SeedSummary:
-    """One figure per seed as mean, spread and Student's t interval. Raises ValueError without values."""
+    """Mean, spread and Student's t interval of one figure per seed. Raises ValueError without values."""
     if not values:
         raise ValueError("no summary without seeds")
     mean = fmean(values)
@@ -52,8 +52,8 @@ def across_seeds(values: Sequence[float]) -> SeedSummary:
 def seed_difference(ours: Sequence[float], theirs: Sequence[float]) -> SeedDifference:
     """`ours` less `theirs`, which hold one figure for each seed in the same order.
 
-    Equal differences have no spread to judge their mean by: the p value is then 0, or 1 where they are 0.
-    Raises ValueError without values, or where their numbers differ.
+    If all differences are equal, they have no spread to judge their mean by: the p value is then 0, or 1 if
+    they are 0. Raises ValueError without values, or if the two have different lengths.
     """
     if len(ours) != len(theirs):
         raise ValueError(f"no pairs of {len(ours)} and {len(theirs)} seeds")
@@ -70,9 +70,9 @@ def seed_difference(ours: Sequence[float], theirs: Sequence[float]) -> SeedDiffe
 def holm(p_values: Sequence[float]) -> list[float]:
     """p values adjusted for their number by Holm's step-down method (1979), in the same order.
 
-    The smallest of m is multiplied by m, the next by m - 1, and so on; none is below one before it, or above
-    1. Rejecting what is below 0.05 then errs in any of them with a chance of at most 0.05, whatever their
-    dependence.
+    The smallest of m is multiplied by m, the next by m - 1, and so on. None is set below the one before it,
+    or above 1. If every hypothesis with a value below 0.05 is rejected, the probability of any false
+    rejection is at most 0.05, even for dependent tests.
     """
     adjusted = [0.0] * len(p_values)
     largest = 0.0

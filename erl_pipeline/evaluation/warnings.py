@@ -1,4 +1,4 @@
-"""What a run should be warned of, told from the numbers of its stages and the rows of its rollouts."""
+"""Finding what a run should warn of, from the numbers of its stages and the rows of its rollouts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STEPS = "optimizer_steps"
 
 @dataclass(frozen=True)
 class Found:
-    """Something to warn of: what is seen, in a sentence, and the setting to look at."""
+    """Something to warn of: what was found, in a sentence, and the setting to look at."""
 
     kind: WarningKind
     text: str
@@ -28,7 +28,7 @@ class Found:
 
 
 def settings_warnings(settings: WarningsConfig, group_size: int) -> Iterator[Found]:
-    """What can be told before anything runs."""
+    """Warnings from the settings, before anything runs."""
     if settings.no_advantage is not None and group_size == 1:
         yield Found(
             "group_size",
@@ -41,11 +41,11 @@ def settings_warnings(settings: WarningsConfig, group_size: int) -> Iterator[Fou
 def update_warnings(
     settings: WarningsConfig, iterations: Sequence[Sequence[StageNumbers]]
 ) -> Iterator[Found]:
-    """What the updates of the newest iterations say.
+    """Warnings from the updates of the newest iterations.
 
     Args:
-        iterations: the stages of the newest iterations, the oldest first; of the last one everything is
-            looked at, of those before it only whether there was an advantage.
+        iterations: the stages of the newest iterations, the oldest first. In the last one everything is
+            checked; in the earlier ones, only whether there was an advantage.
     """
     newest = [stage for stage in iterations[-1] if _is_update(stage)]
     wanted = settings.no_advantage
@@ -54,7 +54,7 @@ def update_warnings(
             row = "this iteration" if wanted == 1 else f"{wanted} iterations in a row"
             yield Found(
                 "no_advantage",
-                f"In {row} no trajectory that {stage.stage} was given had an advantage: all rewards of each "
+                f"In {row} no trajectory of {stage.stage} had an advantage: all rewards of each "
                 "group were equal, so nothing is learned by reinforcement. Tasks are too hard, too easy, or "
                 "the reward cannot tell attempts apart.",
                 "rollouts.group_size, rollouts.selection and the environment's reward",
@@ -80,7 +80,7 @@ def update_warnings(
 
 
 def rollout_warnings(settings: WarningsConfig, rows: pl.DataFrame) -> Iterator[Found]:
-    """What an iteration's trajectories say; `rows` has the columns `ROWS`."""
+    """Warnings from an iteration's trajectories; `rows` has the columns `ROWS`."""
     trained = rows.filter(~pl.col("role").is_in(sorted(NEVER_TRAINED)))
     if settings.ill_formed is not None:
         ill_formed = pl.col("finish_reason") == "ill_formed"
@@ -117,7 +117,7 @@ def _numbers(stage: StageNumbers) -> Mapping[str, float]:
 
 
 def _without_advantage_in_a_row(name: str, iterations: Sequence[Sequence[StageNumbers]]) -> int:
-    """How many of the newest iterations had an update of this name all of whose groups had no advantage."""
+    """How many of the newest iterations in a row had an update of this name without any advantage."""
     found = 0
     for stages in reversed(iterations):
         numbers = [_numbers(stage) for stage in stages if stage.stage == name]

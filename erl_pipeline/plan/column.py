@@ -8,9 +8,9 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class ChartLine:
-    """How reports draw a column: a line in the chart with this title, beside those of the same title.
+    """How reports draw a column: as a line in the chart with the title `chart`, which columns may share.
 
-    `line` is its name there, `unit` that of the vertical axis, `note` is written below the title.
+    `line` is its name there, `unit` the label of the vertical axis; `note` is written below the title.
     """
 
     chart: str
@@ -21,8 +21,8 @@ class ChartLine:
 
 @dataclass(frozen=True)
 class Headline:
-    """A figure at the head of a report: the total over all iterations, the newest value, or the first and the
-    newest. In `detail` names of counters of the stage in braces stand for their totals."""
+    """A figure at the top of a report: the total over all iterations, the newest value, or the first and the
+    newest. In `detail`, a counter's name in braces is replaced by the counter's total."""
 
     label: str
     over: Literal["total", "newest", "change"]
@@ -35,12 +35,12 @@ class Column:
 
     Terminal tables, reports, differences of runs, drawings and progress displays all show the columns of the
     run's method. `label` is short, for terminals; `title` heads the column in reports (default: the label).
-    `format` is a format specification such as `.3f` or `,d`. `compare` says that differences between runs are
-    of interest, `share` that it is a share in [0, 1], which reports give in percent, `interval` that the
-    manifest has the ends of its 95 % interval as `METRIC_low` and `METRIC_high`, and `adds_up` that its sum
-    over iterations is of interest. With `only_with` the number means something only where the manifest has
-    that other number and it is not 0. Without `in_tables` only reports show it, by its `drawn` line; an
-    `optional` one is left out of tables in which it has no value.
+    `format` is a format specification such as `.3f` or `,d`. `compare`: differences between runs are of
+    interest. `share`: the number is a share in [0, 1], which reports give in percent. `interval`: the
+    manifest has the ends of its 95 % interval as `METRIC_low` and `METRIC_high`. `adds_up`: its sum over
+    iterations is of interest. `only_with` names another number; this one has a meaning only if the manifest
+    has the other and it is not 0. Without `in_tables`, only reports show the number, by its `drawn` line. An
+    `optional` column is left out of tables in which it has no value.
     """
 
     stage: str
@@ -61,7 +61,7 @@ class Column:
 
     @property
     def name(self) -> str:
-        """What tells it from all others; trackers and JSON output call the number so."""
+        """Its unique name, as used by trackers and in JSON output."""
         return f"{self.stage}/{self.metric}"
 
     def text(self, value: float) -> str:
@@ -72,5 +72,5 @@ class Column:
 def only_drawn(
     stage: str, metric: str, line: ChartLine, *, format: str = ".3f", only_with: str = ""
 ) -> Column:
-    """A number that reports draw and no table shows."""
+    """A column that reports draw and no table shows."""
     return Column(stage, metric, metric, line.chart, format, in_tables=False, only_with=only_with, drawn=line)

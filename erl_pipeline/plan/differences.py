@@ -7,7 +7,7 @@ from storage.runs.run import config_differences
 
 
 def recipe_differences(old: Recipe, new: Recipe) -> list[str]:
-    """Settings, code, version and seed that differ, one line each; inputs last, by their names."""
+    """The differences in settings, code, version, seed and index, one line each; inputs last, by name."""
     lines = config_differences(old.settings, new.settings)
     for package in sorted(old.code.keys() | new.code.keys()):
         if old.code.get(package) != new.code.get(package):
@@ -20,5 +20,5 @@ def recipe_differences(old: Recipe, new: Recipe) -> list[str]:
         lines += config_differences(old.index, new.index)
     for name in sorted(old.inputs.keys() | new.inputs.keys()):
         if old.inputs.get(name) != new.inputs.get(name):
-            lines.append(f"input {name} is another")
+            lines.append(f"input {name} is a different one")
     return lines

@@ -1,4 +1,4 @@
-"""How much disk a plan takes: at its end, and at most on the way, with what retention removes in between."""
+"""How much disk space a plan takes: at its end, and at most before that, with what retention removes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from storage.upkeep.rules import Kept, RetentionRule
 
 @dataclass(frozen=True)
 class ArtifactSize:
-    """Expected bytes of an artifact, and how many of them rules of retention are about. `estimated`: by
-    arithmetic, where no artifact of the stage is known."""
+    """Expected bytes of an artifact, and how many of them each retention rule may remove. `estimated`: they
+    are computed from the model's size, because no artifact of the stage is known."""
 
     bytes: float
     retained: Mapping[Kept, float] = field(default_factory=dict)
@@ -22,8 +22,9 @@ class ArtifactSize:
 
 @dataclass(frozen=True)
 class DiskForecast:
-    """Bytes that a plan adds to a store. `peak` is the most that lies there at one time, `end` what is left,
-    `removed` what retention takes away. `unknown` stages are left out, `estimated` ones are by arithmetic."""
+    """Bytes that a plan adds to a store: `peak` at most at one time, `end` at the end; `removed` is what
+    retention removes. The sizes of `unknown` stages are left out; those of `estimated` stages are computed
+    from the model's size."""
 
     peak: float
     end: float
@@ -38,11 +39,12 @@ def forecast_disk(
     rules: Mapping[Kept, RetentionRule],
     lag: int = 0,
 ) -> DiskForecast:
-    """What computing these stages takes, one iteration after the other; after each one the rules are applied.
+    """The disk space for computing these stages, one iteration after the other; the rules are applied after
+    each iteration.
 
     Args:
-        sizes: what an artifact of a stage takes, by the name of the stage.
-        lag: iterations before the newest whose checkpoints are still sampled from.
+        sizes: the size of an artifact, by the name of its stage.
+        lag: how many iterations before the newest have checkpoints that are still sampled from.
     """
     iterations: defaultdict[int, list[str]] = defaultdict(list)
     for node in computed:
@@ -72,5 +74,5 @@ def forecast_disk(
 
 
 def bytes_of(nodes: Sequence[PlannedStage], sizes: Mapping[str, ArtifactSize]) -> float:
-    """What artifacts of these stages take, unknown ones left out."""
+    """The total size of the artifacts of these stages, without those of unknown size."""
     return sum(sizes[node.stage.name].bytes for node in nodes if node.stage.name in sizes)

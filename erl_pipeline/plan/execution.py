@@ -1,5 +1,5 @@
-"""Executing a plan: artifacts that are committed and whole are reused; the others are computed after their
-inputs."""
+"""Executing a plan: artifacts that are committed and undamaged are reused; the others are computed after
+their inputs."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from storage.errors import ConfigError, DamagedArtifact, EngineError, InputError
 
 _LOOK_SECONDS = 0.2
 _DEATHS = 3
-"""Worker processes that may die over one stage before the run gives up."""
+"""How many worker processes may die in one stage before the run gives up."""
 
 
 @dataclass(frozen=True)
 class Execution:
-    """What a walk needs beside the plan.
+    """What executing a plan needs besides the plan.
 
-    `record` is called, in the thread that walks, with every artifact that the run gets or goes by, once it is
-    whole. Artifacts at `trusted` places stand in the run's ledger: they are looked at only where something is
-    to be made from them. `stopped` tells whether the run was asked to stop.
+    `record` is called, in the thread of `execute`, with every artifact that the run computes or reuses.
+    Artifacts at `trusted` places are in the run's ledger: they are looked at only if something is to be made
+    from them. `stopped` says whether the run was asked to stop.
     """
 
     store: ArtifactStore
@@ -47,9 +47,9 @@ class Execution:
 def execute(plan: Plan, execution: Execution) -> None:
     """Bring every artifact of a plan into the store.
 
-    A damaged artifact is set aside and made again, also where it is an old one that something new is to be
-    made from. Raises what a stage raises, after those beside it have ended and are recorded, and
-    `Interrupted` when the run was asked to stop. Raises ConfigError for stages that wait for each other.
+    A damaged artifact is set aside and made again, even an old one that something new is to be made from.
+    Raises what a stage raises, after the other stages at work have ended and are recorded; `Interrupted` when
+    the run was asked to stop; and ConfigError for stages that wait for each other.
     """
     _Walk(plan, execution).run()
 
@@ -61,7 +61,8 @@ class _AtWork:
 
 
 class _Walk:
-    """Stages are known by their numbers in the plan; of those that can begin, the first begins first."""
+    """The state of an execution. Stages are named by their numbers in the plan; of the stages that can begin,
+    the first in the plan begins first."""
 
     def __init__(self, plan: Plan, execution: Execution) -> None:
         self._plan = plan
@@ -93,14 +94,14 @@ class _Walk:
                     self._raise_if_stopped()
                     time.sleep(_LOOK_SECONDS)
         finally:
-            # What is in flight commits whole, or looks at the wish to stop.
+            # Stages at work either commit, or notice that the run was asked to stop.
             self._record_the_rest()
         if self._unmet:
             waiting = ", ".join(self._plan.nodes[number].title for number in sorted(self._unmet))
             raise ConfigError(f"these stages wait for each other: {waiting}")
 
     def _await(self, number: int, artifact_ids: set[str]) -> None:
-        """Let a stage begin when these are there."""
+        """Let a stage begin when these artifacts are there."""
         if not artifact_ids:
             heapq.heappush(self._ready, number)
             return
@@ -131,7 +132,8 @@ class _Walk:
             heapq.heappush(self._ready, number)
 
     def _reuse(self, number: int) -> bool:
-        """Whether the artifact is committed and whole; a damaged one is set aside."""
+        """Record a stage as reused if its artifact is committed and undamaged, and say whether it is; a
+        damaged artifact is set aside."""
         node, started = self._plan.nodes[number], time.perf_counter()
         if node.artifact_id in self._absent:
             return False
@@ -149,7 +151,7 @@ class _Walk:
         return True
 
     def _has_room(self, node: PlannedStage) -> bool:
-        """Whether a worker is free, and a device where the stage needs one."""
+        """Whether a worker is free, and a device too if the stage needs one."""
         given = self._given
         if len(self._at_work) >= given.runner.workers:
             return False
@@ -157,7 +159,7 @@ class _Walk:
         return node.stage.needs != "device" or busy < given.devices
 
     def _damaged_inputs(self, node: PlannedStage) -> set[str]:
-        """Inputs that are not whole and will be made again; the stages that make them are put in line."""
+        """The inputs that are damaged or gone and will be made again; the stages for them are queued."""
         again = set()
         to_check = list(node.recipe.inputs.values())
         while to_check:
@@ -168,7 +170,7 @@ class _Walk:
                 with self._store.reading():
                     manifest = self._store.open(artifact_id).manifest
                 self._whole.add(artifact_id)
-                if manifest.kind in ("rollouts", "tasks"):  # Whoever reads these reads what they list.
+                if manifest.kind in ("rollouts", "tasks"):  # Their readers also read what they list.
                     to_check += manifest.inputs.values()
             except DamagedArtifact as damage:
                 if artifact_id not in self._numbers:
@@ -218,7 +220,7 @@ class _Walk:
         if isinstance(error, WorkerDied) and self._deaths[number] < _DEATHS:
             self._deaths[number] += 1
             self._given.listener.warn(f"{node.title}: {error}. It is computed again.")
-            self._absent.discard(node.artifact_id)  # It may have died after the commit.
+            self._absent.discard(node.artifact_id)  # The worker may have died after the commit.
             heapq.heappush(self._ready, number)
         elif (
             isinstance(error, EngineError | StoreError)
@@ -232,7 +234,7 @@ class _Walk:
             raise error
 
     def _record_the_rest(self) -> None:
-        """Wait for what is at work; what it commits stands in the ledger too, however the walk ends."""
+        """Wait for the stages at work and record what they commit, however the execution ends."""
         wait(self._at_work)
         for future, work in sorted(self._at_work.items(), key=lambda each: each[1].number):
             error = future.exception()

@@ -1,8 +1,8 @@
-"""Fingerprints of code: what changes when a package's code would do something else.
+"""Fingerprints of code, which change when a package's code may do something else.
 
 They are taken over syntax trees, so that comments, blank lines and formatting change nothing. Docstrings
-count: descriptions of tools and settings are made of them, and a policy may read those. Data files of a
-package (templates, word lists) count with all their bytes; what has a name that begins with a dot does not.
+count: descriptions of tools and settings are made from them, and a policy may read those. Data files of a
+package (templates, word lists) count with all their bytes; files whose names begin with a dot do not count.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from storage.errors import ConfigError
 
 @lru_cache(maxsize=64)
 def package_fingerprint(package: str) -> str:
-    """The fingerprint of all files of a package, or of a module that is no package.
+    """The fingerprint of all files of a package, or of a module that is not a package.
 
     Raises ConfigError for a package that has no source files on this machine.
     """
@@ -46,7 +46,7 @@ def files_fingerprint(files: Iterable[tuple[str, Path]]) -> str:
     for name, path in sorted(files):
         content = path.read_bytes()
         if path.suffix == ".py":
-            # What this Python cannot read, such as a template of code, is data.
+            # Files that this Python cannot parse, such as code templates, count as data.
             with suppress(SyntaxError, ValueError):
                 content = normalised_source(content)
         digest.update(f"{name}\0{hashlib.sha256(content).hexdigest()}\n".encode())
@@ -54,28 +54,28 @@ def files_fingerprint(files: Iterable[tuple[str, Path]]) -> str:
 
 
 def normalised_source(source: str | bytes) -> bytes:
-    """A text of a module's syntax tree that comments and formatting do not change.
+    """A module's syntax tree as text, which does not depend on comments and formatting.
 
-    Bytes are read in the encoding that they declare. Raises `SyntaxError` or `ValueError` for what is no
-    Python.
+    Bytes are read in the encoding that they declare. Raises `SyntaxError` or `ValueError` for a source that
+    is not Python.
     """
     return normalised_tree(ast.parse(source))
 
 
 def normalised_tree(tree: ast.AST) -> bytes:
-    """The same of a tree. What is empty is left out, so that fields which a later Python adds to its trees
-    change nothing."""
+    """A syntax tree as text. Empty fields are left out, so that fields which a later Python adds change
+    nothing."""
     parts: list[str] = []
     _write(tree, parts)
     return "".join(parts).encode()
 
 
 def _write(value: object, parts: list[str]) -> None:
-    """Append the text of a value. One list for the whole tree: every start of a command waits for this."""
+    """Append the text of a value. The whole tree shares one list for speed: every command waits for this."""
     if isinstance(value, ast.AST):
         parts.append(f"{type(value).__name__}(")
         for name, part in ast.iter_fields(value):
-            # `kind` says that a string was written u"...", `type_comment` is a comment.
+            # `kind` says that a string was written as u"..."; `type_comment` is a comment.
             if part in (None, []) and not isinstance(value, ast.Constant):
                 continue
             if name not in ("kind", "type_comment"):
@@ -90,7 +90,7 @@ def _write(value: object, parts: list[str]) -> None:
             parts.append(",")
         parts.append("]")
     else:
-        # Which characters `repr` escapes depends on the Unicode version of the Python.
+        # `ascii`, because the characters that `repr` escapes depend on the Python's Unicode version.
         parts.append(ascii(value))
 
 

@@ -1,6 +1,6 @@
 """What executing a plan would do: what is reused, what is computed and why, and what that should cost.
 
-It is pure: what is in a store, and what stood at the same places before, is asked of `Lookups`.
+The module itself reads no store: `Lookups` says what a store has, and what was at the same places before.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ AGAIN = "computed again, as `replay` does"
 
 @dataclass(frozen=True)
 class Cost:
-    """What an artifact of a stage takes: wall seconds, generated tokens, bytes. None where it is not known,
-    or where a stage generates no tokens."""
+    """What an artifact of a stage takes: wall seconds, generated tokens, bytes. A number is None if it is not
+    known, or if a stage generates no tokens."""
 
     seconds: float | None = None
     tokens: float | None = None
@@ -34,10 +34,10 @@ class Cost:
 
 @dataclass(frozen=True)
 class Earlier:
-    """An artifact that stands at the place of a planned stage already, in this run or in the nearest other.
+    """An artifact that is already at the place of a planned stage, in this run or in the nearest other.
 
-    `differences` are those of its recipe from the planned one, in the words of the configuration where it has
-    them; inputs are left out. `inputs` is None where they were not looked at.
+    `differences` are those between its recipe and the planned one, in the terms of the configuration where
+    possible; inputs are left out. `inputs` is None if they were not looked at.
     """
 
     run: str
@@ -50,11 +50,11 @@ class Lookups(Protocol):
     """What a forecast asks of a store."""
 
     def made_by(self, node: PlannedStage) -> str | None:
-        """The run that made the artifact of a stage; None where it is not committed."""
+        """The run that made the artifact of a stage; None if it is not committed."""
         ...
 
     def earlier(self, node: PlannedStage) -> Earlier | None:
-        """What stood at the place of a stage before."""
+        """The artifact that was at the place of a stage before; None if there was none."""
         ...
 
     def cost(self, stage: str) -> Cost:
@@ -64,15 +64,15 @@ class Lookups(Protocol):
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a stage is computed: in words, or the name of an input that is computed anew, with the stage that
-    makes it, `back` iterations before this one (None: before the first iteration)."""
+    """Why a stage is computed. `words` is the reason or, with `maker`, the name of an input that is computed
+    again by the stage `maker`, `back` iterations before this one (None: before the first iteration)."""
 
     words: str
     maker: str = ""
     back: int | None = None
 
     def maker_in(self, iteration: int | None) -> str:
-        """The stage that makes the input; `iteration` is None where it is said of several at once."""
+        """The stage that makes the input, in words; `iteration` is None if they are about several."""
         if self.back is None:
             return self.maker
         if self.back == 0:
@@ -83,13 +83,13 @@ class Reason:
 
 
 def reason_texts(reasons: Sequence[Reason], iteration: int | None) -> list[str]:
-    """Reasons in words, inputs that are computed anew in one sentence at the end."""
+    """Reasons in words; inputs that are computed again are in one sentence at the end."""
     inputs = [f"{reason.words} ({reason.maker_in(iteration)})" for reason in reasons if reason.maker]
     texts = [reason.words for reason in reasons if not reason.maker]
     if len(inputs) == 1:
-        texts.append(f"input {inputs[0]} is computed anew")
+        texts.append(f"input {inputs[0]} is computed again")
     elif inputs:
-        texts.append(f"inputs {', '.join(inputs[:-1])} and {inputs[-1]} are computed anew")
+        texts.append(f"inputs {', '.join(inputs[:-1])} and {inputs[-1]} are computed again")
     return texts
 
 
@@ -97,8 +97,8 @@ def reason_texts(reasons: Sequence[Reason], iteration: int | None) -> list[str]:
 class StageForecast:
     """What becomes of one planned stage.
 
-    `run` is the one whose artifact is reused, `compared` the one that was compared with to find the reasons.
-    `cost` is all None for what is reused.
+    `run` is the run whose artifact is reused. `compared` is the run with which the stage was compared to find
+    the reasons. In `cost`, all numbers are None if the artifact is reused.
     """
 
     node: PlannedStage
@@ -116,7 +116,7 @@ class StageForecast:
 
 @dataclass(frozen=True)
 class ForecastRow:
-    """The same stage in some iterations, of which the same is to be said. Costs are totals of the row."""
+    """One stage in several iterations with the same verdict and reasons. Costs are totals of the row."""
 
     stage: str
     iterations: tuple[int, ...]
@@ -145,19 +145,19 @@ class Forecast:
 
     @cached_property
     def total(self) -> Cost:
-        """Expected cost of all that would be computed and whose cost is known."""
+        """Expected cost of all stages that would be computed and whose cost is known."""
         return _total((stage.cost for stage in self.computed), partial=True)
 
     @property
     def unknown(self) -> list[str]:
-        """Stages that would be computed and of which the store has no artifact to go by."""
+        """Stages that would be computed, but whose cost is not known: the store has no artifact of them."""
         return list(
             dict.fromkeys(stage.node.stage.name for stage in self.computed if stage.cost.seconds is None)
         )
 
     def rows(self) -> list[ForecastRow]:
-        """The plan for people: iterations of which the same is to be said share a row, so that a plan stays
-        readable however long it is."""
+        """The plan for people. Iterations with the same verdict and reasons share a row, so that even a long
+        plan stays readable."""
         alike: dict[tuple[object, ...], list[StageForecast]] = {}
         for stage in self.stages:
             key = (
@@ -174,10 +174,10 @@ class Forecast:
 def forecast(plan: Plan, lookups: Lookups, again: Collection[Place] = frozenset()) -> Forecast:
     """What executing a plan would do.
 
-    Files are not looked at: a damaged artifact counts as one that is there.
+    Files are not checked: a damaged artifact counts as present.
 
     Args:
-        again: places that are to be computed whatever is in the store.
+        again: places that are to be computed even if the store has their artifacts.
     """
     computed: dict[str, PlannedStage] = {}
     found = []
@@ -198,8 +198,8 @@ def own_differences(old: Recipe, new: Recipe, changed: Iterable[str] = ()) -> tu
     """How a stage's settings, code, version and seed differ; inputs are left out.
 
     Args:
-        changed: how the configurations differ. A recipe also holds what follows from settings;
-            people are told what they have set.
+        changed: how the configurations differ. A recipe also holds values derived from settings; the
+            differences are then given in terms of what the user has set.
     """
     said = {_last_key(line): line for line in changed}
     lines = [line for line in recipe_differences(old, new) if not line.startswith("input ")]
@@ -247,12 +247,12 @@ def _reasons(
             reasons.append(Reason(name, maker.stage.name, back))
         elif earlier.inputs is not None:
             maker_name = plan.by_id[artifact_id].title if artifact_id in plan.by_id else artifact_id[:12]
-            reasons.append(Reason(f"input {name} is another: {maker_name}"))
+            reasons.append(Reason(f"input {name} is a different one: {maker_name}"))
     return tuple(_inputs_of_one_stage_once(reasons)) or (Reason("made from other inputs"),)
 
 
 def _inputs_of_one_stage_once(reasons: Iterable[Reason]) -> list[Reason]:
-    """Of several inputs that one stage makes, such as shards, the first stands for all."""
+    """The reasons with only the first of several inputs that one stage makes, such as shards."""
     kept: dict[object, Reason] = {}
     for reason in reasons:
         kept.setdefault((reason.maker, reason.back) if reason.maker else reason, reason)
@@ -281,7 +281,7 @@ def _row(members: Sequence[StageForecast]) -> ForecastRow:
 
 
 def _total(costs: Iterable[Cost], *, partial: bool) -> Cost:
-    """Sums; without `partial` a sum is None where a part of it is."""
+    """Sums of costs. A None among the parts makes the sum None; with `partial` it is left out."""
     given = list(costs)
 
     def added(values: Sequence[float | None]) -> float | None:

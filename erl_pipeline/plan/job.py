@@ -1,4 +1,4 @@
-"""One planned stage as a worker process gets it, and how it is computed and committed."""
+"""One planned stage in the form that a worker process gets, and how it is computed and committed."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class StageOutcome:
 
 
 def compute(job: StageJob, resources: Resources, progress: Progress) -> Manifest:
-    """Compute a stage from its inputs and commit its artifact.
+    """Compute a stage from its inputs, commit its artifact, and return the manifest.
 
-    Where another process was first, its artifact stands. Raises what the stage raises, `Interrupted` when the
+    If another process was first, its artifact is kept. Raises what the stage raises, `Interrupted` when the
     run was asked to stop, and StoreError when the store cannot be read or written.
     """
     planned = job.planned
@@ -81,14 +81,14 @@ def compute(job: StageJob, resources: Resources, progress: Progress) -> Manifest
 
 
 def _use_threads(threads: int) -> None:
-    """Compute with as many threads as the run is configured with: bytes depend on them."""
+    """Compute with the number of threads that the run is configured with: bytes depend on it."""
     import torch
 
     torch.set_num_threads(threads)
 
 
 def outcome_of(planned: PlannedStage, manifest: Manifest, reused: bool, started: float) -> StageOutcome:
-    """What a stage gave; `started` is `time.perf_counter()` at its beginning."""
+    """The outcome of a stage; `started` is `time.perf_counter()` at its beginning."""
     return StageOutcome(
         stage=planned.stage.name,
         kind=planned.stage.output,

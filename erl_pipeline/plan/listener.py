@@ -1,4 +1,4 @@
-"""Listeners: a progress display, a log or nobody is told what the stages do."""
+"""Listeners: what stages do is reported to a progress display, a log, or nobody."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 class Listener(Protocol):
-    """Is told of stages by their titles, such as `fine_tune of iteration 3`. May be called from any
-    thread."""
+    """Takes reports on stages, which it knows by their titles, such as `fine_tune of iteration 3`. May be
+    called from any thread."""
 
     def stage_started(self, title: str) -> None:
-        """A stage is looked for, or computed."""
+        """The computation of a stage has begun."""
         ...
 
     def counting(self, title: str, total: int, unit: str) -> None:
@@ -28,7 +28,7 @@ class Listener(Protocol):
         ...
 
     def waiting(self, title: str, what: str, seconds: float, detail: str) -> None:
-        """The stage has waited for `what` this long; `detail` is the newest that is known of it."""
+        """The stage has waited for `what` this long; `detail` is the latest news of it."""
         ...
 
     def stage_finished(self, title: str, outcome: StageOutcome) -> None:
@@ -63,7 +63,7 @@ class NullListener:
 
 
 class StageProgress:
-    """The progress of one stage, told to a listener."""
+    """Reports the progress of one stage to a listener."""
 
     def __init__(self, title: str, listener: Listener, stop: threading.Event) -> None:
         self._title = title

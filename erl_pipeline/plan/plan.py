@@ -13,12 +13,12 @@ from erl_pipeline.policies.checkpoints import BASE, CHECKPOINT
 from storage.artifacts.recipe import Recipe
 
 POLICY = "policy"
-"""The model that acts; a method may train others beside it."""
+"""The name of the model that acts; a method may train other models too."""
 
 
 class Place(NamedTuple):
-    """Where an artifact stands in a run: iteration (0: before the first), stage, and a key where there are
-    several of one stage."""
+    """Where an artifact belongs in a run: iteration (0: before the first), stage, and a key if a stage makes
+    several."""
 
     iteration: int
     stage: str
@@ -29,9 +29,9 @@ class Place(NamedTuple):
 class PlannedStage:
     """One stage of a plan.
 
-    `settings` are those of the recipe, as an object. `artifact_id` is the recipe's, but for what a run is
-    known to have made by another recipe. `locations` says where files lie whose digests are in the settings:
-    SHA-256 -> path.
+    `settings` are those of the recipe, as an object. `artifact_id` is the recipe's id, unless the run is
+    known to have made this artifact with another recipe. `locations` says where the files are whose digests
+    are in the settings: SHA-256 -> path.
     """
 
     stage: Stage[Any]
@@ -44,12 +44,12 @@ class PlannedStage:
 
     @property
     def place(self) -> Place:
-        """Where it stands in its run."""
+        """Where it belongs in its run."""
         return Place(self.iteration or 0, self.stage.name, self.key)
 
     @property
     def title(self) -> str:
-        """How messages name it."""
+        """Its name in messages."""
         name = f"{self.stage.name} {self.key}".strip()
         return name if self.iteration is None else f"{name} of iteration {self.iteration}"
 
@@ -58,9 +58,9 @@ class PlannedStage:
 class RunState:
     """What one iteration hands to the next, as artifact ids.
 
-    `models` maps a model's name to its checkpoint, `initial` to the one that it began with, which the KL
-    term refers to, and `bases`, where an adapter is trained, to the weights below it. `memories` maps a
-    store of experience, such as `memory`, to its version; one that holds nothing yet is absent.
+    `models` maps a model's name to its checkpoint; `initial` maps it to its first checkpoint, to which the KL
+    term refers; `bases` maps it to the weights below its adapter, if it has one. `memories` maps a store of
+    experience, such as `memory`, to its version; a store that holds nothing yet is absent.
     """
 
     tasks: str
@@ -85,12 +85,12 @@ class Plan:
 
     @property
     def iterations(self) -> int:
-        """How many iterations it goes through."""
+        """How many iterations the plan has."""
         return len(self.states) - 1
 
     @cached_property
     def by_id(self) -> Mapping[str, PlannedStage]:
-        """Every stage by the id of its artifact; the first where two give the same."""
+        """Every stage by the id of its artifact; the first one if two have the same id."""
         found: dict[str, PlannedStage] = {}
         for node in self.nodes:
             found.setdefault(node.artifact_id, node)
@@ -106,7 +106,7 @@ class Plan:
         return self._by_iteration.get(iteration, ())
 
     def through(self, iterations: int) -> Plan:
-        """The same up to the end of an iteration."""
+        """The plan up to the end of an iteration."""
         kept = tuple(node for node in self.nodes if (node.iteration or 0) <= iterations)
         return Plan(kept, self.states[: iterations + 1])
 

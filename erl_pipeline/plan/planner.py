@@ -1,4 +1,4 @@
-"""The planner: methods add the stages of a run to it, one after the other."""
+"""The planner, to which methods add the stages of a run one after the other."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ SettingsT = TypeVar("SettingsT", bound=Settings)
 
 
 class Planner:
-    """Adds stages of one configuration. Methods and whoever plans a run call `add`.
+    """Collects the stages of one configuration. Methods and the functions that plan a run call `add`.
 
     Args:
-        requests: iteration -> what somebody asked to have forgotten after it, as artifact ids.
-        recorded: place -> artifact id, of a run that is to be planned as it was made: each stage then has the
-            id that is recorded, whatever its recipe would give now.
-        partial: a stage that is not recorded has the id that its recipe gives; else it is an error.
+        requests: iteration -> the requests to forget made after it, as artifact ids.
+        recorded: place -> artifact id, to plan a run as it was made: each stage then has its recorded id,
+            whatever its recipe would give now.
+        partial: a stage that is not recorded has the id that its recipe gives; without it, that is an error.
         external: artifacts that are in the store and that no stage of the plan makes.
-        shared: stages of another run that stand in this one as they are; see `displaced`.
+        shared: stages of another run that this one takes over unchanged; see `displaced`.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Planner:
         self._recorded = recorded
         self._partial = partial
         self._shared = shared or {}
-        # Requests to forget are committed when they are made, before any plan with them.
+        # Requests to forget are already committed when a plan contains them.
         self._known = {*external, *(request for each in self.requests.values() for request in each)}
         self._equal: dict[tuple[type, str], Settings] = {}
         self._slices: dict[str, Settings] = {}
@@ -60,7 +60,7 @@ class Planner:
         self._locations = sources.locations
 
     def settings(self, stage: Stage[SettingsT]) -> SettingsT:
-        """The settings that a stage reads of this configuration."""
+        """The settings that a stage reads from this configuration."""
         if stage.name not in self._slices:
             if stage.slice is None:
                 raise ConfigError(f"stage {stage.name} takes no settings from a configuration by itself")
@@ -70,7 +70,7 @@ class Planner:
         return found
 
     def shared(self, settings: SettingsT) -> SettingsT:
-        """Settings that a method makes for each iteration anew, as one object for all that are equal."""
+        """One object for all equal settings, for a method that builds them again for each iteration."""
         found = self._equal.setdefault((type(settings), settings.model_dump_json()), settings)
         assert isinstance(found, type(settings))
         return found
@@ -86,16 +86,16 @@ class Planner:
         index: Mapping[str, int] | None = None,
         key: str = "",
     ) -> str:
-        """Put a stage into the plan; the id of its artifact, to be an input of others.
+        """Put a stage into the plan; return the id of its artifact, to use as an input of others.
 
         Args:
-            settings: what it reads, where the stage does not take it from the configuration itself.
+            settings: its settings, if the stage does not take them from the configuration itself.
             index: tells apart several artifacts of one stage with the same settings, inputs and seed.
             key: tells apart several stages of one name in one iteration.
 
         Raises:
-            ConfigError: an input is made by no stage before it, as in a circle.
-            InputError: the run that is planned as it was made has nothing at this place.
+            ConfigError: no earlier stage makes one of the inputs, as in a cycle.
+            InputError: the run is planned as it was made, and has nothing at this place.
         """
         chosen = self.settings(stage) if settings is None else settings
         node = self._node(stage, chosen, inputs, iteration, seed, index or {}, key)
@@ -111,25 +111,25 @@ class Planner:
         return self.take(node)
 
     def planned(self, stage: Stage[Any], iteration: int) -> str | None:
-        """The artifact that a stage makes in an iteration, where it is in the plan already.
+        """The artifact that a stage makes in an iteration; None if it is not in the plan yet.
 
-        A branch finds what it shares with the run that it comes from too.
+        A branch also finds what it shares with the run that it comes from.
         """
         return self._at.get(Place(iteration, stage.name, ""))
 
     def evaluation_due(self, stage: Stage[Any], iteration: int, *, last: bool, every: int | None) -> bool:
-        """Whether an iteration ends with an evaluation; of a run planned as it was made, whether it did.
+        """Whether an iteration ends with an evaluation; for a run planned as it was made, whether it did.
 
         Args:
             last: the run ends with this iteration.
-            every: after every so many iterations; None: before the first and after the last alone.
+            every: iterations between evaluations; None: only before the first and after the last iteration.
         """
         if self._recorded is not None:
             return Place(iteration, stage.name, "") in self._recorded
         return last or iteration == 0 or (every is not None and iteration % every == 0)
 
     def take(self, node: PlannedStage) -> str:
-        """Put in a stage as another plan has it; the id of its artifact."""
+        """Put in a stage of another plan unchanged; return the id of its artifact."""
         self._known.add(node.artifact_id)
         self._at[node.place] = node.artifact_id
         self.nodes.append(node)

@@ -1,6 +1,6 @@
 """What a worker process keeps between stages, such as models in memory and servers, and its settings.
 
-No artifact's id depends on any of it. Bytes depend on the number of threads, so every manifest has that.
+No artifact id depends on any of it. Bytes depend on the number of threads, so every manifest records it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """All that a worker process needs to know beside the planned stage. `engine` holds the operational
+    """All that a worker process needs to know besides the planned stage. `engine` holds the operational
     settings of the engine, such as servers and deadlines, which no artifact depends on."""
 
     store_uri: str
@@ -33,11 +33,11 @@ class WorkerSettings:
     threads: int
     engine: dict[str, Any] = field(default_factory=dict)
     cache: CacheSettings = field(default_factory=CacheSettings)
-    """What the worker's machine keeps of a store that is a bucket."""
+    """What the worker's machine caches of a store in a bucket."""
 
 
 class Resources:
-    """What stages of one process share. Close it when no stage is at work any more."""
+    """What the stages of one process share. Close it when no stage is at work any more."""
 
     def __init__(
         self,
@@ -48,19 +48,19 @@ class Resources:
         self.settings = settings
         self.store = store or ArtifactStore(settings.store_uri, settings.threads, settings.cache)
         self.stop = stop or threading.Event()
-        """Set when the run was asked to stop; what computes for long looks at it."""
+        """Set when the run was asked to stop; long computations check it."""
         self._kept: dict[str, Any] = {}
         self._open = ExitStack()
         self._lock = threading.RLock()
 
     @property
     def scratch(self) -> Path:
-        """A folder on this machine for what is no artifact, such as a server's log."""
+        """A folder on this machine for files that are not artifacts, such as a server's log."""
         return open_root(self.store.uri).scratch / "runs" / self.settings.run
 
     def keep(self, name: str, make: Callable[[], T]) -> T:
-        """What `make` returns; it is called once for each name. A context manager that it returns is entered,
-        and left when the resources are closed."""
+        """What `make` returned for this name; it is called once for each name. If it returns a context
+        manager, that is entered now, and left when the resources are closed."""
         with self._lock:
             if name not in self._kept:
                 made = make()
@@ -71,11 +71,11 @@ class Resources:
             return kept
 
     def kept(self, name: str) -> Any | None:
-        """What was made under this name; None where nothing was."""
+        """What `keep` has made under this name; None if nothing."""
         return self._kept.get(name)
 
     def memory(self, embedding_model: str) -> ReflectionMemory:
-        """The memory of the run, searched and written by its versions."""
+        """The reflection memory of the run; its versions are searched and written through this object."""
 
         def open_memory() -> ReflectionMemory:
             from erl_pipeline.policies.embedding import SentenceEmbedder

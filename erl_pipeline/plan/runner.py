@@ -1,4 +1,4 @@
-"""Runners: they call stages, one after the other in this process, or in threads or processes."""
+"""Runners compute stages: in this process one after the other, or in threads or other processes."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ SettingsT = TypeVar("SettingsT", bound=PluginSettings)
 
 
 class WorkerDied(PipelineError):
-    """The process that computed a stage ended without a word; nothing of the stage is committed."""
+    """The process that computed a stage ended without reporting a result."""
 
 
 class Runner(Protocol):
-    """Computes planned stages. The driver decides which, and when; it alone writes the run's ledger."""
+    """Computes planned stages. The driver decides which and when; only the driver writes the run's ledger."""
 
     @property
     def workers(self) -> int:
-        """Stages that can be computed at the same time."""
+        """How many stages can be computed at the same time."""
         ...
 
     def submit(self, job: StageJob) -> Future[Manifest]:
@@ -36,14 +36,14 @@ class Runner(Protocol):
         ...
 
     def finished(self, outcome: StageOutcome) -> None:
-        """Is told of every artifact that the driver has recorded."""
+        """Take note of an artifact that the driver has recorded; called for every one."""
         ...
 
 
 @dataclass(frozen=True)
 class RunnerCall:
-    """What a runner is opened with: the run, who is told of progress, and the wish to stop. `packages` are
-    those of the plug-ins whose code the run follows from."""
+    """What a runner is opened with: the worker's settings, the listener to progress, and the event that asks
+    for a stop. `packages` are those of the plug-ins whose code is part of the run's recipes."""
 
     worker: WorkerSettings
     devices: int
@@ -54,11 +54,11 @@ class RunnerCall:
 
 @dataclass(frozen=True)
 class RunnerPlugin(Generic[SettingsT]):
-    """A runner, as an entry point of group `erl_pipeline.runners` names it."""
+    """A runner; entry points of the group `erl_pipeline.runners` name such objects."""
 
     settings: type[SettingsT]
     run: Callable[[SettingsT, RunnerCall, Callable[[Runner], None]], None]
-    """Calls the function with a runner for one run; all that the runner has started has ended after it."""
+    """Calls the function with a runner for one run; on return, all that the runner started has ended."""
     elsewhere: bool = False
     """Whether stages are computed on other machines than the driver's."""
 
@@ -70,7 +70,7 @@ class InProcessConfig(PluginSettings):
 
 
 class InProcessRunner:
-    """Calls a stage where it is submitted; the future is done when `submit` returns."""
+    """Computes a stage in `submit` itself; the future is done when `submit` returns."""
 
     workers = 1
 
@@ -84,16 +84,16 @@ class InProcessRunner:
         progress = StageProgress(job.planned.title, self._listener, self.resources.stop)
         try:
             future.set_result(compute(job, self.resources, progress))
-        except Exception as error:  # A future carries what the stage raised to whoever asks for its result.
+        except Exception as error:  # The future hands it to the caller that asks for the result.
             future.set_exception(error)
         return future
 
     def finished(self, outcome: StageOutcome) -> None:
-        """Nothing is shown beside what the listener shows."""
+        """Do nothing: the listener shows all there is."""
 
 
 def run_in_process(_settings: InProcessConfig, call: RunnerCall, body: Callable[[Runner], None]) -> None:
-    """Compute with this process's threads; what stages keep between them ends with the body."""
+    """Run the body with an `InProcessRunner`; what stages keep between them is closed after it."""
     with Resources(call.worker, call.stop) as resources:
         body(InProcessRunner(resources, call.listener))
 

@@ -1,4 +1,4 @@
-"""The modules that a module imports, directly or by others, as its source says; and digests of their code."""
+"""The modules that a module imports, directly or indirectly, by its source; and digests of their code."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from storage.artifacts.recipe import ID_LENGTH
 class SourceTree:
     """Modules as files below a folder.
 
-    Only modules of `packages` are followed. `plugged_in` maps a group of plug-ins, which code asks for by
-    `plugins("GROUP")`, to the packages that may be the answer.
+    Only modules of `packages` are followed. `plugged_in` maps a group of plug-ins, for which code calls
+    `plugins("GROUP")`, to the packages that this call may give.
     """
 
     folder: Path
@@ -36,8 +36,8 @@ class SourceTree:
         return None
 
     def reach(self, module: str) -> set[str]:
-        """The module and all that it imports, directly or by others, at the head of a module or within
-        functions. What only a type checker imports is left out."""
+        """The module and all modules that it imports, directly or indirectly, at the top of a file or within
+        functions. Imports that only a type checker sees are left out."""
         found: set[str] = set()
         waiting = [module]
         while waiting:
@@ -100,7 +100,7 @@ def _imports(tree: ast.Module, package: str) -> list[str]:
 
 
 def _running(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes but those that only a type checker sees."""
+    """All nodes except those that only a type checker sees."""
     yield node
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
@@ -125,7 +125,7 @@ def _asked_groups(tree: ast.Module) -> Iterator[str]:
 
 
 def _bare(tree: ast.Module) -> ast.Module:
-    """The same tree, from which docstrings and the versions of stages are taken away."""
+    """The same tree without docstrings and without the versions of stages; the tree itself is changed."""
     for call in stage_calls(tree):
         call.keywords = [keyword for keyword in call.keywords if keyword.arg != "version"]
     for node in ast.walk(tree):
@@ -135,7 +135,7 @@ def _bare(tree: ast.Module) -> ast.Module:
 
 
 def _is_text(statement: ast.stmt) -> bool:
-    """Whether a statement is a text alone: a docstring of what it stands in or below."""
+    """Whether a statement is only a string: a docstring, of its block or of the line before it."""
     return (
         isinstance(statement, ast.Expr)
         and isinstance(statement.value, ast.Constant)

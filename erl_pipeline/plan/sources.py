@@ -1,4 +1,5 @@
-"""What a plan follows from beside the configuration: fingerprints of code, and digests of files it names."""
+"""What a plan depends on besides the configuration: fingerprints of code, and digests of files that the
+configuration names."""
 
 from __future__ import annotations
 
@@ -19,29 +20,29 @@ if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
 
 CodeOwner = Literal["environment", "method", "trainer"]
-"""Whose sources, which people edit, are part of recipes."""
+"""Whose code is part of recipes: the plug-ins whose code people write and edit."""
 
 
 @dataclass(frozen=True)
 class Sources:
-    """What was read.
+    """What was read of code and files.
 
-    `code`: owner -> package -> fingerprint of its sources. `files`: path, as the
-    configuration names it -> SHA-256 of its content. `weights`: digest of a pretrained policy's files.
+    `code`: owner -> package -> fingerprint of its sources. `files`: path, as the configuration names it ->
+    SHA-256 of its content. `weights`: digest of a pretrained policy's files.
     """
 
     code: Mapping[CodeOwner, Mapping[str, str]]
     files: Mapping[str, str] = field(default_factory=dict)
     weights: str | None = None
     model: str = ""
-    """Where that policy lies."""
+    """The folder or hub name of that policy."""
     models: Mapping[str, str] = field(default_factory=dict)
     """Further pretrained models of the method: folder or hub name -> digest of its files."""
     read: bool = True
-    """False: nothing was looked at, so that the ids of a plan mean nothing, and only its shape does."""
+    """False: nothing was read, so that only the shape of a plan has a meaning, and its ids do not."""
 
     def with_file(self, path: Path, sha256: str) -> Sources:
-        """The same with one more file."""
+        """The same sources with one more file."""
         return replace(self, files={**self.files, str(path): sha256})
 
     @property
@@ -54,7 +55,7 @@ class Sources:
 
 
 def read_sources(config: RunConfig) -> Sources:
-    """Look at the code and the files that a configuration names.
+    """Read the code and the files that a configuration names.
 
     Raises InputError for a file or a checkpoint that cannot be read.
     """
@@ -74,7 +75,7 @@ def read_sources(config: RunConfig) -> Sources:
 
 
 def code_packages(config: RunConfig) -> Mapping[CodeOwner, Sequence[str]]:
-    """The packages whose code, which people edit, a run's artifacts follow from."""
+    """The packages whose code is part of the recipes of a run."""
     method = plugins("methods")[config.method.type]
     trainer = plugins("trainers")[config.trainer.type]
     return {
@@ -86,7 +87,7 @@ def code_packages(config: RunConfig) -> Mapping[CodeOwner, Sequence[str]]:
 
 
 def environment_sources(config: RunConfig) -> Sources:
-    """Look at the code and the files of the environment alone, for what follows from nothing else.
+    """Read only the code and the files of the environment, for artifacts that depend on nothing else.
 
     Raises InputError for a file that cannot be read.
     """
@@ -99,7 +100,7 @@ def environment_sources(config: RunConfig) -> Sources:
 
 
 def unread_sources(config: RunConfig) -> Sources:
-    """Sources that nothing was read for: for plans whose artifacts are known from a ledger."""
+    """Sources for which nothing was read, for plans whose artifacts are known from a ledger."""
     environment = plugins("environments")[config.environment.type]
     paths = [*environment.value.files(config.environment).values(), *_conversation_files(config)]
     return Sources(
@@ -112,8 +113,8 @@ def unread_sources(config: RunConfig) -> Sources:
 
 
 def environment_packages(config: RunConfig) -> Sequence[str]:
-    """The packages whose code a configuration's environment is: its own, those that its settings bring in,
-    and for a mixture those of its parts."""
+    """The packages with the code of a configuration's environment: its own, those that its settings bring in,
+    and, for a mixture, those of its parts."""
     installed = plugins("environments")
     environment = installed[config.environment.type]
     parts = environment.value.parts(config.environment).values()

@@ -1,5 +1,5 @@
-"""What a stage is: an object with a name, a version, a kind of output, the settings it reads, and
-`compute`."""
+"""The definition of a stage: an object with a name, a version, a kind of output, the settings that it reads,
+and `compute`."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 SettingsT = TypeVar("SettingsT", bound=Settings)
 
 Needs = Literal["device", "processor"]
-"""What a stage keeps busy: a device on which models run, or a processor alone."""
+"""What a stage keeps busy: a device on which models run, or only a processor."""
 
 
 class Progress(Protocol):
-    """Is told how far the stage at work is."""
+    """Takes reports on how far the stage at work is."""
 
     def begin(self, total: int, unit: str) -> None:
         """The stage will count `total` units, such as episodes."""
@@ -36,7 +36,7 @@ class Progress(Protocol):
         ...
 
     def waiting(self, what: str, seconds: float, detail: str) -> None:
-        """The stage has waited for `what` this long; `detail` is the newest that is known of it."""
+        """The stage has waited for `what` this long; `detail` is the latest news of it."""
         ...
 
     def warn(self, message: str) -> None:
@@ -52,11 +52,11 @@ class Progress(Protocol):
 class StageCall(Generic[SettingsT]):
     """All that a stage's `compute` is given; it can read nothing else.
 
-    `inputs` are opened and verified, by the names in the recipe. Their paths hold until the stage ends; what
-    keeps one longer opens it within `resources.store.staying()`. Files of the artifact go to `folder`,
-    which is empty. `artifact_id` is the id that the artifact will have; `index` tells apart several
-    artifacts of one stage (iteration, shard). `locations` says where a file lies whose digest is in the
-    settings: SHA-256 -> path.
+    `inputs` are opened and verified, by their names in the recipe. Their paths are valid until the stage
+    ends; code that keeps an input longer opens it within `resources.store.staying()`. Files of the artifact
+    go to `folder`, which is empty. `artifact_id` is the id that the artifact will have; `index` tells apart
+    several artifacts of one stage (iteration, shard). `locations` says where the files are whose digests are
+    in the settings: SHA-256 -> path.
     """
 
     settings: SettingsT
@@ -72,7 +72,7 @@ class StageCall(Generic[SettingsT]):
 
 @dataclass(frozen=True)
 class StageResult:
-    """What `compute` says of the files it wrote: numbers for the manifest, and rows of each Parquet file.
+    """What `compute` reports of the files it wrote: numbers for the manifest, and rows of each Parquet file.
 
     `unchanged` names the input that the artifact repeats, such as the checkpoint of a training without a
     step: the files that both have are then stored once, where the store can do that.
@@ -91,10 +91,10 @@ class StageResult:
 class Stage(Generic[SettingsT]):
     """One kind of step. The same settings, inputs, index and seed give the same files.
 
-    `version` changes whenever the code behind `compute` would give other bytes; a test watches over that
-    (`erl_pipeline.plan.versions`). A stage that fails for a passing reason (`EngineError`, `StoreError`) is
-    tried again after each of `retry_seconds`. The module of a stage imports torch only within functions,
-    so that a plan is made in a moment.
+    `version` must change whenever the code behind `compute` would give other bytes; a test checks that
+    (`erl_pipeline.plan.versions`). A stage that fails for a temporary reason (`EngineError`, `StoreError`) is
+    tried again after each of `retry_seconds`. The module of a stage imports torch only within functions, so
+    that planning is fast.
     """
 
     name: str
@@ -103,15 +103,15 @@ class Stage(Generic[SettingsT]):
     settings: type[SettingsT]
     compute: Callable[[StageCall[SettingsT]], StageResult]
     slice: Callable[[RunConfig, Sources], SettingsT] | None = None
-    """Takes the settings from a run's configuration; None where whoever plans the stage gives them."""
+    """Takes the settings from a run's configuration; None if the code that plans the stage gives them."""
     code: tuple[CodeOwner, ...] = ()
-    """Whose sources, which people edit, the artifact follows from."""
+    """Whose code, as far as people edit it, is part of the recipe."""
     needs: Needs = "processor"
     retry_seconds: tuple[float, ...] = ()
     part_of: str = ""
-    """The stage that this one is a part of for people, such as shards of the rollouts."""
+    """The name of the stage to which this one belongs for people, such as a shard to its rollouts."""
 
     @property
     def shown_as(self) -> str:
-        """The name under which people choose it: that of the stage that it is a part of."""
+        """The name by which people choose it: that of `part_of`, or else its own."""
         return self.part_of or self.name

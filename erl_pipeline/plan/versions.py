@@ -1,9 +1,9 @@
-"""The guard of stage versions: a stage whose code has changed needs another version, or a word that its bytes
-stay the same.
+"""The check of stage versions: a stage whose code has changed needs a new version, or a recorded reason why
+its bytes stay the same.
 
 `erl_pipeline/stages/versions.toml` holds, for every stage, its version and the fingerprint of all modules
-that its `compute` reaches. `python -m erl_pipeline.plan.versions` compares it with the code, and a test does
-the same. The code of environments and methods is left out: recipes hold its fingerprint.
+that its `compute` reaches. `python -m erl_pipeline.plan.versions` compares the file with the code, and so
+does a test. The code of environments and methods is left out, because recipes hold its fingerprint.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Recorded:
     """One stage in the file.
 
     `fingerprint` is that of the code when the version was raised. `moved_no_byte` maps each later fingerprint
-    to the reason why the version could stay.
+    to the reason why the version could stay the same.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class VersionFile:
-    """The file: its stages by their `compute`, and the digest of each module when it was last accepted."""
+    """The file: stages by their `compute` functions, and the digest of each module as last accepted."""
 
     stages: Mapping[str, Recorded]
     modules: Mapping[str, str]
@@ -76,14 +76,14 @@ class StageCode:
 
     @property
     def fingerprint(self) -> str:
-        """What changes when any of the modules does."""
+        """A digest that changes when any of the modules does."""
         lines = "".join(f"{name}\0{digest}\n" for name, digest in sorted(self.modules.items()))
         return hashlib.sha256(lines.encode()).hexdigest()[:ID_LENGTH]
 
 
 def in_tree() -> SourceTree:
-    """The project's own modules. Its trainer counts to the stages that ask for one: recipes hold only the
-    fingerprints of trainers that others wrote."""
+    """The project's own modules. Its own trainer counts as part of the stages that ask for a trainer, because
+    recipes hold only the fingerprints of other trainers."""
     trainers = [
         package for each in plugins("trainers").found.values() if each.is_own for package in each.packages
     ]
@@ -91,7 +91,7 @@ def in_tree() -> SourceTree:
 
 
 def find_stages(packages: Iterable[str] = STAGES) -> list[Stage[Any]]:
-    """The stage objects of the modules of packages and of the packages in them, each once."""
+    """The stage objects in all modules of these packages and their subpackages, each once."""
     found: dict[int, Stage[Any]] = {}
     for package in packages:
         for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
@@ -120,14 +120,15 @@ def stage_codes(tree: SourceTree, stages: Iterable[Stage[Any]]) -> list[StageCod
 
 
 def _held_by_recipes(stage: Stage[Any]) -> tuple[str, ...]:
-    """Beginnings of names of modules whose fingerprint a stage's recipes hold, where a method owns it."""
+    """Name prefixes of the modules that a stage leaves out, because its recipes hold their fingerprint: those
+    of all methods, for a stage of a method."""
     if "method" not in stage.code:
         return ()
     return tuple(f"{package}." for each in plugins("methods").found.values() for package in each.packages)
 
 
 def problem(code: StageCode, file: VersionFile) -> str | None:
-    """What is wrong with a stage's version, and the ways out; None when nothing is."""
+    """What is wrong with a stage's version, and how to fix it; None if nothing is wrong."""
     stage, bump = f"stage {code.name} ({code.compute})", f"{_COMMAND} --bump {code.compute}"
     recorded = file.stages.get(code.compute)
     if recorded is None:
@@ -148,9 +149,9 @@ def problem(code: StageCode, file: VersionFile) -> str | None:
 def record(
     file: VersionFile, codes: Sequence[StageCode], chosen: Iterable[StageCode], reason: str
 ) -> VersionFile:
-    """The file in which the code of the chosen stages gives the bytes of the version that it has.
+    """The file after recording that the chosen stages' changed code gives the bytes of their version.
 
-    Raises ValueError, with the way out, for a stage whose version the file does not know.
+    Raises ValueError, with the way to fix it, for a stage whose version the file does not know.
     """
     stages = dict(file.stages)
     for code in chosen:
@@ -164,7 +165,7 @@ def record(
 
 
 def begin_versions(file: VersionFile, codes: Sequence[StageCode], chosen: Iterable[StageCode]) -> VersionFile:
-    """The file in which the versions of the chosen stages begin with their present code."""
+    """The file after recording the chosen stages' present code as the first of their version."""
     begun = {
         each.compute: Recorded(each.name, each.compute, each.version, each.fingerprint) for each in chosen
     }
@@ -172,7 +173,7 @@ def begin_versions(file: VersionFile, codes: Sequence[StageCode], chosen: Iterab
 
 
 def raise_version(code: StageCode, tree: SourceTree) -> StageCode:
-    """Add one to the version in the source of a stage, and print which line has it; the stage after it."""
+    """Add one to the version in the source of a stage, and print the line; return the changed stage."""
     module, _, function = code.compute.rpartition(".")
     path = tree.path(module)
     assert path is not None
@@ -193,7 +194,7 @@ def raise_version(code: StageCode, tree: SourceTree) -> StageCode:
 
 
 def read_file(path: Path = FILE) -> VersionFile:
-    """The file as it is; an empty one where there is none."""
+    """The content of the file; empty if there is none."""
     if not path.exists():
         return VersionFile({}, {})
     content = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -220,7 +221,8 @@ def file_text(file: VersionFile) -> str:
 
 
 def main(arguments: Sequence[str] | None = None, path: Path = FILE) -> int:
-    """Print the state of every stage, after the change that the options ask for; 1 when one needs a word."""
+    """Print the state of every stage, after the change that the options ask for; return 1 if a stage still
+    has a problem."""
     parser = argparse.ArgumentParser(prog=_COMMAND, description="Versions of stages, and their code.")
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--record", metavar="STAGE|all", help="its changed code gives the same bytes")
@@ -237,7 +239,7 @@ def main(arguments: Sequence[str] | None = None, path: Path = FILE) -> int:
         names = ", ".join(sorted({code.name for code in codes}))
         parser.error(f"no stage is named {wanted}; there are {names}")
     if given.bump:
-        # A version that the source has already, and the file has not, is not raised again.
+        # If somebody raised the version in the source already, it is not raised again.
         chosen = [raise_version(code, tree) if _knows(file, code) else code for code in chosen]
         raised = {code.compute: code for code in chosen}
         codes = [raised.get(code.compute, code) for code in codes]
@@ -257,8 +259,8 @@ def _knows(file: VersionFile, code: StageCode) -> bool:
 
 
 def _brought_up(file: VersionFile, codes: Sequence[StageCode]) -> VersionFile:
-    """The file without stages that are gone, and with the digests of modules as they are now. A module of a
-    stage that still needs a word keeps its old digest, so that the change can be named."""
+    """The file without stages that no longer exist, and with the present digests of modules. The modules of a
+    stage that still has a problem keep their old digests, so that the change can be named."""
     stages = {code.compute: file.stages[code.compute] for code in codes if code.compute in file.stages}
     modules = {name: digest for code in codes for name, digest in code.modules.items()}
     for code in codes:

@@ -1,4 +1,4 @@
-"""Attempts at an environment under examination, with turns that are known before."""
+"""Attempts in an environment under examination, with turns that are fixed in advance."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from erl_pipeline.qualification.leaks import Later
 from erl_pipeline.qualification.served_environment import Failure, Opening, Place
 
 MOST_TURNS = 64
-"""An attempt that is not over by then is left; in a rollout the policy's context would end it."""
+"""The most turns of an attempt; it is then abandoned. In a rollout the policy's context would end it."""
 WRONG_ANSWERS = ("xyz", "[xyz]", "<answer>xyz</answer>", "\\boxed{xyz}", "I do not know.", "xyz 917468203")
 
 _SHOWN = 60
@@ -20,7 +20,8 @@ _SHOWN = 60
 
 @dataclass
 class Seen:
-    """What attempts have shown, whatever they were made for; problems are counter-examples, with the task.
+    """What all attempts have shown, whichever check made them. Problems are counter-examples that name the
+    task.
 
     `told` maps a task to what the environment said after its prompt.
     """
@@ -34,7 +35,7 @@ class Seen:
     late_problem: str | None = None
 
     def called(self, seconds: float) -> None:
-        """A call returned in time."""
+        """Count a call that returned in time."""
         self.calls += 1
         self.seconds += seconds
         self.slowest = max(self.slowest, seconds)
@@ -42,7 +43,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Played:
-    """One attempt. `problem` is what the environment did instead of going on."""
+    """The result of one attempt. `problem` says what the environment did if it could not go on."""
 
     reward: float
     over: bool
@@ -54,7 +55,7 @@ class Attempts:
     """Plays attempts in an examinee.
 
     Args:
-        names: the id of each task, for what is said of it.
+        names: gives the id of a task, for messages.
     """
 
     def __init__(self, examinee: Examinee, names: Callable[[Place], str], seen: Seen) -> None:
@@ -63,7 +64,7 @@ class Attempts:
         self._seen = seen
 
     def opening(self, place: Place) -> Opening | str:
-        """The beginning of an attempt; a problem where there is none. Raises Gone."""
+        """Begin an attempt; returns its opening, or the problem if it cannot begin. Raises Gone."""
         opening = self._examinee.open(place)
         if isinstance(opening, Failure):
             return self._failed(place, "", opening)
@@ -71,19 +72,19 @@ class Attempts:
         return opening
 
     def play(self, place: Place, turns: Sequence[str], *, secret: bool = False) -> Played:
-        """One attempt that makes these turns, and then is left. What the environment says in a `secret` one
-        need not hide the answer. Raises Gone."""
+        """Play an attempt with these turns, and then abandon it. In a `secret` attempt, what the environment
+        says need not hide the answer. Raises Gone."""
         opening = self.opening(place)
         if isinstance(opening, str):
             return Played(0.0, False, 0, opening)
         return self._go_on(place, iter(turns), secret)
 
     def repeat(self, place: Place, answer: str) -> Played:
-        """One attempt that gives the same answer each time. Raises Gone."""
+        """Play an attempt that gives the same answer in each turn. Raises Gone."""
         return self.play(place, list(repeat(answer, MOST_TURNS)))
 
     def use_up(self, place: Place, answers: Sequence[HostileAnswer]) -> Played:
-        """One attempt that makes of these answers as many as it can. Raises Gone."""
+        """Play an attempt that gives these answers, as many as it can. Raises Gone."""
         opening = self.opening(place)
         if isinstance(opening, str):
             return Played(0.0, False, 0, opening)
@@ -141,5 +142,5 @@ class Attempts:
 
 
 def shown(text: str) -> str:
-    """A text as a counter-example shows it: escaped, and cut where it is long."""
+    """A text in the form used in counter-examples: escaped, and cut if it is long."""
     return ascii(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!a}... ({len(text):,} characters)"

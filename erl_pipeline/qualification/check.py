@@ -33,8 +33,9 @@ MEANINGS: Mapping[CheckName, str] = {
 
 @dataclass(frozen=True)
 class CheckResult:
-    """One check. `counted` says how much was looked at (tasks, attempts, answers or texts, by `unit`), and
-    `problem` is the first counter-example, or why the check does not apply; empty for one that passed."""
+    """The result of one check. `counted` says how much was checked, in `unit`: tasks, attempts, answers,
+    texts or calls. `problem` is the first counter-example, or why the check does not apply; empty if it
+    passed."""
 
     name: CheckName
     verdict: Verdict
@@ -52,11 +53,11 @@ class Qualification:
 
     @property
     def failed(self) -> tuple[str, ...]:
-        """Names of the checks that failed; none where the environment is qualified."""
+        """Names of the checks that failed; none if the environment is qualified."""
         return tuple(check.name for check in self.checks if check.verdict == "failed")
 
     def document(self) -> str:
-        """As the JSON that the artifact holds."""
+        """The qualification as the JSON that its artifact holds."""
         return json.dumps(asdict(self), indent=1) + "\n"
 
 
@@ -67,5 +68,5 @@ def parse_qualification(document: str) -> Qualification:
 
 
 def passed_or_failed(name: CheckName, counted: int, unit: str, problem: str | None) -> CheckResult:
-    """The result of a check that failed where it has a counter-example."""
+    """The result of a check; it failed if it has a counter-example."""
     return CheckResult(name, "failed" if problem else "passed", counted, unit, problem or "")

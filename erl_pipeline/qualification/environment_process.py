@@ -1,4 +1,4 @@
-"""The program of a process under examination: an environment that may hang or die without harm to anybody."""
+"""The program of a process under examination. The environment in it may hang or die without doing harm."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from erl_pipeline.qualification.served_environment import ServedEnvironment
 from storage.errors import PipelineError
 
 Answer = tuple[Literal["gives", "refuses", "raises"], Any]
-"""What a call gave, or the text of a mistake that the user can mend, or of any other error."""
+"""What a call returned, or the text of an error: one that the user can correct (`refuses`), or any other."""
 
 
 def main() -> None:
-    """Serve the environment of the first message until the line is closed."""
+    """Serve the environment that the first message names, until the connection is closed."""
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     line: Connection[Any, Any] = Connection(int(sys.argv[1]))
     served: ServedEnvironment | None = None
@@ -37,7 +37,7 @@ def main() -> None:
                 answer = ("gives", getattr(served, name)(*arguments))
         except PipelineError as error:
             answer = ("refuses", str(error))
-        except Exception as error:  # Whatever a foreign environment raises is what the examiner asks for.
+        except Exception as error:  # The examiner wants to know whatever the environment raises.
             frame = traceback.extract_tb(error.__traceback__)[-1]
             place = f"{os.path.basename(frame.filename)}, line {frame.lineno}"
             answer = ("raises", f"{type(error).__name__}: {error} ({place})")
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def _end_with(parent: int) -> None:
-    """End when the examiner is gone, also within a call that never returns."""
+    """End when the examiner is gone, even in the middle of a call that never returns."""
     while os.getppid() == parent:
         time.sleep(1.0)
     os._exit(1)

@@ -1,4 +1,4 @@
-"""The examination of an environment: its processes, what is tried in them, and a result for each check."""
+"""The examination of an environment: its processes, the attempts in them, and a result for each check."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _HASH_SEED, _OTHER_HASH_SEED = 0, 1
 
 @dataclass(frozen=True)
 class Examined:
-    """What was found. `tasks` were attempted, with so many hostile `answers`; a call of the environment took
-    so many seconds."""
+    """What was found. `tasks` is the number of tasks attempted, `answers` that of hostile answers given.
+    `mean_seconds` and `slowest_seconds` are times of calls of the environment."""
 
     qualification: Qualification
     tasks: int
@@ -44,13 +44,13 @@ def examine(
     advance: Callable[[int], None] = lambda count: None,
     stopped: Callable[[], None] = lambda: None,
 ) -> Examined:
-    """Examine an environment in processes of its own.
+    """Examine an environment in separate processes.
 
     Args:
-        tasks: how many are attempted, taken from all splits.
-        answers: hostile answers, over all tasks together.
-        advance: is told of each task attempted and of each answer given.
-        stopped: raises when the user wants to stop; is called all the time.
+        tasks: how many tasks are attempted, taken from all splits.
+        answers: number of hostile answers, over all tasks.
+        advance: is called with the number of tasks attempted or answers given since the last call.
+        stopped: raises when the user wants to stop; it is called all the time.
 
     Raises InputError for a mistake in the settings, or in a file that they name.
     """
@@ -76,7 +76,7 @@ class _Examination:
         self._process: Examinee | None = None
 
     def of(self, tasks: int, answers: int) -> Examined:
-        """All checks, in the order of their names; without tasks there is nothing to check."""
+        """Make all checks, in the order of `MEANINGS`; without tasks only the first applies."""
         try:
             results = [self._same_tasks(tasks)]
         except (Raised, Gone) as error:
@@ -135,7 +135,7 @@ class _Examination:
                 )
             for place in self._places:
                 opened = [examinee.open(place), examinee.open(place)]
-                # Other tasks there have other beginnings for sure.
+                # If the other process made other tasks, their beginnings differ anyway.
                 opened += [] if problem else [other.open(place)]
                 told = [each for each in opened if isinstance(each, Opening)]
                 if told:
@@ -235,7 +235,7 @@ class _Examination:
         return passed_or_failed("steps_in_time", self._seen.calls, "calls", self._seen.late_problem)
 
     def _ended_by(self, error: Raised | Gone) -> str:
-        """The words for what ended a check; a process that is no longer of use is left behind."""
+        """A sentence on what ended a check; a process that hung or died is ended."""
         if isinstance(error, Gone):
             self.end()
             if error.hung and self._seen.late_problem is None:
@@ -244,7 +244,7 @@ class _Examination:
 
 
 def _chosen(sizes: dict[Split, int], count: int, subject: Subject) -> list[Place]:
-    """`count` tasks, of each split in turn, in an order that depends on the seed alone."""
+    """`count` tasks, from each split in turn, in an order that depends only on the seed."""
     orders: list[Iterable[Place]] = []
     for split, size in sizes.items():
         stream = random.Random(derive_seed(subject.seed, "qualify", split))

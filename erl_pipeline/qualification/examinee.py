@@ -1,4 +1,4 @@
-"""An environment in a process of its own, with a deadline for each call."""
+"""An environment in a separate process, with a deadline for each call."""
 
 from __future__ import annotations
 
@@ -37,13 +37,15 @@ main()
 """
 _LOOK_SECONDS = 0.1
 _PREPARE_SECONDS = 1800.0
-"""For imports and for making all tasks, which may build an index; also for the first attempt of a process."""
+"""Deadline for imports and for making all tasks, which may build an index; also for the first attempt of a
+process."""
 _GRACE_SECONDS = 5.0
-"""An environment that waits is told of its deadline; one that computes has to be ended."""
+"""The extra time after a call's deadline. The process enforces the deadline itself if the environment only
+waits; if it still computes after this time, the process must be killed."""
 
 
 class Gone(Exception):
-    """The process hung in a call, or died in it; the text says which."""
+    """The process hung or died in a call; the text says which."""
 
     def __init__(self, text: str, *, hung: bool) -> None:
         super().__init__(text)
@@ -51,14 +53,14 @@ class Gone(Exception):
 
 
 class Raised(Exception):
-    """A call outside of an attempt, such as one for tasks, raised."""
+    """A call raised an error outside an attempt, such as the call that makes the tasks."""
 
 
 class Examinee:
-    """A process that serves an environment. Its hash seed is fixed; all else is inherited.
+    """A process that serves an environment. Its hash seed is fixed; everything else is inherited.
 
     Args:
-        stopped: raises when whoever waits was asked to stop; is called while a call is under way.
+        stopped: raises when the user wants to stop; it is called while a call is under way.
     """
 
     def __init__(self, subject: Subject, hash_seed: int, stopped: Callable[[], None]) -> None:
@@ -75,19 +77,20 @@ class Examinee:
                 stderr=self._printed,
                 pass_fds=[theirs.fileno()],
                 env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
-                start_new_session=True,  # Ctrl-C is for the examiner
+                start_new_session=True,  # Ctrl-C must reach only the examiner.
             )
         self._line: Connection[Any, Any] = Connection(ours.detach())
         self._subject = subject
 
     def prepare(self) -> Prepared:
-        """Start and make the tasks. Raises InputError for a mistake of the user, Raised and Gone."""
+        """Start the environment and make the tasks. Raises InputError for a mistake of the user, Raised, and
+        Gone."""
         self._ask("serve", self._subject, seconds=_PREPARE_SECONDS)
         prepared: Prepared = self._ask("prepare", seconds=_PREPARE_SECONDS)
         return prepared
 
     def solution(self, place: Place) -> Solution:
-        """What a policy must not be told of a task. Raises Raised and Gone."""
+        """What a policy must not be told of a task. Raises Raised and Gone, and InputError like `prepare`."""
         solution: Solution = self._ask("solution", place, seconds=_PREPARE_SECONDS)
         return solution
 
@@ -100,17 +103,17 @@ class Examinee:
         return opening
 
     def step(self, text: str) -> Stepped | Failure:
-        """One turn. Raises Gone."""
+        """Make one turn. Raises Gone."""
         stepped: Stepped | Failure = self._call("step", text)
         return stepped
 
     def finish(self) -> Finished | Failure:
-        """What is said of an attempt that is over. Raises Gone."""
+        """Close an attempt that is over, and return what is said of it. Raises Gone."""
         finished: Finished | Failure = self._call("finish")
         return finished
 
     def end(self) -> None:
-        """End the process, whatever it does."""
+        """Kill the process, whatever it is doing."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

@@ -1,4 +1,4 @@
-"""Texts that a policy may well say, and that break environments: empty, endless, ill-formed, injected."""
+"""Texts that a policy may produce and that can break environments: empty, endless, ill-formed, injected."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _OPEN, _CLOSE = MARKERS
 
 @dataclass(frozen=True)
 class HostileAnswer:
-    """One answer. With `repeats` it is the prompt of the attempt, so many times, before `text`."""
+    """One answer: `text`, after the prompt of the attempt repeated `repeats` times."""
 
     kind: str
     text: str
     repeats: int = 0
 
     def after(self, prompt: str) -> str:
-        """The answer to a prompt."""
+        """The full answer to a prompt."""
         return prompt * self.repeats + self.text
 
 
@@ -106,10 +106,10 @@ _WRAPPED = ("{}", "[{}]", "\\boxed{{{}}}", "<answer>{}</answer>", "```{}```", "A
 
 
 def hostile_answers(count: int, seed: int, tools: Sequence[ToolSchema] = ()) -> list[HostileAnswer]:
-    """`count` answers that depend on the seed and the tools alone.
+    """`count` answers that depend only on the seed and the tools.
 
-    The fixed ones come first, one of each kind in turn; random mixtures of them follow, none of which is
-    longer than some thousand characters.
+    The fixed ones come first, one of each kind in turn. Random mixtures of them follow, each at most a few
+    thousand characters long.
     """
     kinds: dict[str, list[HostileAnswer]] = {
         kind: [HostileAnswer(kind, text) for text in texts] for kind, texts in _FIXED.items()

@@ -1,7 +1,8 @@
-"""Looking for what a policy must not be told in what it is told: answers, seeds, task ids, raw payloads.
+"""Looking for secrets in what a policy is told: answers, seeds, task ids, raw payloads.
 
-A short answer also stands in honest texts by chance, as the 4 in "Steps used: 4", or because the question is
-a choice. So a short secret counts as told where the secrets of most tasks stand after the same words.
+A short answer may also occur in harmless texts by chance, like the 4 in "Steps used: 4", or because the
+question lists choices. So a short secret counts as leaked only if the secrets of many tasks follow the same
+words.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from typing import Any, Literal
 SecretKind = Literal["answer", "seed", "task id"]
 
 _LONG: Mapping[SecretKind, int] = {"answer": 12, "seed": 6, "task id": 5}
-"""From this many characters on a secret stands nowhere by chance."""
+"""A secret with at least this many characters does not occur by chance."""
 _BEFORE = 8
 _LEAST = 3
 _OF_PROMPTS, _OF_LATER = 0.8, 0.2
-"""Share of the tasks whose secrets stand after the same words."""
+"""Secrets are leaked if they follow the same words in at least this share of the tasks: in prompts, or in
+what the environment says later."""
 _ANSWER_KEY = re.compile(r"(?:^|_)(?:answers?|solutions?|gold)$", re.IGNORECASE)
 _SEED_KEY = re.compile(r"(?:^|_)seed$", re.IGNORECASE)
 _FRAMED = re.compile(r"\[([^\[\]]*)\]|\\boxed\{(.*)\}|<answer>(.*?)</answer>|```(.*?)```", re.DOTALL)
@@ -27,7 +29,7 @@ _FRAMED = re.compile(r"\[([^\[\]]*)\]|\\boxed\{(.*)\}|<answer>(.*?)</answer>|```
 
 @dataclass(frozen=True)
 class Secret:
-    """Something of a task that no prompt may hold."""
+    """Something about a task that the policy must not be told."""
 
     kind: SecretKind
     text: str
@@ -35,7 +37,7 @@ class Secret:
 
 @dataclass(frozen=True)
 class Later:
-    """What the environment said in an attempt after its prompt, and what the policy had said."""
+    """What the environment said in an attempt after the prompt, and what the policy had said itself."""
 
     text: str
     said: str
@@ -43,7 +45,7 @@ class Later:
 
 @dataclass(frozen=True)
 class Told:
-    """All that was told of one task, and what should not be. `keys` are those of its payload."""
+    """All that the policy was told about one task, and its secrets. `keys` are the payload's keys."""
 
     task_id: str
     secrets: tuple[Secret, ...]
@@ -53,8 +55,8 @@ class Told:
 
 
 def secrets_of(task_id: str, payload: Mapping[str, Any], gold: Sequence[str] | None) -> tuple[Secret, ...]:
-    """The id, the answers of a perfect attempt (as they are said, and without what frames them), and what
-    the payload calls an answer, a solution or a seed."""
+    """The secrets of a task: its id, the answers of a perfect attempt (with and without what frames them),
+    and the values that the payload calls an answer, a solution or a seed."""
     found = [Secret("task id", task_id)]
     spoken = [turn for turn in gold or () if "<tool_call>" not in turn]
     for text in (" ".join(spoken), " ".join(map(_unframed, spoken))):
@@ -79,13 +81,13 @@ def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _unframed(turn: str) -> str:
-    """What stands in the last brackets, box, tags or fence of a text; the text without any."""
+    """The content of the last brackets, box, tags or fence of a text; the whole text if it has none."""
     found = list(_FRAMED.finditer(turn))
     return turn if not found else next(group for group in found[-1].groups() if group is not None)
 
 
 def find_leak(told: Sequence[Told]) -> str | None:
-    """The first leak, in words; None where there is none."""
+    """The first leak, in words; None if there is none."""
     for task in told:
         problem = _raw_payload(task) or _long_secret(task)
         if problem:
@@ -98,7 +100,8 @@ def find_leak(told: Sequence[Told]) -> str | None:
 
 
 def _raw_payload(task: Told) -> str | None:
-    """Two keys of the payload, as JSON or Python writes them: then somebody printed the payload."""
+    """The problem if a text has two keys of the payload as JSON or Python writes them: it then holds the raw
+    payload."""
     for where, text in (("its prompt", task.prompt), *(("what follows", each.text) for each in task.later)):
         keys = [key for key in task.keys if re.search(rf"""["']{re.escape(key)}["']\s*:""", text)]
         if len(keys) > 1:
@@ -110,7 +113,7 @@ def _long_secret(task: Told) -> str | None:
     for secret in task.secrets:
         if len(secret.text.strip()) < _LONG[secret.kind] or _is_a_word(secret):
             continue
-        # A question may name its answer among others; nothing asks for its own id or seed.
+        # A question may name its answer among others, but has no reason to hold its own id or seed.
         in_prompt = _stands_in(secret.text, task.prompt)
         if in_prompt and secret.kind != "answer":
             return f"task {task.task_id}: its prompt holds its {secret.kind} {_shown(secret.text)}"
@@ -126,7 +129,7 @@ def _long_secret(task: Told) -> str | None:
 
 
 def _is_a_word(secret: Secret) -> bool:
-    """An id such as `paris`, which a question may well hold."""
+    """Whether a secret is an id such as `paris`, which may occur in an ordinary question."""
     return secret.kind == "task id" and secret.text.isalpha()
 
 
@@ -140,7 +143,7 @@ def _same_words(told: Sequence[Told], kind: SecretKind, *, in_prompt: bool) -> s
         distinct = {value for _, value in places}
         if len(tasks) < max(_LEAST, share * having) or len(distinct) < 2:
             continue
-        # As many by chance? Then the secrets of other tasks stand there just as often.
+        # If it is chance, the secrets of other tasks follow these words just as often.
         by_chance = max(
             len({number for number, _ in _by_words(told, turned, in_prompt=in_prompt).get(words, ())})
             for turned in (values[shift:] + values[:shift] for shift in (1, 2, 3))
@@ -158,7 +161,7 @@ def _same_words(told: Sequence[Told], kind: SecretKind, *, in_prompt: bool) -> s
 def _by_words(
     told: Sequence[Told], values: Sequence[Iterable[str]], *, in_prompt: bool
 ) -> Mapping[str, set[tuple[int, str]]]:
-    """The words before a secret -> number of the task, and the secret."""
+    """The words before a secret -> pairs of a task's number and its secret."""
     found: defaultdict[str, set[tuple[int, str]]] = defaultdict(set)
     for number, (task, own) in enumerate(zip(told, values, strict=True)):
         for value in own:
@@ -182,7 +185,7 @@ def _stands_in(value: str, text: str) -> bool:
 
 
 def _words_before(value: str, text: str) -> list[str]:
-    """What stands right before each place of a value; numbers in it are all the same."""
+    """The characters right before each occurrence of a value; all digits in them become `#`."""
     if value.strip() not in text:
         return []
     return [

@@ -1,4 +1,4 @@
-"""One environment, served call by call: what the process under examination does, and what it answers."""
+"""One environment, served call by call: the calls of the process under examination, and their results."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ Result = TypeVar("Result")
 
 Split = Literal["training", "held-out", "test"]
 Place = tuple[Split, int]
-"""A task: its split, and its number in it."""
+"""A task: its split, and its number in the split."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What is examined. `settings` are the environment's, as JSON; `seed` is that of a run, and `held_out`
-    how many held-out tasks it has. `step_seconds` is the deadline of each call; `built` is the folder of the
-    files that it is opened with (`EnvironmentPlugin.built_files`), empty for none."""
+    """What is examined. `settings` are the environment's, as JSON values. `seed` is that of a run, and
+    `held_out` the number of its held-out tasks. `step_seconds` is the deadline for each call. `built` is the
+    folder of the files that the environment is opened with (`EnvironmentPlugin.built_files`); empty: none."""
 
     type: str
     settings: Mapping[str, Any]
@@ -53,7 +53,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class TaskSign:
-    """A task without its content: its id, and digests of its key and of all of it."""
+    """A task without its content: its id, and digests of its key and of the whole task."""
 
     task_id: str
     key: str
@@ -62,7 +62,7 @@ class TaskSign:
 
 @dataclass(frozen=True)
 class Prepared:
-    """The tasks of all splits. `shorter` are the held-out ones when half as many are asked for."""
+    """The tasks of all splits. `shorter` are the held-out tasks if only half as many are asked for."""
 
     splits: Mapping[Split, Sequence[TaskSign]]
     shorter: Sequence[TaskSign]
@@ -70,8 +70,8 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Solution:
-    """What is known of a task beside what is told of it. `turns` are those of a perfect attempt, None where
-    the environment gives none; `keys` are those of the payload."""
+    """What the examiner knows of a task, but a policy must not be told. `turns` are those of a perfect
+    attempt, None if the environment gives none; `keys` are the payload's keys."""
 
     turns: tuple[str, ...] | None
     secrets: tuple[Secret, ...]
@@ -80,7 +80,7 @@ class Solution:
 
 @dataclass(frozen=True)
 class Opening:
-    """The beginning of an attempt: the prompt as messages of one text, and the tools."""
+    """The beginning of an attempt: the messages of the prompt as one text, and the tools."""
 
     prompt: str
     tools: tuple[ToolSchema, ...]
@@ -89,7 +89,7 @@ class Opening:
 
 @dataclass(frozen=True)
 class Stepped:
-    """What one turn led to; `told` is what the user messages say."""
+    """The result of one turn; `told` is the text of the environment's user messages."""
 
     reward: float
     done: bool
@@ -99,7 +99,7 @@ class Stepped:
 
 @dataclass(frozen=True)
 class Finished:
-    """What is said of an attempt that is over."""
+    """What the environment says of an attempt that is over."""
 
     feedback: str
     trace: str
@@ -108,7 +108,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class Failure:
-    """What a call of the environment led to instead: it raised, was late, or gave a number that is not
+    """Why a call of the environment gave no result: it raised, was late, or gave a number that is not
     finite."""
 
     kind: Literal["raised", "late", "not finite"]
@@ -116,7 +116,7 @@ class Failure:
 
 
 class ServedEnvironment:
-    """Answers the examiner's calls. One attempt is open at a time; `open` leaves the one before it."""
+    """Answers the examiner's calls. One attempt is open at a time; `open` closes the one before it."""
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
@@ -131,7 +131,7 @@ class ServedEnvironment:
         self._turn = 0
 
     def prepare(self) -> Prepared:
-        """Make the tasks."""
+        """Make the tasks of all splits."""
         plugin, settings, seed = self._plugin, self._settings, self._subject.seed
         self._splits = {
             "training": plugin.training_tasks(settings, seed),
@@ -145,7 +145,7 @@ class ServedEnvironment:
         )
 
     def solution(self, place: Place) -> Solution:
-        """What a policy must not be told."""
+        """What a policy must not be told of a task."""
         task = self._task(place)
         part, own = self._plugin.part(self._settings, task)
         gold = None if part.plugin.gold_answer is None else part.plugin.gold_answer(part.settings, own)
@@ -173,7 +173,7 @@ class ServedEnvironment:
         return Opening("\n\n".join(each["content"] for each in messages), tools, seconds)
 
     def step(self, text: str) -> Stepped | Failure:
-        """One turn of the policy."""
+        """Make one turn of the policy."""
         assert self._opened is not None
         turn = read_turn(text, self._turn) if self._has_tools else AssistantTurn(text)
         self._turn += 1
@@ -185,7 +185,7 @@ class ServedEnvironment:
         return Stepped(transition.reward, transition.done, "\n".join(told), seconds)
 
     def finish(self) -> Finished | Failure:
-        """What is said of the attempt, which is over; it is closed."""
+        """Close the attempt, which is over; return what the environment says of it."""
         environment = self._opened
         assert environment is not None
 
@@ -197,7 +197,7 @@ class ServedEnvironment:
         if isinstance(ended, Failure):
             return ended
         (feedback, trace), seconds = ended
-        # What a search has found may well hold the answer, and a trace may repeat it.
+        # Search results may contain the answer, and a trace may repeat them.
         return Finished(feedback, "" if self._has_tools else trace, seconds)
 
     def leave(self) -> None:
@@ -247,7 +247,7 @@ class ServedEnvironment:
 
 
 class _Noted:
-    """An environment that notes whether its numbers are finite, before they are refused."""
+    """An environment that records whether its numbers are finite before `GuardedEnvironment` refuses them."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment

@@ -11,7 +11,10 @@ from erl_pipeline.qualification.served_environment import Split, TaskSign
 def first_difference(
     tasks: Sequence[TaskSign], again: Sequence[TaskSign], split: Split, when: str
 ) -> str | None:
-    """The first task of a split that is another one `when` it was made again; None where all are the same."""
+    """A sentence on the first task of a split that is different when made again; None if all are the same.
+
+    `when` says in the sentence how the tasks were made again.
+    """
     for number, (one, other) in enumerate(zip(tasks, again, strict=False), start=1):
         if one != other:
             what = f"is {other.task_id}" if one.task_id != other.task_id else "is another problem"
@@ -22,7 +25,7 @@ def first_difference(
 
 
 def find_overlap(splits: Mapping[Split, Sequence[TaskSign]]) -> str | None:
-    """The first problem that is in two splits, by the environment's `task_key`; None where there is none."""
+    """A sentence on the first problem in two splits, by the environment's `task_key`; None without any."""
     for (name, tasks), (other_name, others) in combinations(splits.items(), 2):
         known = {task.key: task.task_id for task in tasks}
         for task in others:

@@ -1,2 +1,2 @@
-"""Runs: their plans, the driver that executes them and writes their records, and what is done with stored
-ones."""
+"""Runs: their plans, the driver that executes them and writes their records, and operations on stored
+runs."""

@@ -26,19 +26,20 @@ from storage.errors import DamagedArtifact, InputError, PrunedFileError
 from storage.runs.run import RunStore
 
 AuditVerdict = Literal["equal", "not promised", "different", "other recipe", "damaged", "input pruned"]
-"""`equal`: every file has the stored bytes, which the manifest knows of files that retention has removed too.
-`not promised`: it has not, but the artifact's manifest promises none (a GPU, a server that batches). `other
-recipe`: this program's stage would make another artifact. `damaged`: the stored files are no longer those of
-their manifest. `input pruned`: retention has removed a file that the stage reads, so nothing was computed."""
+"""`equal`: every file has the stored bytes; for files that retention has removed, the manifest has their
+hashes. `different`: some file or counter differs. `not promised`: the same, but the artifact's manifest does
+not promise equal bytes (a GPU, a server that batches). `other recipe`: with today's code the stage would make
+another artifact. `damaged`: the stored files no longer match their manifest. `input pruned`: retention has
+removed a file that the stage reads, so nothing was computed."""
 
 REFUTED: frozenset[AuditVerdict] = frozenset({"different", "other recipe", "damaged"})
-"""Verdicts of artifacts that are not what computing them again gives."""
+"""Verdicts that refute reproducibility: the stored artifact is not what the stage computes again."""
 
 
 @dataclass(frozen=True)
 class AuditResult:
     """One artifact that was computed again. `differences` has a line for each file or counter that differs,
-    for each package whose version does, and for what makes the recipe another."""
+    for each package whose version differs, and for each difference of the recipes."""
 
     iteration: int
     stage: str
@@ -60,11 +61,12 @@ def audit(
     listener: Listener,
     stop: threading.Event,
 ) -> list[AuditResult]:
-    """Compute everything again from a stage of an iteration through the iteration `last`, without reuse.
+    """Compute everything again, from a stage of an iteration through the iteration `last`, without reuse.
 
-    Every stage gets its stored inputs, so that a stage that differs does not make all later ones differ.
-    Iteration 0 is what came before the first. Neither the run nor its store is written to, so that a run at
-    work can be audited too; what is computed lies under `scratch` and is gone afterwards.
+    Every stage gets its stored inputs, so that one stage that differs does not make all later ones differ.
+    Iteration 0 is what came before the first iteration. Neither the run nor its store is changed, so a run
+    can be audited while it is being trained. What is computed goes under `scratch`, and is removed at the
+    end.
 
     Raises InputError when the run lacks one of the stages, or the iteration has no such stage.
     """
@@ -96,7 +98,7 @@ def audit(
 
 
 class ScratchStore(ArtifactStore):
-    """Gives the artifacts of another store, and keeps only the manifests of what is made."""
+    """Opens the artifacts of another store, and keeps only the manifests of new artifacts."""
 
     def __init__(self, folder: Path, stored: ArtifactStore) -> None:
         super().__init__(str(folder), stored.threads)
@@ -137,7 +139,7 @@ def _again(
     if node.recipe.artifact_id != node.artifact_id:
         lines = recipe_differences(stored.recipe, node.recipe)
         return _result(node, "other recipe", 0, started, tuple(lines))
-    # Bytes depend on the number of threads; and every stage gets its policy from the store.
+    # Bytes depend on the number of threads. New resources make every stage read its policy from the store.
     threads = int(stored.environment.get("threads", resources.settings.threads))
     store.threads = threads
     settings = replace(resources.settings, threads=threads)
@@ -159,7 +161,7 @@ def _again(
 
 
 def manifest_differences(stored: Manifest, made: Manifest) -> list[str]:
-    """Files and counters in which two makings of one artifact differ, one line each."""
+    """The files and counters that differ between two computations of one artifact, one line each."""
     before = {entry.path: entry for entry in stored.files}
     after = {entry.path: entry for entry in made.files}
     lines = []
@@ -169,7 +171,7 @@ def manifest_differences(stored: Manifest, made: Manifest) -> list[str]:
             lines.append(f"{name} is only in the {'new' if old is None else 'stored'} artifact")
         elif old.sha256 != new.sha256:
             lines.append(
-                f"{name} has SHA-256 {new.sha256[:12]}, {new.bytes:,} bytes; stored are {old.sha256[:12]}, "
+                f"{name} has SHA-256 {new.sha256[:12]}, {new.bytes:,} bytes; stored is {old.sha256[:12]}, "
                 f"{old.bytes:,} bytes"
             )
     names = sorted(stored.counters.keys() | made.counters.keys())

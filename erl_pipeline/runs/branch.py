@@ -1,4 +1,5 @@
-"""Runs that begin where another was: what they share with it stands in their ledger before their own work."""
+"""Runs that begin from another run. What they share with it is entered in their ledger before their own
+work."""
 
 from __future__ import annotations
 
@@ -26,12 +27,12 @@ from storage.tables.trajectories import scan_trajectories
 
 
 def begin_branch(opened: OpenRun, origin: BranchOrigin) -> None:
-    """Make a new run a branch of another, and enter what it shares in its ledger; `train` then goes on.
+    """Make a new run a branch of another, and enter in its ledger what they share; `train` then goes on.
 
-    What somebody asked to have forgotten later comes with the first memory that the branch makes itself.
+    Later requests to forget take effect with the first memory that the branch makes itself.
 
-    Raises ConfigError for a run that was begun otherwise, InputError when the other run lacks something
-    before the branch.
+    Raises ConfigError for a run that already began in another way, and InputError when the other run lacks
+    something before the branch.
     """
     source = RunStore(opened.store.uri).open(origin.run)
     plan = plan_before_branch(opened.store.uri, source, origin, sources=unread_sources(run_config(source)))
@@ -51,10 +52,11 @@ def begin_branch(opened: OpenRun, origin: BranchOrigin) -> None:
 
 
 def begin_offline(opened: OpenRun, origin: OfflineOrigin) -> None:
-    """Make a new run one that trains on another's stored rollouts, and enter these in its ledger.
+    """Make a new run train on another run's stored rollouts, and enter these in its ledger.
 
-    Raises ConfigError for a run that was begun otherwise, or an objective without importance correction;
-    InputError when the other run lacks rollouts that are asked for, or one of their tasks is held out.
+    Raises ConfigError for a run that already began in another way and for settings that `require_offline`
+    refuses; InputError when the other run lacks rollouts that are asked for, or one of their tasks is held
+    out.
     """
     require_offline(opened.config)
     source = RunStore(opened.store.uri).open(origin.run)
@@ -75,7 +77,8 @@ def begin_offline(opened: OpenRun, origin: OfflineOrigin) -> None:
 
 
 def _refuse_held_out(opened: OpenRun, source: Run, rollouts: Mapping[int, str]) -> None:
-    """Raise InputError, naming the row, for a stored trajectory of a task that this run is evaluated on."""
+    """Raise InputError, which names the row, if a stored trajectory is of a task on which this run is
+    evaluated."""
     config, store = opened.config, opened.store
     plugin = plugins("environments")[config.environment.type].value
     beginning = beginning_of(store.uri, source)
@@ -90,24 +93,24 @@ def _refuse_held_out(opened: OpenRun, source: Run, rollouts: Mapping[int, str]) 
 
 
 def require_offline(config: RunConfig) -> None:
-    """Raise ConfigError when the objective takes stored data for the policy's own, or where it would have to
-    be younger than it is."""
+    """Raise ConfigError if the objective assumes that the policy at hand generated the data, or if
+    `pipeline.too_old` is `wait`: stored data does not get younger."""
     if not isinstance(config.objective.correction, DecoupledCorrection):
         raise ConfigError(
-            "objective.correction.type: bypass cannot be trained offline: it takes the ratio against the "
-            "policy that sampled, so that on old data most tokens lie outside the clip range from the first "
-            "step and are left out in silence; use decoupled, which weighs each token by how likely the "
-            "policy at hand makes it"
+            "objective.correction.type: bypass cannot be trained offline: it computes the ratio against the "
+            "policy that sampled, so that on old data most tokens are outside the clip range from the first "
+            "step and are silently left out; use decoupled, which weights each token by how likely it is "
+            "under the current policy"
         )
     if config.pipeline.max_age is not None and config.pipeline.too_old == "wait":
         raise ConfigError(
             f"pipeline.too_old: wait; allowed offline with pipeline.max_age: {config.pipeline.max_age} is "
-            "drop, since stored rollouts are as old as they are and nothing is waited for"
+            "drop, since stored rollouts do not get younger by waiting"
         )
 
 
 def _establish(opened: OpenRun, origin: BranchOrigin | OfflineOrigin) -> None:
-    """Write down what a new run was begun from; for a run that has this origin already nothing changes."""
+    """Record what a new run began from; nothing changes for a run that has this origin already."""
     found = read_origin(opened.store.uri, opened.run.name)
     if found == origin:
         return

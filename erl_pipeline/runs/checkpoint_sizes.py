@@ -1,4 +1,4 @@
-"""Bytes of a run's checkpoints, by arithmetic on the model's sizes: for plans of stages that never ran."""
+"""Bytes of a run's checkpoints, computed from the sizes of its model: for stages that have never run."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _MASTER, _MOMENTS = 4, 8
 
 
 def estimate_checkpoints(config: RunConfig, nodes: Iterable[PlannedStage]) -> dict[str, ArtifactSize]:
-    """The size of a checkpoint of each stage that makes one, by its name. Empty where the model's config.json
-    is not on this machine; a tiny policy is counted without its vocabulary. A warm start keeps all weights,
-    and no state of an optimizer."""
+    """The size of a checkpoint, by the name of the stage that makes it. Empty if the model's config.json is
+    not on this machine. A tiny policy is counted without its vocabulary. The checkpoint of a warm start has
+    all weights, and no optimizer state."""
     stages = {node.stage.name: node for node in nodes if node.stage.output == "checkpoint"}
     if not stages:
         return {}
     policy = config.policy
     adapter = 0
     if isinstance(policy, PretrainedPolicyConfig):
-        # Importing what knows architectures takes seconds.
+        # Importing the module that knows architectures takes seconds.
         from erl_pipeline.policies.model_size import read_model_size
 
         lora = policy.lora
@@ -50,10 +50,12 @@ def estimate_checkpoints(config: RunConfig, nodes: Iterable[PlannedStage]) -> di
 
 
 def trained_size(weights: int, width: int, optimizer: OptimizerConfig) -> ArtifactSize:
-    """A checkpoint of so many trained weights: these, fp32 copies of low-precision ones, and the moments.
+    """The size of a checkpoint: its trained weights, their fp32 copies if their precision is lower, and the
+    optimizer's moments.
 
     Args:
-        width: bytes of a weight.
+        weights: number of trained weights.
+        width: bytes per weight.
     """
     sets = 2 if optimizer.moments == "by_use" else 1
     state = (_MASTER if width < _MASTER else 0) + (sets * _MOMENTS if optimizer.carry_state else 0)

@@ -1,4 +1,4 @@
-"""A run of a configuration simulated on a cluster, as it is and with what might make it faster."""
+"""Simulating a run on a cluster: as configured, and with changes that might make it faster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class ClusterForecast:
-    """A simulation, what it rests on, and what else was simulated."""
+    """A simulation, the measurements that it uses, and the variants that were simulated too."""
 
     simulation: Simulation
     measurements: Measurements
@@ -37,9 +37,10 @@ class ClusterForecast:
 def forecast_on_cluster(
     config: RunConfig, cluster: ClusterConfig, store_uri: str, iterations: int | None = None
 ) -> ClusterForecast:
-    """Simulate a whole run, whatever of it is committed already.
+    """Simulate a whole run, even if some of it is committed already.
 
-    Raises ConfigError for a cluster on which a stage has no place, and where it is not known what one takes.
+    Raises ConfigError if no node of the cluster can compute a stage, or if it is not known how long a stage
+    takes.
     """
     lookups = StoreLookups(store_uri, config.model_dump(mode="json"))
     plan = _plan(config, iterations)
@@ -67,14 +68,14 @@ def forecast_on_cluster(
 
 
 def _plan(config: RunConfig, iterations: int | None) -> Plan:
-    # Ids need not be those of a store: what was measured is found by its place.
+    # Sources are not needed: measurements are found by place, not by artifact id.
     return plan_run(config, unread_sources(config), iterations=iterations)
 
 
 def _with_smaller_shards(
     config: RunConfig, cluster: ClusterConfig, lookups: StoreLookups, iterations: int | None
 ) -> tuple[str, list[Job]] | None:
-    """The jobs with shards half as large; None where a shard has one task."""
+    """The changed setting and the jobs with shards half as large; None if a shard has one task."""
     tasks = config.rollouts.tasks_per_shard
     if tasks == 1:
         return None

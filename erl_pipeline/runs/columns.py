@@ -1,4 +1,4 @@
-"""What the tables and reports of a run show: the columns of its method, and of what it is evaluated on."""
+"""The columns that the tables and reports of a run show: those of its method and of its evaluations."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from storage.runs.run import Run
 
 
 def method_columns(config: RunConfig) -> tuple[Column, ...]:
-    """The columns of a configuration's warm start, of its method and, with streamed evaluation, of that; from
-    left to right."""
+    """The columns of a configuration, from left to right: those of its warm start, of its method and, if it
+    has one, of its streamed evaluation."""
     streamed = () if config.evaluation.stream is None else STREAMED
     own = plugins("methods")[config.method.type].value.columns(config.method)
     return (*warm_start_columns(config), *own, *streamed)
 
 
 def run_columns(run: Run) -> tuple[Column, ...]:
-    """The columns of a stored run; none for one that holds imported trajectories alone.
+    """The columns of a stored run; none for a run that holds only imported trajectories.
 
     Raises ConfigError when this version of the program does not know the run's settings.
     """

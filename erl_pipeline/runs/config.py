@@ -25,8 +25,8 @@ _MAY_CHANGE = {"iterations", "metrics", "runner", "resources", "store", "retenti
 def run_config(run: Run) -> RunConfig:
     """The configuration that a run was begun with.
 
-    Raises ConfigError when this version of the program does not know those settings, InputError for what was
-    never trained: imported trajectories, and memories that stand by themselves.
+    Raises ConfigError when this version of the program does not know those settings, and InputError for a run
+    that was never trained: imported trajectories, or a standalone memory.
     """
     _require_trained(run)
     _require_installed(run)
@@ -49,13 +49,13 @@ def _require_trained(run: Run) -> None:
         )
     if "method" not in run.config and "memory" in run.config:
         raise InputError(
-            f"run {run.name} is a memory that stands by itself and is not trained; "
-            f"`memory list {run.name}` and the other commands of `memory` look into it"
+            f"run {run.name} is a standalone memory and is not trained; "
+            f"`memory list {run.name}` and the other commands of `memory` show what it holds"
         )
 
 
 def run_policy(run: Run) -> PolicyConfig:
-    """The policy that a run was begun with, whether or not the code of the rest is there.
+    """The policy that a run was begun with, even if plug-ins of its other settings are not installed.
 
     Raises ConfigError and InputError as `run_config` does.
     """
@@ -70,20 +70,20 @@ def run_policy(run: Run) -> PolicyConfig:
 
 
 def _require_installed(run: Run) -> None:
-    """Raise ConfigError where a run was begun with a plug-in that is not installed now."""
+    """Raise ConfigError if a run was begun with a plug-in that is not installed now."""
     for key, group in PLUGGED.items():
         settings = run.config.get(key)
         type_ = settings.get("type") if isinstance(settings, dict) else settings
         known = plugins(group)
         if isinstance(type_, str) and type_ not in {*known.found, *(each.type for each in known.broken)}:
             raise ConfigError(
-                f"run {run.name} was begun with {key} {type_}, and no installed package has that. Install "
+                f"run {run.name} was begun with {key} {type_}, which no installed package provides. Install "
                 "the package again; `erl-pipeline plugins` lists what is installed."
             )
 
 
 def refuse_other_settings(run: Run, config: RunConfig) -> None:
-    """Raise ConfigError when a run was begun with other settings than `config` has; only `iterations`,
+    """Raise ConfigError if a run was begun with other settings than those of `config`. Only `iterations`,
     `metrics`, `runner`, `resources`, `store`, `retention`, `warnings` and the engine's
     `OPERATIONAL_SETTINGS` may change."""
     differences = config_differences(_fixed(run.config), _fixed(config.model_dump(mode="json")))

@@ -1,4 +1,4 @@
-"""Foreseeing a full disk: before a run begins, and before each of its iterations."""
+"""Predicting a full disk: before a run begins, and before each of its iterations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from storage.filesystem import free_bytes, open_root
 def expected_sizes(
     config: RunConfig, nodes: Sequence[PlannedStage], lookups: StoreLookups
 ) -> dict[str, ArtifactSize]:
-    """What an artifact of each stage takes: from the newest of the store, else by the size of the model."""
+    """The size of an artifact of each stage: from the newest in the store, else from the model's size."""
     stages = {node.stage.name: node for node in nodes}
     known = {name: size for name in stages if (size := lookups.size(name)) is not None}
     return {
@@ -29,11 +29,10 @@ def expected_sizes(
 
 
 class DiskWatch:
-    """Compares what a run needs with what is free, where its store is a folder; of an object store nothing is
-    said.
+    """Compares the disk space that a run needs with what is free. It does nothing for an object store.
 
     Args:
-        plan: what is going to be executed.
+        plan: the plan to be executed.
     """
 
     def __init__(self, opened: OpenRun, plan: Plan) -> None:
@@ -50,9 +49,9 @@ class DiskWatch:
             self._sizes |= expected_sizes(opened.config, others, lookups)
 
     def before_run(self) -> None:
-        """Warn where the whole run will not fit, with what to do; refuse as `before` does.
+        """Warn if the whole run will not fit, and say what to do.
 
-        Raises StoreError where not even the first iteration fits.
+        Raises StoreError if not even the next iteration fits and `resources.full_disk` is `refuse`.
         """
         free = free_bytes(self._root)
         if free is None or not self._pending:
@@ -66,7 +65,7 @@ class DiskWatch:
             )
 
     def take(self, outcome: StageOutcome) -> None:
-        """What a stage took is what the next of its name will take."""
+        """Expect the next artifact of a stage to be as large as this one."""
         if outcome.reused:
             return
         manifest = self._opened.store.find(outcome.artifact_id, outcome.stage)
@@ -74,16 +73,17 @@ class DiskWatch:
             self._sizes[outcome.stage] = artifact_size(manifest)
 
     def after_iteration(self, iteration: int) -> None:
-        """Look at the next iteration. Raises StoreError where it does not fit."""
+        """Look at the next iteration. Raises StoreError if it does not fit and `resources.full_disk` is
+        `refuse`."""
         self._require_room(iteration + 1)
 
     def _own_sizes(self) -> dict[str, ArtifactSize]:
-        """What the run's newest artifact of each stage took: a start reads as few however long the run is."""
+        """The size of the run's newest artifact of each stage; only these are read, to start fast."""
         newest = {entry.stage: entry.artifact_id for entry in self._opened.entries()}
         wanted = {node.stage.name for node in self._pending}
         found = {}
         for stage, artifact_id in newest.items():
-            # What is damaged is named when it is opened.
+            # A damaged artifact is reported when it is opened.
             with suppress(DamagedArtifact):
                 manifest = self._opened.store.find(artifact_id, stage) if stage in wanted else None
                 if manifest is not None:
@@ -105,15 +105,15 @@ class DiskWatch:
             "retention.optimizer, then run the same command again"
         )
         if self._opened.config.resources.full_disk == "refuse":
-            raise StoreError(f"{said}; resources.full_disk=warn goes on all the same.")
+            raise StoreError(f"{said}; to go on anyway, set resources.full_disk=warn.")
         self._opened.listener.warn(f"{said}.")
 
 
 def lack_of_room(need: DiskForecast, free: int) -> str:
-    """What is said of a run that does not fit, after its name."""
+    """The message about a run that does not fit, without its subject."""
     return (
         f"needs about {_gigabytes(need.peak)} on the disk, and {_gigabytes(free)} are free. Free some space, "
-        "or set retention.checkpoints and retention.optimizer, such as 2: old iterations then lose such files"
+        "or set retention.checkpoints and retention.optimizer, such as 2, to remove files of old iterations"
     )
 
 

@@ -1,4 +1,4 @@
-"""The driver of a run: it alone writes the run's ledger and tells the trackers."""
+"""The driver of a run: only the driver writes the run's ledger and reports to the trackers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run, RunStore, latest_entries
 
 Observer = Callable[[LedgerEntry], None]
-"""Is told of the ledger's line of every artifact that a run gets or goes by."""
+"""Is called with the ledger entry of every artifact that a run computes or reuses."""
 
 
 @dataclass
@@ -57,12 +57,12 @@ class OpenRun:
         return list(self._entries)
 
     def stages(self) -> list[LedgerEntry]:
-        """The latest line of each place."""
+        """The latest ledger entry of each place."""
         return latest_entries(self._entries)
 
     @contextmanager
     def observed_by(self, observers: Sequence[Observer]) -> Iterator[None]:
-        """Within the block these are told too."""
+        """Call these observers too, within the block."""
         before, self.observers = self.observers, [*self.observers, *observers]
         try:
             yield
@@ -70,7 +70,7 @@ class OpenRun:
             self.observers = before
 
     def record(self, planned: PlannedStage, outcome: StageOutcome) -> None:
-        """Write an outcome to the ledger, unless it stands there already."""
+        """Write an outcome to the ledger, unless it is there already; call the observers."""
         if outcome.reused:
             self.reused[outcome.made_by, outcome.stage] += 1
         known = self._recorded.get(planned.place)
@@ -152,8 +152,8 @@ def carry_out(
     """Execute a plan for an open run, by the runner that its configuration names.
 
     Args:
-        trusted: places of the run whose artifacts are looked at only where something is made from them.
-        on_outcome: is told of every artifact, after it is recorded.
+        trusted: places of the run whose artifacts are looked at only if something is made from them.
+        on_outcome: is called with every outcome, after it is recorded.
     """
     config = opened.config
     worker = WorkerSettings(

@@ -1,4 +1,4 @@
-"""What the driver does whenever all stages of an iteration are recorded."""
+"""Calling functions whenever all stages of an iteration are recorded."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from erl_pipeline.plan.plan import Place, Plan
 
 
 class IterationEnds:
-    """Is told of outcomes, and calls others with the number of each iteration that they complete.
+    """Takes outcomes, and calls functions with the number of each iteration that is then complete.
 
     Args:
-        trusted: places of the plan that no outcome comes of.
-        calls: in this order; an error that one raises ends the run.
+        trusted: places of the plan for which no outcome will come.
+        calls: the functions, called in this order; an error that one raises ends the run.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class IterationEnds:
                 self._pending[node.place.iteration].add(node.place)
 
     def take(self, outcome: StageOutcome) -> None:
-        """One more artifact is recorded."""
+        """Take the outcome of an artifact that is now recorded."""
         place = Place(outcome.iteration or 0, outcome.stage, outcome.key)
         pending = self._pending[place.iteration]
         if place not in pending:

@@ -1,4 +1,4 @@
-"""What a store says to a forecast: which artifacts are there, what stood at a place, what stages took."""
+"""What a forecast asks of a store: which artifacts it has, what was at a place before, what stages took."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from storage.runs.run import RunStore
 from storage.upkeep.retention import files_of, rules_about
 
 MEASURED = 5
-"""Artifacts of a stage, the newest, that its expected cost is the median of."""
+"""How many of a stage's newest artifacts are used: its expected cost is their median."""
 
 _COMPARED = 64
 _OTHERS = 8
@@ -32,12 +32,12 @@ _NO_SETTINGS = ("name", "iterations", "runner", "resources", "store", "metrics",
 
 
 class StoreLookups:
-    """A forecast's `Lookups` in a store; ledgers and manifests are read when they are first asked for.
+    """A forecast's `Lookups` in a store. Ledgers and manifests are read when they are first needed.
 
     Args:
-        config: the configuration that is planned; what stands in the run of its name is compared first, then
-            what stands in the runs whose settings differ least from it.
-        others: False: compare with the run of that name only, and expect no costs.
+        config: the configuration that is planned. It is compared first with the run of its name, then with
+            the runs whose settings differ least.
+        others: False: compare with the run of that name only, and give no costs.
     """
 
     def __init__(self, store_uri: str, config: Mapping[str, Any], *, others: bool = True) -> None:
@@ -53,7 +53,7 @@ class StoreLookups:
         self._newest: dict[tuple[str, str], tuple[str, ...]] = {}
 
     def made_by(self, node: PlannedStage) -> str | None:
-        """The run that made the artifact of a stage; None where it is not committed."""
+        """The run that made the artifact of a stage; None if it is not committed."""
         stage = node.stage.name
         if stage not in self._committed:
             self._committed[stage] = frozenset(self._store.ids(stage))
@@ -65,10 +65,11 @@ class StoreLookups:
         return manifest.run if manifest is not None else None
 
     def earlier(self, node: PlannedStage) -> Earlier | None:
-        """What stands at the place of a stage in the run of the same name, or the nearest other that has it.
+        """The artifact at the place of a stage, in the run of the same name or in the nearest other that has
+        one.
 
-        After the first 64 artifacts of a stage the differences of the last one are taken for those of the
-        next too, since settings are the same in all iterations of a run.
+        After the first 64 artifacts of a stage, the differences of the last compared one are used for all
+        further ones, since settings are the same in all iterations of a run.
         """
         for run in self.nearest:
             artifact_id = self.ledger(run).places.get(node.place)
@@ -86,7 +87,7 @@ class StoreLookups:
         return None
 
     def cost(self, stage: str) -> Cost:
-        """Medians of the newest artifacts of a stage that any run of the store has computed."""
+        """The median cost of the newest artifacts of a stage, over all runs of the store."""
         if not self._others:
             return Cost()
         if stage not in self._costs:
@@ -94,8 +95,7 @@ class StoreLookups:
         return self._costs[stage]
 
     def size(self, stage: str) -> ArtifactSize | None:
-        """What an artifact of a stage takes on disk, from the same artifacts as its cost; None where there
-        are none."""
+        """The median size on disk of the same artifacts as for `cost`; None if there are none."""
         found = [artifact_size(manifest) for manifest in self.newest_of(stage)]
         if not found:
             return None
@@ -106,14 +106,14 @@ class StoreLookups:
         )
 
     def newest_of(self, stage: str) -> list[Manifest]:
-        """The newest artifacts that any run has computed by a stage."""
+        """The manifests of the newest artifacts of a stage, over all runs of the store."""
         ids = [entry.artifact_id for entry in self._computed.get(stage, [])]
         newest = list(dict.fromkeys(reversed(ids)))[:MEASURED]
         return [manifest for each in newest if (manifest := self.manifest(each, stage)) is not None]
 
     def manifest(self, artifact_id: str, stage: str) -> Manifest | None:
-        """The manifest of an artifact; None where there is none that can be read."""
-        # What is damaged is named when it is opened; a forecast goes without it.
+        """The manifest of an artifact; None if there is none that can be read."""
+        # A damaged artifact is reported when it is opened; a forecast goes on without it.
         with suppress(StoreError):
             return self._store.find(artifact_id, stage)
         return None
@@ -141,7 +141,7 @@ class StoreLookups:
 
     @cached_property
     def _computed(self) -> Mapping[str, Sequence[LedgerEntry]]:
-        """Stage -> what was computed by it, the oldest first."""
+        """Stage -> ledger entries of what it computed, the oldest first."""
         found: dict[str, list[LedgerEntry]] = {}
         for run in self._names:
             for entry in self.ledger(run).entries:
@@ -151,7 +151,7 @@ class StoreLookups:
 
     @cached_property
     def nearest(self) -> Sequence[str]:
-        """The run of the same name, and those whose settings differ least; of equals the newest first."""
+        """The run of the same name, then those whose settings differ least; of equals, the newest first."""
         own = [self._name] if self._name in self._runs.list() else []
         others = [name for name in self._names if name != self._name] if self._others else []
         others.sort(
@@ -184,7 +184,7 @@ class ReadLedger:
 
     @cached_property
     def computed(self) -> Mapping[Place, LedgerEntry]:
-        """The line at each place whose artifact the run has computed itself."""
+        """The ledger entry at each place whose artifact the run has computed itself."""
         return {
             Place(entry.iteration or 0, entry.stage, entry.key): entry
             for entry in self.entries
@@ -193,7 +193,7 @@ class ReadLedger:
 
 
 def _read_ledger(runs: RunStore, name: str) -> ReadLedger:
-    # A run that cannot be read is told of by the commands that are about it.
+    # The commands about a run report it if it cannot be read.
     with suppress(StoreError):
         run = runs.open(name)
         return ReadLedger(run.config, run.recorded())
@@ -218,7 +218,7 @@ def _median_cost(manifests: Sequence[Manifest]) -> Cost:
 
 
 def artifact_size(manifest: Manifest) -> ArtifactSize:
-    """What an artifact took when it was committed."""
+    """The size of an artifact when it was committed."""
     retained = {
         kind: float(sum(entry.bytes for entry in files_of(manifest, kind)))
         for kind in rules_about(manifest.kind)

@@ -1,4 +1,4 @@
-"""What stages took before, place by place, for the simulation of a plan."""
+"""What stages took in earlier runs, place by place, for the simulation of a plan."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from storage.artifacts.manifest import Manifest
 
 @dataclass(frozen=True)
 class Measurements:
-    """What was found. `of` maps artifact ids of the plan to what one like it took.
+    """What was found. `of` maps artifact ids of the plan to what a similar artifact took.
 
-    `runs` says how many are those that stand at the same place of a run, `medians` how many are the median of
-    the newest artifacts of their stage, `overhead_seconds` what a stage takes beside its own time.
+    `runs` counts, for each run, the artifacts measured at the same place of that run. `medians` counts those
+    that are the median of the newest artifacts of their stage. `overhead_seconds` is what a stage takes
+    besides its own time.
     """
 
     of: Mapping[str, Measured]
@@ -29,8 +30,9 @@ class Measurements:
 
 
 def measure(plan: Plan, lookups: StoreLookups) -> Measurements:
-    """What a store knows of the stages of a plan: each from the same place of the nearest run that computed
-    it, else the median of its stage. Seconds are the driver's, from asking for a stage to having it."""
+    """What a store knows of the stages of a plan. Each is taken from the same place of the nearest run that
+    computed it; these seconds are the driver's, from asking for a stage to having its artifact. Otherwise it
+    is the median of its stage."""
     found: dict[str, Measured] = {}
     runs: Counter[str] = Counter()
     medians = 0
@@ -72,7 +74,7 @@ def _median(node: PlannedStage, lookups: StoreLookups) -> Measured:
 
 
 def _tokens(node: PlannedStage, manifest: Manifest) -> float | None:
-    """Tokens that a stage generated, or that its model read to be trained."""
+    """Tokens that a stage generated, or that its model read in training."""
     counters = manifest.counters
     work = work_of(node)
     if work == "generation":
@@ -83,7 +85,7 @@ def _tokens(node: PlannedStage, manifest: Manifest) -> float | None:
 
 
 def _overhead(lookups: StoreLookups) -> float:
-    """What lies between two lines of the nearest run's ledger beside the second stage's own time; 0 where
+    """The median time between two entries of the nearest run's ledger, less the second stage's own time; 0 if
     its stages overlapped."""
     for run in lookups.nearest:
         computed = list(lookups.ledger(run).computed.values())

@@ -1,4 +1,4 @@
-"""Evaluations that somebody asks for, outside the training of a run."""
+"""Evaluations on request, outside the training of a run."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def evaluate_on_request(
     """Evaluate a checkpoint of a run, on generated held-out tasks or on those of a file.
 
     Args:
-        iteration: that of the checkpoint; 0 for the one that the run began with.
-        base_id: the weights below the adapter, where the run trains one.
-        samples: sampled attempts of each task beside the greedy one.
-        count: held-out tasks; default: as many as in training.
+        iteration: the checkpoint's iteration; 0 for the one with which the run began.
+        base_id: the weights below the adapter, if the run trains one.
+        samples: sampled attempts of each task besides the greedy one.
+        count: number of held-out tasks; default: as in the run's own evaluations.
         file: a task file, instead of generated tasks.
 
     Raises InputError for a file that cannot be read, or whose tasks the environment refuses.
@@ -72,12 +72,12 @@ def evaluate_on_request(
 def evaluate_stream_on_request(
     opened: OpenRun, iteration: int, checkpoint_id: str, base_id: str | None
 ) -> StageOutcome:
-    """Evaluate a checkpoint of a run on streams of tasks in held-out realms, as many as its configuration
-    says, or the default.
+    """Evaluate a checkpoint of a run on streams of tasks in held-out realms, with the stream settings of its
+    configuration or else the default ones.
 
     Args: as for `evaluate_on_request`.
 
-    Raises ConfigError where the run's environment holds too few realms out.
+    Raises ConfigError if streams are not possible in this run, such as with too few held-out realms.
     """
     config = with_streams(opened.config)
     planner = Planner(
@@ -92,9 +92,9 @@ def evaluate_stream_on_request(
 
 
 def with_streams(config: RunConfig) -> RunConfig:
-    """A configuration whose policy is evaluated in streams; the default ones where it says nothing of them.
+    """The same configuration with streamed evaluation; with the default streams if it does not set them.
 
-    Raises ConfigError where its environment or method cannot be.
+    Raises ConfigError if its environment or method cannot be evaluated in streams.
     """
     stream = config.evaluation.stream or StreamConfig()
     evaluation = config.evaluation.model_copy(update={"stream": stream})

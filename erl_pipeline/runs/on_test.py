@@ -1,4 +1,4 @@
-"""Evaluations of a run on the third split of the tasks, which training leaves alone."""
+"""Evaluations of a run on the test tasks: the third split, which training never uses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from erl_pipeline.stages.evaluation.evaluate_on_test import plan_test_evaluation
 
 
 def plan_on_test(config: RunConfig, sources: Sources, trained: Plan) -> Plan:
-    """Evaluations on the test tasks after the iterations with an evaluation on the held-out ones.
+    """Plan evaluations on the test tasks, after each iteration that has an evaluation on the held-out tasks.
 
     Args:
         trained: the plan of the run, whose checkpoints are in the store when this one is executed.

@@ -1,4 +1,4 @@
-"""The plans of stored runs: as they go on now, and as they were made."""
+"""The plans of stored runs: as they would continue now, and as they were made."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from storage.wording import counted
 
 
 def recorded_ids(entries: Iterable[LedgerEntry]) -> dict[Place, str]:
-    """The artifact that a ledger has last at each place."""
+    """The last artifact of each place in a ledger."""
     return {Place(entry.iteration or 0, entry.stage, entry.key): entry.artifact_id for entry in entries}
 
 
@@ -33,14 +33,14 @@ def plan_for(
     sources: Sources | None = None,
     entries: Sequence[LedgerEntry] | None = None,
 ) -> Plan:
-    """The plan by which a run goes on to a number of iterations, with today's code.
+    """The plan with which a run continues to a number of iterations, with today's code.
 
     Args:
-        config: its configuration, perhaps with other operational settings than it was begun with.
-        entries: its ledger, where it was read already.
+        config: the run's configuration; its operational settings may differ from those it began with.
+        entries: the run's ledger, if it was read already.
 
     Raises ConfigError and InputError as `plan_branch` and `plan_offline` do, and InputError when an offline
-    run is to go further than its data.
+    run would need more iterations than its data has.
     """
     return _plan(store_uri, run, config, iterations, sources or read_sources(config), entries, as_made=None)
 
@@ -48,13 +48,13 @@ def plan_for(
 def plan_as_made(
     store_uri: str, run: Run, iterations: int | None = None, *, sources: Sources | None = None
 ) -> Plan:
-    """The plan of a stored run with the artifacts that its ledger has, whatever today's code would make.
+    """The plan of a stored run with the artifact ids of its ledger, whatever today's code would make.
 
     Args:
         iterations: how many; default: those whose policy is committed.
-        sources: today's code and files, which the recipes hold; `unread_sources` where only ids are wanted.
+        sources: today's code and files, for the recipes; `unread_sources` if only ids are needed.
 
-    Raises InputError when the run lacks something that the plan has.
+    Raises InputError when the run lacks an artifact of the plan.
     """
     config = run_config(run)
     entries = run.recorded()
@@ -65,10 +65,10 @@ def plan_as_made(
 def plan_beyond(
     store_uri: str, run: Run, config: RunConfig, iterations: int, entries: Sequence[LedgerEntry]
 ) -> Plan:
-    """The plan of a run that goes on past `iterations`, as far as what comes then can read artifacts from
-    before; an offline run ends with its data.
+    """The plan of a run extended past `iterations`, as far as later stages can still read earlier artifacts;
+    an offline run ends with its data.
 
-    What is recorded has its ids, what is not has ids of no meaning: no sources are read.
+    Recorded stages have their recorded ids. The ids of all others mean nothing, because no sources are read.
     """
     last = iterations + 1 + config.pipeline.lag
     origin = read_origin(store_uri, run.name)
@@ -82,9 +82,9 @@ def plan_before_branch(
 ) -> Plan:
     """The plan of the run that a branch comes from, as it was made, through the iteration of the branch.
 
-    What the run lacks from the branch on has the id that its recipe gives.
+    Stages from the branch on that the run lacks have the ids that their recipes give.
 
-    Raises InputError when it lacks something before the branch, or generates no rollouts of its own.
+    Raises InputError when the run lacks something before the branch, or generates no rollouts itself.
     """
     begun = read_origin(store_uri, run.name)
     if isinstance(begun, OfflineOrigin):
@@ -103,7 +103,7 @@ def plan_before_branch(
         as_made="partial",
     )
     recorded = recorded_ids(entries)
-    # Earlier iterations first: which stages an iteration beyond the end of the run would have is not asked.
+    # Check earlier iterations first, so that a branch beyond the end of the run is refused because of them.
     earlier = [node for node in plan.nodes if (node.iteration or 0) < origin.iteration]
     _require_recorded(run, earlier, recorded)
     _require_recorded(run, shared_stages(plan, origin.iteration, origin.stage), recorded)
@@ -117,9 +117,9 @@ def _require_recorded(run: Run, nodes: Iterable[PlannedStage], recorded: Mapping
 
 
 def whole_iterations(plan: Plan, recorded: Mapping[Place, str]) -> int:
-    """The newest iteration of a plan before which, and in which, the ledger has all that the plan has.
+    """The newest iteration up to whose end the ledger has all that the plan has.
 
-    Evaluations do not count: nothing follows from them.
+    Evaluations do not count: nothing is made from them.
     """
     for iteration in range(1, plan.iterations + 1):
         for node in plan.of_iteration(iteration):
@@ -163,7 +163,7 @@ def _plan(
     if iterations > origin.iterations:
         raise InputError(
             f"run {run.name} has the stored rollouts of {counted(origin.iterations, 'iteration')} of "
-            f"{origin.run}; it cannot go on to {iterations}"
+            f"{origin.run}; it cannot be continued to {iterations}"
         )
     return plan_offline(
         config,
@@ -178,7 +178,7 @@ def _plan(
 
 
 def stored_rollouts(source: Run, origin: OfflineOrigin) -> dict[int, str]:
-    """Iteration -> rollouts of a run. Raises InputError when it lacks those of one that is asked for."""
+    """Iteration -> rollouts of a run. Raises InputError if rollouts that `origin` names are missing."""
     found = {
         entry.iteration: entry.artifact_id
         for entry in source.stages()
@@ -192,12 +192,12 @@ def stored_rollouts(source: Run, origin: OfflineOrigin) -> dict[int, str]:
 
 
 def beginning_of(store_uri: str, source: Run) -> RunState | None:
-    """Tasks and first checkpoint of a run; None for one that holds imported trajectories alone."""
+    """Tasks and first checkpoint of a run; None for a run that holds only imported trajectories."""
     if IMPORTED in source.config:
         return None
     return plan_as_made(store_uri, source, 0, sources=unread_sources(run_config(source))).states[0]
 
 
 def _alike(sources: Sources, config: RunConfig) -> Sources:
-    """The sources of another configuration: read where these were."""
+    """The sources of another configuration; they are read only if these were."""
     return read_sources(config) if sources.read else unread_sources(config)

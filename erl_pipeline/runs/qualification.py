@@ -1,4 +1,4 @@
-"""Examining the environment of a configuration, and finding what earlier examinations have said of it."""
+"""Examining the environment of a configuration, and finding the results of earlier examinations."""
 
 from __future__ import annotations
 
@@ -46,13 +46,14 @@ def qualify_environment(
     listener: Listener,
     stop: threading.Event,
 ) -> Qualified:
-    """Examine the environment of a configuration, with its seed; the same examination is found again.
+    """Examine the environment of a configuration, with its seed. A stored examination with the same settings
+    is reused.
 
     Args:
-        tasks: how many are attempted.
-        answers: hostile answers, over all tasks together.
+        tasks: how many tasks are attempted.
+        answers: number of hostile answers, over all tasks.
 
-    Raises InputError for files that cannot be read, `Interrupted` once `stop` is set.
+    Raises InputError for files that cannot be read, and `Interrupted` once `stop` is set.
     """
     planner = Planner(config, environment_sources(config))
     plan_qualification(planner, tasks, answers)
@@ -76,8 +77,8 @@ def qualify_environment(
 
 
 def find_qualification(store: ArtifactStore, tasks: Recipe) -> tuple[Manifest, Qualification] | None:
-    """The newest examination of an environment as a run has it: with the same settings, files and code,
-    whatever the seed and the number of tasks.
+    """The newest examination of a run's environment: one with the same settings, files and code, whatever its
+    seed and number of tasks.
 
     Args:
         tasks: the recipe of the run's tasks.
@@ -85,7 +86,7 @@ def find_qualification(store: ArtifactStore, tasks: Recipe) -> tuple[Manifest, Q
     wanted = _environment(tasks.settings, tasks.code)
     of_it: list[Manifest] = []
     for artifact_id in store.ids(QUALIFY_ENVIRONMENT.name):
-        # One that is damaged says nothing; the next examination makes it again.
+        # A damaged examination is ignored; the next one makes it again.
         with suppress(StoreError):
             manifest = store.find(artifact_id, QUALIFY_ENVIRONMENT.name)
             if manifest is not None and _environment(manifest.settings, manifest.code) == wanted:
@@ -111,13 +112,13 @@ def state_of_qualification(store: ArtifactStore, tasks: Recipe) -> tuple[bool, s
 
 
 def tasks_of_plan(plan: Plan) -> Recipe | None:
-    """The recipe of the tasks that a run trains on; None where no stage of the plan makes them."""
+    """The recipe of the tasks that a run trains on; None if no stage of the plan makes them."""
     found = (node.recipe for node in plan.nodes if node.stage.output == "tasks" and not node.iteration)
     return next((recipe for recipe in found if "environment" in recipe.settings), None)
 
 
 def tasks_of_run(store: ArtifactStore, run: Run) -> Recipe | None:
-    """The same of a stored run."""
+    """The recipe of the tasks that a stored run trains on; None if it has none."""
     for entry in run.stages():
         if entry.kind == "tasks" and not entry.iteration:
             manifest = store.find(entry.artifact_id, entry.stage)

@@ -13,11 +13,12 @@ from storage.artifacts.store import ArtifactStore
 from storage.runs.run import Run
 
 REPORTED_ITERATIONS = 100
-"""A longer run gets its report by `erl-pipeline report` alone, since that reads all there is."""
+"""The most iterations with which a run gets its report automatically. Writing a report reads the whole run,
+so a longer run gets one only by `erl-pipeline report`."""
 
 
 def write_run_report(store: ArtifactStore, run: Run, output: Path) -> Path:
-    """Write the report of a run as one HTML file; returns `output`.
+    """Write the report of a run as one HTML file; return `output`.
 
     Raises:
         ConfigError: this version of the program does not know the run's settings.
@@ -40,10 +41,11 @@ def write_run_report(store: ArtifactStore, run: Run, output: Path) -> Path:
 
 
 def renew_report(store: ArtifactStore, run: Run, iterations: int, page: Path) -> Path | None:
-    """Make the report of a run anew after so many iterations; returns `page`.
+    """Write the report of a run again after so many iterations; return `page`.
 
-    That of a longer run than `REPORTED_ITERATIONS` takes too long to be made each time: one that is there is
-    removed, so that none is left that lacks iterations, and None is returned. Raises as `write_run_report`.
+    Beyond `REPORTED_ITERATIONS` a report takes too long to be written each time. An existing one is then
+    removed, so that no report is left that lacks iterations, and None is returned. Raises the errors of
+    `write_run_report`.
     """
     if iterations <= REPORTED_ITERATIONS:
         return write_run_report(store, run, page)

@@ -1,4 +1,5 @@
-"""Retention as a run's configuration sets it: by its driver after each iteration, and by maintenance."""
+"""Retention by the rules of a run's configuration: its driver applies them after each iteration, and
+maintenance applies them to stored runs."""
 
 from __future__ import annotations
 
@@ -16,13 +17,13 @@ from storage.runs.run import Run
 from storage.upkeep.retention import PlannedPruning, RunRetention
 
 _LISTING = ("rollouts", "tasks")
-"""Kinds of artifacts whose readers read what they list."""
+"""Kinds of artifacts that list others; whoever reads them also reads what they list."""
 
 
 def still_needed(plan: Plan, recorded: Mapping[Place, str]) -> set[str]:
-    """Recorded artifacts that stages of a plan which are not recorded yet are made from.
+    """The recorded artifacts that a plan still needs: inputs of stages that are not recorded yet.
 
-    Ids of the plan may be others than those of the ledger; places say which artifact is meant.
+    The plan may have other ids than the ledger, so artifacts are matched by their places.
     """
     needed: set[str] = set()
     seen: set[str] = set()
@@ -45,9 +46,9 @@ def still_needed(plan: Plan, recorded: Mapping[Place, str]) -> set[str]:
 
 
 def retain_run(store: ArtifactStore, run: Run) -> list[PlannedPruning]:
-    """Apply the rules of a stored run's configuration now; gives what was pruned.
+    """Apply the rules of a stored run's configuration now; return what was pruned.
 
-    Raises RunBusy when the run is being worked on: its driver applies them itself.
+    Raises RunBusy when a process is working on the run; its driver then applies the rules itself.
     """
     if IMPORTED in run.config or "method" not in run.config:
         return []
@@ -64,8 +65,8 @@ def retain_run(store: ArtifactStore, run: Run) -> list[PlannedPruning]:
 
 
 def what_is_whole(opened: OpenRun) -> str:
-    """A sentence on the iterations whose last checkpoint has all its files: from there everything later can
-    be computed again."""
+    """A sentence that names the iterations whose last checkpoint has all its files. Everything after such an
+    iteration can be computed again."""
     last = policy_makers(opened.config).last
     whole = [
         entry.iteration
@@ -73,10 +74,10 @@ def what_is_whole(opened: OpenRun) -> str:
         if entry.stage == last and entry.iteration is not None and _is_whole(opened.store, entry.artifact_id)
     ]
     if not whole:
-        return "No iteration of the run has a whole checkpoint."
+        return "No iteration of the run has a complete checkpoint."
     return (
-        f"Whole checkpoints are those of {'iteration' if len(whole) == 1 else 'iterations'} "
-        f"{iterations_text(whole)}: what follows them can be computed again."
+        f"Complete checkpoints are those of {'iteration' if len(whole) == 1 else 'iterations'} "
+        f"{iterations_text(whole)}: everything after them can be computed again."
     )
 
 

@@ -1,4 +1,4 @@
-"""Whole plans: a run from its beginning, a branch of another, training on stored rollouts."""
+"""Whole plans: of a run from its beginning, of a branch of another run, of training on stored rollouts."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def plan_run(
     recorded: Mapping[Place, str] | None = None,
     partial: bool = False,
 ) -> Plan:
-    """The plan of a run that begins by itself.
+    """The plan of a run that does not begin from another.
 
     Args:
-        iterations: passes through the stages; default: the configuration's.
+        iterations: number of iterations; default: the configuration's.
         requests, recorded, partial: see `Planner`.
     """
     planner = Planner(config, sources, requests=requests, recorded=recorded, partial=partial)
@@ -67,15 +67,16 @@ def plan_branch(
     recorded: Mapping[Place, str] | None = None,
     partial: bool = False,
 ) -> Plan:
-    """The plan of a run that has another's artifacts before a stage of an iteration, and its own from there.
+    """The plan of a branch: it shares another run's artifacts up to a stage of an iteration, and has its own
+    from that stage on.
 
     Args:
-        source: the run it comes from, planned as it was made.
+        source: the plan of the other run, as it was made.
         source_config: the configuration of that run.
-        iterations: where it ends; before the branch there is nothing of its own.
+        iterations: where the branch ends; before its first iteration the plan has nothing of its own.
 
     Raises:
-        ConfigError: a setting differs that something before the branch was made with; names the stage.
+        ConfigError: a setting differs on which something before the branch depends; names the stage.
         InputError: the iteration has no such stage.
     """
     at = origin.iteration
@@ -95,7 +96,7 @@ def plan_branch(
     _refuse_shared_changes(planner.displaced, changed, origin)
     asked_for = {node.place for node, _ in planner.displaced}
     for node in shared.values():
-        # What was asked to be forgotten comes with the first memory that the branch makes itself.
+        # Requests to forget take effect with the first memory that the branch makes itself.
         if node.iteration == at and node.place not in asked_for and node.stage is not FORGET_MEMORY:
             raise _shared_change(node, changed, origin)
     for iteration in range(at + 1, iterations + 1):
@@ -114,14 +115,14 @@ def plan_offline(
     recorded: Mapping[Place, str] | None = None,
     partial: bool = False,
 ) -> Plan:
-    """The plan of a run that trains on stored rollouts, one iteration for each, and generates none.
+    """The plan of a run that generates no rollouts, but trains on stored ones, one iteration for each.
 
-    Staleness is measured before each update. The KL term, where it is on, refers to the checkpoint that
-    training begins with. No memory is kept.
+    Staleness is measured before each update. The KL term, if it is on, refers to the checkpoint with which
+    training begins. No memory is kept.
 
     Args:
         rollouts: stored iteration -> artifact of kind `rollouts`.
-        beginning: tasks and first checkpoint of the stored run; None where it has none.
+        beginning: tasks and first checkpoint of the stored run; None if it has none.
     """
     external = {*rollouts.values(), origin.checkpoint_id or ""}
     if beginning is not None:
@@ -148,7 +149,7 @@ def plan_offline(
 
 
 def shared_stages(source: Plan, iteration: int, stage: str) -> list[PlannedStage]:
-    """What a branch that begins with a stage of an iteration shares with the run it comes from.
+    """The stages that a branch shares with the run it comes from: all before `stage` of `iteration`.
 
     Raises InputError when the iteration has no such stage.
     """
@@ -166,7 +167,7 @@ def shared_stages(source: Plan, iteration: int, stage: str) -> list[PlannedStage
 
 
 def _begin(planner: Planner) -> RunState:
-    """What comes before the first iteration: tasks, and the first checkpoint of every model."""
+    """Plan what comes before the first iteration: tasks, and the first checkpoint of every model."""
     config = planner.config
     tasks = planner.add(PREPARE_TASKS, built_inputs(planner), iteration=None)
     if isinstance(config.policy, PretrainedPolicyConfig):
@@ -181,7 +182,7 @@ def _begin(planner: Planner) -> RunState:
 
 
 def _plan_iteration(planner: Planner, states: Sequence[RunState], iteration: int, last: bool) -> RunState:
-    """Generate, learn, and evaluate where it is due; `last` says that the run ends here."""
+    """Plan an iteration: generate, learn, and evaluate if it is due; `last`: the run ends here."""
     config = planner.config
     method = plugins("methods")[config.method.type].value
     before = states[iteration - 1]
@@ -207,11 +208,11 @@ def _plan_evaluation(planner: Planner, state: RunState, iteration: int, *, last:
 def _refuse_shared_changes(
     displaced: Sequence[tuple[PlannedStage, Recipe]], changed: Sequence[str], origin: BranchOrigin
 ) -> None:
-    """Raise ConfigError where this configuration would make a shared artifact otherwise."""
+    """Raise ConfigError if a shared artifact would be another one with this configuration."""
     for node, recipe in displaced:
         if recipe.artifact_id == node.recipe.artifact_id:
             continue
-        # A recipe also holds what follows from settings; people are told what they have set.
+        # A recipe also holds values derived from settings; the message names what the user has set.
         found = recipe_differences(node.recipe, recipe)
         raise _shared_change(node, [each for each in found if each in changed] or changed, origin)
 

@@ -1,4 +1,4 @@
-"""How far a run is, told from its ledger and the shape of its plan."""
+"""How far a run is, according to its ledger and the shape of its plan."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from storage.runs.ledger import LedgerEntry
 
 @dataclass(frozen=True)
 class PolicyMakers:
-    """The stages that make the policy: the one that a run begins with, and the one that ends an iteration."""
+    """The stages that make the policy: the first policy of the run, and the last one of each iteration."""
 
     first: str
     last: str
 
 
 def policy_makers(config: RunConfig) -> PolicyMakers:
-    """Which stages make the policy of a run with this configuration."""
+    """The stages that make the policy of a run with this configuration."""
     plan = plan_run(config, unread_sources(config), iterations=1)
     first, last = (plan.by_id[state.models[POLICY]].stage.name for state in plan.states)
     return PolicyMakers(first, last)
 
 
 def completed_iterations(config: RunConfig, entries: Iterable[LedgerEntry]) -> int:
-    """Iterations whose last checkpoint is committed."""
+    """The number of the last iteration whose policy is committed."""
     last = policy_makers(config).last
     return max((entry.iteration or 0 for entry in entries if entry.stage == last), default=0)
 
@@ -36,10 +36,11 @@ def completed_iterations(config: RunConfig, entries: Iterable[LedgerEntry]) -> i
 def latest_checkpoint(
     config: RunConfig, entries: Iterable[LedgerEntry], iteration: int | None = None
 ) -> LedgerEntry | None:
-    """The policy with which a run, or an iteration of it, ended; iteration 0 has the one it began with.
+    """The policy at the end of a run, or of one of its iterations; iteration 0 has the first policy.
 
     Args:
-        entries: the latest of each place (`Run.stages`).
+        entries: the latest entry of each place (`Run.stages`).
+        iteration: None: the last one.
     """
     makers = policy_makers(config)
     found = [

@@ -1,4 +1,4 @@
-"""A run in a few words and numbers: how far it is, and how well it did last."""
+"""A run in a few words and numbers: how far it is, and its last score."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from storage.runs.origin import IMPORTED
 from storage.runs.run import Run
 
 RunState = Literal["begun", "stopped", "finished", "imported", "memory", "unreadable"]
-"""`begun`: nothing is committed. `stopped`: it can go on. `imported`: trajectories from elsewhere. `memory`:
-one that stands by itself. `unreadable`: its settings are not known to this version or to what is installed.
+"""`begun`: nothing is committed. `stopped`: it can go on. `imported`: imported trajectories. `memory`: a
+standalone memory. `unreadable`: this version does not know its settings, or a plug-in is not installed.
 """
 
 
@@ -33,7 +33,8 @@ class Score:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """`method` is None for a run that is not trained; iterations are None where they cannot be told."""
+    """`done` and `wanted` are iterations, None if they are not known. `method` is None for a run that is not
+    trained."""
 
     name: str
     method: str | None
@@ -44,7 +45,7 @@ class RunSummary:
 
 
 def summarize_run(store: ArtifactStore, run: Run) -> RunSummary:
-    """How far a run is. Whether somebody works on it is not looked at."""
+    """How far a run is. It is not checked whether a process is working on it."""
     if IMPORTED in run.config:
         return RunSummary(run.name, None, "imported", None, None, None)
     if run.config.get(STANDALONE):
@@ -61,7 +62,7 @@ def summarize_run(store: ArtifactStore, run: Run) -> RunSummary:
 
 
 def last_score(store: ArtifactStore, run: Run) -> Score | None:
-    """The newest evaluation on the run's own held-out tasks; None where there is none, or it is damaged."""
+    """The newest evaluation on the run's own held-out tasks; None if there is none, or it is damaged."""
     evaluations = [entry for entry in run.stages() if entry.stage == EVALUATE.name]
     newest = max(evaluations, key=lambda entry: entry.iteration or 0, default=None)
     if newest is None:

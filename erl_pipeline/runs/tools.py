@@ -1,4 +1,4 @@
-"""Whether a run's policy can be given the tools that its environment is set to offer."""
+"""Whether a run's policy can use the tools that its environment is configured to offer."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def require_tools_are_known(config: RunConfig) -> None:
-    """Raise `InputError` where the environment's settings ask for tools that the policy's chat template does
-    not know. Only then is the tokenizer read."""
+    """Raise `InputError` if the environment's settings ask for tools that the policy's chat template does not
+    know. The tokenizer is read only if they ask for tools."""
     plugin = plugins("environments")[config.environment.type].value
     if not isinstance(config.policy, PretrainedPolicyConfig):
         plugin.for_template(config.environment, False)

@@ -1,4 +1,4 @@
-"""Training a run: begun, continued, or gone on with from another."""
+"""Training a run: a new one, one to continue, or one that begins from another."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ def train(
 ) -> TrainingSummary:
     """Execute the plan of a run up to `iterations` (default: the configuration's).
 
-    What is committed is reused. A start costs the same however long the run is: artifacts whose ids stand in
-    the ledger are looked at in the newest whole iteration, and where something new is made from them. With
-    `check` all are looked at. What is damaged is set aside and made again.
+    What is committed is reused. A start costs the same however long the run is: of the artifacts in the
+    ledger, only those of the newest whole iteration are looked at, and those from which something new is
+    made. With `check` all are looked at. A damaged artifact is set aside and made again.
 
     Args:
         tell: is called with the plan before anything is done.
 
-    Raises InputError, before a run's first stage, where its environment cannot offer the policy its tools,
-    and ConfigError where its trainer needs more devices than this machine has.
+    Raises InputError, before a run's first stage, if its environment cannot offer the policy its tools, and
+    ConfigError if its trainer needs more devices than this machine has.
     """
     require_devices_here(opened.config)
     if not opened.recorded:
@@ -78,7 +78,7 @@ def train(
 
 
 def _retention(opened: OpenRun, target: int) -> list[Callable[[int], None]]:
-    """What prunes old files after an iteration; nothing where the configuration has no rule."""
+    """The calls that prune old files after an iteration; none if the configuration has no rule."""
     rules = opened.config.retention.rules()
     if not rules:
         return []
@@ -92,7 +92,7 @@ def _retention(opened: OpenRun, target: int) -> list[Callable[[int], None]]:
 
 
 def trusted_places(plan: Plan, recorded: Mapping[Place, str]) -> frozenset[Place]:
-    """Where the ledger has what the plan has, but for the newest iteration that is whole."""
+    """The places where the ledger has what the plan has, except those of the newest whole iteration."""
     newest = whole_iterations(plan, recorded)
     return frozenset(
         place

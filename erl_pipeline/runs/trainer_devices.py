@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def require_devices_here(config: RunConfig) -> None:
-    """Raise `ConfigError` where a run would be trained on this machine, and its trainer needs more devices
-    than that has. A runner that computes elsewhere is asked nothing."""
+    """Raise `ConfigError` if a run would be trained on this machine, and its trainer needs more devices than
+    the machine has. Nothing is checked for a runner that computes on other machines."""
     if not plugins("runners")[config.runner.type].value.elsewhere:
         plugins("trainers")[config.trainer.type].value.require_here(config.trainer)

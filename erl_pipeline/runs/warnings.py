@@ -1,4 +1,4 @@
-"""Watching a run for what it should be warned of: each kind is recorded, said once, and may stop the run."""
+"""Watching a run for signs of trouble. Each kind of warning is recorded, given once, and may stop the run."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from storage.tables.trajectories import TRAJECTORIES, scan_trajectories
 
 
 class WarningWatch:
-    """Looks at each iteration when it is complete.
+    """Looks at each iteration when it is complete, and gives each kind of warning once.
 
     Args:
-        tell: is told of each new warning, beside the run's listener.
+        tell: functions that are called with each new warning, besides the run's listener.
     """
 
     def __init__(self, opened: OpenRun, tell: Iterable[Callable[[RunWarning], None]] = ()) -> None:
@@ -39,7 +39,8 @@ class WarningWatch:
         self._said = {warning.kind: warning for warning in read_warnings(opened.store.uri, opened.run.name)}
 
     def before_run(self) -> None:
-        """Look at the configuration. Raises ConfigError where a warning that stops the run stands."""
+        """Look at the configuration. Raises ConfigError if it, or an earlier start, gave a warning that stops
+        the run."""
         for warning in self._said.values():
             self._stop_on(warning)
         self._say(0, settings_warnings(self._settings, self._opened.config.rollouts.group_size))
@@ -89,10 +90,10 @@ class WarningWatch:
 
 
 def _rows(store: ArtifactStore, entries: Iterable[LedgerEntry]) -> pl.DataFrame | None:
-    """What warnings look at of an iteration's trajectories; None where there are none of its own."""
+    """The columns that warnings read of an iteration's trajectories; None if it has no trajectories."""
     files: list[Path] = []
     for entry in entries:
-        # What is damaged is made again, and is looked at then.
+        # A damaged artifact is made again, and is looked at then.
         with suppress(DamagedArtifact):
             if entry.kind == "trajectories":
                 shard = store.open(entry.artifact_id)

@@ -9,7 +9,7 @@ from erl_pipeline.evaluation.iterations import IterationRow
 from erl_pipeline.plan.column import Column
 
 MOST_ROWS = 50
-"""Rows, at most, of a table that is shown again with each new iteration."""
+"""The most rows of a table that is shown again with each new iteration."""
 
 _LEGEND_WIDTH = 100
 
@@ -24,7 +24,7 @@ def shown_columns(rows: Sequence[IterationRow], columns: Sequence[Column]) -> li
 
 
 def row_cells(row: IterationRow, columns: Sequence[Column]) -> dict[str, str]:
-    """A row as text, column by column; what does not apply is left blank."""
+    """A row as text, column by column; a cell without a value is blank."""
     cells = {"iter": str(row.iteration)}
     for column in columns:
         if column.in_tables:
@@ -34,6 +34,6 @@ def row_cells(row: IterationRow, columns: Sequence[Column]) -> dict[str, str]:
 
 
 def legend(columns: Sequence[Column]) -> str:
-    """What the columns mean, in lines for below a table."""
+    """The lines below a table that say what its columns mean."""
     meanings = [f"{column.label}: {column.meaning}" for column in columns if column.in_tables]
     return textwrap.fill("; ".join(meanings), _LEGEND_WIDTH, break_on_hyphens=False)

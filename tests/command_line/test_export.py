@@ -52,7 +52,7 @@ def test_a_checkpoint_is_exported_by_its_id_without_the_code_of_the_environment(
     AutoTokenizer.from_pretrained(tmp_path / "model")
     latest = invoke(*words)
     assert latest.status == 2
-    assert "run small was begun with environment gone, and no installed package has that" in latest.errors
+    assert "run small was begun with environment gone, which no installed package provides" in latest.errors
     assert "The id of a checkpoint can be given without it: `runs show small` lists them." in latest.errors
 
 

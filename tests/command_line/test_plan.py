@@ -39,7 +39,7 @@ def test_a_changed_setting_is_named(finished: FinishedRun, tmp_path: Path) -> No
     assert why[1, "update_policy"] == ["update.epochs: 1 -> 2"]
     assert why[2, "rollout_shard"][-1].startswith("inputs checkpoint (fine_tune of iteration 1)") or why[
         2, "rollout_shard"
-    ] == ["input checkpoint (fine_tune of iteration 1) is computed anew"]
+    ] == ["input checkpoint (fine_tune of iteration 1) is computed again"]
     assert "update.epochs: 1 -&gt; 2" in page.read_text(encoding="utf-8")
 
 

@@ -1,1 +1,1 @@
-"""Reading a configuration: its YAML, its validation, and what is said of a wrong one."""
+"""Reading a configuration: its YAML, its validation, and the messages about its mistakes."""

@@ -1,4 +1,4 @@
-"""Saying what is wrong with a configuration: the key as the user wrote it, the value, what is allowed."""
+"""Explaining what is wrong with a configuration: the key as the user wrote it, the value, what is allowed."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ _BOUNDS = {
 
 @dataclass(frozen=True)
 class _Place:
-    """Where an error is: its key path, the group of settings that the last key belongs to, the group that
-    it names, the groups to choose from by `type`, and whether the group can be off."""
+    """Where an error is. `path` is its key path, `holder` the group of settings that the last key belongs to,
+    and `group` the group that this key names. `choices` are the groups to choose from by `type`; `switched`
+    says whether the group can be off."""
 
     path: KeyPath
     holder: type[Settings] | None
@@ -93,7 +94,7 @@ def _problem(details: ErrorDetails, place: _Place) -> tuple[KeyPath, str]:
 
 
 def _locate(loc: Sequence[int | str], model: type[Settings]) -> _Place:
-    """Follow pydantic's location, which also holds the `type` of each group that was chosen by it."""
+    """Find the place of pydantic's location, which also holds the `type` of each group chosen by type."""
     path: list[str] = []
     holder: type[Settings] | None = None
     group: type[Settings] | None = model
@@ -105,7 +106,7 @@ def _locate(loc: Sequence[int | str], model: type[Settings]) -> _Place:
             continue
         path.append(str(part))
         if named:
-            # The name in a mapping, such as a role: its group is known already.
+            # This part is a name in a mapping, such as a role; its group is known already.
             holder, named = None, False
             continue
         holder, group, choices = group, None, {}
@@ -128,9 +129,9 @@ def _groups(annotation: Any) -> list[type[Settings]]:
 
 
 def _installed(path: KeyPath) -> str:
-    """Where to look, in a message about a group of settings that plug-ins define."""
+    """A hint for messages about a group of settings that plug-ins define; empty for other groups."""
     plugged = path in (("environment",), ("method",), ("trainer",), ("runner",))
-    return " (`erl-pipeline plugins` says what is installed)" if plugged else ""
+    return " (`erl-pipeline plugins` lists what is installed)" if plugged else ""
 
 
 def _known_keys(place: _Place) -> str:
@@ -140,7 +141,8 @@ def _known_keys(place: _Place) -> str:
 
 
 def _own_message(message: str, place: _Place) -> tuple[KeyPath, str]:
-    """A message of our own validators: those that begin with the key of a setting get its full path."""
+    """The key and text of a message of our own validators. If the message begins with the key of a setting,
+    this is the setting's full path."""
     key, colon, rest = message.partition(": ")
     fields = place.group.model_fields if place.group else {}
     if colon and key.partition(".")[0] in fields:

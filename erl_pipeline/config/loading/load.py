@@ -1,4 +1,4 @@
-"""From a YAML file and `--set` overrides to a validated `RunConfig`, with errors a person can act on."""
+"""Making a validated `RunConfig` from a YAML file and `--set` overrides, with errors that help the user."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from storage.errors import ConfigError
 from storage.wording import counted
 
 Options = Mapping[str, tuple[str, Any]]
-"""Options of a command that give a setting: name of the option, such as `--name` -> (dotted key, value)."""
+"""Options of a command that set a setting: name of the option, such as `--name` -> (dotted key, value)."""
 
 _NONE: Options = {}
 
@@ -26,7 +26,7 @@ PLUGGED: Mapping[str, Group] = {
     "trainer": "trainers",
     "runner": "runners",
 }
-"""Settings whose `type` names a plug-in, and the group that it is of."""
+"""Settings whose `type` names a plug-in -> the group of the plug-in."""
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = (), options: Options = _NONE) -> RunConfig:
@@ -34,12 +34,13 @@ def load_config(path: str | Path, overrides: Sequence[str] = (), options: Option
 
     Args:
         path: a YAML file.
-        overrides: `dotted.key=value` each, the value in YAML; they win over the file, the last one over all.
-        options: win over these.
+        overrides: `dotted.key=value` each, the value in YAML. They take precedence over the file, and later
+            ones over earlier ones.
+        options: take precedence over both.
 
     Raises:
         ConfigError: the file cannot be read or is not YAML, or settings are unknown, of the wrong type,
-            out of bounds or impossible together. All problems are named at once, one a line.
+            out of bounds or impossible together. The message lists all problems, one per line.
     """
     document = parse_yaml(_read(Path(path)), str(path))
     values = {} if document.value is None else document.value
@@ -50,7 +51,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = (), options: Option
 
 
 def change_config(config: RunConfig, overrides: Sequence[str], options: Options = _NONE) -> RunConfig:
-    """A configuration with some settings changed; all others stay, also those that were defaults.
+    """A configuration with some settings changed; all others stay, even those that were defaults.
 
     Raises ConfigError as `load_config` does.
     """
@@ -81,7 +82,7 @@ def _validate(
 
 
 def require_usable_plugins(values: Mapping[str, Any]) -> None:
-    """Raise ConfigError where settings name a plug-in that is installed but cannot be used."""
+    """Raise ConfigError if settings name a plug-in that is installed but cannot be used."""
     for key, group in PLUGGED.items():
         value = values.get(key)
         type_ = value.get("type") if isinstance(value, dict) else value
@@ -110,11 +111,11 @@ def _parse_override(override: str) -> tuple[KeyPath, Any]:
 
 
 _NAMED = ("method", "trainer", "runner")
-"""Groups of settings for which a configuration may give just the type, or nothing."""
+"""Groups of settings for which a configuration may give only the type, or nothing."""
 
 
 def _set(values: dict[str, Any], path: KeyPath, value: Any) -> None:
-    """Put `value` at a dotted key, making the groups on the way that are absent or just `on`."""
+    """Put `value` at a dotted key. Groups on its path that are absent or just `on` are created."""
     group = values
     for depth, part in enumerate(path[:-1], start=1):
         inner = group.get(part)

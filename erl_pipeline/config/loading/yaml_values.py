@@ -1,4 +1,4 @@
-"""Reading YAML strictly: plain values only, no key twice, and the line of every key kept."""
+"""Reading YAML strictly: only plain values, no duplicate keys, and the line of every key is kept."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _NUMBER_START = re.compile(r"[+-]?\.?[0-9]")
 
 @dataclass(frozen=True)
 class YamlDocument:
-    """The value of a YAML text, and the line (from 1) on which each key stands."""
+    """The value of a YAML text, and the line number (from 1) of each key."""
 
     value: Any
     lines: dict[KeyPath, int] = field(default_factory=dict)
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.1 without aliases, which could make a short text endless."""
+    """YAML 1.1 without aliases, with which a short text could expand without end."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.events.AliasEvent):
@@ -46,10 +46,11 @@ def parse_yaml(text: str, source: str) -> YamlDocument:
 
     Args:
         text: the YAML text.
-        source: what errors call it, such as a file name.
+        source: its name in errors, such as a file name.
 
     Raises:
-        ConfigError: not YAML, a key twice, or a value that is not plain; names the line.
+        ConfigError: the text is not YAML, or has a duplicate key or a value that is not plain; names the
+            line.
     """
     lines: dict[KeyPath, int] = {}
     try:
@@ -84,7 +85,7 @@ def _mapping(node: yaml.MappingNode, path: KeyPath, lines: dict[KeyPath, int], s
         key = key_node.value
         if key in values:
             raise ConfigError(
-                f"{source} line {line}: {'.'.join((*path, key))} stands here a second time "
+                f"{source} line {line}: {'.'.join((*path, key))} is set twice "
                 f"(first on line {lines[(*path, key)]}); keep one"
             )
         lines[(*path, key)] = line
@@ -112,7 +113,8 @@ def _scalar(node: yaml.ScalarNode, source: str) -> Any:
 
 
 def _number(text: str) -> int | float | None:
-    """The number that people and JSON mean by `text`, such as 3e-4 (text in YAML 1.1); None if it is none."""
+    """The number that people and JSON mean by `text`, such as 3e-4 (which is text in YAML 1.1); None if it is
+    not a number."""
     if not _NUMBER_START.match(text):
         return None
     for convert in (int, float):

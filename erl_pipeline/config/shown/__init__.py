@@ -1,1 +1,1 @@
-"""Configurations as a person reads them: the meaning of each setting, and what differs between two."""
+"""Configurations for people: the meaning of each setting, and the differences between two configurations."""

@@ -1,4 +1,4 @@
-"""Settings as a person reads them: keys, types, defaults and what their docstrings say."""
+"""Settings for people: their keys, types, defaults and docstrings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from erl_pipeline.config.base import Settings
 
 @dataclass(frozen=True)
 class DescribedSetting:
-    """One setting. `default` is JSON, and `required` says that there is none."""
+    """One setting. `default` is a JSON value; `required` says that there is no default."""
 
     key: str
     type: str
@@ -26,7 +26,7 @@ class DescribedSetting:
 
 
 def describe_settings(model: type[Settings], prefix: str = "") -> Iterator[DescribedSetting]:
-    """Every setting of a model, in its order; those of a group follow it under dotted keys."""
+    """Every setting of a model, in its order. The settings of a group follow it, with dotted keys."""
     for name, field in model.model_fields.items():
         key = f"{prefix}{name}"
         text = " ".join((field.description or "").split())
@@ -46,14 +46,14 @@ def _default(field: FieldInfo) -> Any:
 
 
 def _group(annotation: Any) -> type[Settings] | None:
-    """The settings behind a type, also where they may be null."""
+    """The group of settings in a type, even if it may be null; None if there is none or a choice."""
     members = [each for each in get_args(annotation) if each is not type(None)] or [annotation]
     only = members[0] if len(members) == 1 else None
     return only if isinstance(only, type) and issubclass(only, Settings) else None
 
 
 def _type(annotation: Any) -> str:
-    """A type in few words, as a configuration writes its values."""
+    """A type in few words, in the way in which configurations write values."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _type(arguments[0])

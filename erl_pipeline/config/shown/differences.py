@@ -1,4 +1,4 @@
-"""Which settings of two configurations differ, for people to read."""
+"""The settings in which two configurations differ, for people to read."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _ABSENT = object()
 
 
 def changed_settings(old: RunConfig, new: RunConfig) -> list[str]:
-    """Settings that differ, one `key: old -> new` each; names and numbers of iterations are left out."""
+    """Settings that differ, as one `key: old -> new` each; `name` and `iterations` are left out."""
     return settings_differences(_settings(old), _settings(new))
 
 
 def settings_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """One `dotted.key: old -> new` for each setting that differs.
 
-    A group that was switched on or off is one line, as is one that has another `type`.
+    A group that was switched on or off is one line, and so is a group with another `type`.
     """
     return list(_differences(old, new, ""))
 

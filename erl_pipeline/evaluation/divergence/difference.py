@@ -1,4 +1,4 @@
-"""What is said of the first difference between two files."""
+"""A description of the first difference between two files."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from typing import Any, Literal
 class ContentDifference:
     """The first difference between a file of one artifact and the same file of another.
 
-    `row` is the number of the row, from 0, `place` what tells that row apart for people, and `token` the
-    position in a list. A tensor's `position` is the index of its first element that differs, in all `count`
-    elements do, at most by `largest`. `a` and `b` are the two values, as text.
+    `row` is the number of the row, from 0; `place` has the columns by which people recognise it; `token` is a
+    position in a list. In a tensor, `position` is the index of the first element that differs, `count` the
+    number of elements that differ, and `largest` the largest difference. `a` and `b` are the two values, as
+    text.
     """
 
     file: str
     kind: Literal["file", "row", "tensor"]
     what: str
-    """In words, such as `column reward`, `token 3 of response_token_ids`, `tensor lm_head.weight`."""
+    """What differs, in words, such as `column reward`, `token 3 of response_token_ids`, `tensor
+    lm_head.weight`."""
     a: str = ""
     b: str = ""
     row: int | None = None

@@ -1,4 +1,4 @@
-"""The first place at which two runs have another artifact, and the first whose content differs."""
+"""The first place at which two runs have different artifacts, and the first at which the content differs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from storage.artifacts.store import ArtifactStore
 
 @dataclass(frozen=True)
 class Parting:
-    """A place at which the runs have different artifacts; None where a run has none there.
+    """A place at which the runs have different artifacts, `a` and `b`; None for a run that has none there.
 
     `recipe` says how the recipes differ: settings, code, inputs, seed.
     """
@@ -31,11 +31,12 @@ class Parting:
 
 @dataclass(frozen=True)
 class Divergence:
-    """Where two runs part.
+    """Where two runs diverge.
 
-    `shared` places have the same artifact before `parting`, the first with another one. `alike` are places
-    whose artifacts are others, of other recipes, and hold the same nevertheless. `at` is the first whose
-    content differs, and `content` what differs there; None where there is none, or one run just ends.
+    `shared` counts the places with the same artifact before `parting`, the first place with different
+    artifacts. `alike` counts the places whose artifacts have different recipes but the same content. `at` is
+    the first place whose content differs, and `content` is the difference. Both are None if there is no such
+    place; only `content` is None if one run lacks the place.
     """
 
     shared: int
@@ -46,10 +47,10 @@ class Divergence:
 
 
 def first_divergence(store: ArtifactStore, a: Sequence[StageRecord], b: Sequence[StageRecord]) -> Divergence:
-    """Compare two runs place by place, in the order in which they were made, until content differs.
+    """Compare two runs place by place, in the order of their stages, until content differs.
 
-    Ids, versions and seeds in rows do not count: they follow from recipes. Raises DamagedArtifact and
-    PrunedFileError where what must be compared is not there as it was written.
+    Ids, versions and seeds in rows do not count, because they are derived from recipes. Raises
+    DamagedArtifact or PrunedFileError if a file that must be compared is damaged or was removed by retention.
     """
     ours, theirs = _by_place(a), _by_place(b)
     stages = {name: at for at, name in enumerate(common_order(stage_order(a), stage_order(b)))}
@@ -79,7 +80,7 @@ def first_divergence(store: ArtifactStore, a: Sequence[StageRecord], b: Sequence
 
 
 def content_difference(store: ArtifactStore, a: Manifest, b: Manifest) -> ContentDifference | None:
-    """The first difference of two artifacts' files, in the order of their names."""
+    """The first difference between two artifacts' files, in the order of names; None if there is none."""
     ours, theirs = ({entry.path: entry for entry in manifest.files} for manifest in (a, b))
     for name in sorted(ours.keys() | theirs.keys()):
         if name not in ours or name not in theirs:

@@ -10,17 +10,16 @@ import polars as pl
 from erl_pipeline.evaluation.divergence.difference import ContentDifference
 
 _DERIVED = ("seed", "tokenizer_digest", "embedding_model", "vector")
-"""Columns that follow from others, or from the recipe alone, beside ids and versions."""
+"""Columns that are derived from others or from the recipe alone, besides ids and versions."""
 _PLACE = ("iteration", "task_id", "sample_index", "role", "revision_index", "entry_id", "kind")
 _SHOWN = 120
 
 
 def first_row_difference(a: Path, b: Path, file: str) -> ContentDifference | None:
-    """The first difference of two files of one table, row by row in their order; None where all that is no id
-    is the same.
+    """The first difference between two files of one table, row by row; None if there is none.
 
-    Ids, policy and memory versions and seeds follow from recipes, so that they differ wherever anything did
-    before.
+    Derived columns do not count: ids, seeds, and versions of policy and memory follow from recipes, so they
+    differ as soon as anything before them did.
     """
     ours, theirs = (pl.scan_parquet(path, glob=False) for path in (a, b))
     columns = [name for name in ours.collect_schema().names() if not _is_derived(name)]
@@ -29,7 +28,7 @@ def first_row_difference(a: Path, b: Path, file: str) -> ContentDifference | Non
     left, right = (frame.select(columns).collect() for frame in (ours, theirs))
     rows = min(left.height, right.height)
     first = rows
-    # One column after the other: none of them needs more memory than itself.
+    # One column after the other, so that only one comparison is in memory at a time.
     for name in columns:
         same = left[name].head(rows).eq_missing(right[name].head(rows))
         differing = (~same).arg_true()
@@ -73,7 +72,7 @@ def _of_row(ours: dict[str, Any], theirs: dict[str, Any], number: int, file: str
 
 
 def _token(ours: Any, theirs: Any) -> int | None:
-    """The first place at which two lists differ; None for what is no list."""
+    """The first position at which two lists differ; None if one of the values is not a list."""
     if not (isinstance(ours, list) and isinstance(theirs, list)):
         return None
     pairs = enumerate(zip(ours, theirs, strict=False))

@@ -1,4 +1,4 @@
-"""The first tensor in which two safetensors files differ, read straight from the files."""
+"""The first tensor in which two safetensors files differ, read directly from the files."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from erl_pipeline.evaluation.divergence.difference import ContentDifference
 from storage.errors import StoreError
 
 _LENGTH = 8
-"""Bytes of the number at the beginning that says how long the header is."""
+"""How many bytes at the beginning of a file hold the length of its header."""
 _FLOATS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 
 def first_tensor_difference(a: Path, b: Path, file: str) -> ContentDifference | None:
-    """The first tensor, in the order of the file, whose bytes differ; None where all are the same."""
+    """The first tensor, in the order of the file, whose bytes differ; None if all are the same."""
     (ours, left), (theirs, right) = _read(a), _read(b)
     if list(ours) != list(theirs):
         name = next(iter(ours.keys() ^ theirs.keys()), "")
@@ -59,7 +59,7 @@ def _of_tensor(
 
 
 def _read(path: Path) -> tuple[dict[str, dict[str, Any]], npt.NDArray[np.uint8]]:
-    """What a file says of its tensors, by name in the order of their bytes, and the bytes."""
+    """The header entries of a file's tensors by name, in the order of their bytes; and all these bytes."""
     whole = np.memmap(path, dtype=np.uint8, mode="r")
     try:
         length = int.from_bytes(whole[:_LENGTH].tobytes(), "little")
@@ -79,6 +79,6 @@ def _bytes(data: npt.NDArray[np.uint8], described: dict[str, Any]) -> npt.NDArra
 def _numbers(data: npt.NDArray[np.uint8], kind: str) -> npt.NDArray[Any]:
     numbers = np.frombuffer(data.tobytes(), dtype=_FLOATS[kind])
     if kind == "BF16":
-        # The upper half of a float32.
+        # A bfloat16 is the upper half of a float32.
         return (numbers.astype(np.uint32) << 16).view(np.float32)
     return numbers

@@ -1,1 +1,1 @@
-"""Simulating a plan on nodes that are not at hand: when each stage would begin and end, and what moves."""
+"""Simulating a plan on other nodes: when each stage would begin and end, and which bytes would be moved."""

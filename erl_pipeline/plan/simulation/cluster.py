@@ -1,4 +1,4 @@
-"""Settings of a simulated cluster: its nodes, and what is assumed of stages; read from a YAML file."""
+"""Settings of a simulated cluster: its nodes, and assumptions about stages; read from a YAML file."""
 
 from __future__ import annotations
 
@@ -22,30 +22,31 @@ class NodeGroup(Settings):
     """Nodes that are alike."""
 
     count: int = Field(default=1, ge=1, le=100_000)
-    """How many."""
+    """How many nodes."""
     devices: int = Field(default=1, ge=0, le=1024)
     """Devices of each node, on which models run."""
     workers: int | None = Field(default=None, ge=1)
-    """Stages that a node computes at the same time; null: one for each device and one that needs none."""
+    """Stages that a node computes at the same time; null: one for each device, and one more that needs no
+    device."""
     computes: tuple[Work, ...] = ALL_WORK
-    """What is computed here. Generation on some nodes and training on others is how lag pays."""
+    """What is computed here. `pipeline.lag` saves time if some nodes generate while others train."""
     generation_tokens_per_second: float | None = Field(default=None, gt=0.0)
-    """Tokens that a device generates; null: as fast as what was measured, times `speed`."""
+    """Tokens per second that a device generates; null: as measured, times `speed`."""
     training_tokens_per_second: float | None = Field(default=None, gt=0.0)
-    """Tokens that a device trains on, forward and backward; null: as fast as what was measured, times
-    `speed`."""
+    """Tokens per second that a device trains on, forward and backward; null: as measured, times `speed`."""
     speed: float = Field(default=1.0, gt=0.0)
-    """How many times as fast as the machine where stages were measured, where no rate is given."""
+    """How many times as fast as the machine where stages were measured; used where no rate is given."""
     overhead_seconds: float | None = Field(default=None, ge=0.0)
-    """What each stage takes beside its computing, such as its line in the ledger; null: as measured."""
+    """What each stage takes besides its computing, such as for its line in the ledger; null: as measured."""
     start_seconds: float = Field(default=0.0, ge=0.0)
-    """What a worker takes before its first stage, such as imports and loading a model."""
+    """What a worker needs before its first stage, such as for imports and loading a model."""
     download_bytes_per_second: float | None = Field(default=None, gt=0.0)
-    """From the store to a node; null: the store is on the node, and nothing is moved."""
+    """Bandwidth from the store to a node; null: the store is on the node, and nothing is moved."""
     upload_bytes_per_second: float | None = Field(default=None, gt=0.0)
-    """From a node to the store; null: the store is on the node, and nothing is moved."""
+    """Bandwidth from a node to the store; null: the store is on the node, and nothing is moved."""
     between_bytes_per_second: float | None = Field(default=None, gt=0.0)
-    """From another node that has the artifact, instead of from the store; null: always from the store."""
+    """Bandwidth from another node that has the artifact, which is then used instead of the store; null:
+    artifacts always come from the store."""
 
     @field_validator("computes")
     @classmethod
@@ -56,23 +57,24 @@ class NodeGroup(Settings):
 
     @property
     def slots(self) -> int:
-        """Stages at the same time on a node."""
+        """How many stages a node computes at the same time."""
         return self.devices + 1 if self.workers is None else self.workers
 
 
 class StageAssumption(Settings):
-    """What is assumed of every artifact of a stage, where nothing was measured or it is to be another."""
+    """What is assumed of every artifact of a stage, if nothing was measured or in place of it."""
 
     tokens: float | None = Field(default=None, ge=0.0)
     """Tokens that it generates or trains on; null: as measured."""
     seconds: float | None = Field(default=None, ge=0.0)
-    """On one device of a node with speed 1, where the node gives no rate of tokens; null: as measured."""
+    """Seconds on one device of a node with speed 1; used where the node gives no rate of tokens; null: as
+    measured."""
     bytes: float | None = Field(default=None, ge=0.0)
     """Size of the artifact; null: as measured."""
     devices: int | None = Field(default=None, ge=1)
-    """Devices that it needs together; null: one, where the stage needs any."""
+    """Devices that it needs at the same time; null: one, if the stage needs any."""
     efficiency: float = Field(default=1.0, gt=0.0, le=1.0)
-    """How much of a device's rate is left with so many together."""
+    """The share of its rate that each device keeps when so many work together."""
 
 
 class ClusterConfig(Settings):
@@ -81,7 +83,7 @@ class ClusterConfig(Settings):
     nodes: dict[str, NodeGroup]
     """Name of a group of nodes -> what they are."""
     stages: dict[str, StageAssumption] = Field(default_factory=dict)
-    """Name of a stage -> what is assumed of it."""
+    """Name of a stage -> what is assumed of its artifacts."""
 
     @field_validator("nodes")
     @classmethod
@@ -92,10 +94,10 @@ class ClusterConfig(Settings):
 
 
 def read_cluster(path: Path) -> ClusterConfig:
-    """The cluster of a file.
+    """Read a cluster from a file.
 
-    Raises ConfigError, with all problems at once, for a file that cannot be read, is not YAML, or has
-    settings that are unknown or wrong.
+    Raises ConfigError, which lists all problems, for a file that cannot be read, is not YAML, or has settings
+    that are unknown or wrong.
     """
     try:
         text = path.read_text(encoding="utf-8")

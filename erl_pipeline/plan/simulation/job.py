@@ -1,4 +1,4 @@
-"""What a simulation knows of a stage: what it needs, what it makes, and how long that takes where."""
+"""What a simulation knows of a stage: what it needs, what it makes, and how long it takes on which node."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _WORK: Mapping[ArtifactKind, Work] = {
 
 @dataclass(frozen=True)
 class Measured:
-    """What an artifact took before: seconds, tokens that were generated or trained on, bytes. None where it
-    is not known, or where a stage has no tokens."""
+    """What an artifact took before: seconds, tokens that were generated or trained on, bytes. A number is
+    None if it is not known, or if a stage has no tokens."""
 
     seconds: float | None = None
     tokens: float | None = None
@@ -30,7 +30,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Job:
-    """A stage to simulate. `devices` is 0 where it needs none; `seconds` are on one device of speed 1."""
+    """A stage to simulate. `devices` is 0 if it needs none; `seconds` are on one device of speed 1."""
 
     title: str
     stage: str
@@ -46,7 +46,7 @@ class Job:
     """Whether it is one of several that make one thing, such as a shard of the rollouts."""
 
     def seconds_on(self, group: NodeGroup) -> float | None:
-        """How long it computes on a node of a group, on as many devices as it needs; None where that is not
+        """How long it computes on a node of a group, on as many devices as it needs; None if that is not
         known."""
         rate = self.rate_on(group)
         together = max(self.devices, 1) * self.efficiency
@@ -55,7 +55,7 @@ class Job:
         return None if self.seconds is None else self.seconds / (group.speed * together)
 
     def rate_on(self, group: NodeGroup) -> float | None:
-        """Tokens a second on a device of a group, where it says so."""
+        """Tokens per second on a device of a group; None if the group does not say."""
         return {
             "generation": group.generation_tokens_per_second,
             "training": group.training_tokens_per_second,
@@ -67,10 +67,10 @@ def jobs_of(plan: Plan, cluster: ClusterConfig, measured: Mapping[str, Measured]
     """The jobs of a plan, in its order.
 
     Args:
-        measured: artifact id -> what one like it took.
+        measured: artifact id -> what a similar artifact took.
 
-    Raises ConfigError, naming stage, node and setting, for stages that no node can compute or of which not
-    enough is known, and for assumptions on stages that the plan has not.
+    Raises ConfigError, which names stage, node and setting, for stages that no node can compute or of which
+    too little is known, and for assumptions about stages that are not in the plan.
     """
     names = list(dict.fromkeys(node.stage.name for node in plan.nodes))
     unknown = [name for name in cluster.stages if name not in names]
@@ -87,7 +87,7 @@ def jobs_of(plan: Plan, cluster: ClusterConfig, measured: Mapping[str, Measured]
 
 
 def split_parts(jobs: Sequence[Job], factor: float) -> list[Job]:
-    """The same jobs where one that is a part of something is so many times as large."""
+    """The same jobs, but those that are parts, such as shards, are `factor` times as large."""
 
     def times(value: float | None) -> float | None:
         return None if value is None else value * factor
@@ -101,7 +101,7 @@ def split_parts(jobs: Sequence[Job], factor: float) -> list[Job]:
 
 
 def work_of(node: PlannedStage) -> Work:
-    """What a stage computes."""
+    """The kind of work that a stage does."""
     if node.stage.needs != "device":
         return "other"
     return _WORK.get(node.stage.output, "other")
@@ -129,8 +129,8 @@ def _require_a_place(job: Job, cluster: ClusterConfig) -> None:
     able = {name: group for name, group in cluster.nodes.items() if job.work in group.computes}
     if not able:
         raise ConfigError(
-            f"no node computes {job.work}, which {job.stage} is; add it to nodes.{next(iter(cluster.nodes))}."
-            f"computes (allowed are {', '.join(ALL_WORK)})"
+            f"no node computes {job.work}, the work of {job.stage}; add it to "
+            f"nodes.{next(iter(cluster.nodes))}.computes (allowed are {', '.join(ALL_WORK)})"
         )
     most = max(able, key=lambda name: able[name].count * able[name].devices)
     have = able[most].count * able[most].devices
@@ -139,13 +139,13 @@ def _require_a_place(job: Job, cluster: ClusterConfig) -> None:
             f"stages.{job.stage}.devices: {job.devices}" if job.devices > 1 else f"{job.stage} needs a device"
         )
         raise ConfigError(
-            f"{where}, and nodes.{most}, which have the most that compute {job.work}, have {have} "
+            f"{where}, but nodes.{most}, the largest group that computes {job.work}, has {have} "
             f"({able[most].count} x {able[most].devices})"
         )
 
 
 def _require_known(jobs: Sequence[Job], cluster: ClusterConfig) -> None:
-    """Raise ConfigError where it is not known what a stage takes, with all of them."""
+    """Raise ConfigError if it is not known how long a stage takes; it names all such stages."""
     unknown: dict[str, str] = {}
     for job in jobs:
         for name, group in cluster.nodes.items():
@@ -155,6 +155,6 @@ def _require_known(jobs: Sequence[Job], cluster: ClusterConfig) -> None:
     if unknown:
         places = ", ".join(dict.fromkeys(f"nodes.{name}" for name in unknown.values()))
         raise ConfigError(
-            f"it is not known what {counted(len(unknown), 'stage')} take on {places}, since the store has no "
-            f"artifact of them; set {', '.join(unknown)}"
+            f"it is not known how long {counted(len(unknown), 'stage')} take on {places}, since the store "
+            f"has no artifact of them; set {', '.join(unknown)}"
         )

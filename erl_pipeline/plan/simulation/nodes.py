@@ -1,4 +1,4 @@
-"""The nodes of a simulated cluster while it works: what is free on them, and what they have."""
+"""The state of a simulated cluster's nodes: what is free on them, and which artifacts they have."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from erl_pipeline.plan.simulation.job import Job
 
 @dataclass
 class Node:
-    """One node. `has` says when an artifact is there, or will be."""
+    """One node. `has` maps an artifact to the time at which it is, or will be, on the node."""
 
     name: str
     group_name: str
@@ -18,21 +18,21 @@ class Node:
     free_devices: int
     free_slots: int
     begun_workers: int = 0
-    """Workers that have begun, which took `start_seconds` each."""
+    """How many workers have started, each of which took `start_seconds`."""
     has: dict[str, float] = field(default_factory=dict)
     computing: float = 0.0
-    """Device-seconds in which stages compute."""
+    """Device-seconds spent computing."""
     waiting: float = 0.0
-    """Device-seconds in which a stage has its devices and does not compute: transfers, start, overhead."""
+    """Device-seconds in which a stage holds devices but does not compute: transfers, start, overhead."""
 
     @property
     def stages_at_work(self) -> int:
-        """Stages that it computes now."""
+        """How many stages the node computes now."""
         return self.group.slots - self.free_slots
 
     @property
     def seconds_to_start(self) -> float:
-        """What its next stage waits for a worker that has not begun yet."""
+        """How long its next stage waits for a worker to start; 0 if one is free."""
         return self.group.start_seconds if self.stages_at_work >= self.begun_workers else 0.0
 
 
@@ -41,14 +41,14 @@ class Seconds:
     """The parts of a stage's time on a node."""
 
     before: float
-    """Until its inputs are there and its worker has begun."""
+    """Until its inputs are there and its worker has started."""
     computing: float
     after: float
-    """Its upload, and what comes beside."""
+    """Its upload and overhead."""
 
     @property
     def whole(self) -> float:
-        """All of it."""
+        """The whole time."""
         return self.before + self.computing + self.after
 
 
@@ -62,12 +62,12 @@ class Traffic:
 
     @property
     def total(self) -> float:
-        """All of them."""
+        """All bytes that were moved."""
         return self.downloaded + self.uploaded + self.between
 
 
 def all_nodes(cluster: ClusterConfig) -> list[Node]:
-    """The nodes, none of which has anything."""
+    """The nodes of a cluster, without any artifact."""
     return [
         Node(f"{name}-{number}", name, group, group.devices, group.slots)
         for name, group in cluster.nodes.items()
@@ -76,8 +76,9 @@ def all_nodes(cluster: ClusterConfig) -> list[Node]:
 
 
 class Transfers:
-    """How long artifacts take to come to a node, and what that moves. Each transfer has the whole bandwidth
-    of its node; the store itself is never the bottleneck. A node gets an artifact once and keeps it."""
+    """How long transfers of artifacts take, and how many bytes they move. Each transfer has the whole
+    bandwidth of its node; the store itself is never the bottleneck. A node gets an artifact once and keeps
+    it."""
 
     def __init__(self, sizes: dict[str, float]) -> None:
         self._sizes = sizes
@@ -85,7 +86,7 @@ class Transfers:
         self.traffic = Traffic()
 
     def seconds(self, job: Job, node: Node, now: float) -> float:
-        """How long until the inputs of a job are on a node: its transfers come one after the other."""
+        """How long until the inputs of a job are on a node; its transfers run one after the other."""
         total, arriving = 0.0, now
         for artifact_id in job.inputs:
             if artifact_id in node.has:
@@ -109,12 +110,12 @@ class Transfers:
                 self.traffic.downloaded += size
 
     def uploading(self, job: Job, group: NodeGroup) -> float:
-        """How long the artifact of a job takes to the store."""
+        """How long the upload of a job's artifact takes, in seconds."""
         rate = group.upload_bytes_per_second
         return 0.0 if rate is None else job.bytes / rate
 
     def made(self, job: Job, node: Node, end: float) -> None:
-        """A job's artifact is in the store, and on the node that made it."""
+        """Note that a job's artifact is in the store, and on the node that made it."""
         node.has[job.artifact_id] = end
         self._elsewhere.add(job.artifact_id)
         if node.group.upload_bytes_per_second is not None:

@@ -1,7 +1,7 @@
-"""Simulating jobs on nodes, event after event, by the rules by which a plan is executed.
+"""Simulating jobs on nodes, event by event, with the same rules as the execution of a plan.
 
-A job can begin when its inputs are committed. Of those that can, the first in the plan begins first, on the
-node where it would end first. It holds its devices from its first transfer to its last.
+A job can begin when its inputs are committed. Of the jobs that can begin, the first in the plan begins first,
+on the node where it would end first. It holds its devices from its first transfer to its last.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from erl_pipeline.plan.simulation.nodes import Node, Seconds, Traffic, Transfers
 
 @dataclass(frozen=True)
 class Ran:
-    """When and where a job ran. `cause` is the job for which it waited, by its number: the one that made its
-    last input, or that freed what it needed; None where it waited for none."""
+    """When and where a job ran. `cause` is the number of the job for which it waited: the one that made its
+    last input, or that freed what it needed; None if it waited for none."""
 
     job: Job
     nodes: tuple[str, ...]
@@ -35,38 +35,39 @@ class Ran:
 
 @dataclass(frozen=True)
 class GroupUse:
-    """How the devices of a group of nodes spent the time, as shares that add up to 1."""
+    """How the devices of a group of nodes spent their time, as shares that add up to 1."""
 
     devices: int
     computing: float
     waiting: float
-    """Held by a stage that moves its artifacts or begins."""
+    """Held by a stage that does not compute: it moves artifacts, starts, or has overhead."""
     idle: float
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """What happened. `ran` is in the order in which jobs began."""
+    """What happened in a simulation. `ran` is in the order in which jobs began."""
 
     ran: tuple[Ran, ...]
     makespan: float
     use: dict[str, GroupUse]
     traffic: Traffic
     critical: tuple[Ran, ...]
-    """From the first to the last, jobs each of which waited for the one before."""
+    """The critical path: jobs, from first to last, each of which waited for the one before."""
 
 
 def simulate(jobs: Sequence[Job], cluster: ClusterConfig, overhead_seconds: float = 0.0) -> Simulation:
-    """Run jobs, which are in an order in which inputs come first, and of which every one has a place.
+    """Simulate jobs. Jobs that make inputs must come before those that read them, and each job must fit on
+    some node.
 
     Args:
-        overhead_seconds: what each takes beside its computing, on nodes that do not say it.
+        overhead_seconds: what each job takes besides its computing, on nodes that do not set it.
     """
     return _Simulator(jobs, cluster, overhead_seconds).run()
 
 
 _Class = tuple[Work, int]
-"""Jobs that need the same: where one finds no place, the next does not either."""
+"""Jobs with the same needs: if one finds no place, the next one does not either."""
 
 
 class _Simulator:
@@ -124,7 +125,7 @@ class _Simulator:
                 waiting.discard(kind)
 
     def _place(self, job: Job, now: float) -> list[Node] | None:
-        """The nodes where a job would end first; several where it needs more devices than one has."""
+        """The node where a job would end first; several nodes if it needs more devices than one has."""
         best: tuple[float, list[Node]] | None = None
         able = [node for node in self._nodes if job.work in node.group.computes]
         for node in able:
@@ -141,7 +142,7 @@ class _Simulator:
         return None
 
     def _together(self, job: Job, nodes: Sequence[Node]) -> list[Node] | None:
-        """Whole nodes of a group that have as many devices as the job needs."""
+        """Free nodes of a group that together have as many devices as the job needs."""
         per_node = nodes[0].group.devices
         if job.devices <= per_node or not per_node:
             return None

@@ -1,1 +1,1 @@
-"""Certificates: a copy of a run is trained, killed again and again, and compared with the run."""
+"""Certificates: copies of a run are trained, killed many times, and compared with the run."""

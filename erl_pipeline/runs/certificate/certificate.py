@@ -1,4 +1,4 @@
-"""What a certificate says, and how it stands in a store."""
+"""What a certificate says, and how it is stored."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from storage.errors import StoreError
 from storage.runs.run import Run
 
 CERTIFY_RUN = "certify_run"
-"""Under this name certificates stand in a store, as those of a stage do."""
+"""The name under which certificates are stored, as if a stage of this name made them."""
 
 CERTIFICATE = "certificate.json"
 
@@ -26,8 +26,8 @@ MomentKind = Literal["time", "before publication", "after publication"]
 
 @dataclass(frozen=True)
 class Kill:
-    """One SIGKILL. `seconds` are since its copy began, `at` is in UTC; `moment` is what was waited for and
-    `interrupted` what the store then showed."""
+    """One SIGKILL. `seconds` counts from the start of its copy, `at` is in UTC. `moment` is what was waited
+    for, `interrupted` what the store then showed."""
 
     copy: int
     target: Target
@@ -39,12 +39,13 @@ class Kill:
 
 @dataclass(frozen=True)
 class Certificate:
-    """How copies of a run that were killed compare with the run.
+    """How the killed copies of a run compare with the run.
 
-    `artifacts`, `files` and `bytes` were compared, of all copies together. `lost`, `doubled`, `different` and
-    `not_promised` have a line for each case: an artifact that a copy lacks; one that a copy computed twice,
-    or has and the plan has not; one whose bytes or counters differ, or whose files are damaged; and one that
-    differs but whose bytes were never promised, or that was made from such a one.
+    `artifacts`, `files` and `bytes` say how much was compared, over all copies. Four fields have a line for
+    each case: `lost` for an artifact that a copy lacks; `doubled` for one that a copy computed twice, or that
+    is not in the plan; `different` for one whose bytes or counters differ, or whose files are damaged; and
+    `not_promised` for one that differs but whose bytes were never promised, or that was made from such an
+    artifact.
     """
 
     run: str
@@ -71,7 +72,7 @@ class Certificate:
         return not (self.lost or self.doubled or self.different)
 
     def document(self) -> str:
-        """As the JSON that the artifact holds."""
+        """The certificate as the JSON that its artifact holds."""
         return json.dumps(asdict(self), indent=1) + "\n"
 
 
@@ -83,13 +84,13 @@ def parse_certificate(document: str) -> Certificate:
 
 
 def commit_certificate(store: ArtifactStore, certificate: Certificate, checkpoint_id: str) -> str:
-    """Put a certificate into the store of its run; gives its id.
+    """Put a certificate into the store of its run; return its id.
 
-    It records what happened, which no recipe gives again: what it says is part of its recipe, so that two
-    certificates are one only where they say the same.
+    A certificate records events that no recipe can repeat. So the digest of its content is part of its
+    recipe: two certificates have the same id only if they say the same.
 
     Args:
-        checkpoint_id: the last of the run's that was certified.
+        checkpoint_id: the last checkpoint of the run that was certified.
     """
     document = certificate.document()
     recipe = Recipe(
@@ -124,12 +125,12 @@ def commit_certificate(store: ArtifactStore, certificate: Certificate, checkpoin
 
 
 def find_certificates(store: ArtifactStore, run: Run) -> list[tuple[Manifest, Certificate]]:
-    """The certificates of a run, the newest first; those of another run that once had its name are not
-    its own."""
+    """The certificates of a run, the newest first. Certificates of an earlier run of the same name do not
+    count."""
     checkpoints = {entry.artifact_id for entry in run.recorded() if entry.kind == "checkpoint"}
     found = []
     for artifact_id in store.ids(CERTIFY_RUN):
-        # One that is damaged certifies nothing.
+        # A damaged certificate certifies nothing.
         with suppress(StoreError):
             manifest = store.find(artifact_id, CERTIFY_RUN)
             if manifest is not None and checkpoints.issuperset(manifest.inputs.values()):

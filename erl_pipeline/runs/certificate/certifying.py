@@ -1,4 +1,4 @@
-"""Certifying a run: copies of it are trained, killed at random instants, continued, and compared with it."""
+"""Certifying a run: copies of it are trained, killed at random moments, continued, and compared with it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from storage.errors import InputError
 
 _LOOK_SECONDS = 0.001
 _PAUSE = 3
-"""How many times as long as a look the pause after it is."""
+"""The pause after a look at the store is this many times as long as the look took."""
 _LAST_LINES = 5
 _WORKERS_SHARE = 0.5
 _MOMENTS: tuple[MomentKind, ...] = ("time", "time", "before publication", "after publication")
@@ -55,7 +55,7 @@ _MOMENTS: tuple[MomentKind, ...] = ("time", "time", "before publication", "after
 
 @dataclass(frozen=True)
 class Certified:
-    """A certificate, its artifact, and the folder of the copies where they were kept."""
+    """A certificate, its artifact, and the folder of the copies (None if they were not kept)."""
 
     certificate: Certificate
     artifact_id: str
@@ -71,19 +71,19 @@ def certify(
     tell: Callable[[str], None],
     stop: threading.Event,
 ) -> Certified:
-    """Train copies of a run while killing them so many times in all, and commit how they compare.
+    """Train copies of a run, kill them `kills` times in total, and commit the result of the comparison.
 
-    The kills are spread over the run. A copy that is complete before the last of them is compared, and
-    another begun. A run whose stages work in processes of their own has these killed too.
+    The kills are spread over the run. If a copy is complete before the last kill, it is compared, and another
+    copy is begun. Worker processes, in which some runners compute stages, are killed too.
 
     Args:
-        seed: of the instants.
+        seed: seed of the moments.
         scratch: a folder for the copies' stores, which all processes of the runner can reach.
         keep: do not remove the copies.
         tell: is called with a line for each kill.
 
-    Raises InputError when a copy fails by itself, `Interrupted` once `stop` is set; then all that was started
-    has ended.
+    Raises InputError when a copy fails by itself, and `Interrupted` once `stop` is set. All processes that
+    were started have then ended.
     """
     begun = time.monotonic()
     at_work = scratch / "at_work"
@@ -145,7 +145,7 @@ class _Copies:
         self._stop = stop
 
     def complete_one(self, kills: int) -> Path:
-        """Train a copy to its end, killing it until there are so many kills in all; gives its store."""
+        """Train a copy to its end, and kill it until there are `kills` kills in total; return its store."""
         self.count += 1
         store, log = self._folder / f"copy-{self.count}", self._folder / f"copy-{self.count}.log"
         plan = iter(self._draw(store, kills - len(self.kills)))
@@ -170,7 +170,7 @@ class _Copies:
                         f"the copy of run {self._subject.run.name} ended with status {driver.exitcode}:\n"
                         + _last_lines(log)
                     )
-                # Killed, or it gave up over the workers that were.
+                # The driver was killed, or it gave up because its workers were killed.
                 driver, workers_killed = self._start(store, log), 0
         finally:
             started |= _descendants(driver)
@@ -179,10 +179,10 @@ class _Copies:
             _end(started)
 
     def _draw(self, store: Path, kills: int) -> list[tuple[MomentKind, Callable[[], Watch]]]:
-        """The moments of a copy's kills, which lie at random over the time that the run's stages took.
+        """The moments of a copy's kills, drawn at random over the time that the run's stages took.
 
         They are counted in artifacts and not by the clock, so that a copy that is faster or slower than the
-        run is killed all the same.
+        run is killed too.
         """
         ends = list(accumulate(self._subject.seconds))
         points = sorted(self._chance.uniform(0.0, ends[-1]) for _ in range(kills))
@@ -200,19 +200,19 @@ class _Copies:
         )
 
     def _await(self, driver: BaseProcess, moment: Watch) -> bool:
-        """Wait for the moment; False when the driver ended before."""
+        """Wait for the moment; False if the driver ended before it."""
         while driver.exitcode is None:
             if self._stop.is_set():
                 raise Interrupted
             begun = time.monotonic()
             if moment():
                 return True
-            # Looking at a large store takes long, and is not to slow down what it looks at.
+            # Looking at a large store takes long, and must not slow down the copy.
             time.sleep(max(_LOOK_SECONDS, _PAUSE * (time.monotonic() - begun)))
         return False
 
     def _strike(self, driver: BaseProcess, store: Path) -> Target:
-        """Kill the driver, or a worker process where there is one and chance has it."""
+        """Kill the driver or, with some probability, a worker process if there is one."""
         workers = sorted(pid for pid in writers(store) if pid != driver.pid)
         if workers and self._chance.random() < _WORKERS_SHARE:
             with suppress(ProcessLookupError):  # It may have ended just now.
@@ -233,12 +233,12 @@ class _Copies:
 
 
 def writers(store: Path) -> set[int]:
-    """Processes of this machine that write an artifact of a store: those that have its staging folder open,
-    whose lock they hold."""
+    """Processes of this machine that write an artifact of a store. Each is found by its staging folder, which
+    it keeps open to hold the folder's lock."""
     folders = {str(folder) for folder in ArtifactStore(str(store)).staging_folder.glob("*")}
     found = set()
     for process in Path("/proc").glob("[0-9]*"):
-        # Processes of other users cannot be looked at, and any may end meanwhile.
+        # Processes of other users cannot be inspected, and any process may end meanwhile.
         with suppress(OSError):
             if any(os.readlink(link) in folders for link in (process / "fd").iterdir()):
                 found.add(int(process.name))
@@ -246,7 +246,7 @@ def writers(store: Path) -> set[int]:
 
 
 def _moment(kind: MomentKind, store: Path, number: int, into: float) -> Watch:
-    """When so many artifacts are committed, then so many seconds into the next, or in its commit."""
+    """The moment after `number` artifacts are committed: `into` seconds later, or in the next commit."""
     if kind == "time":
         return then(committed(store, number), lambda: after(into))
     commit = before_publication if kind == "before publication" else after_publication
@@ -267,7 +267,7 @@ def _descendants(driver: BaseProcess) -> set[psutil.Process]:
 
 
 def _end(processes: Iterable[psutil.Process]) -> None:
-    """End what the drivers have left behind, where it has not ended by itself."""
+    """End processes that the drivers have left behind, if they have not ended by themselves."""
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.kill()

@@ -1,4 +1,4 @@
-"""Comparing a copy of a run with the run: what is lost, what is there twice, what has other bytes."""
+"""Comparing a copy of a run with the run: which artifacts are lost, computed twice, or different."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Comparison:
     not_promised: list[str] = field(default_factory=list)
 
     def add(self, other: Comparison, prefix: str) -> None:
-        """Count another one too; `prefix` says in its lines which it was."""
+        """Add another comparison; `prefix` is put before its lines to tell them apart."""
         self.artifacts += other.artifacts
         self.files += other.files
         self.bytes += other.bytes
@@ -44,8 +44,7 @@ class Comparison:
 def compare_copy(subject: Subject, copy_uri: str) -> Comparison:
     """Compare all that a run has with what its copy in another store has.
 
-    Every file of both is hashed, but for those that retention has removed, whose hashes stand in their
-    manifests.
+    Every file of both is hashed, except files that retention has removed: their manifests hold their hashes.
     """
     copy = ArtifactStore(copy_uri)
     copied_run = RunStore(copy_uri).open(subject.run.name)
@@ -63,7 +62,7 @@ def compare_copy(subject: Subject, copy_uri: str) -> Comparison:
     ]
     ids = {node.artifact_id for node in subject.plan.nodes}
     found.doubled += [
-        f"artifact {manifest.artifact_id} ({manifest.stage}) is no part of the plan"
+        f"artifact {manifest.artifact_id} ({manifest.stage}) is not part of the plan"
         for manifest in copy.list()
         if manifest.artifact_id not in ids
     ]
@@ -84,7 +83,8 @@ def compare_copy(subject: Subject, copy_uri: str) -> Comparison:
 def _compare(
     stored: ArtifactStore, node: PlannedStage, made: Manifest, found: Comparison, loose: set[str]
 ) -> None:
-    """Compare one artifact; `loose` are those whose bytes follow from something that promised none."""
+    """Compare one artifact. `loose` are the artifacts whose bytes are not promised, or that were made from
+    such an artifact; this one is added if it is one of them."""
     try:
         manifest = stored.open(node.artifact_id).manifest
     except DamagedArtifact as damage:

@@ -1,6 +1,6 @@
-"""The driver of a run in a process of its own, which may be killed at any instant.
+"""The driver of a run in its own process, which may be killed at any moment.
 
-It is forked from a process that has imported everything, so that a kill hits work and not an import.
+The process is forked from one that has imported everything, so that a kill interrupts work and not an import.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MODULES = [
     "erl_pipeline.trainers.local.trainer",
     "storage.memory.reflection_memory",
 ]
-"""What a stage imports when it begins."""
+"""Modules that a stage imports when it begins."""
 
 
 def start_driver(
@@ -36,14 +36,14 @@ def start_driver(
     check: bool = False,
     log_file: Path | None = None,
 ) -> BaseProcess:
-    """A process that trains a run, or goes on with it; it ends when this process does.
+    """Start a process that trains a run or continues it; the process ends when this one does.
 
-    Its exit status is 0 when the run is complete, and 2 where an error was raised that a user can act on.
+    Its exit status is 0 when the run is complete, and 2 after a `PipelineError`, which a user can act on.
 
     Args:
         iterations: where the run ends; default: the configuration's.
         check: look at every artifact of the run.
-        log_file: gets what it prints.
+        log_file: file to which the process's output is appended; default: it is printed.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_MODULES)
@@ -57,8 +57,8 @@ def start_driver(
 def _drive(
     settings: dict[str, Any], store_uri: str, iterations: int | None, check: bool, log_file: str | None
 ) -> None:
-    """The body of the process: train, and end without ceremony."""
-    os.setsid()  # Ctrl-C is for who started it, who then ends it.
+    """The body of the process: train, then exit without any cleanup of the interpreter."""
+    os.setsid()  # Ctrl-C must reach only the process that started this one and ends it.
     if log_file is not None:
         descriptor = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(descriptor, 1)

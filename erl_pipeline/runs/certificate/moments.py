@@ -1,4 +1,4 @@
-"""Moments at which a run can be killed: after a time, or in the midst of a commit."""
+"""Moments at which a run can be killed: after a time, or in the middle of a commit."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from storage.filesystem import list_names, open_root
 from storage.runs.run import RunStore
 
 Watch = Callable[[], bool]
-"""Says whether the moment has come; asked again and again."""
+"""Says whether the moment has come; it is called repeatedly."""
 
 
 def after(seconds: float) -> Watch:
-    """A moment so long after now."""
+    """The moment that many seconds from now."""
     end = time.monotonic() + seconds
 
     def moment() -> bool:
@@ -25,22 +25,22 @@ def after(seconds: float) -> Watch:
 
 
 def before_publication(store: Path, number: int) -> Watch:
-    """The moment when the manifest of the next artifact, or of a later one, is in its staging folder."""
+    """The moment when the manifest of the `number`-th artifact from now is in its staging folder."""
     return _nth_new(lambda: {str(path) for path in (store / "staging").glob("*/manifest.json")}, number)
 
 
 def after_publication(store: Path, number: int) -> Watch:
-    """The moment when the next artifact, or a later one, is to be seen; its ledger line is not written."""
+    """The moment when the `number`-th artifact from now is visible; its ledger line is not written yet."""
     return _nth_new(lambda: {str(path) for path in (store / "artifacts").glob("*/*")}, number)
 
 
 def committed(store: Path, count: int) -> Watch:
-    """The moment when a store has so many artifacts."""
+    """The moment when a store has `count` artifacts."""
     return lambda: len(list((store / "artifacts").glob("*/*"))) >= count
 
 
 def then(first: Watch, second: Callable[[], Watch]) -> Watch:
-    """The moment that `second` gives when it is called at the first one."""
+    """The moment that `second` returns; it is called when the first moment has come."""
     following: list[Watch] = []
 
     def moment() -> bool:
@@ -52,7 +52,7 @@ def then(first: Watch, second: Callable[[], Watch]) -> Watch:
 
 
 def where_it_died(store: Path, run: str) -> str:
-    """What a kill interrupted: the stage after the last line of the ledger, and whether in its commit."""
+    """What a kill interrupted: work or which part of a commit, and after which stage of the ledger."""
     root = open_root(str(store))
     runs = RunStore(str(store))
     entries = runs.open(run).recorded() if run in runs.list() else []

@@ -1,4 +1,4 @@
-"""The run that is certified: what its copy must give, and what is refused before anything is trained."""
+"""The run to certify: what its copy must produce, and which runs are refused before anything is trained."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from storage.runs.run import Run, RunStore
 
 @dataclass(frozen=True)
 class Subject:
-    """A run, the plan of its copy, and the configuration that the copy is trained with.
+    """A run, the plan of its copy, and the configuration with which the copy is trained.
 
-    `expected` are the stages of the plan that the run has too, which are all but perhaps evaluations;
-    `seconds` says what computing each of them took.
+    `expected` are the stages of the plan that the run has too: all, except perhaps evaluations. `seconds`
+    says how long computing each of them took.
     """
 
     run: Run
@@ -48,19 +48,19 @@ def find_subject(
     settings: Sequence[str] = (),
     runner: str | None = None,
 ) -> Subject:
-    """The run to certify.
+    """Find the run to certify, and plan its copy.
 
-    A copy tells no trackers: numbers of a killed copy are not to stand beside those of the run.
+    A copy reports to no tracker: the numbers of a killed copy must not appear beside those of the run.
 
     Args:
-        iterations: only so many of the run's; default: all that it has.
-        settings: operational settings that the copy is to have, as `--set` takes them.
-        runner: type of the runner that the copy is to have; default: that of the configuration.
+        iterations: how many of the run's iterations; default: all.
+        settings: operational settings of the copy, as `--set` takes them.
+        runner: type of the copy's runner; default: that of the configuration.
 
     Raises:
-        ConfigError: a setting is wrong, or is one that artifacts are made from.
-        InputError: the run began from another, somebody asked it to forget something, it has no iteration or
-            not so many, or today's code would make other artifacts than it has.
+        ConfigError: a setting is wrong, or artifacts depend on it.
+        InputError: the run began from another, it was asked to forget something, it has no iteration or fewer
+            than `iterations`, or today's code would make other artifacts than it has.
     """
     run = RunStore(store_uri).open(name)
     config = run_config(run)
@@ -70,18 +70,18 @@ def find_subject(
     origin = read_origin(store_uri, name)
     if origin is not None:
         raise InputError(
-            f"run {name} was begun {origin.describe()}, so a copy would not compute what it has of that run; "
-            f"certify run {origin.run}"
+            f"run {name} was begun {origin.describe()}, so a copy would not compute what it shares with that "
+            f"run; certify run {origin.run}"
         )
     if forget_requests(entries):
         raise InputError(
-            f"run {name} was asked to forget memory entries, which its configuration does not say, so a copy "
+            f"run {name} was asked to forget memory entries, which is not in its configuration, so a copy "
             "would not forget them; audit it with `replay RUN --iteration 0 --from STAGE`"
         )
     done = completed_iterations(config, entries)
     last = done if iterations is None else iterations
     if not 1 <= last <= done:
-        held = f"has iterations 1 to {done}" if done else "has no whole iteration yet"
+        held = f"has iterations 1 to {done}" if done else "has no complete iteration yet"
         raise InputError(f"run {name} {held}; {max(last, 1)} cannot be certified")
     plan = plan_run(copied, read_sources(copied), iterations=last)
     recorded = recorded_ids(entries)
@@ -97,10 +97,10 @@ def find_subject(
 
 
 def _expected(name: str, plan: Plan, recorded: Mapping[Place, str]) -> tuple[PlannedStage, ...]:
-    """The stages that a run has as they are planned.
+    """The planned stages that the run has.
 
-    A run that ends in another iteration than it was configured to lacks the evaluation with which its copy
-    ends; nothing follows from one.
+    A run may lack the evaluation with which its copy ends, if it ended in another iteration than its
+    configuration says. Such an evaluation is skipped, since nothing is made from it.
     """
     expected = []
     for node in plan.nodes:

@@ -1,1 +1,1 @@
-"""Lineage told with the meaning of the stages: policies, evaluations, drawings, OpenLineage events."""
+"""Lineage shown in terms of the stages: policies, evaluations, drawings, OpenLineage events."""

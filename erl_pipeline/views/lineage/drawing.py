@@ -1,4 +1,4 @@
-"""A lineage grid as SVG, and as a page of its own in which boxes can be looked into."""
+"""A lineage grid as SVG, and as an HTML page that shows the details of a chosen box."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BOX_WIDTH, COLUMN_GAP, LABEL_WIDTH, MARGIN = 172.0, 34.0, 92.0, 20.0
 LINE_HEIGHT, LANE_HEIGHT, LANE_MARGIN, HEADER = 15.0, 11.0, 16.0, 66.0
 
 LINE_CHARACTERS = 27
-"""What fits into a box; the whole is told when the pointer rests on it."""
+"""How many characters fit into a line of a box; the whole text shows when the pointer rests on the box."""
 
 _COLOURS: Mapping[ArtifactKind, str] = {
     "checkpoint": "policy",
@@ -27,7 +27,7 @@ _COLOURS: Mapping[ArtifactKind, str] = {
     "sft_dataset": "dataset",
     "tasks": "tasks",
 }
-"""Which colour an arrow has, by the kind of artifact it comes from; that of `other` for all else."""
+"""The colour of an arrow by the kind of artifact that it comes from; `other` for all other kinds."""
 _WORDS = {
     "policy": "policy",
     "memory": "memory",
@@ -56,7 +56,7 @@ class _Place:
 
 @dataclass(frozen=True)
 class _Route:
-    """Arrows that leave one box with one colour by one lane, like a bus line with several stops."""
+    """Arrows of one colour that leave one box and share a lane, like a bus line with several stops."""
 
     source: int
     colour: str
@@ -106,7 +106,7 @@ def _svg(grid: Grid, *, standalone: bool) -> str:
 
 
 def _routes(grid: Grid) -> tuple[list[tuple[int, int, str]], list[_Route]]:
-    """Arrows between neighbours in a row, which are straight, and the lanes that all others take."""
+    """The straight arrows, between neighbours in a row, and the routes of all other arrows."""
     taken = {(box.row, box.column) for box in grid.boxes}
     straight: dict[tuple[int, int, str], None] = {}
     buses: dict[tuple[int, int, str], dict[int, None]] = {}
@@ -123,7 +123,7 @@ def _routes(grid: Grid) -> tuple[list[tuple[int, int, str]], list[_Route]]:
         else:
             buses.setdefault((target.row, arrow.source, colour), {})[arrow.target] = None
     routes, lanes = [], dict[int, int]()
-    # Lanes of the row above come first: they need not cross those that begin in this row.
+    # Lanes that come from the row above are first, so that they do not cross lanes that begin in this row.
     for (row, source_number, colour), targets in sorted(
         buses.items(), key=lambda bus: (bus[0][0], grid.boxes[bus[0][1]].row, -grid.boxes[bus[0][1]].column)
     ):
@@ -133,7 +133,7 @@ def _routes(grid: Grid) -> tuple[list[tuple[int, int, str]], list[_Route]]:
 
 
 def _places(grid: Grid, routes: list[_Route]) -> tuple[list[_Place], float]:
-    """Where each box stands, and the height of the drawing."""
+    """The position of each box, and the height of the drawing."""
     y = HEADER
     tops, heights = [], []
     for row in range(len(grid.rows)):
@@ -164,7 +164,8 @@ def _draw_routes(svg: ElementTree.Element, grid: Grid, routes: list[_Route], pla
         lane = tops[route.row] - LANE_MARGIN - (lanes[route.row] - 1 - route.lane) * LANE_HEIGHT
         upward = grid.boxes[route.source].row == route.row
         siblings = leaving[route.source, upward]
-        # Arrows come in on the left three quarters of a box's top, and leave from its right end.
+        # Arrows enter a box on the left three quarters of its top edge, and leave near the right end of it,
+        # or from the bottom edge if they go to the next row.
         out = (
             start.x + BOX_WIDTH - 10 - 9 * siblings.index(route)
             if upward
@@ -274,7 +275,7 @@ def _page(grid: Grid) -> str:
         for box in grid.boxes
     ]
     arrows = [[arrow.source, arrow.target, arrow.name] for arrow in grid.arrows]
-    # A script element ends at the first `</`, whatever it stands in.
+    # A script element ends at the first `</`, even inside a JSON string.
     data = json.dumps({"boxes": boxes, "arrows": arrows}, ensure_ascii=False).replace("</", "<\\/")
     return (
         "<!doctype html>\n"

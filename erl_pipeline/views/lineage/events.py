@@ -50,16 +50,17 @@ _IDS = uuid.uuid5(uuid.NAMESPACE_URL, "urn:erl-pipeline:artifacts")
 
 
 def run_events(store: ArtifactStore, run: TrainingRun, repository: str | None = None) -> Iterator[RunEvent]:
-    """A START and a COMPLETE for each artifact of a run and of what it came from, in the order of time.
+    """A START and a COMPLETE event for each artifact of a run and for all that they were made from, in the
+    order of time.
 
-    The namespace of jobs and datasets is the store, a job's name is `RUN.STAGE` with the run that made the
-    artifact, a dataset's is `STAGE/ARTIFACT`. Ids follow from artifact ids, so that a consumer that gets the
-    same events twice has each once.
+    The namespace of jobs and datasets is the store. A job's name is `RUN.STAGE`, with the run that made the
+    artifact; a dataset's is `STAGE/ARTIFACT`. Ids are computed from artifact ids, so that a consumer that
+    gets the same event twice stores it once.
 
     Args:
-        repository: URL of the code's repository; with it jobs say where their code is.
+        repository: URL of the code's repository; if it is given, jobs say where their code is.
 
-    Raises StoreError when an artifact is damaged: files with rows are read for their columns.
+    Raises StoreError when an artifact is damaged: Parquet files are opened to read their columns.
     """
     manifests = reachable(store, [entry.artifact_id for entry in run.stages()])
     known = {manifest.artifact_id: manifest for manifest in manifests}
@@ -76,13 +77,13 @@ def run_events(store: ArtifactStore, run: TrainingRun, repository: str | None = 
 
 
 def namespace(store_uri: str) -> str:
-    """The store as a URI: that of an object store, `file:///path` for a folder."""
+    """The store as a URI: its own for an object store, `file:///path` for a folder."""
     root = open_root(store_uri)
     return f"file://{root.path}" if root.local else store_uri.rstrip("/")
 
 
 def execution_id(name: str) -> str:
-    """The UUID under which OpenLineage knows the making of an artifact, or a training run by its name."""
+    """The OpenLineage run id (a UUID) of an artifact's making or of a training run, from its name."""
     return str(uuid.uuid5(_IDS, name))
 
 
@@ -96,7 +97,7 @@ class _Builder:
         self._namespace = namespace(store.uri)
 
     def event(self, manifest: Manifest, state: RunState, moment: datetime) -> RunEvent:
-        """The beginning or the end of an artifact's making; what it gave is told at the end only."""
+        """The event at the start or end of an artifact's making; only the one at the end has an output."""
         ended = state is RunState.COMPLETE
         return RunEvent(
             eventTime=moment.isoformat(),
@@ -204,7 +205,7 @@ class _Builder:
         return facets
 
     def _schema(self, manifest: Manifest) -> dict[str, DatasetFacet]:
-        """Columns of an artifact's Parquet file; where it has several, each file with its columns."""
+        """The columns of an artifact's Parquet file; if it has several files, each with its columns."""
         names = [entry.path for entry in manifest.files if entry.path.endswith(".parquet")]
         if not names:
             return {}
@@ -219,7 +220,7 @@ class _Builder:
 
 
 def dataset_name(manifest: Manifest) -> str:
-    """How OpenLineage knows an artifact: its stage and id, which are also its path in the store."""
+    """The OpenLineage name of an artifact: its stage and id, which are also its path in the store."""
     return f"{manifest.stage}/{manifest.artifact_id}"
 
 
@@ -239,7 +240,7 @@ def _row_counts(manifest: Manifest) -> dict[str, int]:
 
 
 def _statistics(facet: Callable[..., _Statistics], manifest: Manifest) -> _Statistics:
-    """Rows (None where there is no Parquet file), bytes and files of an artifact."""
+    """The numbers of rows (None without a Parquet file), bytes and files of an artifact, as a facet."""
     rows = [entry.rows for entry in manifest.files if entry.rows is not None]
     return facet(
         rowCount=sum(rows) if rows else None,

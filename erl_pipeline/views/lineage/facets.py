@@ -1,4 +1,4 @@
-"""OpenLineage facets of this project's own; their JSON schemas lie beside this module."""
+"""This project's own OpenLineage facets; their JSON schemas are in `facet_schemas` beside this module."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import attr
 from openlineage.client.generated.base import DatasetFacet, RunFacet
 
 PREFIX = "erlPipeline"
-"""Keys of custom facets begin with it, as the specification asks."""
+"""Keys of custom facets begin with this prefix, as the specification demands."""
 VERSION = "1-0-0"
 
 
 def schema_url(name: str) -> str:
-    """The URI that names a facet's schema, and the place of its definition in the document."""
+    """The URI that names a facet's schema, with the path of its definition in the document."""
     return f"urn:erl-pipeline:openlineage-facets:{VERSION}:{name}.json#/$defs/{name}"
 
 
@@ -28,7 +28,7 @@ def facet_schema(name: str) -> dict[str, Any]:
 
 @attr.define
 class PolicyVersionDatasetFacet(DatasetFacet):
-    """Which checkpoint an artifact is, or was sampled or evaluated from."""
+    """The checkpoint that an artifact is, or from which it was sampled or evaluated."""
 
     policyVersion: str
     """Artifact id of the checkpoint."""
@@ -42,7 +42,7 @@ class PolicyVersionDatasetFacet(DatasetFacet):
 
 @attr.define
 class MemoryVersionDatasetFacet(DatasetFacet):
-    """Which version of the reflection memory an artifact is, or was made with."""
+    """The version of the reflection memory that an artifact is, or with which it was made."""
 
     memoryVersion: str
     """Artifact id of the memory version."""
@@ -56,7 +56,7 @@ class MemoryVersionDatasetFacet(DatasetFacet):
 
 @attr.define
 class RowCountsDatasetFacet(DatasetFacet):
-    """Rows of each table that an artifact holds."""
+    """The number of rows of each table that an artifact holds."""
 
     tables: dict[str, int]
     """Name of the table's schema (`trajectories`, `sft`, `memory`) -> number of rows."""
@@ -68,7 +68,7 @@ class RowCountsDatasetFacet(DatasetFacet):
 
 @attr.define
 class StageRunFacet(RunFacet):
-    """The stage that ran, and what its result follows from."""
+    """The stage that ran, and what its result depends on."""
 
     stage: str
     stageVersion: int
@@ -79,7 +79,7 @@ class StageRunFacet(RunFacet):
     counters: dict[str, float]
     metrics: dict[str, float]
     iteration: int | None = None
-    """None, and left out, for what is made before the first iteration."""
+    """None, and left out, for what was made before the first iteration."""
 
     @staticmethod
     def _get_schema() -> str:

@@ -20,13 +20,13 @@ from storage.wording import counted
 
 DEFAULT_ITERATIONS = 6
 MOST_ITERATIONS = 60
-"""More rows than this nobody reads in one picture."""
+"""The most rows of one picture; nobody reads more."""
 
 _SHORT = 8
 _MOST_NUMBERS = 4
-"""Columns, at most, that are told in a box."""
+"""The most columns whose values a box shows."""
 _MOST_COUNTERS = 2
-"""The same of counters, where the stage has no columns."""
+"""The most counters that a box shows if its stage has no columns."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Box:
     artifact_ids: tuple[str, ...]
     lines: tuple[str, ...]
     facts: tuple[tuple[str, str], ...]
-    """What is told of it where there is room: name and value."""
+    """Its details, shown where there is room: name and value."""
     shared_with: tuple[str, ...]
     """Other runs whose ledgers name it."""
     chosen: bool
@@ -48,8 +48,8 @@ class Box:
 
 @dataclass(frozen=True)
 class Arrow:
-    """An input: the numbers of its box and of the box made with it, what the input is called there, and what
-    kind of artifact it is."""
+    """An input of a box. `source` is the number of the input's box, `target` that of the box made from it;
+    `name` is the input's name there, and `kind` its kind of artifact."""
 
     source: int
     target: int
@@ -59,7 +59,7 @@ class Arrow:
 
 @dataclass(frozen=True)
 class Grid:
-    """What a drawing shows. Arrows end in the row that they start from, or in the next."""
+    """What a drawing shows. Arrows end in the row where they start, or in the next one."""
 
     title: str
     caption: str
@@ -82,16 +82,17 @@ def lay_out(
     """The grid of a run's artifacts.
 
     Args:
-        columns: the numbers that people look at, of the run's method; boxes tell those of their stages.
-        iterations: first and last to show; None for the last `DEFAULT_ITERATIONS`, or with `of` for those
-            around it. What came before the first iteration stands in a row of its own above iteration 1.
-        of: id, or its beginning, of an artifact or row; only what it came from and what it reached is shown.
+        columns: the columns of the run's method; each box shows those of its stage.
+        iterations: first and last iteration to show; None for the last `DEFAULT_ITERATIONS`, or with `of` for
+            those around it. What came before the first iteration has its own row above iteration 1.
+        of: the id of an artifact or row, or its beginning; only what it came from and what it reached is
+            shown.
 
     Raises InputError for an unknown run or id, for iterations that the run does not have, and for more
     than `MOST_ITERATIONS`.
     """
     run = runs.open(run_name)
-    # An artifact that the ledger names twice stands where it was named first.
+    # An artifact that the ledger names twice is shown where it was named first.
     entries = list({entry.artifact_id: entry for entry in reversed(run.stages())}.values())[::-1]
     if not entries:
         raise InputError(f"run {run_name} has no artifact yet; train it first.")
@@ -125,10 +126,10 @@ def lay_out(
 
 
 def _related(store: ArtifactStore, run: Run, of: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Artifacts that something came from and reached, with itself; and which of them stands for it.
+    """The artifacts that `of` came from or reached, itself included; and those of them that represent it.
 
-    A row is stood for by the artifacts that hold it. With the rows that it reached come the artifacts that
-    hold them, and what lies between these and the policies that trained on them.
+    A row is represented by the artifacts that hold it. If it reached other rows, the artifacts that hold
+    these are included, and all artifacts between these and the policies that trained on them.
     """
     above, below = upstream(store, run, of), downstream(store, run, of)
     found = {thing.id for thing in [*above.things, *below.things] if thing.kind == "artifact"}
@@ -214,8 +215,8 @@ def _grid(
 
 
 def _columns(shown: Sequence[LedgerEntry]) -> dict[str, int]:
-    """The column of each stage: in the order in which iterations go through them. Stages that come only
-    before the first iteration use the same columns from the left."""
+    """The column of each stage, in the order in which an iteration runs them. Stages that run only before the
+    first iteration use the same columns from the left."""
     repeated = list(dict.fromkeys(entry.stage for entry in shown if entry.iteration))
     columns = {stage: column for column, stage in enumerate(repeated)}
     before = list(dict.fromkeys(entry.stage for entry in shown if not entry.iteration))
@@ -252,7 +253,7 @@ def _lines(
 
 
 def _numbers(record: StageRecord, columns: Sequence[Column]) -> Iterable[str]:
-    """The columns of a stage, two to a line; of a stage without any, its first counters."""
+    """The values of a stage's columns, two to a line; if it has no columns, its first counters."""
     of_stage = [column for column in columns if column.in_tables and column.stage == record.stage]
     if not of_stage:
         for name, number in list(record.counters.items())[:_MOST_COUNTERS]:

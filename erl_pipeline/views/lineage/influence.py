@@ -1,4 +1,4 @@
-"""Which policies and evaluation scores something reached."""
+"""Which policies and evaluation scores an artifact or a row reached."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from storage.lineage.questions import DESCENDANT, DIRECTLY
 
 @dataclass(frozen=True)
 class ReachedPolicy:
-    """A checkpoint that training gave. `how` says whether its own training read what reached it."""
+    """A checkpoint that was reached. `how` says whether its own training read what reached it, or only that
+    of an ancestor."""
 
     policy: str
     how: str
@@ -22,7 +23,7 @@ class ReachedPolicy:
 
 @dataclass(frozen=True)
 class ReachedScore:
-    """An evaluation of a policy that was reached; `how` is that of the policy."""
+    """An evaluation of a policy that was reached; `how` is the policy's."""
 
     artifact_id: str
     policy: str
@@ -33,7 +34,7 @@ class ReachedScore:
 
 
 def policies_reached(reach: Reach) -> list[ReachedPolicy]:
-    """The policies among what something reached, by iteration."""
+    """The policies among the things that were reached, by iteration."""
     found = [
         ReachedPolicy(
             thing.id,
@@ -49,7 +50,7 @@ def policies_reached(reach: Reach) -> list[ReachedPolicy]:
 
 
 def scores_reached(reach: Reach) -> list[ReachedScore]:
-    """Held-out scores of the policies that something reached, by iteration."""
+    """Held-out scores of the policies that were reached, by iteration."""
     how = {policy.policy: policy.how for policy in policies_reached(reach)}
     found = [
         ReachedScore(

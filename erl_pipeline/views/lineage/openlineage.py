@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from openlineage.client import OpenLineageClient
 
 _ADDRESS = re.compile(r"[\w.-]+:\d+(/.*)?")
-"""A host and a port, which somebody may give without the scheme."""
+"""A host and a port without the scheme: a probable mistake of the user."""
 
 
 class ExportError(PipelineError):
@@ -29,12 +29,12 @@ def export_run(store: ArtifactStore, run: Run, target: str, repository: str | No
     """Send the events of a run, and return how many there were.
 
     Args:
-        target: `http://` or `https://` URL of a consumer, which gets `POST /api/v1/lineage`, or the path of
-            a file of JSON lines, which is written whole or not at all.
+        target: `http://` or `https://` URL of a consumer, to which `POST /api/v1/lineage` requests go, or
+            the path of a file of JSON lines, which is written whole or not at all.
         repository: URL of the code's repository, for the events.
 
     Raises:
-        InputError: the target is neither, or the extra `openlineage` is not installed.
+        InputError: the target is neither of these, or the extra `openlineage` is not installed.
         ExportError: the consumer cannot be reached or refuses an event.
         StoreError: an artifact is damaged, or the file cannot be written.
     """
@@ -59,7 +59,8 @@ def _send(store: ArtifactStore, run: Run, url: str, repository: str | None) -> i
     from erl_pipeline.views.lineage.events import run_events
 
     try:
-        # Given as configuration, so that the client's own settings may add an API key or certificates.
+        # The URL is given as configuration, so that the client's own settings may add an API key or
+        # certificates.
         client = OpenLineageClient(config={"transport": {"type": "http", "url": url}})
     except ValueError as error:
         raise InputError(f"--openlineage {url}: {error}") from error
@@ -71,8 +72,8 @@ def _send(store: ArtifactStore, run: Run, url: str, repository: str | None) -> i
             sent += 1
     except requests.RequestException as error:
         raise ExportError(
-            f"{url} did not take OpenLineage event {sent + 1} of run {run.name}: {error}. The events before "
-            "it were taken; exporting again sends them under the same ids."
+            f"{url} did not accept OpenLineage event {sent + 1} of run {run.name}: {error}. The events "
+            "before it were accepted; exporting again sends them with the same ids."
         ) from error
     finally:
         client.close()
@@ -98,7 +99,7 @@ def _write(store: ArtifactStore, run: Run, path: Path, repository: str | None) -
             sent += 1
         with store_errors("write", path):
             os.replace(temporary, path)
-    except RuntimeError as error:  # what the client's file transport makes of errors of the disk
+    except RuntimeError as error:  # The client's file transport raises it for disk errors.
         raise ExportError(str(error)) from error
     finally:
         temporary.unlink(missing_ok=True)
@@ -106,7 +107,7 @@ def _write(store: ArtifactStore, run: Run, path: Path, repository: str | None) -
 
 
 def _require_enabled(client: OpenLineageClient) -> None:
-    """The client takes events and sends none while its own switch is off."""
+    """Raise InputError if the client is switched off: it would accept events and send none."""
     if client.transport.kind == "noop":
         raise InputError(
             "the OpenLineage client is switched off by OPENLINEAGE_DISABLED; unset it to export."

@@ -1,4 +1,4 @@
-"""Line charts as SVG files, coloured by a style sheet, so that they follow a light or dark page."""
+"""Line charts as SVG files. A style sheet gives the colours, so that charts follow a light or dark page."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ LEFT, RIGHT, TOP, BOTTOM = 50.0, 14.0, 12.0, 40.0
 
 @dataclass(frozen=True)
 class Series:
-    """One line: `y` over `x`, with a band between `low` and `high` where both are given.
+    """One line: `y` over `x`, with a band between `low` and `high` if both are given.
 
-    `style` is the number of its colour and dashes, from 1, so that a line looks alike in several charts.
-    None: its place in the chart.
+    `style` is the number of its colour and dashes, from 1, so that a line looks the same in several charts.
+    None: the number of its place in the chart.
     """
 
     label: str
@@ -30,7 +30,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Chart:
-    """Several series on one pair of axes. The vertical axis is `y_range`, or holds the data and 0, so that
+    """Several series on one pair of axes. The vertical axis covers `y_range`, or else the data and 0, so that
     small changes look small."""
 
     title: str
@@ -56,7 +56,7 @@ class _Axis:
 
 
 def chart_svg(chart: Chart) -> str:
-    """The chart as an `<svg>` element that is a file of its own, with style sheet, title and legend.
+    """The chart as an `<svg>` element that can be a file by itself, with style sheet, title and legend.
 
     Lines carry the classes `series-1`, `series-2`, ...; the style sheet gives them colour and dashes.
     Points that are not finite are left out. Raises ValueError for a chart without any point.
@@ -96,7 +96,7 @@ def chart_svg(chart: Chart) -> str:
 
 
 def describe(chart: Chart) -> str:
-    """The chart in words, for who cannot see it: first and last value of each line."""
+    """The chart in words, for people who cannot see it: the first and last value of each line."""
     parts = []
     for one in map(_finite, chart.series):
         if one.x:
@@ -128,7 +128,7 @@ def short_number(value: float) -> str:
 
 
 def _widened(low: float, high: float) -> tuple[float, float]:
-    """A range of no width (one point, a flat line) gets some, and stays above 0 where the data does."""
+    """Widen a range of no width (one point, a flat line); it stays above 0 if the data is."""
     if low < high:
         return low, high
     margin = abs(low) / 2 or 0.5
@@ -154,7 +154,7 @@ def _style(series: Series, index: int) -> str:
 
 
 def _draw_axes(svg: ElementTree.Element, chart: Chart, x_axis: _Axis, y_axis: _Axis, whole: bool) -> None:
-    """Axes, grid and labels; `whole` keeps the horizontal ticks to whole numbers."""
+    """Draw axes, grid and labels; `whole` keeps the horizontal ticks to whole numbers."""
     for tick in ticks(y_axis.start, y_axis.end):
         if y_axis.start <= tick <= y_axis.end:
             height = y_axis.pixel(tick)

@@ -24,7 +24,7 @@ AXES: dict[Axis, str] = {
 
 @dataclass(frozen=True)
 class ChartedRun:
-    """A run whose numbers are drawn; `rewards` are those of `role_rewards`, where they were read."""
+    """A run whose numbers are drawn; `rewards` come from `role_rewards`, if they were read."""
 
     name: str
     history: Sequence[StageRecord]
@@ -33,13 +33,13 @@ class ChartedRun:
 
     @cached_property
     def spent(self) -> dict[int, tuple[float, float]]:
-        """Iteration -> generated tokens and seconds of training up to its end, evaluations left out."""
+        """Iteration -> generated tokens and seconds of training up to its end, without evaluations."""
         iterations = [row.iteration for row in history_rows(self.history, self.columns)]
         tokens, seconds = dict.fromkeys(iterations, 0.0), dict.fromkeys(iterations, 0.0)
         for record in self.history:
             if record.kind == "evaluation" or record.iteration not in tokens or record.iteration == 0:
                 continue
-            # Rollouts count what their shards count, but take no time themselves.
+            # Rollouts count the tokens of their shards again, but take no time themselves.
             if not record.is_part:
                 tokens[record.iteration] += record.number("generated_tokens") or 0.0
             seconds[record.iteration] += record.seconds
@@ -62,7 +62,7 @@ class SharedChart:
 
 
 def shared_charts(runs: Sequence[ChartedRun], axis: Axis) -> list[SharedChart]:
-    """The charts of the runs by title, in the order in which the first run that has one shows it."""
+    """The charts of all runs, merged by title, in the order in which each title first occurs."""
     found: dict[str, SharedChart] = {}
     for place, run in enumerate(runs):
         for chart in (
@@ -80,7 +80,7 @@ def shared_charts(runs: Sequence[ChartedRun], axis: Axis) -> list[SharedChart]:
 
 
 def curves_as_numbers(runs: Sequence[ChartedRun], axis: Axis) -> dict[str, Any]:
-    """The charts of runs, as the script that draws them reads them."""
+    """The charts of runs, in the form that the drawing script reads."""
     return {"x": AXES[axis], "charts": [asdict(chart) for chart in shared_charts(runs, axis)]}
 
 

@@ -11,12 +11,12 @@ from typing import Any
 from erl_pipeline.episodes.roles import NEVER_TRAINED
 
 ILL_FORMED = "ill_formed"
-"""Finish reason of a text, such as a reflection, that its role's parser could not read."""
+"""The finish reason of a text, such as a reflection, that the parser of its role could not read."""
 
 
 @dataclass(frozen=True)
 class ToolUse:
-    """A tool call with what it was answered; the values of arguments as text, those that are none as JSON."""
+    """A tool call with its answer. Values of arguments that are not text are given as JSON."""
 
     name: str
     arguments: Sequence[tuple[str, str]]
@@ -25,7 +25,7 @@ class ToolUse:
 
 @dataclass(frozen=True)
 class Turn:
-    """What the policy said, with the tools that it called, and the environment's answer; none follows the
+    """What the policy said, the tools that it called, and the environment's answer, which is empty for the
     turn that ends the attempt."""
 
     policy: str
@@ -48,14 +48,14 @@ class EpisodePart:
 
 @dataclass(frozen=True)
 class TaskPicture:
-    """A task's payload for people: the rows of its board, empty where it has none, and all else as text."""
+    """A task's payload for people: the rows of its board, empty if it has none, and all else as text."""
 
     board: Sequence[str]
     facts: Sequence[tuple[str, str]]
 
 
 def task_picture(payload: Mapping[str, Any]) -> TaskPicture:
-    """A task's payload, laid out."""
+    """A task's payload, laid out for people."""
     facts = [(name.replace("_", " "), _words(value)) for name, value in payload.items() if name != "board"]
     return TaskPicture(payload.get("board", ()), facts)
 
@@ -67,7 +67,7 @@ def _words(value: Any) -> str:
 
 
 def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of an episode, each behind the one that led to it. Needs `trajectory_id` and
+    """The rows of an episode, each after the row that led to it. Needs `trajectory_id` and
     `parent_trajectory_id`."""
     following: dict[str | None, list[dict[str, Any]]] = {}
     for row in rows:
@@ -81,7 +81,7 @@ def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def episode_part(row: Mapping[str, Any], memory_texts: Mapping[str, str]) -> EpisodePart:
-    """A trajectory, laid out. `memory_texts` maps the id of a memory entry to its text."""
+    """A trajectory, laid out for people. `memory_texts` maps the id of a memory entry to its text."""
     messages = json.loads(row["messages"])
     spoken = next((i for i, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
     prompt = "\n\n".join(message["content"] for message in messages[:spoken])
@@ -94,7 +94,7 @@ def episode_part(row: Mapping[str, Any], memory_texts: Mapping[str, str]) -> Epi
             title=title if row["text"] is not None else f"{title}, {problem}",
             outcome="",
             prompt=prompt,
-            # Imported trajectories may have seen entries of a memory elsewhere.
+            # Imported trajectories may have seen entries of a memory that is not in this store.
             memory=[
                 memory_texts.get(entry_id, f"{entry_id}: not in this store")
                 for entry_id in row["memory_entry_ids"]
@@ -111,13 +111,13 @@ def episode_part(row: Mapping[str, Any], memory_texts: Mapping[str, str]) -> Epi
 
 
 def _title(role: str, revision: int) -> str:
-    """The role in words; from the second revision on with its number."""
+    """The role in words, with the number of the revision from the second one on."""
     words = role.replace("_", " ").capitalize()
     return f"{words}, revision {revision}" if revision > 1 else words
 
 
 def _turns(messages: Sequence[Mapping[str, Any]]) -> list[Turn]:
-    """Pair what the policy said and called with what it was answered."""
+    """Pair what the policy said and called with the answers that it got."""
     turns: list[Turn] = []
     for place, message in enumerate(messages):
         if message["role"] != "assistant":
@@ -126,7 +126,7 @@ def _turns(messages: Sequence[Mapping[str, Any]]) -> list[Turn]:
         called = [(call.get("id"), call["function"]) for call in message.get("tool_calls") or ()]
         known = {call_id for call_id, _ in called}
         answers = {each.get("tool_call_id"): each["content"] for each in following if each["role"] == "tool"}
-        # A call that could not be read stands in what the policy said, and its answer with the others.
+        # A call that could not be read is part of what the policy said; its answer is among the others.
         others = [
             each["content"]
             for each in following

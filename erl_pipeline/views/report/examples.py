@@ -50,7 +50,7 @@ _IS_TEXT = (
 
 @dataclass(frozen=True)
 class EpisodeExample:
-    """A whole episode, and of which kind it is."""
+    """A whole episode and its kind."""
 
     kind: str
     episode_id: str
@@ -65,9 +65,9 @@ def example_episodes(
 ) -> list[EpisodeExample]:
     """One episode of each kind among an iteration's rollouts: the first in order of task and sample.
 
-    `memory_texts` maps the id of a memory entry to its text; `config` is that of the run, whose environment
-    draws the task. Kinds that did not occur are left out, and an episode that failed without a second attempt
-    is shown only where there was no second attempt at all.
+    `memory_texts` maps the id of a memory entry to its text. `config` is the run's configuration, whose
+    environment draws the task. Kinds that did not occur are left out. An episode that failed without a second
+    attempt is shown only if no episode had a second attempt.
     """
     chosen = _choose(rollouts)
     rows = rollouts.select(_COLUMNS).filter(pl.col("episode_id").is_in(list(chosen.values()))).collect()

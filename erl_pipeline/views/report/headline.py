@@ -24,7 +24,7 @@ class HeldOutResult:
 
 @dataclass(frozen=True)
 class Tile:
-    """One more figure with what it is and how it came about."""
+    """A figure with its label and a detail on how it was obtained."""
 
     label: str
     value: str
@@ -32,7 +32,7 @@ class Tile:
 
 
 def summary_line(settings: Mapping[str, Any], history: Sequence[StageRecord], done: int) -> str:
-    """What kind of run it is and how far it has come; `done` iterations are complete."""
+    """One line on what kind of run it is and how far it is; `done` iterations are complete."""
     target = max(done, settings["iterations"])
     parts = [
         str(settings["method"]["type"]).upper(),
@@ -48,7 +48,8 @@ def summary_line(settings: Mapping[str, Any], history: Sequence[StageRecord], do
 
 
 def held_out_result(curve: Sequence[CurvePoint], difference: PairedDifference | None) -> HeldOutResult | None:
-    """The ends of the learning curve. `difference` compares them task by task; None with one evaluation."""
+    """The ends of the learning curve; None without an evaluation. `difference` compares the ends task by
+    task; it is None with one evaluation."""
     if not curve:
         return None
     first, last = curve[0], curve[-1]
@@ -68,7 +69,7 @@ def held_out_result(curve: Sequence[CurvePoint], difference: PairedDifference | 
 
 
 def tiles(history: Sequence[StageRecord], columns: Sequence[Column]) -> list[Tile]:
-    """The figures that the method's columns name, each where the run has it, and the time."""
+    """The figures that the method's columns ask for, if the run has them, and the training time."""
     found = []
     for column in columns:
         if column.headline is not None:

@@ -12,7 +12,7 @@ from erl_pipeline.stages.evaluation.evaluate import EVALUATE
 from erl_pipeline.views.report.charts import Chart, Series
 
 _REWARDS_AFTER = 1
-"""Charts before that of the rewards."""
+"""How many charts come before the chart of the rewards."""
 
 
 def held_out_charts(history: Sequence[StageRecord], columns: Sequence[Column]) -> list[Chart]:
@@ -23,7 +23,8 @@ def held_out_charts(history: Sequence[StageRecord], columns: Sequence[Column]) -
 def training_charts(
     history: Sequence[StageRecord], columns: Sequence[Column], rewards: Mapping[str, Series]
 ) -> list[Chart]:
-    """Everything else that changes from iteration to iteration; charts without data are left out.
+    """The charts of all other numbers that change from iteration to iteration; charts without data are left
+    out.
 
     `rewards` are the mean rewards by role, from `role_rewards`.
     """
@@ -46,7 +47,7 @@ def role_rewards(rollouts: pl.LazyFrame, roles: Sequence[str]) -> dict[str, Seri
 
 
 def _charts(history: Sequence[StageRecord], columns: Sequence[Column]) -> list[Chart]:
-    """A chart for each title, in the order of the columns, of the lines that have values."""
+    """A chart for each title, in the order of the columns, with the lines that have values."""
     by_stage: dict[str, list[StageRecord]] = {}
     for record in history:
         by_stage.setdefault(record.stage, []).append(record)
@@ -69,7 +70,7 @@ def _charts(history: Sequence[StageRecord], columns: Sequence[Column]) -> list[C
 
 
 def _series(history: Sequence[StageRecord], column: Column) -> Series:
-    """A column by iteration, where it was reported, with its interval if it has one."""
+    """A column by iteration, for the iterations that report it, with its interval if it has one."""
     points = [(record, value) for record in history if (value := record.value(column)) is not None]
 
     def interval(end: str) -> list[float] | None:

@@ -1,6 +1,6 @@
-"""The report of a run as one HTML file that needs nothing else, made of the templates of the page.
+"""The report of a run as one self-contained HTML file, made from the templates of the page.
 
-Style sheets, scripts and numbers stand in the file; it loads nothing and runs no script but these.
+The file holds its style sheets, scripts and numbers. It loads nothing, and runs no other script.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ from storage.tables.trajectories import scan_trajectories
 _STYLES = ("vendor/uplot/uPlot.min.css", "page.css")
 _SCRIPTS = ("vendor/uplot/uPlot.iife.min.js", "curves.js")
 _ROWS = "trajectories"
-"""The table that files of trajectories follow."""
+"""The name of the table schema of trajectory files."""
 
 
 @dataclass(frozen=True)
 class EpisodeGroup:
-    """The episodes shown of one iteration."""
+    """The episodes of one iteration that the report shows."""
 
     iteration: int
     episodes: Sequence[EpisodeExample]
@@ -64,19 +64,19 @@ class EpisodeGroup:
 
 @dataclass(frozen=True)
 class RunDescription:
-    """What a report says of a run beside its artifacts: the columns and roles of its method, how many
-    iterations are complete, and a sentence about its environment, such as whether it is qualified."""
+    """What a report needs to know of a run besides its artifacts: the columns and roles of its method, how
+    many iterations are complete, and a sentence about its environment, such as whether it is qualified."""
 
     columns: Sequence[Column]
     roles: Sequence[str]
     done: int
     environment: str = ""
     config: RunConfig | None = None
-    """By which the environment draws its tasks; None: they are shown as text."""
+    """The configuration with which the environment draws its tasks; None: tasks are shown as text."""
 
 
 def write_report(store: ArtifactStore, run: Run, description: RunDescription, output: Path) -> Path:
-    """Write the report of a run in whatever state it is; returns `output`.
+    """Write the report of a run, whatever its state; return `output`.
 
     Raises:
         StoreError: an artifact that the ledger names is missing or damaged, or `output` cannot be written.
@@ -125,16 +125,16 @@ def render_report(store: ArtifactStore, run: Run, description: RunDescription) -
 
 
 def _nowhere(*parts: str | int, **query: object) -> str:
-    """A file has no other pages that it could lead to."""
+    """The addresses of a file: always empty, since it has no other pages to link to."""
     return ""
 
 
 class _OwnText:
-    """Style sheets or scripts of the pages as one text in a file, and the rule that allows only that text."""
+    """Our own style sheets or scripts as one text, and the security rule that allows only that text."""
 
     def __init__(self, directive: str, *texts: str) -> None:
         joined = "\n".join(texts)
-        # It is not escaped: a text that could end its element would not be one of ours.
+        # The text is not escaped, so it must not contain the end of its own element.
         assert "</style" not in joined
         assert "</script" not in joined
         self.text = Markup(joined)
@@ -145,7 +145,7 @@ class _OwnText:
 def _shard_files(store: ArtifactStore, rollouts: StageRecord) -> list[Path]:
     """The trajectory files of an iteration's rollouts, verified, in the order of the shards.
 
-    Of those that retention has pruned they hold rewards and ids, and no texts.
+    Files that retention has pruned hold rewards and ids, but no texts.
     """
     shards = rollouts.manifest.inputs
     opened = [store.open(shards[name]) for name in sorted(shards)]
@@ -157,7 +157,7 @@ def _has_texts(store: ArtifactStore, rollouts: StageRecord) -> bool:
 
 
 def _change(store: ArtifactStore, evaluations: Sequence[StageRecord]) -> PairedDifference | None:
-    """The first evaluation against the last, task by task; None where the attempts are not there."""
+    """Compare the first evaluation with the last, task by task; None where the attempts are missing."""
     if len(evaluations) < 2:
         return None
     before, after = (
@@ -172,7 +172,7 @@ def _episode_groups(
     memory: Sequence[StageRecord],
     config: RunConfig | None,
 ) -> list[EpisodeGroup]:
-    """Examples from the first, the middle and the last iteration of those whose texts are there."""
+    """Examples from the first, the middle and the last of the iterations whose texts are still stored."""
     rollouts = [record for record in rollouts if _has_texts(store, record)]
     if not rollouts:
         return []
@@ -188,9 +188,10 @@ def _episode_groups(
 
 
 def _memory_texts(store: ArtifactStore, versions: Set[str | None]) -> dict[str, str]:
-    """The reflections by entry id in these memory versions and those before them; vectors are not read.
+    """The reflections in these memory versions and in those before them, by entry id. Vectors are not read.
 
-    Rollouts that were taken from another run saw versions that this run did not make.
+    Versions are asked for by id, because rollouts taken from another run saw versions that this run did not
+    make.
     """
     ancestry = walk_inputs(store.find, [version for version in versions if version], through={PARENT_INPUT})
     files = [
@@ -206,9 +207,9 @@ def _memory_texts(store: ArtifactStore, versions: Set[str | None]) -> dict[str, 
 def _commands(
     run: Run, history: Sequence[StageRecord], origin: BranchOrigin | OfflineOrigin | None
 ) -> list[str]:
-    """Shell lines that make the run again; the code is named where all artifacts are of one clean commit.
+    """Shell lines that repeat the run. They name the commit if all artifacts come from one clean commit.
 
-    A run that was begun from another is not made by `train`: what is shown compares the two.
+    `train` does not repeat a run that was begun from another. For such a run, the lines compare the two.
     """
     if origin is not None:
         return [

@@ -16,14 +16,14 @@ from erl_pipeline.views.report.episodes import EpisodePart, Turn, episode_part
 from storage.errors import InputError
 
 _COMPARED_WORDS = 1500
-"""Words of a text, at most, that are compared with those of the attempt before."""
+"""The most words of a text that are compared with the attempt before."""
 
 ColumnKind = Literal["attempt", "feedback", "memory", "text"]
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of a text; `changed` where the attempt before does not have it."""
+    """A piece of a text; `changed` if the attempt before does not have it."""
 
     text: str
     changed: bool
@@ -31,7 +31,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the environment or a tool said, and the documents in it, where it shows any."""
+    """What the environment or a tool said, and the documents in it, if there are any."""
 
     text: str
     found: FoundDocuments | None = None
@@ -39,7 +39,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class ShownTool:
-    """A tool call: the values of its arguments in pieces, and what it was answered."""
+    """A tool call: the values of its arguments in pieces, and the tool's answer."""
 
     name: str
     arguments: Sequence[tuple[str, Sequence[Piece]]]
@@ -48,7 +48,7 @@ class ShownTool:
 
 @dataclass(frozen=True)
 class ShownTurn:
-    """A turn of an attempt; `changed` where the attempt before did something else in its place."""
+    """A turn of an attempt; `changed` if the same turn of the attempt before was different."""
 
     policy: Sequence[Piece]
     tools: Sequence[ShownTool]
@@ -64,7 +64,7 @@ class ShownTurn:
 
 @dataclass(frozen=True)
 class EpisodeColumn:
-    """One column of the screen. `training` is what updates did with the row; None where that was not read."""
+    """One column of the screen. `training` is what updates did with the row; None if that was not read."""
 
     kind: ColumnKind
     title: str
@@ -74,7 +74,7 @@ class EpisodeColumn:
     picture: Picture | None = None
     training: Sequence[Mapping[str, Any]] | None = None
     memory: Sequence[tuple[str, str]] = ()
-    """Entries that stood in the prompt: id and text, the best first."""
+    """The memory entries in the prompt: id and text, the best first."""
 
     @property
     def searches(self) -> int:
@@ -99,9 +99,9 @@ class EpisodeColumn:
 
 @dataclass(frozen=True)
 class Drawing:
-    """How an environment shows a task: its picture of an attempt, and the documents in a message of its own.
+    """How an environment shows a task: its picture of an attempt, and the documents in one of its messages.
 
-    `problem` says why it cannot, where it should.
+    `problem` says why it cannot draw a task that it should be able to draw.
     """
 
     picture: Callable[[Sequence[str]], Picture] | None = None
@@ -111,7 +111,8 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Screen:
-    """The columns of an episode; `no_picture` says why the environment drew none, where it should have."""
+    """The columns of an episode. `no_picture` says why the environment could not draw its picture; empty if
+    it did, or if it has none."""
 
     columns: Sequence[EpisodeColumn]
     no_picture: str
@@ -144,11 +145,11 @@ def episode_columns(
 
     Args:
         memory_texts: texts of memory entries by id.
-        training: what updates did with each trajectory, by its id; None where that is not shown.
+        training: what updates did with each trajectory, by its id; None if that is not to be shown.
     """
     try:
         return _columns(rows, memory_texts, drawing, training)
-    # Stored tasks may be of other settings, or imported: their texts are shown then.
+    # Stored tasks may be imported, or made with other settings. They are then shown as text.
     except (InputError, KeyError, TypeError, ValueError) as error:
         if drawing.picture is None and drawing.documents is None:
             raise
@@ -172,7 +173,7 @@ def _columns(
             picture = None if pruned else _picture(drawing, row)
             columns.append(EpisodeColumn("attempt", part.title, row, part, turns, picture, done))
             before = part
-            # What was said of the last attempt led to nothing more: it stands with the attempt.
+            # Feedback on the last attempt led to nothing more, so it is shown with the attempt.
             if part.feedback and row is not rows[-1]:
                 columns.append(EpisodeColumn("feedback", "Feedback", row, part))
             continue
@@ -203,7 +204,7 @@ def _turns(part: EpisodePart, before: EpisodePart | None, drawing: Drawing) -> l
 
 
 def _turn(turn: Turn, earlier: Turn, drawing: Drawing, compared: bool) -> ShownTurn:
-    """A turn beside the one that an earlier attempt has in its place; `compared`: there is one."""
+    """A turn, compared with the same turn of the attempt before; `compared`: there is such an attempt."""
 
     def answer(text: str) -> Answer:
         return Answer(text, drawing.documents(text) if drawing.documents is not None else None)
@@ -226,14 +227,14 @@ def _turn(turn: Turn, earlier: Turn, drawing: Drawing, compared: bool) -> ShownT
 
 
 def _asked(turn: Turn) -> list[object]:
-    """What the policy said and called, without what it was answered."""
+    """What the policy said and called, without the answers to it."""
     return [turn.policy, *((tool.name, tuple(tool.arguments)) for tool in turn.tools)]
 
 
 def changed_pieces(before: str, after: str) -> list[Piece]:
-    """A text in pieces, those marked that an earlier one does not have, word by word.
+    """A text in pieces; those that an earlier text does not have are marked, word by word.
 
-    Very long texts are not compared: they are one piece, changed where they differ.
+    Very long texts are not compared word by word: each is one piece, changed if the two differ.
     """
     old, new = _words(before), _words(after)
     if max(len(old), len(new)) > _COMPARED_WORDS:
@@ -246,7 +247,7 @@ def changed_pieces(before: str, after: str) -> list[Piece]:
 
 
 def _words(text: str) -> list[str]:
-    """Words, each with the space behind it."""
+    """The words of a text, each with the space after it."""
     words, word = [], ""
     for character in text:
         if word and word[-1].isspace() and not character.isspace():

@@ -16,7 +16,7 @@ from erl_pipeline.views.report.headline import duration, percent, written
 
 @dataclass(frozen=True)
 class Table:
-    """Cells as text, the first column naming the row. `shares` in [0, 1] draws a bar beside each row."""
+    """Cells as text. The first column names the row. `shares`, in [0, 1], give each row a bar."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -25,7 +25,7 @@ class Table:
 
 @dataclass(frozen=True)
 class InputLink:
-    """An input of an artifact; `listed` where the table has a row for it."""
+    """An input of an artifact; `listed`: the table has a row for it."""
 
     name: str
     artifact_id: str
@@ -55,7 +55,7 @@ def iteration_table(history: Sequence[StageRecord], columns: Sequence[Column]) -
 
 
 def evaluation_table(history: Sequence[StageRecord], columns: Sequence[Column]) -> Table:
-    """The first and the last evaluation on the held-out tasks, and those made on request on other tasks.
+    """The first and the last evaluation on the held-out tasks, and the evaluations on request on other tasks.
 
     Rates are given with their 95 % intervals; columns that no evaluation has are left out.
     """
@@ -78,7 +78,7 @@ def evaluation_table(history: Sequence[StageRecord], columns: Sequence[Column]) 
 
 
 def stage_table(history: Sequence[StageRecord]) -> Table:
-    """What each stage cost in all, in the order the stages first ran."""
+    """The total cost of each stage, in the order in which the stages first ran."""
     by_stage: defaultdict[str, list[StageRecord]] = defaultdict(list)
     for record in history:
         by_stage[record.stage].append(record)
@@ -104,7 +104,7 @@ def stage_table(history: Sequence[StageRecord]) -> Table:
 
 
 def artifact_rows(history: Sequence[StageRecord]) -> list[ArtifactRow]:
-    """Every artifact of the run with what it was made from."""
+    """Every artifact of the run, with its inputs."""
     listed = {record.manifest.artifact_id for record in history}
     return [
         ArtifactRow(
@@ -129,7 +129,7 @@ def version_rows(history: Sequence[StageRecord]) -> list[tuple[str, str]]:
 
 
 def _line(column: Column) -> str:
-    """What charts call a column."""
+    """The name of a column in charts."""
     return column.title or column.label if column.drawn is None else column.drawn.line
 
 
@@ -142,7 +142,7 @@ def _with_interval(record: StageRecord, name: str) -> str:
 
 
 def _tokens(record: StageRecord) -> float:
-    """Tokens that a stage generated or trained on; rollouts in shards are counted at the shards."""
+    """Tokens that a stage generated or trained on; 0 for rollouts, whose shards already count theirs."""
     if record.kind == "rollouts":
         return 0.0
     return record.number("generated_tokens") or record.number("trained_tokens") or 0.0

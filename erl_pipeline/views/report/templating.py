@@ -12,14 +12,14 @@ from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, StrictU
 
 _PACKAGE = "erl_pipeline.views.report"
 _LONG_TEXT = 4000
-"""Characters of a text that are shown before the reader asks for all of it."""
+"""The most characters of a text that are shown."""
 
 Address = Callable[..., str]
-"""Where something is shown, by the parts of its path on a server and a query; empty for nowhere."""
+"""Gives the address of a page on a server, from the parts of its path and a query; empty if there is none."""
 
 
 def templates(own: BaseLoader | None, address: Address) -> Environment:
-    """The shared templates, behind a page's own. Everything that they are given is escaped."""
+    """The shared templates; a page's own templates come before them. Every value that they get is escaped."""
     shared = PackageLoader(_PACKAGE)
     environment = Environment(
         loader=shared if own is None else ChoiceLoader([own, shared]),
@@ -61,7 +61,7 @@ def ago(moment: datetime | None) -> str:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A number for people; a dash where there is none."""
+    """A number for people; a dash if there is none."""
     if value is None:
         return "–"
     if float(value).is_integer() and abs(value) < 1e15:
@@ -80,7 +80,7 @@ def short(identifier: str | None) -> str:
 
 
 def words(name: str) -> str:
-    """A name of columns or roles, as words."""
+    """The name of a column or role, as words."""
     return name.replace("_", " ")
 
 
@@ -107,9 +107,9 @@ def pretty(value: Any) -> str:
 
 
 def printable(text: str | None, limit: int = _LONG_TEXT) -> str:
-    """A text whose control characters can be seen; of a very long one the beginning.
+    """A text with visible control characters, cut after `limit` characters.
 
-    Terminal codes and marks that turn the direction of writing around would hide what a text says.
+    Terminal codes, and marks that reverse the direction of writing, could otherwise hide what a text says.
     """
     if text is None:
         return ""
@@ -137,5 +137,5 @@ def _picture(character: str) -> str:
 
 
 def encodable(text: str) -> str:
-    """Halves of surrogate pairs, which no encoding can write, as the mark for what cannot be shown."""
+    """The text with U+FFFD in place of lone surrogates, which no encoding can write."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

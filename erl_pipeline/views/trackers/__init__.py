@@ -1,1 +1,1 @@
-"""The numbers of each stage where people watch them: one place that receives every stage's outcome."""
+"""Trackers, which get the numbers of each stage, so that people can watch a run."""

@@ -1,4 +1,4 @@
-"""A run's numbers as an MLflow run, on a tracking server or in a file of its own."""
+"""A run's numbers as an MLflow run, on a tracking server or in a local file."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ _EXPERIMENT = "erl-pipeline"
 _IDENTITY_TAG = "erl_pipeline.identity"
 _MARK_TAG = "erl_pipeline.mark"
 
-# What MLflow takes in one request.
+# The most that MLflow accepts in one request.
 _MOST_METRICS = 1000
 _MOST_PARAMETERS = 100
 
 _ENVIRONMENT = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",  # it reports usage to its makers, from the moment of its import
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "4",  # half a minute; with its 7, four
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # there stands what commands print
+    "MLFLOW_DISABLE_TELEMETRY": "true",  # MLflow reports usage to its makers as soon as it is imported.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "4",  # Takes half a minute; MLflow's default of 7 takes four.
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # Standard output is for what commands print.
 }
 
 
 class MlflowWriter:
-    """One MLflow run for one run, gone on with by each later start (a `LastingWriter`).
+    """One MLflow run for one run; each later start continues it (a `LastingWriter`).
 
-    It goes where MLflow's own `MLFLOW_TRACKING_URI` says, into the experiment that `MLFLOW_EXPERIMENT_NAME`
-    names or `erl-pipeline`; without them into `mlflow.db` under the run's folder. The MLflow run is found
-    again by a tag, which is made of the run's name and the moment of its first ledger entry.
+    Numbers go to the server or file that MLflow's own `MLFLOW_TRACKING_URI` names, without it to `mlflow.db`
+    under the run's folder. The experiment is the one that `MLFLOW_EXPERIMENT_NAME` names, or `erl-pipeline`.
+    The MLflow run is found again by a tag, made from the run's name and the time of its first ledger entry.
 
-    MLflow takes nothing back, but it keeps points that are equal in name, step, time and value once: what
-    is written again after a kill changes nothing there. An artifact that was damaged and made again has
-    another time, and its points stand beside the old ones.
+    MLflow cannot remove points, but it stores points with equal name, step, time and value once. So what is
+    written again after a kill changes nothing there. An artifact that was damaged and made again has another
+    time, so its points appear beside the old ones.
 
     Every method raises StoreError when MLflow cannot be reached or written; the constructor also raises
-    ConfigError when it is not installed.
+    ConfigError when MLflow is not installed.
     """
 
     def __init__(self, run_folder: Path, run: Run, store_uri: str, settings: BaseModel) -> None:
@@ -64,7 +64,7 @@ class MlflowWriter:
             raise ConfigError(
                 "metrics: mlflow is not installed: pip install mlflow-skinny, or take it out of metrics"
             ) from error
-        logging.getLogger("mlflow").setLevel(logging.WARNING)  # it tells of each table that it makes
+        logging.getLogger("mlflow").setLevel(logging.WARNING)  # It logs each database table that it creates.
         self._run, self._store_uri, self._settings = run, store_uri, settings
         if is_tracking_uri_set():
             artifacts, uri = None, get_tracking_uri()
@@ -72,7 +72,7 @@ class MlflowWriter:
             with store_errors("write", run_folder):
                 run_folder.mkdir(parents=True, exist_ok=True)
             folder = run_folder.resolve()
-            # Nothing is stored there; without it MLflow notes a folder of the one it was started in.
+            # Nothing is stored there. Without it, MLflow records a folder below the current directory.
             artifacts, uri = (folder / "mlflow-artifacts").as_uri(), f"sqlite:///{folder / 'mlflow.db'}"
         self._place = _without_credentials(uri)
         self._waiting: list[Metric] = []
@@ -82,7 +82,7 @@ class MlflowWriter:
             self._experiment = self._find_or_create_experiment(artifacts)
 
     def mark(self) -> Mark | None:
-        """The mark that an earlier start left in a tag; None when MLflow has nothing of this run yet."""
+        """The mark that an earlier start left in a tag; None if there is none."""
         if not self._run.recorded():
             return None
         with self._errors():
@@ -97,10 +97,10 @@ class MlflowWriter:
             self._client.set_tag(self._started_run(), _MARK_TAG, f"{mark.iteration} {mark.digest}")
 
     def supersede(self, iteration: int) -> None:
-        """MLflow takes nothing back: what is written anew and differs stands beside what was there."""
+        """Do nothing: MLflow cannot remove points. New points that differ appear beside the old ones."""
 
     def write(self, iteration: int, manifest: Manifest) -> None:
-        """Take the stage's numbers, with the time at which its artifact was finished."""
+        """Queue the stage's numbers, with the time at which its artifact was finished."""
         from mlflow.entities import Metric
 
         milliseconds = int(manifest.finished_at.timestamp() * 1000)
@@ -116,7 +116,7 @@ class MlflowWriter:
             )
 
     def flush(self) -> None:
-        """Send what was written."""
+        """Send the numbers that are queued."""
         with self._errors():
             for place in range(0, len(self._waiting), _MOST_METRICS):
                 metrics = self._waiting[place : place + _MOST_METRICS]
@@ -148,7 +148,8 @@ class MlflowWriter:
         return digest([self._run.name, self._run.recorded()[0].recorded_at.isoformat()])
 
     def _started_run(self) -> str:
-        """The MLflow run's id, looked for when there is something to tell it: then there is a ledger."""
+        """The MLflow run's id. It is found or created only when there is something to send, because its
+        identity needs a ledger entry."""
         if self._mlflow_run is None:
             tags = {"erl_pipeline.store": self._store_uri, "erl_pipeline.code_version": code_version()}
             parameters = dict(_flat(self._settings))
@@ -163,9 +164,9 @@ class MlflowWriter:
         return self._mlflow_run
 
     def _continue_run(self, run: MlflowRun, tags: Mapping[str, str], parameters: Mapping[str, str]) -> None:
-        """Mark a run of an earlier start as going on, with what is new about it.
+        """Mark a run of an earlier start as running again, and record what has changed.
 
-        MLflow's parameters are fixed once told; the settings that may differ between starts become tags.
+        MLflow's parameters cannot change once they are set, so settings that changed since become tags.
         """
         known, told = run.data.params, run.data.tags
         self._client.update_run(run.info.run_id, status="RUNNING")
@@ -176,7 +177,7 @@ class MlflowWriter:
         }
         for name, value in {**tags, **changed}.items():
             self._client.set_tag(run.info.run_id, name, value)
-        # A start that was killed may have told only some.
+        # A start that was killed may have sent only some of them.
         self._log_parameters(
             run.info.run_id, {name: value for name, value in parameters.items() if name not in known}
         )
@@ -196,19 +197,19 @@ class MlflowWriter:
         try:
             yield
         except (MlflowException, SQLAlchemyError) as error:
-            # Closing must not wait for it once more; the next start writes what is missing.
+            # Closing must not wait for MLflow again; the next start writes what is missing.
             self._waiting, self._mlflow_run = [], None
             reason = _without_credentials(str(error).strip().splitlines()[0].rstrip("."))
             raise StoreError(
-                f"metrics: MLflow at {self._place} failed: {reason}. Check MLFLOW_TRACKING_URI and that what "
-                "it names works, or take mlflow out of metrics: the same command then goes on."
+                f"metrics: MLflow at {self._place} failed: {reason}. Check MLFLOW_TRACKING_URI and what it "
+                "names, or take mlflow out of metrics; then run the same command again."
             ) from error
 
 
 def _flat(settings: BaseModel, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Every setting as `group.name` and its value, in JSON unless it is a text.
+    """Every setting as `group.name` and its value, in JSON unless it is text.
 
-    Of mappings only the keys: `engine.environment` may hold what a tracking server should not show.
+    A mapping gives only its keys: `engine.environment` may hold secrets.
     """
     plain: dict[str, Any] = settings.model_dump(mode="json")
     for name, value in plain.items():
@@ -221,5 +222,5 @@ def _flat(settings: BaseModel, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _without_credentials(text: str) -> str:
-    """With the addresses in it as they are without user and password."""
+    """The text, without user and password in its addresses."""
     return re.sub(r"//[^/\s]*@", "//", text)

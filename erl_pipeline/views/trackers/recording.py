@@ -1,4 +1,4 @@
-"""Recording the metrics of a run while its stages work, whatever stopped it before."""
+"""Recording the metrics of a run while its stages work, also after an interruption."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ from storage.runs.warnings import read_warnings
 def recorded_metrics(
     config: RunConfig, store: ArtifactStore, run: Run, entries: Sequence[LedgerEntry]
 ) -> Iterator[list[RunRecord]]:
-    """Within the block, artifacts and warnings that the given records are told of go where `metrics` says.
+    """Open the trackers that `metrics` names; the block gets one record for each.
 
-    What the run had before and a record lacks is written first, from its ledger: records are views of the
-    store, so a run that was killed at any moment has each step once.
+    Artifacts and warnings that are added to a record within the block go to its tracker. What the run had
+    before and a tracker lacks is written first, from the ledger. Records are views of the store, so a run
+    that was killed at any moment has each step once.
 
     Args:
-        entries: the latest of each place in the ledger.
+        entries: the latest ledger entry of each place.
 
-    Raises ConfigError when a package that the setting names is not installed.
+    Raises ConfigError when a package that the setting needs is not installed.
     """
     folder = open_root(store.uri).scratch / "runs" / run.name
     with ExitStack() as stack:

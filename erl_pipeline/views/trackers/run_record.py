@@ -1,4 +1,4 @@
-"""One writer's record of a run: brought up to the ledger at the start, then stage by stage."""
+"""One writer's record of a run: brought up to date with the ledger first, then extended stage by stage."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class _Artifact(NamedTuple):
 class RunRecord:
     """What a writer holds of a run, artifact by artifact, each once.
 
-    A writer that begins empty gets all that the ledger has. One that lasts gets what came after its mark,
-    however long the run is, and everything where the mark is not of what the ledger says. Parts that another
-    artifact sums up are left out, and evaluations on request, which are no part of the training.
+    A writer that begins empty gets all that the ledger has. A `LastingWriter` gets only what came after its
+    mark, or everything if the mark does not match the ledger. Shards, whose numbers another artifact sums
+    up, are left out, and so are evaluations on request, which are not part of the training.
 
     Args:
-        entries: the latest of each place in the ledger.
-        lag: iterations that may be at work beside the newest.
+        entries: the latest ledger entry of each place.
+        lag: how many iterations before the newest may still be at work.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class RunRecord:
         self._writer.flush()
 
     def add(self, entry: LedgerEntry) -> None:
-        """Record an artifact, unless it stands there; what it takes the place of no longer counts."""
+        """Record an artifact, unless it is recorded already; one that it replaces no longer counts."""
         iteration, artifact = entry.iteration or 0, _artifact(entry)
         written = self._written.get(iteration, {})
         if _left_out(entry) or artifact in written:
@@ -69,7 +69,7 @@ class RunRecord:
         }
         if isinstance(self._writer, LastingWriter) and (replaced or iteration <= self._marked):
             if replaced:
-                # What follows from it comes by, one after the other, or is made good by the next start.
+                # Later artifacts are added again one after the other; the next start writes what is missed.
                 self._written = {at: found for at, found in self._written.items() if at <= iteration}
             self._set_mark(iteration - 1, lower=True)
             self._writer.supersede(iteration)
@@ -79,14 +79,14 @@ class RunRecord:
             self._flush()
 
     def _write_again(self, first: int) -> None:
-        """Write what the run has from an iteration on."""
+        """Write what the run has from this iteration on."""
         for iteration in sorted(at for at in self._written if at >= first):
             for artifact in list(self._written[iteration]):
                 self._write(iteration, artifact)
         self._flush()
 
     def _write(self, iteration: int, artifact: _Artifact) -> None:
-        """Write an artifact's numbers; one that is not whole will be made again, and is written then."""
+        """Write an artifact's numbers. A damaged one is made again later, and is written then."""
         try:
             manifest = self._store.find(artifact.artifact_id, artifact.stage)
         except DamagedArtifact:
@@ -101,7 +101,7 @@ class RunRecord:
         self._set_mark(max(self._written, default=0) - 1 - self._lag)
 
     def _set_mark(self, iteration: int, lower: bool = False) -> None:
-        """Mark the iterations before those at work, whose numbers may not all be there yet."""
+        """Mark the record as complete through this iteration, which comes before those still at work."""
         if isinstance(self._writer, LastingWriter) and (iteration > self._marked or lower):
             self._writer.set_mark(Mark(iteration, self._digest(iteration)))
             self._marked = iteration
@@ -109,7 +109,7 @@ class RunRecord:
             del self._digests[max(0, iteration + 1) :]
 
     def _digest(self, through: int) -> str:
-        """Over all artifacts through an iteration; each iteration's rests on the one before."""
+        """The digest over all artifacts through an iteration; each includes that of the iteration before."""
         for iteration in range(len(self._digests), through + 1):
             before = self._digests[-1] if self._digests else ""
             self._digests.append(digest([before, sorted(self._written.get(iteration, {}))]))

@@ -1,4 +1,4 @@
-"""A run's numbers as TensorBoard reads them."""
+"""A run's numbers in the form that TensorBoard reads."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _NUMBERED = re.compile(r"events\.(\d{6,})\.out\.tfevents\..*")
 class TensorBoardWriter:
     """Event files in `tensorboard` under a run's folder, one for each start, in the order of their names.
 
-    `tensorboard --logdir store/runs` shows all runs of a store. What a later start writes again stands once:
-    a `START` event tells TensorBoard from which step on older events no longer count. `mark.json`, beside
-    the files, says how far they go.
+    `tensorboard --logdir store/runs` shows all runs of a store. What a later start writes again is shown
+    once: a `START` event tells TensorBoard from which step on older events no longer count. `mark.json`,
+    beside the files, says how far they go.
 
-    tensorboardX's own `SummaryWriter` writes in a thread and would wait for it for ever where the disk is
-    full; here the caller gets the error.
+    tensorboardX's own `SummaryWriter` is not used: it writes in a thread, and waits for that thread for ever
+    if the disk is full. Here the caller gets the error.
 
     Every method raises StoreError when the files cannot be written.
     """
@@ -41,7 +41,7 @@ class TensorBoardWriter:
         self._events: EventsWriter | None = None
 
     def mark(self) -> Mark | None:
-        """How far the files go. A mark that cannot be read is none, and everything is written anew."""
+        """How far the files go; None if there is no mark or it cannot be read: all is then written again."""
         path = self._folder / "mark.json"
         with store_errors("read", path):
             if not path.is_file():
@@ -65,7 +65,7 @@ class TensorBoardWriter:
             replace_file(open_root(str(self._folder)), str(path), _MARK.dump_json(mark))
 
     def supersede(self, iteration: int) -> None:
-        """Let events of this step and later ones not count; at 0, remove all files there are."""
+        """Make TensorBoard ignore older events of this step and later ones; at 0, remove all files."""
         with store_errors("write", self._folder):
             if iteration == 0:
                 self.close()
@@ -75,7 +75,7 @@ class TensorBoardWriter:
             self._open().write_event(Event(wall_time=time.time(), step=iteration, session_log=begun))
 
     def write(self, iteration: int, manifest: Manifest) -> None:
-        """Add scalars with the time at which the artifact was finished: written again, they are the same."""
+        """Add scalars with the time at which the artifact was finished; written again, they are the same."""
         values = [
             Summary.Value(tag=name, simple_value=value) for name, value in stage_numbers(manifest).items()
         ]
@@ -86,7 +86,7 @@ class TensorBoardWriter:
             self._open().write_event(event)
 
     def warn(self, warning: RunWarning) -> None:
-        """Add a text, with the time at which it was first said."""
+        """Add the warning as a text, with the time at which it was first given."""
         event = Event(
             wall_time=warning.said_at.timestamp(),
             step=warning.iteration,
@@ -96,7 +96,7 @@ class TensorBoardWriter:
             self._open().write_event(event)
 
     def flush(self) -> None:
-        """Have all where a TensorBoard that is open finds it."""
+        """Write all that is buffered, so that an open TensorBoard finds it."""
         with store_errors("write", self._folder):
             if self._events is not None:
                 self._events.flush()
@@ -111,8 +111,8 @@ class TensorBoardWriter:
     def _open(self) -> EventsWriter:
         if self._events is None:
             self._folder.mkdir(parents=True, exist_ok=True)
-            # TensorBoard reads the files in the order of their names; times alone could be equal, or of
-            # clocks that differ.
+            # TensorBoard reads the files in the order of their names. Names made of times alone could be
+            # equal, or come from different clocks.
             found = [_NUMBERED.fullmatch(path.name) for path in self._folder.iterdir()]
             number = max((int(match[1]) for match in found if match), default=0) + 1
             self._events = EventsWriter(str(self._folder / f"events.{number:06d}"))

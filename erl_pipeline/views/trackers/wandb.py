@@ -15,16 +15,16 @@ from storage.runs.warnings import RunWarning
 class WandbWriter:
     """An offline run in `wandb` under a run's folder; an older one is replaced.
 
-    An offline run takes nothing back, so each start writes all that the run has, some two milliseconds for
-    each iteration.
+    Nothing can be removed from an offline run, so each start writes all that the run has. That takes about
+    two milliseconds for each iteration.
 
-    `wandb sync store/runs/NAME/wandb/latest-run` sends it to one's account when the run has ended.
+    `wandb sync store/runs/NAME/wandb/latest-run` sends it to your account when the run has ended.
 
     Raises ConfigError when wandb is not installed.
     """
 
     def __init__(self, run_folder: Path, run_name: str) -> None:
-        # It reports its errors to its makers unless told otherwise before it is imported.
+        # wandb reports its errors to its makers unless this is set before the import.
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         try:
             import wandb
@@ -36,11 +36,11 @@ class WandbWriter:
         if folder.exists():
             shutil.rmtree(folder)
         settings = wandb.Settings(silent=True, console="off", disable_git=True, disable_code=True)
-        settings.x_disable_stats = True  # of the machine, in a thread of its own
+        settings.x_disable_stats = True  # A thread would collect statistics of the machine.
         self._run = wandb.init(
             mode="offline", dir=str(run_folder), project="erl-pipeline", name=run_name, settings=settings
         )
-        # Steps of wandb's own only grow, but an artifact that was damaged is made again out of turn.
+        # wandb's own steps can only increase, but a damaged artifact is made again out of order.
         self._run.define_metric("*", step_metric="iteration")
 
     def write(self, iteration: int, manifest: Manifest) -> None:
@@ -52,8 +52,8 @@ class WandbWriter:
         self._run.summary[f"warnings/{warning.kind}"] = warning.sentence
 
     def flush(self) -> None:
-        """wandb writes by itself."""
+        """Do nothing: wandb writes by itself."""
 
     def close(self) -> None:
-        """End the run; what is left is written."""
+        """Write what is left, and end the run."""
         self._run.finish()

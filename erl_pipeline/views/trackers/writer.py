@@ -1,4 +1,4 @@
-"""What a place for metrics must take, and which numbers it gets."""
+"""What a writer of metrics must support, and which numbers it gets."""
 
 from __future__ import annotations
 
@@ -10,28 +10,29 @@ from storage.runs.warnings import RunWarning
 
 
 class MetricsWriter(Protocol):
-    """A place for one run's metrics that begins empty each time it is opened."""
+    """Writes one run's metrics to a tracker, which begins empty each time it is opened."""
 
     def write(self, iteration: int, manifest: Manifest) -> None:
         """Take the numbers of a stage's artifact, at the step of its iteration."""
         ...
 
     def warn(self, warning: RunWarning) -> None:
-        """Take a warning of the run, at the step of its iteration. It may come again, and counts once."""
+        """Take a warning of the run, at the step of its iteration. The same warning may come again, and
+        counts once."""
         ...
 
     def flush(self) -> None:
-        """Have all that was written where people see it."""
+        """Make all that was written visible to people."""
         ...
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write what is left, and end."""
         ...
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A lasting record has every artifact through `iteration`, and `digest` is over their ids."""
+    """How far a lasting record goes: it has all artifacts through `iteration`; `digest` is over their ids."""
 
     iteration: int
     digest: str
@@ -39,21 +40,21 @@ class Mark:
 
 @runtime_checkable
 class LastingWriter(MetricsWriter, Protocol):
-    """A place that keeps what earlier processes wrote, so that only what is new is written.
+    """A writer whose tracker keeps what earlier processes wrote, so that only what is new is written.
 
     `supersede` is called before the first `write`.
     """
 
     def mark(self) -> Mark | None:
-        """The last mark that was set; None for a record that is new or cannot be gone on with."""
+        """The last mark that was set; None for a record that is new or cannot be continued."""
         ...
 
     def set_mark(self, mark: Mark) -> None:
-        """Remember how far the record goes, after what was written is flushed."""
+        """Remember how far the record goes; called after what was written is flushed."""
         ...
 
     def supersede(self, iteration: int) -> None:
-        """What stands at this iteration and later no longer counts."""
+        """Discard what was recorded at this iteration and later, as far as the tracker allows that."""
         ...
 
 

@@ -58,7 +58,7 @@ def test_an_audit_names_the_file_that_differs(store: Path) -> None:
     }
     [difference] = [a["differences"] for a in result.json["artifacts"] if a["verdict"] == "different"]
     assert difference == [
-        f"sft.parquet has SHA-256 {entry.sha256[:12]}, {entry.bytes:,} bytes; stored are "
+        f"sft.parquet has SHA-256 {entry.sha256[:12]}, {entry.bytes:,} bytes; stored is "
         f"{forged['sha256'][:12]}, {forged['bytes']:,} bytes"
     ]
 

@@ -44,7 +44,7 @@ def test_a_run_configuration_is_a_base_without_arms(tmp_path: Path) -> None:
         ("comparison: {base: a.yaml, arms: {a: 3}}", "arms"),
         (
             "comparison: {base: a.yaml, arms: {a: {}}}\nseed: 3",
-            "seed: allowed beside `comparison:` is nothing",
+            "seed: not allowed beside `comparison:`",
         ),
     ],
 )

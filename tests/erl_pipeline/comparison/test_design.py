@@ -55,7 +55,7 @@ def test_arms_of_the_file_win_over_settings_of_the_command(tmp_path: Path) -> No
     [
         (["erl", "rlvr"], 1, "--seeds 1: allowed are 2 and more"),
         (["erl"], 2, "a comparison needs two arms or more"),
-        (["erl", "erl"], 2, "erl stands there twice"),
+        (["erl", "erl"], 2, "erl is named twice"),
         ([], 2, "names no arms; say which with --methods"),
         (["erl", "ppo"], 2, "arm ppo: no such arm"),
         (["erl", "erl-no-sleep"], 2, r"(?s)arm erl-no-sleep: .*method\.sleep: unknown key"),
@@ -80,7 +80,7 @@ def test_arms_that_start_from_other_policies_or_see_other_tasks_are_refused(tmp_
     with pytest.raises(ConfigError, match=r"arm deeper starts from another policy than plain.*layers"):
         make_design(deeper, [], 2)
     other = write_arms(tmp_path, plain={}, other={"environment.world_seed": 7})
-    with pytest.raises(ConfigError, match=r"arm other is tried on other test tasks than plain.*world_seed"):
+    with pytest.raises(ConfigError, match=r"other is evaluated on other test tasks than plain.*world_seed"):
         make_design(other, [], 2)
 
 

@@ -102,7 +102,8 @@ def test_counts_that_do_not_add_up_are_named(made: TrainingStore) -> None:
     where = f"iteration 3, checkpoint {update[:12]}"
     assert count_samples(made.store, made.run("run"), (3, 3)).problems == [
         "iteration 3, first_attempt: 3 issued and 2 generated",
-        "iteration 3, second_attempt: of the rows in the training record 1 is of no sample of the iteration",
+        "iteration 3, second_attempt: of the rows in the training record 1 belongs to no sample of the "
+        "iteration",
         f"{where}: the trainer counted 3 sequences, its record has 2",
         f"{where}: the trainer counted 9 trained tokens, its record 6",
     ]

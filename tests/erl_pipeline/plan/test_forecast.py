@@ -131,11 +131,11 @@ def test_a_changed_setting_is_named_where_it_is_read_and_its_consequences_by_the
         Place(1, "shard", "0000"): [changed],
         Place(1, "shard", "0001"): [changed],
         # The same stage makes both shards; the first is shown for both.
-        Place(1, "train", ""): ["input a (shard of the same iteration) is computed anew"],
-        Place(2, "shard", "0000"): [changed, "input checkpoint (train of iteration 1) is computed anew"],
-        Place(2, "shard", "0001"): [changed, "input checkpoint (train of iteration 1) is computed anew"],
+        Place(1, "train", ""): ["input a (shard of the same iteration) is computed again"],
+        Place(2, "shard", "0000"): [changed, "input checkpoint (train of iteration 1) is computed again"],
+        Place(2, "shard", "0001"): [changed, "input checkpoint (train of iteration 1) is computed again"],
         Place(2, "train", ""): [
-            "inputs checkpoint (train of iteration 1) and a (shard of the same iteration) are computed anew"
+            "inputs checkpoint (train of iteration 1) and a (shard of the same iteration) are computed again"
         ],
     }
 
@@ -144,7 +144,7 @@ def test_an_input_that_is_another_and_in_the_store_is_named() -> None:
     old, new = plan_of(1), plan_of(1, first=5)
     begun = new.by_place[Place(0, "begin", "")]
     found = forecast(new, Known({**kept(old), begun.artifact_id: "other"}, old))
-    assert why(found)[Place(1, "shard", "0000")] == ["input checkpoint is another: begin"]
+    assert why(found)[Place(1, "shard", "0000")] == ["input checkpoint is a different one: begin"]
 
 
 def test_an_artifact_that_is_gone_is_computed_with_what_it_was_made_from() -> None:
@@ -189,7 +189,7 @@ def test_a_thousand_iterations_make_few_rows() -> None:
     ]
     assert rows[4].why == (
         "rollouts.group_size: 8 -> 4",
-        "input checkpoint (train of the iteration before) is computed anew",
+        "input checkpoint (train of the iteration before) is computed again",
     )
 
 

@@ -195,7 +195,7 @@ def test_offline_training_is_refused_without_its_conditions(store: Path) -> None
         begun(store, partial(begin_offline, origin=beyond), name="offline", **DECOUPLED)
     assert read_origin(str(store), "offline") is None
     go(small(name="offline", **DECOUPLED), store, begin=AS_OFFLINE)
-    with pytest.raises(InputError, match="rollouts of 2 iterations of small; it cannot go on to 3"):
+    with pytest.raises(InputError, match="rollouts of 2 iterations of small; it cannot be continued to 3"):
         go(small(name="offline", **DECOUPLED), store, 3, begin=AS_OFFLINE)
     origin = BRANCH.model_copy(update={"run": "offline"})
     with pytest.raises(InputError, match="run offline trains on the stored rollouts of small and generates"):

@@ -64,5 +64,5 @@ def test_settings_of_another_version_and_what_is_not_trained_are_refused(tmp_pat
     with pytest.raises(InputError, match="holds imported trajectories"):
         run_config(runs.create("from-a-file", {"imported": {"file": "a.parquet"}}))
     memory = {"standalone": True, "memory": {"embedding_model": "words"}}
-    with pytest.raises(InputError, match="kitchen is a memory that stands by itself"):
+    with pytest.raises(InputError, match="kitchen is a standalone memory"):
         run_config(runs.create("kitchen", memory))

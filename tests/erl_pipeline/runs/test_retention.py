@@ -119,7 +119,7 @@ def test_a_continuation_that_needs_a_pruned_file_says_what_is_whole(store: Path)
     go(small(retention={"optimizer": "1,every:2"}), store, 3)
     lost = ids(store)[Place(1, "fine_tune", "")]
     ArtifactStore(str(store)).discard_damaged(lost)
-    with pytest.raises(PrunedFileError, match=r"Whole checkpoints are those of iterations 2\.\.3: what"):
+    with pytest.raises(PrunedFileError, match=r"Complete checkpoints are those of iterations 2\.\.3: every"):
         go(small(), store, check=True)
 
 

@@ -22,7 +22,7 @@ def test_a_warning_is_said_once_recorded_and_shown(store: Path, tmp_path: Path) 
     config = small(warnings=NO_ADVANTAGE, metrics=["tensorboard"])
     (said,) = go(config, store, 4).warnings
     assert said.startswith("iteration ")
-    assert "In this iteration no trajectory that update_policy was given had an advantage" in said
+    assert "In this iteration no trajectory of update_policy had an advantage" in said
     assert said.endswith("See rollouts.group_size, rollouts.selection and the environment's reward.")
     (recorded,) = read_warnings(str(store), "small")
     assert (recorded.kind, recorded.sentence) == ("no_advantage", said)

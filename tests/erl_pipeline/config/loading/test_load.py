@@ -97,7 +97,7 @@ def test_every_problem_is_named_with_key_value_and_what_is_allowed(small: Path) 
     assert message(small, "environment.max_steps=many").splitlines() == [
         f"{small}: 4 problems",
         "  line 13: method.type: 'ppo'; allowed: complementary, erl, exgrpo, rlvr (`erl-pipeline plugins` "
-        "says what is installed)",
+        "lists what is installed)",
         "  --set: environment.max_steps: 'many'; allowed: a whole number",
         "  line 12: sampling.temperature: -1; allowed: more than 0.0 (at 0 the most probable token is taken "
         "each time: all attempts of a group are alike, and the ratio to such a policy has no meaning)",
@@ -162,10 +162,10 @@ def test_missing_settings_are_named(tmp_path: Path) -> None:
     ("text", "problem"),
     [
         ("- 1\n", "holds [1]; allowed is a mapping of settings"),
-        ("seed: 1\nseed: 2\n", "line 2: seed stands here a second time (first on line 1); keep one"),
+        ("seed: 1\nseed: 2\n", "line 2: seed is set twice (first on line 1); keep one"),
         (
             "rollouts:\n  group_size: 1\n  group_size: 1\n",
-            "line 3: rollouts.group_size stands here a second time",
+            "line 3: rollouts.group_size is set twice",
         ),
         ("name: [\n", "line 2: not YAML"),
         ("seed: \x00\n", "not YAML: character"),

@@ -51,14 +51,14 @@ def test_what_the_file_says_of_a_stage_wins_over_what_was_measured() -> None:
 
 def test_a_stage_that_no_node_computes_is_refused() -> None:
     with pytest.raises(
-        ConfigError, match=r"no node computes training, which bootstrap is; add it to nodes\.one"
+        ConfigError, match=r"no node computes training, the work of bootstrap; add it to nodes\.one"
     ):
         jobs(cluster(one={"computes": ["generation", "other"]}))
 
 
 def test_more_devices_than_there_are_are_refused() -> None:
     with pytest.raises(
-        ConfigError, match=r"stages\.fine_tune\.devices: 16, and nodes\.big, .* have 8 \(2 x 4\)"
+        ConfigError, match=r"stages\.fine_tune\.devices: 16, but nodes\.big, .* has 8 \(2 x 4\)"
     ):
         jobs(cluster({"fine_tune": {"devices": 16}}, small={}, big={"count": 2, "devices": 4}))
 
@@ -69,7 +69,7 @@ def test_a_stage_of_which_nothing_is_known_is_refused() -> None:
     with pytest.raises(ConfigError) as refused:
         jobs(cluster({name: {"seconds": 1.0} for name in said}, one=trainer), Measured())
     assert str(refused.value) == (
-        "it is not known what 5 stages take on nodes.one, since the store has no artifact of them; set "
+        "it is not known how long 5 stages take on nodes.one, since the store has no artifact of them; set "
         "stages.bootstrap.tokens, stages.rollout_shard.seconds, stages.update_policy.tokens, "
         "stages.build_distillation.seconds, stages.fine_tune.tokens"
     )

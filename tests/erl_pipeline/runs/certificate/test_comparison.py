@@ -64,5 +64,5 @@ def test_what_is_computed_again_or_belongs_to_no_stage_is_doubled(store: Path, c
     found = compare(store, copy)
     assert found.doubled == [
         "update_policy of iteration 2 was computed 2 times",
-        f"artifact {stray.artifact_id} (stray) is no part of the plan",
+        f"artifact {stray.artifact_id} (stray) is not part of the plan",
     ]

@@ -233,7 +233,7 @@ def test_a_refusal_names_the_event_and_keeps_the_status(history: History) -> Non
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         url = f"http://127.0.0.1:{server.server_port}"
-        with pytest.raises(ExportError, match=r"did not take OpenLineage event 1 of run base: 403"):
+        with pytest.raises(ExportError, match=r"did not accept OpenLineage event 1 of run base: 403"):
             export_run(history.store, history.base, url)
     finally:
         server.shutdown()
