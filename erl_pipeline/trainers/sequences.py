@@ -69,7 +69,7 @@ def trajectory_sequence(row: Trajectory, advantage: float = 0.0) -> TrainingSequ
 
 def supervised_sequence(row: SftRow) -> TrainingSequence:
     """A row of a distillation dataset; the prompt reaches up to the first token that is trained."""
-    start = row.loss_mask.index(1)
+    start = row.loss_mask.index(1) if 1 in row.loss_mask else len(row.loss_mask)
     return TrainingSequence(
         trajectory_id=row.trajectory_id,
         role=row.role or DISTILLED,

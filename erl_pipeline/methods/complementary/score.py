@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.config.objective import ObjectiveConfig
+from erl_pipeline.episodes.roles import trainable
 from erl_pipeline.methods.complementary.artifacts import SCORER_FILE, SCORES, SCORES_FILE
 from erl_pipeline.methods.complementary.settings import (
     REPLAY,
@@ -230,7 +231,7 @@ def _replayed(
 
 
 def _sampled(rows: Sequence[Trajectory]) -> list[Trajectory]:
-    return [row for row in rows if any(row.response_mask)]
+    return [row for row in trainable(rows) if any(row.response_mask)]
 
 
 def _in_order(rows: Sequence[Trajectory], ids: Sequence[str]) -> list[Trajectory]:
@@ -240,7 +241,7 @@ def _in_order(rows: Sequence[Trajectory], ids: Sequence[str]) -> list[Trajectory
 
 SCORE_EXPERIENCE = Stage(
     name="score_experience",
-    version=2,
+    version=3,
     output="table",
     settings=ScoreSettings,
     compute=_compute,

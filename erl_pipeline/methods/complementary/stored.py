@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from erl_pipeline.episodes.roles import SCORER_ERROR
 from erl_pipeline.methods.complementary.artifacts import SCORES, SCORES_FILE
 from erl_pipeline.stages.rollouts.generate_rollouts import trajectory_files
 from erl_pipeline.stages.training.training_stage import ROLLOUTS
@@ -50,7 +51,10 @@ class Stored:
 
 
 def read_stored(store: ArtifactStore, newest: Artifact | None, capacity: int) -> Stored:
-    """The newest trajectories at the end of a chain of scores, at most `capacity` of them."""
+    """The newest trajectories at the end of a chain of scores, at most `capacity` of them. Those without a
+    sampled token or whose attempt could not be scored are left out: they cannot be trained on again."""
+    import polars as pl
+
     from erl_pipeline.methods.complementary.tables import EXPERIENCE_SCORES
     from storage.tables.parquet import read_rows
     from storage.tables.trajectories import scan_trajectories
@@ -64,7 +68,10 @@ def read_stored(store: ArtifactStore, newest: Artifact | None, capacity: int) ->
         for row in read_rows([artifact.path(SCORES_FILE)], EXPERIENCE_SCORES):
             weights.setdefault(row["trajectory_id"], row["weight"])
         files = tuple(trajectory_files(store.open(artifact.manifest.inputs[ROLLOUTS]), store))
-        ids = scan_trajectories(files).select("trajectory_id").collect()["trajectory_id"].to_list()
+        rows = scan_trajectories(files).filter(
+            pl.col("finish_reason") != SCORER_ERROR, pl.col("response_mask").list.sum() > 0
+        )
+        ids = rows.select("trajectory_id").collect()["trajectory_id"].to_list()
         shelves.append(Shelf(files, tuple(ids[:room])))
         room -= len(ids)
     return Stored(tuple(shelves), weights)

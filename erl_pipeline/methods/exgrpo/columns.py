@@ -56,9 +56,6 @@ _OF_REPLAY = "replayed_sequences"
 _CHARTS = (
     only_drawn(INDEX_EXPERIENCE.name, "tasks", ChartLine(_TASKS, "can be replayed", "tasks"), format=",d"),
     only_drawn(INDEX_EXPERIENCE.name, "retired", ChartLine(_TASKS, "retired", "tasks"), format=",d"),
-    only_drawn(
-        SELECT_REPLAY.name, "share_replayed", ChartLine("Share of tasks replayed", "replayed", "share")
-    ),
     *(
         only_drawn(SELECT_REPLAY.name, metric, line)
         for metric, line in (

@@ -194,7 +194,7 @@ def reference_policy(call: StageCall[UpdateSettings]) -> StoredPolicy | Literal[
 
 UPDATE_POLICY = Stage(
     name="update_policy",
-    version=3,
+    version=4,
     output="checkpoint",
     settings=UpdateSettings,
     compute=_compute,

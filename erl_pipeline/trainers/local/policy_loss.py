@@ -113,7 +113,11 @@ class PolicyLoss:
             )
         self._observe_fresh("ratio", surrogate.ratio, tokens)
         self._log.add("ratio", surrogate.ratio, tokens)
-        self._observe("clipped", surrogate.clipped, tokens)
+        # The loss of a replayed token knows no clip range.
+        clipped = surrogate.clipped
+        self._observe(
+            "clipped", clipped if self._replayed is None else clipped & self._replayed.fresh(tokens), tokens
+        )
         losses = surrogate.loss if importance is None else surrogate.loss * importance
         if self._replayed is None:
             return losses

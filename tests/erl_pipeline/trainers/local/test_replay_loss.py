@@ -48,6 +48,13 @@ def compute(
     return float(value.detach()), logprobs.grad, statistics
 
 
+def test_replayed_tokens_are_never_counted_as_clipped() -> None:
+    """Their ratios 3 and 0.1 lie outside of the clip range, which their loss does not use."""
+    replayed = replace(REPLAYED, behaviour_logprobs=(math.log(0.1), math.log(0.6)))
+    _, _, statistics = compute(SHAPED.model_copy(update={"clip": True}), replayed)
+    assert statistics.mean("clipped") == 0.0
+
+
 def test_replayed_tokens_are_shaped_and_fresh_ones_are_not_clipped() -> None:
     loss, _, statistics = compute()
     shaped = 1 / 1.1 + 0.1 / 0.2
