@@ -44,7 +44,7 @@ Scratch = Annotated[
 Keep = Annotated[bool, typer.Option("--keep", help="Do not remove the copies.")]
 
 _SHOWN = 20
-"""Lines of differences that are printed; --json has all."""
+"""Most lines of differences that are printed; --json gives all."""
 
 
 def certify(
@@ -61,7 +61,7 @@ def certify(
 ) -> None:
     """Kill copies of a run at random instants, and prove that they end with its bytes.
 
-    Driver and worker processes get SIGKILL; the copy goes on after each. What was found is kept as an
+    Driver and worker processes get SIGKILL; the copy continues after each kill. The result is kept as an
     artifact. Exit status 1 when something was lost, doubled or different.
     """
     from command_line.foreground import in_foreground
@@ -94,7 +94,7 @@ def certify(
 
 
 def certificate_line(certificate: Certificate) -> str:
-    """A certificate in a sentence."""
+    """A certificate as one phrase for a sentence."""
     targets = Counter(kill.target for kill in certificate.kills)
     struck = " and ".join(counted(count, target) for target, count in sorted(targets.items()))
     found = {

@@ -1,4 +1,4 @@
-"""`erl-pipeline diff --first-divergence`: where two runs part."""
+"""`erl-pipeline diff --first-divergence`: where two runs begin to differ."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def show_first_divergence(run_a: str, run_b: str, store: str, *, json: bool) -> 
 
 
 def divergence_lines(found: Divergence, run_a: str, run_b: str) -> list[str]:
-    """What was found, in sentences."""
+    """What was found, as lines of text."""
     lines = [
         f"A: {run_a}",
         f"B: {run_b}",

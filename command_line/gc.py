@@ -1,4 +1,4 @@
-"""`erl-pipeline gc`: remove what no run reaches, and the big files of old iterations."""
+"""`erl-pipeline gc`: removes what no run reaches, and the big files of old iterations."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def gc(
     delete: Delete = False,
     json: Json = False,
 ) -> None:
-    """Remove what no run reaches, and what killed processes left; show what that would be unless --delete."""
+    """Remove what no run reaches and what killed processes left behind. Without --delete, only show it."""
     from datetime import timedelta
 
     from storage.errors import InputError

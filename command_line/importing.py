@@ -1,4 +1,4 @@
-"""`erl-pipeline import`: bring in what was made elsewhere."""
+"""`erl-pipeline import`: imports what was made elsewhere."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Name = Annotated[str, typer.Option("--name", metavar="NAME", help="Name of the r
 
 
 FileFormat = Literal["schema", "trl", "verl", "messages"]
-"""What a file of trajectories looks like."""
+"""Format of a file of trajectories."""
 
 
 _OTHER_FORMATS = "docs/import.md has the columns; files of TRL, of verl and of chats are mapped by --format"
@@ -33,7 +33,7 @@ _OTHER_FORMATS = "docs/import.md has the columns; files of TRL, of verl and of c
 
 @dataclass(frozen=True)
 class _Options:
-    """What a file of another format does not say itself."""
+    """Facts that a file of another format does not hold."""
 
     rewards: tuple[str, ...]
     temperature: float
@@ -155,7 +155,7 @@ def _import_foreign(
     model: Path,
     options: _Options,
 ) -> list[ImportedIteration]:
-    """Map a file to the schema, in a folder that is gone afterwards, and import that."""
+    """Map a file to the schema, in a temporary folder, and import the result."""
     from erl_pipeline.policies.checkpoint_files import weights_digest
     from erl_pipeline.stages.rollouts.foreign_trajectories import (
         ForeignFile,
@@ -190,7 +190,7 @@ def _import_foreign(
 
 
 def _require_tokenizer(file: Path, tokenizer: Path) -> None:
-    """Raise InputError, naming the row, for a trajectory of another tokenizer."""
+    """Raise InputError, which names the row, for a trajectory of another tokenizer."""
     from erl_pipeline.policies.pretrained import load_tokenizer, tokenizer_digest
     from storage.tables.trajectory_import import check_trajectories, read_checked
 

@@ -1,4 +1,4 @@
-"""`erl-pipeline schedule`: flows of a run at given times, run by `erl-pipeline serve`."""
+"""`erl-pipeline schedule`: schedules flows of a run, which `erl-pipeline serve` runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class _AddIsDefault(TyperGroup):
-    """`schedule RUN ...` stands for `schedule add RUN ...`; a run called `list` needs the long form."""
+    """`schedule RUN ...` means `schedule add RUN ...`; a run called `list` needs the long form."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
@@ -124,7 +124,7 @@ def add(
 
         place = _place(store)
         there = deployments.refuse_taken(client, flow, run, place, replace=replace or once)
-        # Only now, so that what is refused leaves nothing.
+        # Begin the run only now, so that a refused schedule leaves nothing behind.
         if begin is not None:
             begin()
         parameters: dict[str, Any] = {}
@@ -157,7 +157,7 @@ def add(
 
 @app.command("list")
 def list_schedules(store: OnlyStore = None, port: Port = DEFAULT_PORT, json: Json = False) -> None:
-    """Show what is scheduled: when it is due, when it last did its work, when and why it last was skipped."""
+    """Show what is scheduled: when it is due, when it last succeeded, when and why it was last skipped."""
     with _deployments(port) as client:
         from flows.deployed import deployed
 
@@ -185,7 +185,7 @@ def list_schedules(store: OnlyStore = None, port: Port = DEFAULT_PORT, json: Jso
 
 
 def _add_command(action: Literal["pause", "resume", "remove"], done: str, what: str) -> None:
-    """Add a command that does one thing to one flow of a run, or to all that are scheduled, and says so."""
+    """Add a command that applies an action to one flow of a run, or to all that are scheduled for it."""
 
     @app.command(action, help=what)
     def act(
@@ -222,9 +222,9 @@ def _deployments(port: int) -> Iterator[SyncPrefectClient]:
 
 
 def _do(action: str, run: str, flow: FlowName | None, store: str | None, port: int) -> list[FlowName]:
-    """The flows to which it was done.
+    """Apply an action; returns the flows that it was applied to.
 
-    Raises InputError when nothing is scheduled, or it is for a run of another store than is asked for.
+    Raises InputError when nothing is scheduled, or when it is for a run of another store than `store`.
     """
     from storage.errors import InputError
 
@@ -243,7 +243,7 @@ def _do(action: str, run: str, flow: FlowName | None, store: str | None, port: i
 
 
 def _place(store: str) -> str:
-    """A store as deployments name it."""
+    """A store as deployments name it: a URI or an absolute path."""
     return store if "://" in store else str(Path(store).resolve())
 
 
@@ -252,9 +252,9 @@ def _skip(row: ScheduledFlow) -> str:
 
 
 def _to_begin(run: str, store: str, config: Path | None) -> Callable[[], object] | None:
-    """What begins the run; None for one that is there.
+    """A function that begins the run; None for a run that exists.
 
-    Raises InputError for a run that is not there and has no configuration, ConfigError for one that is there
+    Raises InputError for a run that neither exists nor has a configuration, ConfigError for a run that exists
     with other settings.
     """
     from erl_pipeline.config.loading.load import load_config

@@ -56,8 +56,8 @@ def compare(
 ) -> None:
     """Train arms from one start over several seeds, and compare them on tasks that nothing was tuned on.
 
-    Arms are read off at equal generated tokens and at equal optimizer steps. What was stopped or killed goes
-    on from what is committed; the runs are ordinary ones, which all other commands take.
+    Arms are compared at equal generated tokens and at equal optimizer steps. Runs that were stopped or killed
+    continue from what is committed. They are ordinary runs, so all other commands work on them.
     """
     from erl_pipeline.comparison.design import make_design
     from erl_pipeline.comparison.document import document, write
@@ -80,7 +80,7 @@ def compare(
 
 
 def _work(design: Design, store: str, jobs: int, threads: int) -> Result:
-    """Train what is left, until it is done or a signal asks to stop. Raises typer.Exit for the latter."""
+    """Train what is left, until it is done. Raises typer.Exit when a signal asked to stop."""
     from command_line.compare.rounds import Rounds
     from command_line.interruption import Stop, call_interruptibly
     from erl_pipeline.engines.interface import Interrupted

@@ -1,4 +1,4 @@
-"""`erl-pipeline env new`: a small package with an environment of one's own, to begin with."""
+"""`erl-pipeline env new`: writes a small package with a new environment, as a starting point."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def new(
     ] = "models/SmolLM2-135M-Instruct",
     json: Json = False,
 ) -> None:
-    """Write a package with an environment, its test and a configuration, which trains as it is."""
+    """Write a package with an environment, its test and a configuration; it can be trained on as it is."""
     _require_free(name)
     target = folder if folder is not None else Path(name)
     written = write_package(name, kind, target, model)
@@ -59,7 +59,7 @@ def new(
 
 
 def write_package(name: str, kind: Kind, target: Path, model: str) -> list[Path]:
-    """Write the package; returns the files. Raises InputError where there is something already."""
+    """Write the package; returns the files. Raises InputError if the folder exists and is not empty."""
     from jinja2 import Environment, StrictUndefined
 
     from storage.errors import InputError
@@ -85,7 +85,7 @@ def write_package(name: str, kind: Kind, target: Path, model: str) -> list[Path]
 
 
 def _require_free(name: str) -> None:
-    """Raise InputError for a name that no package can have, or that another has already."""
+    """Raise InputError for a name that is not valid for a package, or that is taken."""
     from importlib.util import find_spec
     from typing import get_args
 
@@ -113,5 +113,5 @@ def _templates(folder: Traversable, above: str = "") -> list[tuple[str, str]]:
 
 
 def _as_path(folder: Path) -> str:
-    """A folder as pip takes it: without a slash it would look for a package of that name."""
+    """A folder in the form that pip needs: without a slash pip would look for a package of that name."""
     return shlex.quote(str(folder) if folder.is_absolute() else f"./{folder}")

@@ -44,7 +44,7 @@ def play(
     seed: Seed = None,
     settings: Settings = None,
 ) -> None:
-    """Attempt a task as the policy does: the same prompt and messages, then the same feedback and reward.
+    """Attempt a task as the policy does, with the same prompt, messages, feedback and reward.
 
     Turns are read from standard input.
     """
@@ -73,7 +73,7 @@ def play(
 
 
 def _take_turns(runner: asyncio.Runner, attempt: HandPlayed, threshold: float) -> None:
-    """The attempt from its prompt to its feedback, or to the end of the input."""
+    """Play the attempt from its prompt to its feedback, or to the end of the input."""
     opened = runner.run(attempt.begin())
     _print_messages(opened.messages)
     _print_tools(opened.tools)
@@ -94,7 +94,7 @@ def _take_turns(runner: asyncio.Runner, attempt: HandPlayed, threshold: float) -
 
 
 def _chosen(config: RunConfig, split: str, task_id: str | None) -> Task:
-    """The task with an id, or one of the split by the seed. Raises InputError where there is none."""
+    """The task with an id, or one of the split, drawn by the seed. Raises InputError if there is none."""
     import random
 
     from erl_pipeline.config.installed import plugins

@@ -87,7 +87,7 @@ def show(
     store: Store = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
-    """Show an episode from its first attempt to its last, with rewards and what was trained of it."""
+    """Show an episode from its first attempt to its last, with rewards and what updates did with it."""
     from command_line.episodes import reading
     from command_line.episodes.showing import print_episode
     from storage.artifacts.store import ArtifactStore

@@ -1,4 +1,4 @@
-"""`erl-pipeline evaluate`: success of a checkpoint on tasks of one's choice, or on streams of them."""
+"""`erl-pipeline evaluate`: success of a checkpoint on chosen tasks, or on streams of tasks."""
 
 from __future__ import annotations
 

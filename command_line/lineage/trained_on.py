@@ -123,7 +123,7 @@ def _resolve(store: ArtifactStore, checkpoint: str, run: str | None) -> str:
 
 
 def _summary(rows: pl.LazyFrame) -> pl.LazyFrame:
-    """Rows and trained tokens by how, kind and role; the own ones first."""
+    """Rows and trained tokens by how, kind and role; those of the policy's own training first."""
     import polars as pl
 
     return (

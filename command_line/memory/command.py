@@ -1,4 +1,4 @@
-"""`erl-pipeline memory`: asking a run's reflection memory, and making it forget."""
+"""`erl-pipeline memory`: searches and lists a run's reflection memory, and makes it forget."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def list_entries(
     store: Store = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
-    """List the entries that the memory holds: what they were worth, how often they were written and shown."""
+    """List the entries of the memory: their credit, and how often they were written and retrieved."""
     import polars as pl
 
     from command_line.memory.run import open_memory

@@ -1,4 +1,4 @@
-"""`erl-pipeline plan`: what would be reused, what computed and why, and what it should cost; nothing runs."""
+"""`erl-pipeline plan`: what would be reused, what computed and why, and the expected cost; nothing is run."""
 
 from __future__ import annotations
 
@@ -55,9 +55,10 @@ def plan(
     store: Store = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
-    """Show what would be reused and what computed, why, and how long that should take. Nothing is run.
+    """Show what would be reused and what computed, why, and how long it should take. Nothing is run.
 
-    With --cluster: how long a run would take on other nodes, what they would wait for, and what would help.
+    With --cluster, show how long a run would take on other nodes, how much they would wait, and which changes
+    would help.
     """
     from command_line.plan.making import (
         is_config,
@@ -91,9 +92,9 @@ def plan(
 
 
 def show_plan(shown: ShownPlan, output: Path | None, json: bool) -> None:
-    """Print a plan, and write its page where one is asked for.
+    """Print a plan, and write its page if `output` names one.
 
-    Raises InputError for a page that does not end in .html, StoreError where it cannot be written.
+    Raises InputError for a name that does not end in .html, StoreError if the page cannot be written.
     """
     from command_line.output import print_json, print_line
     from command_line.plan.printing import plan_json, print_plan

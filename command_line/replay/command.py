@@ -1,5 +1,5 @@
-"""`erl-pipeline replay`: a branch of a run with other settings, an audit of its bytes, training on what it
-has stored."""
+"""`erl-pipeline replay`: a branch of a run with other settings, an audit of its bytes, or training on its
+stored rollouts."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ def replay(
 ) -> None:
     """Compute a run again from a stage of an iteration.
 
-    With --set: as a new run, which shares everything before that stage. Without: to prove that the bytes
-    are those that are stored (exit status 1 when they are not). With --offline: train a new run on the
-    stored rollouts alone.
+    With --set: as a new run, which shares everything before that stage. Without --set: to prove that the
+    stored bytes are reproduced (exit status 1 when they are not). With --offline: train a new run only on
+    the stored rollouts.
     """
     if offline:
         if iterations is not None or stage is not None or scratch is not None:

@@ -1,4 +1,4 @@
-"""What the kinds of replay have in common: the run they start from, the one they make, and its end."""
+"""Shared parts of the replays that make a new run: its training, and what is printed at its end."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def work_on_new_run(
     """Train the new run in this process, with the progress display of `train`.
 
     Args:
-        begin: enters what the run shares in its ledger.
+        begin: records the artifacts that the run shares in its ledger.
     """
     for note in notes:
         print(note, file=sys.stderr)
 
     def work(opened: OpenRun, _note: Callable[[str], None]) -> None:
         begin(opened)
-        # Whoever goes on with the run later has the runner of its configuration.
+        # Only for this process: the stored configuration keeps its runner, for later continuation.
         opened.config = opened.config.model_copy(update={"runner": InProcessConfig()})
         train(opened, config.iterations)
 

@@ -1,4 +1,4 @@
-"""Searching memories without touching the store: the tables are built in a folder of this server's own."""
+"""Searches of memories that write nothing to the store: the tables are built in a temporary folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from storage.memory.view import MemoryHit, MemoryVersions, MemoryView
 
 
 class MemorySearches:
-    """The tables that were searched so far. Several threads may use it, one at a time gets its turn.
+    """The tables that were searched so far. Several threads may use it; they search one at a time.
 
     The first search of a run builds its table from the committed memory versions; the first by meaning also
     loads the embedding model.
@@ -24,7 +24,7 @@ class MemorySearches:
         self._embedders: dict[str, SentenceEmbedder] = {}
         self._tables: dict[str, MemoryVersions] = {}
         self._views: dict[str, tuple[str, MemoryView]] = {}
-        """The version of each run that was searched last; the tables are this server's own."""
+        """For each run, the version that was searched last, and its view."""
         self._turn = threading.Lock()
 
     def search(

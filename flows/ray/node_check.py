@@ -1,4 +1,4 @@
-"""Whether a node is fit for a run: what it reports, compared with what the driver has itself."""
+"""Whether a node is fit for a run: its report is compared with the driver's own."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from flows.ray.node_report import NodeReport
 
 CLOCK_SECONDS = 10.0
-"""How far a node's clock may be off: times in manifests and ledgers come from several nodes."""
+"""How many seconds a node's clock may be off: times in manifests and ledgers come from several nodes."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """A living node of the cluster, and all that it has."""
+    """A living node of the cluster, and its total resources."""
 
     id: str
     address: str
@@ -30,7 +30,7 @@ class Node:
 
 @dataclass(frozen=True)
 class NodeFinding:
-    """What a node said. `report` is None where it could not answer.
+    """What was found out about a node. `report` is None if it could not answer.
 
     `clock_offset`: seconds by which its clock is ahead of the driver's.
     """
@@ -42,7 +42,7 @@ class NodeFinding:
 
 
 def problems_of(report: NodeReport, here: NodeReport, clock_offset: float, store_uri: str) -> Iterator[str]:
-    """What is wrong with a node, each with what to do.
+    """The problems of a node; each text also says what to do.
 
     Args:
         here: the driver's own report.

@@ -1,4 +1,4 @@
-"""Identity of artifacts and seeds: both are digests, of what an artifact is made from or a seed is used for."""
+"""Identity of artifacts, and seeds: digests of what an artifact is made from, or of what a seed is for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where two runs part."""
+"""Where two runs begin to differ."""
 
 from __future__ import annotations
 
