@@ -81,7 +81,7 @@ def cron(expression: str, timezone: str) -> CronSchedule:
 
 
 def every(interval: timedelta) -> IntervalSchedule:
-    """A schedule with a fixed interval, which first passes before the first flow run."""
+    """A schedule with a fixed interval; the first flow run is due after one interval."""
     return IntervalSchedule(interval=interval, anchor_date=datetime.now(ZoneInfo("UTC")))
 
 

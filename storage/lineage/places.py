@@ -41,8 +41,8 @@ class RowPlaces:
     """Which artifacts hold the rows of a store; takes about 60 bytes of memory for each row.
 
     An artifact never changes, so what was read of it is kept as long as callers give the same manifest object
-    for it. A `WatchedStore` returns the same object until the manifest's file changes. A later change of an
-    artifact's rows is found by those who read them.
+    for it. A `WatchedStore` returns the same object until the manifest's file changes. Whoever reads the rows
+    verifies the files.
     """
 
     def __init__(self, store: ArtifactStore) -> None:

@@ -3,8 +3,8 @@
 A `guided` trajectory is compared with the trajectories of its group that got no memory (`free`): same task,
 iteration, policy and role. The seed draws which ones are free, so the difference between the two is due to
 memory or to chance. An observation is the reward of a guided trajectory minus the mean reward of the free
-ones of its group. The credit of an entry is the mean of the n observations that saw it, shrunk towards 0 by
-n/(n + 8), as if `PRIOR` more observations of 0 had been made, so that luck in a few trials counts little.
+ones of its group. The credit of an entry is the mean of the n observations whose trajectories saw it, shrunk
+towards 0 by n/(n + 8), as if `PRIOR` more observations of 0 had been made: luck in a few trials means little.
 
 The reward of a reflection is that of the attempt that it led to, or 0 if it led to none. Only first rounds of
 revision are compared: which trajectories reach a later round depends on what memory did before.

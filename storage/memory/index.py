@@ -100,7 +100,7 @@ class MemoryIndex:
         return known is not None and self._tag(version) == known.table_version
 
     def _bring_up_to(self, version: str) -> bool:
-        """Make the table hold a version; False, without a table, if the chain never had entries."""
+        """Make the table hold a version; False if its chain never added an entry, so it needs no table."""
         base, deltas = read_chain(self._artifacts, version, until=self._is_checked)
         if base != EMPTY_MEMORY:
             with suppress(*_UNREADABLE):

@@ -20,7 +20,7 @@ REINFORCEMENT, SUPERVISED = "reinforcement", "supervised"
 
 TRAINING_RECORD_SCHEMA = pa.schema(
     [
-        pa.field("trajectory_id", pa.string(), nullable=False),  # the sequence
+        pa.field("trajectory_id", pa.string(), nullable=False),  # the sequence that the update received
         pa.field("sft_row_id", pa.string()),  # null in reinforcement
         pa.field("kind", pa.string(), nullable=False),  # `reinforcement` or `supervised`
         pa.field("episode_id", pa.string(), nullable=False),
@@ -28,7 +28,7 @@ TRAINING_RECORD_SCHEMA = pa.schema(
         pa.field("subgroup", pa.string()),
         pa.field("reward", pa.float32()),  # as in the trajectory
         pa.field("success", pa.bool_()),  # as in the trajectory
-        pa.field("advantage", pa.float32()),  # relative to its group; computed from rewards
+        pa.field("advantage", pa.float32()),  # its reward relative to the rewards of its group
         pa.field("task_id", pa.string(), nullable=False),
         pa.field("task_type", pa.string(), nullable=False),
         pa.field("role", pa.string(), nullable=False),
@@ -39,7 +39,7 @@ TRAINING_RECORD_SCHEMA = pa.schema(
         pa.field("steps", pa.int32(), nullable=False),  # optimizer steps that trained it
         pa.field("trained_tokens", pa.int64(), nullable=False),  # its tokens with a loss, over all steps
         pa.field("mean_ratio", pa.float32()),  # null in supervised training, as are the two that follow
-        pa.field("clipped_share", pa.float32()),  # share of its tokens whose gradient was clipped to 0
+        pa.field("clipped_share", pa.float32()),  # share of its tokens whose gradient the clipping removed
         pa.field("mismatch", pa.float32()),  # mean difference from the sampler's log-probabilities, nats
         pa.field("entropy", pa.float32()),  # mean at its trained tokens, nats
         pa.field("loss", pa.float32()),  # its own part of the loss

@@ -18,7 +18,7 @@ from storage.tables.parquet import TableFormat, read_rows, scan_files, write_row
 SCHEMA_VERSION = 2
 TRAJECTORY_SCHEMA = pa.schema(
     [
-        pa.field("trajectory_id", pa.string(), nullable=False),  # digest of artifact id and place in it
+        pa.field("trajectory_id", pa.string(), nullable=False),  # digest of its artifact and its place in it
         pa.field("episode_id", pa.string(), nullable=False),
         pa.field("parent_trajectory_id", pa.string()),
         pa.field("iteration", pa.int32(), nullable=False),  # the one that sampled it
@@ -34,10 +34,10 @@ TRAJECTORY_SCHEMA = pa.schema(
         pa.field("response_token_ids", pa.list_(pa.int32()), nullable=False),
         pa.field("response_mask", pa.list_(pa.int8()), nullable=False),
         pa.field("behaviour_logprobs", pa.list_(pa.float32()), nullable=False),
-        pa.field("temperature", pa.float32(), nullable=False),  # of sampling
+        pa.field("temperature", pa.float32(), nullable=False),  # sampling temperature
         pa.field("policy_version", pa.string(), nullable=False),
         pa.field("tokenizer_digest", pa.string(), nullable=False),  # of the tokenizer
-        pa.field("reward", pa.float32(), nullable=False),  # a reflection has that of the attempt after it
+        pa.field("reward", pa.float32(), nullable=False),  # for a reflection, that of the attempt after it
         pa.field("success", pa.bool_(), nullable=False),  # whether the reward reached the threshold
         pa.field("finish_reason", pa.string(), nullable=False),  # how it ended
         pa.field("truncated", pa.bool_(), nullable=False),  # whether a limit cut it off
@@ -111,7 +111,7 @@ class Trajectory:
     group_id: str
     """Shared by the trajectories whose rewards are compared to compute advantages."""
     subgroup: str | None
-    """Its part of a group that the method splits, such as `guided` or `free`; None if it splits none."""
+    """Its part of a group that the method splits, such as `guided` or `free`; None for groups not split."""
     prompt_token_ids: tuple[int, ...]
     response_token_ids: tuple[int, ...]
     """All turns, including environment and tool tokens between them."""
@@ -121,7 +121,7 @@ class Trajectory:
     """Log-probability in nats under the behaviour policy, after temperature; 0 where the mask is 0."""
     temperature: float
     policy_version: str
-    """Artifact id of the checkpoint that sampled it; empty if it was not one of this store's policies."""
+    """Artifact id of the checkpoint that sampled it; empty if a model without an artifact did."""
     tokenizer_digest: str
     reward: float
     success: bool
