@@ -17,13 +17,11 @@ if TYPE_CHECKING:
     from erl_pipeline.runs.certificate.certificate import Certificate
     from erl_pipeline.runs.certificate.certifying import Certified
 
-Kills = Annotated[int, typer.Option("--kills", min=1, metavar="N", help="How often something is killed.")]
-Seed = Annotated[
-    int, typer.Option("--seed", min=0, help="Seed of the instants; another one kills elsewhere.")
-]
+Kills = Annotated[int, typer.Option("--kills", min=1, metavar="N", help="Number of kills.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of the instants of the kills.")]
 Iterations = Annotated[
     int | None,
-    typer.Option("--iterations", min=1, metavar="N", help="Only the first so many; default: all of the run."),
+    typer.Option("--iterations", min=1, metavar="N", help="Only the first N iterations; default: all."),
 ]
 RunnerType = Annotated[
     str | None,
@@ -38,7 +36,7 @@ Scratch = Annotated[
     typer.Option(
         "--scratch",
         metavar="FOLDER",
-        help="Where the copies are trained; default: the system's. Every node of a runner must reach it.",
+        help="Folder for the copies; default: a temporary one. Every node of a runner must reach it.",
     ),
 ]
 Keep = Annotated[bool, typer.Option("--keep", help="Do not remove the copies.")]
@@ -83,7 +81,7 @@ def certify(
         subject.plan.iterations,
         subject.config,
         lambda display, stop: certify_run(subject, kills, seed, folder, keep, display.note, stop.event),
-        lambda: "Stopped; there is no certificate, and nothing goes on.",
+        lambda: "Stopped; there is no certificate.",
     )
     if json:
         print_json(_as_json(certified))

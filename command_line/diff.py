@@ -27,7 +27,7 @@ def diff(
     first: Annotated[
         bool,
         typer.Option(
-            "--first-divergence", help="Only where they part: first artifact, row and token or tensor."
+            "--first-divergence", help="Only the first difference: artifact, row and token or tensor."
         ),
     ] = False,
     store: Store = DEFAULT_STORE,

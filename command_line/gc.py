@@ -22,7 +22,7 @@ Delete = Annotated[bool, typer.Option("--delete", help="Do it. Without this, onl
 MinimumAge = Annotated[
     float,
     typer.Option(
-        "--min-age", min=0, metavar="HOURS", help="Keep what no run reaches for so long after it was made."
+        "--min-age", min=0, metavar="HOURS", help="Keep what no run reaches for this long after it was made."
     ),
 ]
 OnlyRun = Annotated[
@@ -112,7 +112,7 @@ def _print(
     print_table(rows, left=("why", "what"))
     if plan.young:
         young = counted(plan.young, "artifact")
-        print_line(f"Kept, being younger than {min_age:g} h: {young} that no run reaches.")
+        print_line(f"Kept, since younger than {min_age:g} h: {young} that no run reaches.")
     freed = _size_text(plan.bytes + sum(pruning.bytes for pruning in pruned))
     if delete:
         print_line(f"Removed: {freed}.")

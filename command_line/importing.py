@@ -63,15 +63,15 @@ def trajectories(
         Path | None, typer.Option(metavar="FOLDER", help="The model whose log-probabilities the rows get.")
     ] = None,
     reward: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN", help="The reward; several are added up.")
+        list[str] | None, typer.Option(metavar="COLUMN", help="Column of the reward; several are added up.")
     ] = None,
-    temperature: Annotated[float, typer.Option(min=1e-6, help="What the rows were sampled with.")] = 1.0,
+    temperature: Annotated[float, typer.Option(min=1e-6, help="The sampling temperature of the rows.")] = 1.0,
     success: Annotated[
         float, typer.Option(metavar="REWARD", help="A row with this reward or more succeeded.")
     ] = 1.0,
     role: Annotated[
         str | None,
-        typer.Option(help="What the method calls such answers; else ERL's first role."),
+        typer.Option(help="The method's role for such answers; default: ERL's first role."),
     ] = None,
 ) -> None:
     """Check trajectories against the schema and commit them, so that `replay --offline` can train on them.
@@ -92,7 +92,7 @@ def trajectories(
         if tokenizer is None or model is None:
             raise InputError(
                 f"--format {format_} needs --tokenizer FOLDER and --model FOLDER: the file holds "
-                "words, and no log-probabilities"
+                "texts, and no log-probabilities"
             )
         imported = _import_foreign(
             store,
@@ -141,7 +141,7 @@ def trajectories(
     print_line("  " + command([*words, *([] if store == DEFAULT_STORE else ["--store", store])]))
     if format_ != "schema":
         print_line(
-            f"Its log-probabilities are those of {model}, a trainer's and not the sampler's; words were "
+            f"Its log-probabilities are those of {model}, a trainer's and not the sampler's; texts were "
             "tokenized again."
         )
 

@@ -46,6 +46,6 @@ def call_interruptibly(work: Callable[[], T], stop: Stop, tell: Callable[[str], 
             os._exit(128 + number)
         stop.signal_number = number
         stop.event.set()
-        tell("Stopping after the commit in flight; once more to stop at once.")
+        tell("Stopping after the commit in progress; press Ctrl-C again to stop immediately.")
 
     return call_beside_signals(work, handle)

@@ -47,8 +47,10 @@ Overlap = Literal["skip", "wait"]
 Cron = Annotated[
     str | None, typer.Option("--cron", metavar="'M H D M W'", help="Times, such as '0 3 * * *'.")
 ]
-Every = Annotated[str | None, typer.Option("--every", metavar="TIME", help="A distance: 90s, 20m, 6h or 1d.")]
-Once = Annotated[bool, typer.Option("--once", help="Now, one time; a schedule that there is stays.")]
+Every = Annotated[
+    str | None, typer.Option("--every", metavar="TIME", help="An interval: 90s, 20m, 6h or 1d.")
+]
+Once = Annotated[bool, typer.Option("--once", help="Once, now; an existing schedule stays.")]
 Timezone = Annotated[str, typer.Option("--timezone", help="Time zone of --cron, such as Europe/Zurich.")]
 WhichFlow = Annotated[
     FlowChoice, typer.Option("--flow", help="What to run: one more iteration, or another flow.")
@@ -57,10 +59,10 @@ OneFlow = Annotated[
     FlowChoice | None, typer.Option("--flow", help="Only this flow; default: all of the run.")
 ]
 Config = Annotated[
-    Path | None, typer.Option("--config", metavar="CONFIG", help="Begins a run that the store lacks.")
+    Path | None, typer.Option("--config", metavar="CONFIG", help="To begin a run that the store lacks.")
 ]
 Iterations = Annotated[
-    int | None, typer.Option("--iterations", min=1, metavar="N", help="For --flow train: where to end.")
+    int | None, typer.Option("--iterations", min=1, metavar="N", help="For --flow train: last iteration.")
 ]
 GarbageDays = Annotated[
     float | None,
@@ -72,17 +74,17 @@ GarbageDays = Annotated[
     ),
 ]
 WhenOverlapping = Annotated[
-    Overlap, typer.Option("--overlap", help="When the last one still runs, or another process has the run.")
+    Overlap, typer.Option("--overlap", help="What to do if the last one, or another process, is at work.")
 ]
 ConcurrencyLimit = Annotated[
     str,
     typer.Option(
-        "--concurrency-limit", metavar="NAME|none", help="Limit of Prefect to hold a slot of meanwhile."
+        "--concurrency-limit", metavar="NAME|none", help="Limit of Prefect; one slot is held during work."
     ),
 ]
-Replace = Annotated[bool, typer.Option("--replace", help="Put it in the place of a schedule that there is.")]
+Replace = Annotated[bool, typer.Option("--replace", help="Replace an existing schedule.")]
 OnlyStore = Annotated[
-    str | None, typer.Option("--store", metavar="URI", help="Only what is of runs in this store.")
+    str | None, typer.Option("--store", metavar="URI", help="Only schedules of runs in this store.")
 ]
 Port = Annotated[
     int, typer.Option("--port", min=1, max=65535, help="Port of `serve`, where PREFECT_API_URL is not set.")
@@ -203,9 +205,9 @@ def _add_command(action: Literal["pause", "resume", "remove"], done: str, what: 
             print_line(f"Run {run}: flow {each} is {done}.")
 
 
-_add_command("pause", "paused", "Start no more flows of a run; one at work goes on to its end.")
-_add_command("resume", "resumed", "Go on with a paused schedule.")
-_add_command("remove", "removed", "Forget a schedule; the run and its artifacts are not touched.")
+_add_command("pause", "paused", "Start no more flows of a run; a running one continues to its end.")
+_add_command("resume", "resumed", "Continue a paused schedule.")
+_add_command("remove", "removed", "Remove a schedule; the run and its artifacts are not touched.")
 
 
 @contextmanager

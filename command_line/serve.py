@@ -32,10 +32,12 @@ Host = Annotated[
 ]
 Worker = Annotated[
     str | None,
-    typer.Option("--worker", metavar="NAME", help="Its name, another on each machine; default: the host's."),
+    typer.Option(
+        "--worker", metavar="NAME", help="Its name, different on each machine; default: the host's."
+    ),
 ]
 Limit = Annotated[
-    int, typer.Option("--limit", min=1, metavar="N", help="Flow runs at once, waiting ones included.")
+    int, typer.Option("--limit", min=1, metavar="N", help="Flow runs at once, including waiting ones.")
 ]
 Gpus = Annotated[
     int | None,
@@ -72,7 +74,7 @@ def serve(
     name = worker or socket.gethostname()
     call_interruptibly(lambda: _serve(stop, port, host, name, limit, gpus, metrics_port, tell), stop, tell)
     if stop.signal_number is not None:
-        tell("Stopped; schedules are kept, and go on with the next `erl-pipeline serve`.")
+        tell("Stopped; schedules are kept, and continue with the next `erl-pipeline serve`.")
         # All is closed. A normal exit would take seconds more, for what Prefect made in the interpreter.
         os._exit(stop.exit_status)
 
@@ -124,7 +126,7 @@ def _serve(
         tell(f"Log:          {log_file}")
         if restarted:
             runs = counted(len(restarted), "flow run")
-            tell(f"Going on with {runs} whose worker was killed: {', '.join(restarted)}")
+            tell(f"Continuing {runs} whose worker was killed: {', '.join(restarted)}")
         work(url, name, limit, handle, stop.event, log_file)
 
 

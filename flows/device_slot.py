@@ -58,7 +58,7 @@ def device_slot(
             try:
                 client.release_concurrency_slots_with_lease(lease)
             except httpx.HTTPError as error:
-                tell(f"The slot of {limit!r} could not be given back and is free in a minute ({error})")
+                tell(f"The slot of {limit!r} could not be released; it is free in a minute ({error})")
 
 
 def _acquire(
@@ -83,8 +83,8 @@ def _acquire(
             answer = response.json()
             if not answer["limits"]:
                 raise ConfigError(
-                    f"Prefect has no concurrency limit {limit!r}; `erl-pipeline serve` makes `gpu`. Make "
-                    f"this one with: prefect gcl create {limit} --limit 1"
+                    f"Prefect has no concurrency limit {limit!r}; `erl-pipeline serve` creates `gpu`. "
+                    f"Create this one with: prefect gcl create {limit} --limit 1"
                 )
             if told:
                 tell(f"Got a slot of {limit!r}")
@@ -109,6 +109,6 @@ def _renew(
             except httpx.HTTPError as error:
                 failures += 1
                 if failures * _RENEW_SECONDS >= LEASE_SECONDS - _RENEW_SECONDS:
-                    tell(f"Stopping: the slot of {limit!r} could not be kept, and may go to another: {error}")
+                    tell(f"Stopping: the slot of {limit!r} could not be renewed; others may get it: {error}")
                     stop.set()
                     return

@@ -52,7 +52,7 @@ def only_worker(home: Path, name: str) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise OrchestratorError(
-                f"a worker {name!r} runs on this machine already; end it, or give this one another --name"
+                f"a worker {name!r} runs on this machine already; end it, or name this one with --worker"
             ) from None
         yield
 

@@ -41,8 +41,8 @@ def open_page(worker: WorkerSettings, log_file: Path) -> Iterator[RunPage]:
                 yield RunPage(client, worker, flow_run.get_id())
         except httpx.HTTPError as error:
             raise OrchestratorError(
-                f"Prefect's API at {url} went away ({error}); what was committed is kept, so train again, "
-                "or with --no-prefect"
+                f"Prefect's API at {url} went away ({error}). What was committed is kept: run the same "
+                "command again, or train with --no-prefect"
             ) from error
 
 
@@ -91,7 +91,7 @@ class RunPage:
             f"Store: {self._worker.store_uri}",
             "",
             f"This flow run computed {sum(work.computed.values())} artifacts in {work.seconds:,.1f} seconds "
-            f"of stages, and found {work.reused} committed.",
+            f"of stages, and reused {work.reused} that were committed before.",
             "",
             *(f"- {stage}: {count}" for stage, count in sorted(work.computed.items())),
         ]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Config = Annotated[
     Path | None,
     typer.Argument(
-        metavar="[CONFIG]", help="Also check the plug-ins and the room that this configuration needs."
+        metavar="[CONFIG]", help="Also check the plug-ins and resources that this configuration needs."
     ),
 ]
 Address = Annotated[

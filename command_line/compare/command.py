@@ -35,10 +35,10 @@ Jobs = Annotated[int, typer.Option("--jobs", min=1, metavar="J", help="Runs at t
 Threads = Annotated[int, typer.Option("--threads", min=1, help="CPU threads of each run.")]
 Iterations = Annotated[
     int | None,
-    typer.Option("--iterations", min=1, metavar="N", help="Of each run, instead of the configuration's."),
+    typer.Option("--iterations", min=1, metavar="N", help="Iterations of each run; default: the file's."),
 ]
 Output = Annotated[
-    Path | None, typer.Option("--output", metavar="FOLDER", help="Of the results; default: comparison/NAME.")
+    Path | None, typer.Option("--output", metavar="FOLDER", help="For the results; default: comparison/NAME.")
 ]
 
 
@@ -74,7 +74,8 @@ def compare(
         print_line("Written: " + ", ".join(map(str, files)))
     if result.failures:
         print(
-            f"{counted(len(result.failures), 'run')} failed; the same command tries again.", file=sys.stderr
+            f"{counted(len(result.failures), 'run')} failed; run the same command to try again.",
+            file=sys.stderr,
         )
         raise typer.Exit(1)
 

@@ -19,7 +19,7 @@ Executable = Annotated[
     typer.Option(
         "--executable",
         metavar="PYTHON",
-        help="Interpreter to ask for vLLM, where it lives in an environment of its own.",
+        help="Interpreter to ask for vLLM, if it is in an environment of its own.",
     ),
 ]
 

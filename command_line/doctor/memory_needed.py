@@ -70,7 +70,7 @@ def print_memory(needed: MemoryNeeded) -> None:
             "one machine."
         )
     print_line(
-        "An estimate by arithmetic. The program, its libraries and an engine's working memory come on top."
+        "An estimate by arithmetic, without the program, its libraries and an engine's working memory."
     )
 
 

@@ -25,7 +25,7 @@ _NAME = "NAME"
 
 def new(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Name of the package: small letters, digits and _.")
+        str, typer.Argument(metavar="NAME", help="Name of the package: lower-case letters, digits and _.")
     ],
     kind: Annotated[
         Kind,
@@ -51,7 +51,7 @@ def new(
     if json:
         print_json({"name": name, "folder": str(target), "files": [str(path) for path in written]})
         return
-    print_line(f"Wrote {counted(len(written), 'file')} to {target}. README.md there says which is for what.")
+    print_line(f"Wrote {counted(len(written), 'file')} to {target}. README.md there explains them.")
     print_line("Install it, run its test, train:")
     print_line(f"  pip install --no-deps --no-build-isolation --editable {_as_path(target)}")
     print_line(f"  python -m pytest {shlex.quote(str(target))}")
@@ -93,7 +93,7 @@ def _require_free(name: str) -> None:
     from storage.errors import InputError
 
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name) or name.endswith("_") or keyword.iskeyword(name):
-        raise InputError(f"NAME: {name!r}; allowed are small letters, digits and _, a letter first")
+        raise InputError(f"NAME: {name!r}; allowed are lower-case letters, digits and _, a letter first")
     taken = [group for group in get_args(Group) if name in plugins(group).found]
     if taken:
         raise InputError(f"NAME: {name!r} is the name of one of the {taken[0]} already; choose another")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from storage.lineage.rows import Kind
     from storage.runs.run import Run
 
-Depth = Annotated[int | None, typer.Option("--depth", min=1, help="Leave out what is more steps away.")]
+Depth = Annotated[int | None, typer.Option("--depth", min=1, help="Most steps to follow; default: all.")]
 
 _WORDS: dict[Kind, tuple[str, str]] = {
     "artifact": ("artifact", "artifacts"),

@@ -63,7 +63,7 @@ def trained_on(
         typer.Option("--text", metavar="CONTAINS", help="Only rows in which the policy said this."),
     ] = None,
     limit: Annotated[
-        int, typer.Option("--limit", min=1, help="Rows to give, with --json too; the newest come first.")
+        int, typer.Option("--limit", min=1, help="Rows to list, also with --json; the newest come first.")
     ] = 20,
     store: Store = DEFAULT_STORE,
     json: Json = False,

@@ -83,7 +83,7 @@ def show(
 def forget_entry(
     run: RunName,
     entry: Entry,
-    reason: Annotated[str, typer.Option("--reason", help="Why; it is kept for those who ask later.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why; it is recorded for later readers.")],
     store: Store = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
@@ -107,7 +107,7 @@ def forget_entry(
     else:
         print_line(
             f"Entry {done.entry_id} is forgotten: it is not in memory version {done.memory_version}, "
-            f"from which iteration {done.iteration + 1} goes on."
+            f"with which iteration {done.iteration + 1} begins."
         )
     print_line(f"Recorded, with the reason, as {done.request_id}; versions before keep the entry.")
     _print_reach(reached)

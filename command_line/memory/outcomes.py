@@ -19,13 +19,14 @@ def effect_lines(effect: MemoryEffect) -> list[str]:
             *lines,
             "memory was withheld from none (method.memory.withhold), so there is nothing to compare with",
         ]
-    lines.append(_line("attempts after one that memory was withheld from", effect.free))
+    lines.append(_line("attempts after a reflection without memory", effect.free))
     if effect.effect is None:
         return [*lines, "no group has both, so there is nothing to compare with"]
     return [
         *lines,
         f"effect of memory on reward: {interval(effect.effect)}, {effect.effect.count} compared with their "
-        f"groups, of {effect.effect.tasks} tasks; the seed drew who sees memory, so this is what it did",
+        f"groups, of {effect.effect.tasks} tasks; the seed drew which reflections see memory, so the effect "
+        "is causal",
     ]
 
 

@@ -113,8 +113,8 @@ def _sources(found: ClusterForecast) -> list[str]:
     known = ", ".join([*places, *medians])
     total = len(found.simulation.ran)
     if not known:
-        return ["No stage was measured: all rests on what the file says."]
-    return [f"Measured were, of {total:,} artifacts: {known}; what the file says of stages and rates wins."]
+        return ["No stage was measured: all times come from the file."]
+    return [f"Measured times of {total:,} artifacts: {known}; times and rates in the file take precedence."]
 
 
 def _as_json(config: RunConfig, file: Path, found: ClusterForecast) -> dict[str, Any]:

@@ -17,7 +17,7 @@ Planned = Annotated[
 ]
 Iterations = Annotated[
     int | None,
-    typer.Option("--iterations", min=1, metavar="N", help="Where to end; default: the configuration's."),
+    typer.Option("--iterations", min=1, metavar="N", help="Last iteration; default: the configuration's."),
 ]
 FromStage = Annotated[
     str | None,
@@ -28,7 +28,7 @@ FromStage = Annotated[
     ),
 ]
 Iteration = Annotated[
-    int | None, typer.Option("--iteration", min=0, metavar="N", help="The iteration that --from is of.")
+    int | None, typer.Option("--iteration", min=0, metavar="N", help="The iteration of --from.")
 ]
 Output = Annotated[
     Path | None, typer.Option("--output", metavar="FILE", help="Also write the plan as a page, .html.")

@@ -64,7 +64,7 @@ def summary(forecast: Forecast) -> list[str]:
         )
     if known:
         lines.append(
-            f"Expected are the medians of the newest {MEASURED} artifacts of each stage in the store."
+            f"Expected values are medians of the newest {MEASURED} artifacts of each stage in the store."
         )
     return lines
 
@@ -75,7 +75,7 @@ def disk_lines(shown: ShownPlan) -> list[str]:
     if not shown.forecast.computed:
         return []
     if not disk.peak:
-        return ["Disk: unknown, since the store has no artifact to go by."]
+        return ["Disk: unknown, since the store has no artifact to estimate from."]
     need = f"Disk: about {bytes_text(disk.end)} at the end"
     if disk.removed:
         need += f", at most {bytes_text(disk.peak)} on the way; retention removes {bytes_text(disk.removed)}"
@@ -83,8 +83,8 @@ def disk_lines(shown: ShownPlan) -> list[str]:
         need += f"; {bytes_text(free)} are free, so it {'fits' if disk.peak <= free else 'does not fit'}"
     lines = [f"{need}."]
     if disk.estimated:
-        others = ", and the files of other stages come on top" if disk.unknown else ""
-        lines.append(f"By the size of the model alone: {', '.join(disk.estimated)}{others}.")
+        others = "; the files of other stages are not included" if disk.unknown else ""
+        lines.append(f"Estimated from the size of the model: {', '.join(disk.estimated)}{others}.")
     if free is not None and disk.peak > free:
         lines.append("Free some space, or set retention.checkpoints and retention.optimizer, such as 2.")
     return lines

@@ -26,7 +26,7 @@ FromStage = Annotated[
 NewName = Annotated[str | None, typer.Option("--name", metavar="NAME", help="Name of the new run.")]
 Iterations = Annotated[
     int | None,
-    typer.Option("--iterations", min=1, metavar="N", help="Where to end, instead of where the run ended."),
+    typer.Option("--iterations", min=1, metavar="N", help="Last iteration; default: that of the run."),
 ]
 Offline = Annotated[bool, typer.Option("--offline", help="Train on stored rollouts, without generation.")]
 Checkpoint = Annotated[
@@ -90,7 +90,7 @@ def replay(
         if name is not None:
             raise InputError(
                 f"--name {name}: without --set nothing changes, so this is an audit and makes no run; leave "
-                "out --name, or say with --set what the new run does otherwise"
+                "out --name, or say with --set what the new run changes"
             )
         from command_line.replay.audit import replay_audit
 

@@ -88,7 +88,7 @@ def conclude(name: str, source: str, store: str, last: int, json: bool) -> None:
     print_table([row_cells(row, shown) for row in rows])
     print_line(legend(shown))
     if isinstance(origin, OfflineOrigin):
-        print_line("Numbers of rollouts are those of the stored ones; nothing of them was generated again")
+        print_line("Numbers of rollouts are those of the stored ones; no rollout was generated again")
         print_line()
         print_table([_staleness_cells(row) for row in staleness])
         print_line(_STALENESS_LEGEND)
@@ -104,8 +104,8 @@ def conclude(name: str, source: str, store: str, last: int, json: bool) -> None:
 
 
 _STALENESS_LEGEND = (
-    "age: policy versions between sampler and policy, by lineage; ESS: what the samples are worth, as a\n"
-    "share of samples of the policy's own, with raw and with capped weights; capped: share above the cap;\n"
+    "age: policy versions between sampler and policy, by lineage; ESS: effective sample size, as a share\n"
+    "of the number of samples, with raw and with capped weights; capped: share above the cap;\n"
     "KL: sampler to policy, nats a token"
 )
 

@@ -105,6 +105,6 @@ def _refuse_other_data(old: RunConfig, new: RunConfig) -> None:
         reasons = changed if found is None else own_differences(node.recipe, found.recipe, changed)
         if reasons:
             raise ConfigError(
-                f"the settings change {node.stage.name}, which the stored rollouts follow from "
+                f"the settings change {node.stage.name}, on which the stored rollouts depend "
                 f"({'; '.join(reasons[:_EXAMPLES])}); change only how the policy learns from them"
             )

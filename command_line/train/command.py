@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Iterations = Annotated[
     int | None,
-    typer.Option("--iterations", min=1, metavar="N", help="Where to end, instead of the configuration's."),
+    typer.Option("--iterations", min=1, metavar="N", help="Last iteration, instead of the configuration's."),
 ]
 Name = Annotated[
     str | None,
@@ -31,7 +31,7 @@ Name = Annotated[
 Check = Annotated[
     bool,
     typer.Option(
-        "--check", help="Look at every artifact of the run from its start, and make damaged ones again."
+        "--check", help="Check every artifact of the run from its start, and make damaged ones again."
     ),
 ]
 NoPrefect = Annotated[

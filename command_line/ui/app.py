@@ -78,7 +78,7 @@ def _fault(request: Request, error: Exception) -> HTMLResponse:
         request,
         500,
         "This page has a fault",
-        f"{type(error).__name__}; the terminal that serves it has more.",
+        f"{type(error).__name__}; the terminal that serves it shows more.",
     )
 
 
@@ -96,5 +96,5 @@ def _error_page(request: Request, status: int, heading: str, message: str) -> HT
         title=heading,
         answer=status,
         message=message,
-        commands=[pages.command("Check every file of the store", "doctor")],
+        commands=[pages.command("Check this machine and the store", "doctor")],
     )

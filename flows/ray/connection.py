@@ -60,8 +60,8 @@ def connected(address: str, variables: Mapping[str, str]) -> Iterator[None]:
     except (ConnectionError, RuntimeError, ValueError, RaySystemError, RpcError) as error:
         raise ConfigError(
             f"runner.address: {address}: Ray cannot be joined: {error}. This machine has to be a node of the "
-            "cluster (`ray start --address`), with the same version of Ray, and where the cluster asks for a "
-            "token, with RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH set"
+            "cluster (`ray start --address`), with the same version of Ray. If the cluster asks for a token, "
+            "set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
         ) from error
     try:
         yield
@@ -109,4 +109,4 @@ def _require_grpc(host: str, port: int) -> None:
         connection.sendall(_HTTP2_GREETING)
         frame = connection.recv(9)
     if len(frame) < 4 or frame[3] != _SETTINGS_FRAME:
-        raise ConnectionError("what listens there is no head of Ray")
+        raise ConnectionError("the server there is not a Ray head")

@@ -55,17 +55,17 @@ def problems_of(report: NodeReport, here: NodeReport, clock_offset: float, store
             what = "is missing" if found is None else f"is {found}"
             yield f"package {name} {what}, here {version}: pip install {name}=={version}"
     if report.code != here.code:
-        yield "the code of erl-pipeline is another one: install the same version on both"
+        yield "the code of erl-pipeline differs: install the same version on both"
     for package, fingerprint in here.plugins.items():
         found = report.plugins[package]
         if not found:
             yield f"plug-in {package}, which the run uses, is missing: install it there"
         elif found != fingerprint:
-            yield f"the code of plug-in {package} is another one: install the same version on both"
+            yield f"the code of plug-in {package} differs: install the same version on both"
     if report.store:
         yield (
             f"store {store_uri} {report.store}. Use a folder that every node mounts at the same path, or a "
             "bucket"
         )
     if abs(clock_offset) > CLOCK_SECONDS:
-        yield f"its clock is {clock_offset:+.0f} s off: keep clocks by NTP, such as chrony"
+        yield f"its clock is {clock_offset:+.0f} s off: synchronise the clocks by NTP, such as with chrony"

@@ -101,7 +101,7 @@ def _store_problem(question: Question) -> str:
         root = open_root(question.store_uri)
         # If the driver's file cannot be seen, this is another folder, and nothing is written to it.
         if read_bytes(root, root.join(question.sign)) != question.content:
-            return "is not the one that the driver sees: a file that it wrote there is not to be found"
+            return "is not the one that the driver sees: a file that it wrote there cannot be found"
         StagingFolder(StoreLayout(root).staging).release()
         write_new(root, root.join(question.answer), question.content)
     except StoreError as error:

@@ -116,7 +116,7 @@ class RayPool:
                     continue
                 waited = time.monotonic() - began
                 self._call.listener.waiting(
-                    job.planned.title, "a node of the cluster", waited, "all that had room for it are gone"
+                    job.planned.title, "a node of the cluster", waited, "all nodes with room for it are gone"
                 )
                 if waited > _NODE_SECONDS:
                     raise ClusterError(

@@ -64,11 +64,11 @@ def _no_room(
     left = _shown({name: free.get(name, 0.0) for name in ("CPU", "GPU")})
     return "\n  ".join(
         [
-            f"the cluster could not set aside what this run asks for within {settings.start_seconds:g} s:",
+            f"the cluster could not reserve what this run asks for within {settings.start_seconds:g} s:",
             *asked,
             *(f"node {node}" for node in nodes),
-            f"free of all that: {left}",
-            "ask for less, add nodes, or wait for what else runs there",
+            f"free on all nodes: {left}",
+            "ask for less, add nodes, or wait until other work there has ended",
         ]
     )
 

@@ -122,7 +122,7 @@ class Survey:
         if self.root is not None and not report.store and not self._has_written(node):
             problems.append(
                 f"store {self.store_uri} is not the one that the driver sees: a file that the node wrote "
-                "there is not to be found. Use a folder that every node mounts at the same path, or a bucket"
+                "there cannot be found. Use a folder that every node mounts at the same path, or a bucket"
             )
         return NodeFinding(node, report, offset, tuple(problems))
 

@@ -61,7 +61,7 @@ def _create_locked(parent: Path) -> tuple[Path, int]:
                 return folder, descriptor
             os.close(descriptor)
     raise StoreError(
-        f"no staging folder could be kept in {parent}: something removes new folders there at once"
+        f"no staging folder could be kept in {parent}: something immediately removes new folders there"
     )
 
 

@@ -70,7 +70,7 @@ def read_delta_of(artifacts: ArtifactStore, version: str) -> Delta:
     entries, operations = _files(artifact, MEMORY.name), _files(artifact, MEMORY_OPERATIONS.name)
     manifest = artifact.manifest
     if not entries and not operations:
-        raise InputError(f"artifact {version} ({manifest.stage}) is no memory version.")
+        raise InputError(f"artifact {version} ({manifest.stage}) is not a memory version.")
     parent = manifest.inputs.get(PARENT_INPUT, EMPTY_MEMORY)
     return Delta(version, parent, manifest.iteration, entries, operations)
 

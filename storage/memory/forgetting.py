@@ -45,7 +45,7 @@ def forget(store: ArtifactStore, run: Run, entry_id: str, reason: str) -> Forgot
     is being worked on.
     """
     if not reason.strip():
-        raise InputError("give the reason, in a few words: it is kept for those who ask later.")
+        raise InputError("give the reason, in a few words: it is recorded for later readers.")
     with run.lock():
         version = latest_version(run)
         require_held(store, version, entry_id)

@@ -92,13 +92,13 @@ class Lease:
     def _look(self) -> None:
         if _highest(self._root, self._folder) > self.number:
             self._lost = (
-                "another machine has taken over, because nothing was heard of this one. What was committed "
-                "is kept; stop one of the two."
+                "another machine has taken over, because this one did not renew its lease in time. What was "
+                "committed is kept; stop one of the two."
             )
         elif time.monotonic() - self._renewed > self._seconds * _GIVE_UP:
             self._lost = (
-                f"the store took no sign of life for {self._seconds * _GIVE_UP:.0f} seconds, so another "
-                "machine may take over. What was committed is kept; run the same command again."
+                f"this machine's lease could not be renewed for {self._seconds * _GIVE_UP:.0f} seconds, so "
+                "another machine may take over. What was committed is kept; run the same command again."
             )
 
 

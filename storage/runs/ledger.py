@@ -69,7 +69,7 @@ class Ledger:
                     raise StoreError(
                         f"{part}, line {number} is not a ledger entry as it was written. Put the file back "
                         "from a copy, or remove the line: `train --check` then finds its artifact and "
-                        "records it again. What somebody asked for by hand must be asked for again."
+                        "records it again. Requests that were made by hand must be made again."
                     )
                 entries.append(entry)
         return entries

@@ -132,7 +132,7 @@ class RunStore:
         Raises InputError for an invalid or taken name, StoreError when the store cannot be written.
         """
         if not _NAME.fullmatch(name):
-            raise InputError(f"{name!r} is no name of a run: use up to 64 letters, digits, '.', '_' and '-'.")
+            raise InputError(f"{name!r} cannot name a run: use up to 64 letters, digits, '.', '_' and '-'.")
         content = record_bytes({"name": name, "config": dict(config)})
         if not write_new(self._root, self._path(name), content):
             raise InputError(f"run {name} exists already in store {self._root.uri}.")

@@ -70,7 +70,7 @@ def _meaning_problems(row: Row) -> Iterator[tuple[str, str]]:
     tokens = len(row["response_token_ids"])
     for name in ("response_mask", "behaviour_logprobs"):
         if len(row[name]) != tokens:
-            yield name, f"has {len(row[name])} values and response_token_ids {tokens}; they must be as many"
+            yield name, f"has {len(row[name])} values and response_token_ids {tokens}; they must be equal"
     for index, bit in enumerate(row["response_mask"]):
         if bit not in (0, 1):
             yield "response_mask", f"value {index} is {bit}; allowed are 0 and 1"

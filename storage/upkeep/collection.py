@@ -180,8 +180,8 @@ def _reached(store: ArtifactStore, roots: Iterable[str]) -> dict[str, Manifest]:
             return store.find(artifact_id)
         except DamagedArtifact as damage:
             raise StoreError(
-                f"{damage} A run reaches it, and what it was made from is not known, so nothing can be said "
-                "to be garbage. `erl-pipeline train CONFIG --check` of that run makes it again."
+                f"{damage} A run reaches it, and what it was made from is not known, so it is not known "
+                "what is garbage. `erl-pipeline train CONFIG --check` of that run makes it again."
             ) from damage
 
     # A missing artifact was set aside, and is made again from others that the same ledger names.

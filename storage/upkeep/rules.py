@@ -42,7 +42,7 @@ def parse_rule(text: str, origin: str = "--retain-") -> RetentionRule:
     numbers = [int(number) if number else None for number in found.groups()] if found else [0]
     if 0 in numbers:
         raise InputError(
-            f"{text!r} is no rule of retention: give a number of last iterations to keep, at least 1, "
+            f"{text!r} is not a retention rule: give a number of last iterations to keep, at least 1, "
             "or every:K, or both as in 3,every:10."
         )
     last, both, every, every_alone = numbers

@@ -189,7 +189,7 @@ def _memory_problems(store: ArtifactStore, run: Run, manifests: list[Manifest]) 
     newest = index.newest_of(versions)
     if newest == EMPTY_MEMORY or (newest is not None and index.holds(newest)):
         return []
-    return [f"the memory's table in {folder} is not what its artifacts say; delete it and it is made again"]
+    return [f"the memory's table in {folder} differs from its artifacts; delete it, and it is rebuilt"]
 
 
 def _committed(store: ArtifactStore, versions: pl.Series) -> pl.Series:

@@ -42,7 +42,7 @@ def compare(
     if len(runs) == 2:
         commands = [
             pages.command("The same in the terminal", "diff", *names),
-            pages.command("Where they part", "diff", *names, "--first-divergence"),
+            pages.command("Where they diverge", "diff", *names, "--first-divergence"),
         ]
     return pages.page(
         request,

@@ -33,7 +33,7 @@ def artifact(request: Request, artifact_id: str, stored: TheStore, pages: ThePag
                 "Evaluate it", "evaluate", manifest.run, "--checkpoint", found, "--tasks", "generated"
             ),
             pages.command(
-                "Take it out of the store",
+                "Write it to a folder",
                 *("export", manifest.run, "--checkpoint", found, "--output", "FOLDER"),
             ),
         ]

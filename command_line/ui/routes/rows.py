@@ -112,7 +112,9 @@ def iteration_page(
     if iteration and learning is not None:
         again = ["replay", name, "--from", learning.stage, "--iteration", str(iteration)]
         commands += [
-            pages.command("Learn again from here, otherwise", *again, "--set", "KEY=VALUE", "--name", "NAME"),
+            pages.command(
+                "Train again from here, with other settings", *again, "--set", "KEY=VALUE", "--name", "NAME"
+            ),
             pages.command("Compute it again, compare bytes", *again),
         ]
     return pages.page(
