@@ -1,1 +1,1 @@
-"""The `erl-pipeline` command; one module a group of commands, importing what it needs when it runs."""
+"""The `erl-pipeline` command: one module or package for each group of commands, with imports at run time."""

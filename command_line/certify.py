@@ -17,13 +17,11 @@ if TYPE_CHECKING:
     from erl_pipeline.runs.certificate.certificate import Certificate
     from erl_pipeline.runs.certificate.certifying import Certified
 
-Kills = Annotated[int, typer.Option("--kills", min=1, metavar="N", help="How often something is killed.")]
-Seed = Annotated[
-    int, typer.Option("--seed", min=0, help="Seed of the instants; another one kills elsewhere.")
-]
+Kills = Annotated[int, typer.Option("--kills", min=1, metavar="N", help="Number of kills.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of the instants of the kills.")]
 Iterations = Annotated[
     int | None,
-    typer.Option("--iterations", min=1, metavar="N", help="Only the first so many; default: all of the run."),
+    typer.Option("--iterations", min=1, metavar="N", help="Only the first N iterations; default: all."),
 ]
 RunnerType = Annotated[
     str | None,
@@ -38,13 +36,13 @@ Scratch = Annotated[
     typer.Option(
         "--scratch",
         metavar="FOLDER",
-        help="Where the copies are trained; default: the system's. Every node of a runner must reach it.",
+        help="Folder for the copies; default: a temporary one. Every node of a runner must reach it.",
     ),
 ]
 Keep = Annotated[bool, typer.Option("--keep", help="Do not remove the copies.")]
 
 _SHOWN = 20
-"""Lines of differences that are printed; --json has all."""
+"""Most lines of differences that are printed; --json gives all."""
 
 
 def certify(
@@ -61,7 +59,7 @@ def certify(
 ) -> None:
     """Kill copies of a run at random instants, and prove that they end with its bytes.
 
-    Driver and worker processes get SIGKILL; the copy goes on after each. What was found is kept as an
+    Driver and worker processes get SIGKILL; the copy continues after each kill. The result is kept as an
     artifact. Exit status 1 when something was lost, doubled or different.
     """
     from command_line.foreground import in_foreground
@@ -83,7 +81,7 @@ def certify(
         subject.plan.iterations,
         subject.config,
         lambda display, stop: certify_run(subject, kills, seed, folder, keep, display.note, stop.event),
-        lambda: "Stopped; there is no certificate, and nothing goes on.",
+        lambda: "Stopped; there is no certificate.",
     )
     if json:
         print_json(_as_json(certified))
@@ -94,7 +92,7 @@ def certify(
 
 
 def certificate_line(certificate: Certificate) -> str:
-    """A certificate in a sentence."""
+    """A certificate as one phrase for a sentence."""
     targets = Counter(kill.target for kill in certificate.kills)
     struck = " and ".join(counted(count, target) for target, count in sorted(targets.items()))
     found = {

@@ -1,4 +1,4 @@
-"""What a shell offers when a user presses the tabulator."""
+"""Completion of arguments in a shell, by the Tab key."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 
 
 def run_names(context: typer.Context, incomplete: str) -> list[str]:
-    """Names of runs in the store that the command line names so far; none where it cannot be read."""
+    """Names of runs in the store that the command line has named so far; none if it cannot be read."""
     from storage.errors import PipelineError
     from storage.runs.run import RunStore
 

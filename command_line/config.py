@@ -26,7 +26,7 @@ def show(config: ConfigFile, settings: Settings = None, json: Json = False) -> N
 
 @app.command()
 def check(config: ConfigFile, settings: Settings = None, json: Json = False) -> None:
-    """Say what is wrong with a configuration, or that it is valid."""
+    """Check a configuration: print that it is valid, or what is wrong with it."""
     from erl_pipeline.config.loading.load import load_config
 
     run = load_config(config, settings or [])

@@ -27,7 +27,7 @@ def diff(
     first: Annotated[
         bool,
         typer.Option(
-            "--first-divergence", help="Only where they part: first artifact, row and token or tensor."
+            "--first-divergence", help="Only the first difference: artifact, row and token or tensor."
         ),
     ] = False,
     store: Store = DEFAULT_STORE,
@@ -100,7 +100,7 @@ def diff(
 
 
 def _stage_table(stages: Sequence[StageDifference], names: Sequence[str]) -> list[dict[str, str]]:
-    """One line for each stretch of iterations in which all stages are alike."""
+    """One row for each range of iterations in which every stage has the same sharing."""
     cells: dict[int, dict[str, str]] = {}
     for each in stages:
         cells.setdefault(each.iteration, dict.fromkeys(names, ""))[each.stage] = _SIGNS[each.sharing]

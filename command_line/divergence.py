@@ -1,4 +1,4 @@
-"""`erl-pipeline diff --first-divergence`: where two runs part."""
+"""`erl-pipeline diff --first-divergence`: where two runs begin to differ."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ def show_first_divergence(run_a: str, run_b: str, store: str, *, json: bool) -> 
 
 
 def divergence_lines(found: Divergence, run_a: str, run_b: str) -> list[str]:
-    """What was found, in sentences."""
+    """What was found, as lines of text."""
     lines = [
         f"A: {run_a}",
         f"B: {run_b}",
         "",
-        f"{counted(found.shared, 'artifact')} shared before they part.",
+        f"{counted(found.shared, 'artifact')} shared before they diverge.",
     ]
     if found.parting is None:
-        return [*lines, "They do not part: every artifact is the same."]
-    lines.append(f"First artifact that is another: {_where(found.parting)}")
+        return [*lines, "They do not diverge: every artifact is the same."]
+    lines.append(f"First artifact that differs: {_where(found.parting)}")
     lines += [f"  {line}" for line in found.parting.recipe[:_MOST_LINES]]
     if len(found.parting.recipe) > _MOST_LINES:
         lines.append(f"  {len(found.parting.recipe) - _MOST_LINES} more (--json has all)")

@@ -1,4 +1,4 @@
-"""`erl-pipeline export`: a checkpoint as a folder that other programs load."""
+"""`erl-pipeline export`: writes a checkpoint as a folder that other programs can load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long work in the foreground: its progress shown, its libraries quiet, and a clean end on a signal."""
+"""Long work in the foreground: with a progress display, quiet libraries, and a clean end on a signal."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def work_on_run(
     `work` also gets a function that shows the user one line.
 
     Args:
-        iterations: where the run ends, for the display.
-        when_stopped: the line that a user who stopped the work is left with.
+        iterations: the run's number of iterations, for the display.
+        when_stopped: gives the last line that is shown when the work was stopped.
 
     Raises typer.Exit, with the status that a shell expects, when a signal stopped the work.
     """
@@ -53,9 +53,9 @@ def in_foreground(
     work: Callable[[ProgressDisplay, Stop], T],
     when_stopped: Callable[[], str],
 ) -> T:
-    """Call `work` with a progress display and the wish to stop, in a thread that signals do not disturb.
+    """Call `work` with a progress display and a `Stop`, in a thread that signals do not disturb.
 
-    The display shows the numbers of the configuration's method.
+    The display shows the columns of the configuration's method.
 
     Raises typer.Exit, with the status that a shell expects, when a signal stopped the work.
     """

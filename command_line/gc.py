@@ -1,4 +1,4 @@
-"""`erl-pipeline gc`: remove what no run reaches, and the big files of old iterations."""
+"""`erl-pipeline gc`: removes what no run reaches, and the big files of old iterations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Delete = Annotated[bool, typer.Option("--delete", help="Do it. Without this, onl
 MinimumAge = Annotated[
     float,
     typer.Option(
-        "--min-age", min=0, metavar="HOURS", help="Keep what no run reaches for so long after it was made."
+        "--min-age", min=0, metavar="HOURS", help="Keep what no run reaches for this long after it was made."
     ),
 ]
 OnlyRun = Annotated[
@@ -64,7 +64,7 @@ def gc(
     delete: Delete = False,
     json: Json = False,
 ) -> None:
-    """Remove what no run reaches, and what killed processes left; show what that would be unless --delete."""
+    """Remove what no run reaches and what killed processes left behind. Without --delete, only show it."""
     from datetime import timedelta
 
     from storage.errors import InputError
@@ -112,7 +112,7 @@ def _print(
     print_table(rows, left=("why", "what"))
     if plan.young:
         young = counted(plan.young, "artifact")
-        print_line(f"Kept, being younger than {min_age:g} h: {young} that no run reaches.")
+        print_line(f"Kept, since younger than {min_age:g} h: {young} that no run reaches.")
     freed = _size_text(plan.bytes + sum(pruning.bytes for pruning in pruned))
     if delete:
         print_line(f"Removed: {freed}.")

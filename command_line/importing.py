@@ -1,4 +1,4 @@
-"""`erl-pipeline import`: bring in what was made elsewhere."""
+"""`erl-pipeline import`: imports what was made elsewhere."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Name = Annotated[str, typer.Option("--name", metavar="NAME", help="Name of the r
 
 
 FileFormat = Literal["schema", "trl", "verl", "messages"]
-"""What a file of trajectories looks like."""
+"""Format of a file of trajectories."""
 
 
 _OTHER_FORMATS = "docs/import.md has the columns; files of TRL, of verl and of chats are mapped by --format"
@@ -33,7 +33,7 @@ _OTHER_FORMATS = "docs/import.md has the columns; files of TRL, of verl and of c
 
 @dataclass(frozen=True)
 class _Options:
-    """What a file of another format does not say itself."""
+    """Facts that a file of another format does not hold."""
 
     rewards: tuple[str, ...]
     temperature: float
@@ -63,15 +63,15 @@ def trajectories(
         Path | None, typer.Option(metavar="FOLDER", help="The model whose log-probabilities the rows get.")
     ] = None,
     reward: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN", help="The reward; several are added up.")
+        list[str] | None, typer.Option(metavar="COLUMN", help="Column of the reward; several are added up.")
     ] = None,
-    temperature: Annotated[float, typer.Option(min=1e-6, help="What the rows were sampled with.")] = 1.0,
+    temperature: Annotated[float, typer.Option(min=1e-6, help="The sampling temperature of the rows.")] = 1.0,
     success: Annotated[
         float, typer.Option(metavar="REWARD", help="A row with this reward or more succeeded.")
     ] = 1.0,
     role: Annotated[
         str | None,
-        typer.Option(help="What the method calls such answers; else ERL's first role."),
+        typer.Option(help="The method's role for such answers; default: ERL's first role."),
     ] = None,
 ) -> None:
     """Check trajectories against the schema and commit them, so that `replay --offline` can train on them.
@@ -92,7 +92,7 @@ def trajectories(
         if tokenizer is None or model is None:
             raise InputError(
                 f"--format {format_} needs --tokenizer FOLDER and --model FOLDER: the file holds "
-                "words, and no log-probabilities"
+                "texts, and no log-probabilities"
             )
         imported = _import_foreign(
             store,
@@ -141,7 +141,7 @@ def trajectories(
     print_line("  " + command([*words, *([] if store == DEFAULT_STORE else ["--store", store])]))
     if format_ != "schema":
         print_line(
-            f"Its log-probabilities are those of {model}, a trainer's and not the sampler's; words were "
+            f"Its log-probabilities are those of {model}, a trainer's and not the sampler's; texts were "
             "tokenized again."
         )
 
@@ -155,7 +155,7 @@ def _import_foreign(
     model: Path,
     options: _Options,
 ) -> list[ImportedIteration]:
-    """Map a file to the schema, in a folder that is gone afterwards, and import that."""
+    """Map a file to the schema, in a temporary folder, and import the result."""
     from erl_pipeline.policies.checkpoint_files import weights_digest
     from erl_pipeline.stages.rollouts.foreign_trajectories import (
         ForeignFile,
@@ -190,7 +190,7 @@ def _import_foreign(
 
 
 def _require_tokenizer(file: Path, tokenizer: Path) -> None:
-    """Raise InputError, naming the row, for a trajectory of another tokenizer."""
+    """Raise InputError, which names the row, for a trajectory of another tokenizer."""
     from erl_pipeline.policies.pretrained import load_tokenizer, tokenizer_digest
     from storage.tables.trajectory_import import check_trajectories, read_checked
 

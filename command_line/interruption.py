@@ -17,7 +17,7 @@ SHOW_CURSOR = "\x1b[?25h"
 
 
 class Stop:
-    """A wish to stop: the event that the work looks at, and the signal that asked for it."""
+    """A request to stop: the event that the work checks, and the signal that asked for it."""
 
     def __init__(self) -> None:
         self.event = threading.Event()
@@ -25,15 +25,15 @@ class Stop:
 
     @property
     def exit_status(self) -> int:
-        """What a shell expects of a process that a signal ended: 130 for Ctrl-C, 143 for SIGTERM."""
+        """The status that a shell expects after a signal ended a process: 130 for Ctrl-C, 143 for SIGTERM."""
         return 128 + (self.signal_number or signal.SIGINT)
 
 
 def call_interruptibly(work: Callable[[], T], stop: Stop, tell: Callable[[str], None]) -> T:
     """Call `work` in a thread of its own while this one, the main thread, waits for signals.
 
-    The first SIGINT or SIGTERM only sets `stop`, and `work` ends when it next looks. A second one ends the
-    process at once.
+    The first SIGINT or SIGTERM only sets `stop`, and `work` ends when it next checks it. A second one ends
+    the process immediately.
 
     Args:
         tell: shows the user one line.
@@ -46,6 +46,6 @@ def call_interruptibly(work: Callable[[], T], stop: Stop, tell: Callable[[str], 
             os._exit(128 + number)
         stop.signal_number = number
         stop.event.set()
-        tell("Stopping after the commit in flight; once more to stop at once.")
+        tell("Stopping after the commit in progress; press Ctrl-C again to stop immediately.")
 
     return call_beside_signals(work, handle)

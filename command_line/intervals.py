@@ -1,4 +1,4 @@
-"""Distances in time, as an option gives them."""
+"""Lengths of time, as options give them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from storage.errors import InputError
 
 
 def parse_interval(text: str) -> timedelta:
-    """A distance in time from text such as `90s`, `20m`, `6h` or `1d`. Raises InputError for other text."""
+    """A length of time from text such as `90s`, `20m`, `6h` or `1d`. Raises InputError for other text."""
     found = re.fullmatch(r"([1-9][0-9]{0,6})([smhd])", text)
     if found is None:
-        raise InputError(f"--every {text!r} is no distance in time such as 90s, 20m, 6h or 1d")
+        raise InputError(f"--every {text!r} is not a time such as 90s, 20m, 6h or 1d")
     unit = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}[found[2]]
     return timedelta(**{unit: int(found[1])})

@@ -91,13 +91,13 @@ app.add_typer(runs, name="runs")
 
 def main() -> None:
     """Run a command. Errors that a user can act on become a message and exit status 2."""
-    # Read when torch is imported. By default its threads spin while they wait: as fast on idle cores, but
-    # several times slower where another program wants the same ones.
+    # Torch reads it at its import. By default its threads spin while they wait: no slower on idle cores, but
+    # several times slower if another program needs the same cores.
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
-    # Read when huggingface_hub and transformers are imported: bars of their own would tear ours.
+    # huggingface_hub and transformers read it at their import: their progress bars would break ours.
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     # By default 700 new objects start a search for unreachable cycles. That takes a fifth of the time of
-    # imports, and now and then a third of a second in an iteration.
+    # imports, and sometimes a third of a second in an iteration.
     set_threshold(50_000, 10, 10)
     try:
         sys.exit(app(prog_name="erl-pipeline", standalone_mode=False))

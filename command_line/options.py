@@ -40,7 +40,7 @@ Settings = Annotated[
 ]
 
 Iterations = Annotated[
-    str | None, typer.Option("--iteration", metavar="N|A..B", help="Only what is of these iterations.")
+    str | None, typer.Option("--iteration", metavar="N|A..B", help="Only these iterations.")
 ]
 
 DEFAULT_STORE = "store"

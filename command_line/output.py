@@ -17,18 +17,18 @@ _FILE_COLUMNS = 200
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on standard output."""
+    """Print one JSON document on standard output."""
     json.dump(value, sys.stdout, indent=2, ensure_ascii=False, allow_nan=False)
     sys.stdout.write("\n")
 
 
 def print_line(text: str = "") -> None:
-    """A line of text on standard output, as it is."""
+    """Print a line of text on standard output, without any formatting."""
     sys.stdout.write(text + "\n")
 
 
 def bytes_text(size: float | None) -> str:
-    """A size such as `4.2 MB`; empty where it is not known."""
+    """A size such as `4.2 MB`; empty if it is not known."""
     if size is None:
         return ""
     for unit, factor in (("GB", 1e9), ("MB", 1e6)):
@@ -38,7 +38,7 @@ def bytes_text(size: float | None) -> str:
 
 
 def print_table(rows: Sequence[Mapping[str, str]], left: Sequence[str] = ()) -> None:
-    """Rows with the same columns on standard output; columns in `left` are text, the others numbers."""
+    """Print rows with the same columns as a table; columns in `left` are text, the others numbers."""
     if not rows:
         return
     table = Table(box=SIMPLE_HEAD, padding=0, pad_edge=False)
@@ -50,6 +50,7 @@ def print_table(rows: Sequence[Mapping[str, str]], left: Sequence[str] = ()) -> 
 
 
 def wide_console() -> Console:
-    """Standard output for tables and trees: as wide as the terminal, or 200 columns in a file or a pipe."""
+    """A console on standard output for tables and trees: as wide as the terminal, or 200 columns in a pipe or
+    file."""
     console = Console(highlight=False, markup=False)
     return console if console.is_terminal else Console(highlight=False, markup=False, width=_FILE_COLUMNS)

@@ -1,5 +1,5 @@
-"""`erl-pipeline plugins`: which environments, methods, trainers, runners and scorers are installed, and
-from where."""
+"""`erl-pipeline plugins`: lists the installed environments, methods, trainers, runners and scorers, and their
+packages."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def plugins(json: Json = False) -> None:
-    """List what is installed: environments, methods, trainers, runners, scorers, and what of them cannot be
-    used."""
+    """List the installed plug-ins (environments, methods, trainers, runners, scorers), and those that cannot
+    be used."""
     from typing import get_args
 
     from erl_pipeline.config.installed import Group

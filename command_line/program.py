@@ -1,4 +1,4 @@
-"""How the user calls this program, so that the commands it suggests can be copied as they are."""
+"""Command lines in the form in which the user called this program, so that suggested ones can be copied."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def command(words: Sequence[str]) -> str:
-    """A command line of this program, as a shell takes it."""
+    """A command line of this program, quoted for a shell."""
     called = sys.argv[0]
     name = Path(called).name
     found = shutil.which(name)

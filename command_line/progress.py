@@ -1,4 +1,4 @@
-"""Showing what the stages do: bars on a terminal, plain lines elsewhere; always on standard error."""
+"""The progress of stages, on standard error: bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NAME_WIDTH = 18
 
 @dataclass
 class _StageAtWork:
-    """What is known of a stage that has begun and not ended."""
+    """The progress of a stage that has begun but not ended."""
 
     begun: float
     total: int | None = None
@@ -35,26 +35,26 @@ class _StageAtWork:
     unit: str = ""
     note: str = ""
     told_waiting: float | None = None
-    """Seconds of waiting when that was last told, where there is no terminal."""
+    """The waiting time, in seconds, that was last printed; only without a terminal."""
 
 
 @dataclass
 class _Iteration:
-    """What the stages of an iteration have given, and whether its line was written."""
+    """The outcomes of an iteration's stages, and whether its line was written."""
 
     outcomes: list[StageOutcome] = field(default_factory=list)
     shown: bool = False
 
 
 class ProgressDisplay:
-    """A `Listener`. Its methods may be called from any thread.
+    """A `Listener` that shows progress. Its methods may be called from any thread.
 
     On a terminal every stage at work has a bar, and a finished iteration is one line. Elsewhere each finished
-    stage is one line. Work that was found committed is only counted.
+    stage is one line. Reused artifacts are only counted.
 
     Args:
-        iterations: where the run ends, for the headings.
-        columns: the numbers that people look at, of the run's method.
+        iterations: the run's number of iterations, for the headings.
+        columns: the columns of the run's method, whose numbers are shown.
     """
 
     def __init__(self, iterations: int, columns: Sequence[Column], console: Console) -> None:
@@ -100,7 +100,7 @@ class ProgressDisplay:
             stage.note = self._in_words(numbers)
 
     def waiting(self, title: str, what: str, seconds: float, detail: str) -> None:
-        """A stage waits for something; without a terminal told at once and then twice a minute."""
+        """A stage waits for something; without a terminal a line says so immediately, then twice a minute."""
         message = f"waiting {seconds:.0f} s for {what}"
         with self._lock:
             stage = self._stage(title)
@@ -131,11 +131,11 @@ class ProgressDisplay:
                 self._show_iterations(before=iteration)
 
     def warn(self, message: str) -> None:
-        """Something the user should know, which does not stop the run."""
+        """Show a warning that does not stop the run."""
         self.note(Text.assemble(("warning: ", "yellow"), message))
 
     def note(self, message: str | Text) -> None:
-        """A line above the bars."""
+        """Print a line above the bars."""
         with self._lock:
             self._console.print(message, soft_wrap=True, markup=False)
 
@@ -143,7 +143,7 @@ class ProgressDisplay:
         return self._at_work.setdefault(title, _StageAtWork(time.monotonic()))
 
     def bars(self) -> Table:
-        """A line for each stage at work, the first begun first."""
+        """A line for each stage at work, in the order in which they began."""
         table = Table.grid(padding=(0, 2))
         for column in range(5):
             table.add_column(no_wrap=True, justify="right" if column == 3 else "left")
@@ -162,7 +162,7 @@ class ProgressDisplay:
         return table
 
     def _stage_line(self, outcome: StageOutcome) -> str:
-        """A finished stage; rollouts with the time and the rate of their shards."""
+        """The line of a finished stage; that of rollouts has the time and the rate of all shards."""
         known = self._iterations[outcome.iteration or 0]
         parts: list[StageOutcome] = []
         if outcome.kind == "rollouts":
@@ -179,7 +179,8 @@ class ProgressDisplay:
         return f"{title:<16}"
 
     def _show_iterations(self, before: int | None) -> None:
-        """A line for each iteration before this one, or each, whose stages have ended; on a terminal."""
+        """On a terminal, print a line for each iteration before `before` (None: for all) whose stages have
+        ended."""
         for iteration in sorted(self._iterations):
             known = self._iterations[iteration]
             if known.shown or (before is not None and iteration >= before):
@@ -194,7 +195,7 @@ class ProgressDisplay:
             known.outcomes = []
 
     def _of(self, title: str, iteration: int) -> bool:
-        """Whether a stage at work is of an iteration; titles end in it."""
+        """Whether a stage at work belongs to an iteration; its title ends with the number."""
         named = title.endswith(f" of iteration {iteration}")
         return named or (not iteration and " of iteration " not in title)
 
@@ -207,7 +208,7 @@ class ProgressDisplay:
         return "  ".join(shown)
 
     def _in_words(self, numbers: Mapping[str, float]) -> str:
-        """Numbers of a stage at work: those of columns as tables show them, and a loss."""
+        """Numbers of a stage at work as text: those of columns as tables show them, and the loss."""
         shown = {
             column.metric: f"{column.label} {column.text(value)}"
             for column in self._columns
@@ -220,7 +221,7 @@ class ProgressDisplay:
     def _tell_reused(self) -> None:
         if self._reused:
             self.note(
-                f"{counted(self._reused, 'artifact')} of earlier work found committed; going on from there"
+                f"{counted(self._reused, 'artifact')} of earlier work found committed; continuing from there"
             )
             self._reused = 0
 

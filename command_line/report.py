@@ -1,4 +1,4 @@
-"""`erl-pipeline report`: a run as one HTML page."""
+"""`erl-pipeline report`: writes a run's report as one HTML page."""
 
 from __future__ import annotations
 

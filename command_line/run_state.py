@@ -1,4 +1,4 @@
-"""A run as the command line sees it: where its files lie, and whether there is anything left to train."""
+"""Where a run's local files lie, and whether there is anything left to train."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 
 def run_folder(store_uri: str, run_name: str) -> Path:
-    """Where what belongs to a run but is no artifact lies on this machine: its report, Prefect's log."""
+    """The local folder for files of a run that are not artifacts, such as its report and Prefect's log."""
     return open_root(store_uri).scratch / "runs" / run_name
 
 
 def find_finished_run(config: RunConfig, store_uri: str, iterations: int) -> Run | None:
-    """The run of `config`, if its ledger has all of its plan and what the last iteration made is whole.
+    """The run of `config`, if its ledger has all of the plan and the last iteration's artifacts are intact.
 
-    Their files are hashed again; where one is damaged the answer is no, and training, which looks at them
-    too, names it and makes it again. Those of earlier iterations are not looked at.
+    Their files are hashed again. If one is damaged the result is None: training, which also checks them, then
+    reports it and makes it again. Artifacts of earlier iterations are not checked.
     """
     from erl_pipeline.runs.config import refuse_other_settings
     from erl_pipeline.runs.planning import plan_for, recorded_ids

@@ -1,4 +1,4 @@
-"""`erl-pipeline schedule`: flows of a run at given times, run by `erl-pipeline serve`."""
+"""`erl-pipeline schedule`: schedules flows of a run, which `erl-pipeline serve` runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class _AddIsDefault(TyperGroup):
-    """`schedule RUN ...` stands for `schedule add RUN ...`; a run called `list` needs the long form."""
+    """`schedule RUN ...` means `schedule add RUN ...`; a run called `list` needs the long form."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
@@ -47,8 +47,10 @@ Overlap = Literal["skip", "wait"]
 Cron = Annotated[
     str | None, typer.Option("--cron", metavar="'M H D M W'", help="Times, such as '0 3 * * *'.")
 ]
-Every = Annotated[str | None, typer.Option("--every", metavar="TIME", help="A distance: 90s, 20m, 6h or 1d.")]
-Once = Annotated[bool, typer.Option("--once", help="Now, one time; a schedule that there is stays.")]
+Every = Annotated[
+    str | None, typer.Option("--every", metavar="TIME", help="An interval: 90s, 20m, 6h or 1d.")
+]
+Once = Annotated[bool, typer.Option("--once", help="Once, now; an existing schedule stays.")]
 Timezone = Annotated[str, typer.Option("--timezone", help="Time zone of --cron, such as Europe/Zurich.")]
 WhichFlow = Annotated[
     FlowChoice, typer.Option("--flow", help="What to run: one more iteration, or another flow.")
@@ -57,10 +59,10 @@ OneFlow = Annotated[
     FlowChoice | None, typer.Option("--flow", help="Only this flow; default: all of the run.")
 ]
 Config = Annotated[
-    Path | None, typer.Option("--config", metavar="CONFIG", help="Begins a run that the store lacks.")
+    Path | None, typer.Option("--config", metavar="CONFIG", help="To begin a run that the store lacks.")
 ]
 Iterations = Annotated[
-    int | None, typer.Option("--iterations", min=1, metavar="N", help="For --flow train: where to end.")
+    int | None, typer.Option("--iterations", min=1, metavar="N", help="For --flow train: last iteration.")
 ]
 GarbageDays = Annotated[
     float | None,
@@ -72,17 +74,17 @@ GarbageDays = Annotated[
     ),
 ]
 WhenOverlapping = Annotated[
-    Overlap, typer.Option("--overlap", help="When the last one still runs, or another process has the run.")
+    Overlap, typer.Option("--overlap", help="What to do if the last one, or another process, is at work.")
 ]
 ConcurrencyLimit = Annotated[
     str,
     typer.Option(
-        "--concurrency-limit", metavar="NAME|none", help="Limit of Prefect to hold a slot of meanwhile."
+        "--concurrency-limit", metavar="NAME|none", help="Limit of Prefect; one slot is held during work."
     ),
 ]
-Replace = Annotated[bool, typer.Option("--replace", help="Put it in the place of a schedule that there is.")]
+Replace = Annotated[bool, typer.Option("--replace", help="Replace an existing schedule.")]
 OnlyStore = Annotated[
-    str | None, typer.Option("--store", metavar="URI", help="Only what is of runs in this store.")
+    str | None, typer.Option("--store", metavar="URI", help="Only schedules of runs in this store.")
 ]
 Port = Annotated[
     int, typer.Option("--port", min=1, max=65535, help="Port of `serve`, where PREFECT_API_URL is not set.")
@@ -124,7 +126,7 @@ def add(
 
         place = _place(store)
         there = deployments.refuse_taken(client, flow, run, place, replace=replace or once)
-        # Only now, so that what is refused leaves nothing.
+        # Begin the run only now, so that a refused schedule leaves nothing behind.
         if begin is not None:
             begin()
         parameters: dict[str, Any] = {}
@@ -157,7 +159,7 @@ def add(
 
 @app.command("list")
 def list_schedules(store: OnlyStore = None, port: Port = DEFAULT_PORT, json: Json = False) -> None:
-    """Show what is scheduled: when it is due, when it last did its work, when and why it last was skipped."""
+    """Show what is scheduled: when it is due, when it last succeeded, when and why it was last skipped."""
     with _deployments(port) as client:
         from flows.deployed import deployed
 
@@ -185,7 +187,7 @@ def list_schedules(store: OnlyStore = None, port: Port = DEFAULT_PORT, json: Jso
 
 
 def _add_command(action: Literal["pause", "resume", "remove"], done: str, what: str) -> None:
-    """Add a command that does one thing to one flow of a run, or to all that are scheduled, and says so."""
+    """Add a command that applies an action to one flow of a run, or to all that are scheduled for it."""
 
     @app.command(action, help=what)
     def act(
@@ -203,9 +205,9 @@ def _add_command(action: Literal["pause", "resume", "remove"], done: str, what: 
             print_line(f"Run {run}: flow {each} is {done}.")
 
 
-_add_command("pause", "paused", "Start no more flows of a run; one at work goes on to its end.")
-_add_command("resume", "resumed", "Go on with a paused schedule.")
-_add_command("remove", "removed", "Forget a schedule; the run and its artifacts are not touched.")
+_add_command("pause", "paused", "Start no more flows of a run; a running one continues to its end.")
+_add_command("resume", "resumed", "Continue a paused schedule.")
+_add_command("remove", "removed", "Remove a schedule; the run and its artifacts are not touched.")
 
 
 @contextmanager
@@ -222,9 +224,9 @@ def _deployments(port: int) -> Iterator[SyncPrefectClient]:
 
 
 def _do(action: str, run: str, flow: FlowName | None, store: str | None, port: int) -> list[FlowName]:
-    """The flows to which it was done.
+    """Apply an action; returns the flows that it was applied to.
 
-    Raises InputError when nothing is scheduled, or it is for a run of another store than is asked for.
+    Raises InputError when nothing is scheduled, or when it is for a run of another store than `store`.
     """
     from storage.errors import InputError
 
@@ -243,7 +245,7 @@ def _do(action: str, run: str, flow: FlowName | None, store: str | None, port: i
 
 
 def _place(store: str) -> str:
-    """A store as deployments name it."""
+    """A store as deployments name it: a URI or an absolute path."""
     return store if "://" in store else str(Path(store).resolve())
 
 
@@ -252,9 +254,9 @@ def _skip(row: ScheduledFlow) -> str:
 
 
 def _to_begin(run: str, store: str, config: Path | None) -> Callable[[], object] | None:
-    """What begins the run; None for one that is there.
+    """A function that begins the run; None for a run that exists.
 
-    Raises InputError for a run that is not there and has no configuration, ConfigError for one that is there
+    Raises InputError for a run that neither exists nor has a configuration, ConfigError for a run that exists
     with other settings.
     """
     from erl_pipeline.config.loading.load import load_config

@@ -1,4 +1,4 @@
-"""One way to say which checkpoint of a run is meant: `latest`, `iteration:N`, or an artifact's id."""
+"""Selectors, which name a checkpoint of a run: `latest`, `iteration:N`, or an artifact's id."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ if TYPE_CHECKING:
     from storage.runs.run import Run
 
 SELECTOR = "ID|latest|iteration:N"
-"""How help shows what may be given."""
+"""The form of a selector, for help texts."""
 
 _ITERATION = re.compile(r"iteration:(\d{1,9})")
 
 
 def is_place(selector: str) -> bool:
-    """Whether a selector names a place in a run, and not an id."""
+    """Whether a selector names a place in a run rather than an id."""
     return selector == "latest" or selector.startswith("iteration:")
 
 
 def find_checkpoint(store: ArtifactStore, run: Run, selector: str) -> LedgerEntry:
     """The checkpoint of a run that a selector names; iteration 0 has the one that the run began with.
 
-    An id, or the beginning of one, is found in the run's ledger alone, so that the code of the environment
-    and of the method need not be there.
+    For an id, or the beginning of one, only the ledger is read, so the code of the environment and of the
+    method need not be installed.
 
-    Raises InputError when there is no such one, ConfigError where a place is asked for and the run's
-    configuration cannot be read.
+    Raises InputError when there is no such checkpoint, ConfigError when the selector names a place and the
+    run's configuration cannot be read.
     """
     found = _at_place(run, selector) if is_place(selector) else _by_id(store, run, selector)
     if found is None:
@@ -42,9 +42,10 @@ def find_checkpoint(store: ArtifactStore, run: Run, selector: str) -> LedgerEntr
 
 
 def artifact_or_row(run: Run, selector: str) -> str:
-    """The id that a selector names: that of a checkpoint of the run where it names a place, else itself.
+    """The id that a selector names: a checkpoint's id if it names a place in the run, else the selector
+    itself.
 
-    Raises as `find_checkpoint` does.
+    Raises what `find_checkpoint` raises.
     """
     if not is_place(selector):
         return selector

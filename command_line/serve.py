@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from flows.worker_link import Message
 
 DEFAULT_PORT = 4200
-"""Where Prefect's own server and clients look for each other, too."""
+"""The default port of Prefect's own server too."""
 
 DEVICE_LIMIT = "gpu"
-"""The concurrency limit that scheduled flows take a slot of unless told otherwise."""
+"""The concurrency limit from which scheduled flows take a slot by default."""
 
 Port = Annotated[
     int, typer.Option("--port", min=0, max=65535, help="Where the server listens; 0: a free port.")
@@ -32,10 +32,12 @@ Host = Annotated[
 ]
 Worker = Annotated[
     str | None,
-    typer.Option("--worker", metavar="NAME", help="Its name, another on each machine; default: the host's."),
+    typer.Option(
+        "--worker", metavar="NAME", help="Its name, different on each machine; default: the host's."
+    ),
 ]
 Limit = Annotated[
-    int, typer.Option("--limit", min=1, metavar="N", help="Flow runs at once, waiting ones included.")
+    int, typer.Option("--limit", min=1, metavar="N", help="Flow runs at once, including waiting ones.")
 ]
 Gpus = Annotated[
     int | None,
@@ -57,13 +59,13 @@ def serve(
 ) -> None:
     """Run scheduled flows until Ctrl-C: a Prefect server with its page, and a worker.
 
-    With PREFECT_API_URL set the worker works for that server, and none is started.
+    If PREFECT_API_URL is set, the worker works for that server, and no server is started.
     """
     from command_line.interruption import Stop, call_interruptibly
 
-    # Prefect's client reports usage to its makers unless told otherwise before it is imported.
+    # Prefect's client reports usage to its makers unless this is set before the import.
     os.environ.setdefault("DO_NOT_TRACK", "1")
-    console = sys.stderr  # what the worker prints goes to a file meanwhile
+    console = sys.stderr  # kept here, since the worker redirects its output to a file
 
     def tell(line: str) -> None:
         print(line, file=console, flush=True)
@@ -72,8 +74,8 @@ def serve(
     name = worker or socket.gethostname()
     call_interruptibly(lambda: _serve(stop, port, host, name, limit, gpus, metrics_port, tell), stop, tell)
     if stop.signal_number is not None:
-        tell("Stopped; schedules are kept, and go on with the next `erl-pipeline serve`.")
-        # All is closed. Taking down what Prefect made in the interpreter would take seconds more.
+        tell("Stopped; schedules are kept, and continue with the next `erl-pipeline serve`.")
+        # All is closed. A normal exit would take seconds more, for what Prefect made in the interpreter.
         os._exit(stop.exit_status)
 
 
@@ -124,12 +126,12 @@ def _serve(
         tell(f"Log:          {log_file}")
         if restarted:
             runs = counted(len(restarted), "flow run")
-            tell(f"Going on with {runs} whose worker was killed: {', '.join(restarted)}")
+            tell(f"Continuing {runs} whose worker was killed: {', '.join(restarted)}")
         work(url, name, limit, handle, stop.event, log_file)
 
 
 def _line(message: Message) -> str | None:
-    """What a message says to the person who watches; stages found committed are no news."""
+    """A message of a flow run as a line for the user; None for a reused stage."""
     from flows.worker_link import FlowEnded, FlowStarted
 
     if isinstance(message, FlowStarted):

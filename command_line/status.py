@@ -1,4 +1,4 @@
-"""`erl-pipeline status`: how far a run is and how it does."""
+"""`erl-pipeline status`: how far a run is, and its results by iteration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a command line, said as all other errors are."""
+"""Usage errors of the command line, printed like all other errors."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import typer
 
 
 def print_usage_error(error: typer.TyperException) -> None:
-    """One `error: …` line on standard error, with the command whose help says what is allowed.
+    """Print one `error: …` line on standard error, with the command whose help says what is allowed.
 
-    A group of commands that was called without one has printed its help instead.
+    Without a message nothing is printed: a group of commands, called without a command, has printed its help.
     """
     message = error.format_message().rstrip(".").strip()
     if not message:

@@ -1,1 +1,1 @@
-"""Around the pipeline: runners that show stages as task runs of Prefect, scheduled flows, deployments."""
+"""Prefect around the pipeline: runners that show stages as task runs, scheduled flows, deployments."""

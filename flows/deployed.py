@@ -1,4 +1,4 @@
-"""What is deployed: when its flow runs are due, and how they went."""
+"""The deployments of this program: when their flow runs are due, and how the last ones ended."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ _PAGE = 200
 
 @dataclass(frozen=True)
 class ScheduledFlow:
-    """A flow of a run, as it is deployed.
+    """A flow that is deployed for a run.
 
-    `schedule` in words, None where flow runs are made by hand alone. `next`, `last` and `succeeded` are
-    times: when the next flow run is due, when the last one was, and when the last that did its work ended.
-    `state` and `message` are those of the flow run that was last due, `ended` the same in words. `skipped`
-    is when the last one was due that did nothing since another was at work, `why_skipped` says which.
+    `schedule` is text; None if flow runs are made only by hand. `next`, `last` and `succeeded` are times:
+    when the next flow run is due, when the last one was due, and when the last successful one ended.
+    `state` and `message` are those of the flow run that was last due; `ended` is the same as text.
+    `skipped` is the time at which the last skipped flow run was due; `why_skipped` gives the reason, which
+    is that another one was at work.
     """
 
     run: str

@@ -1,4 +1,4 @@
-"""Deployments of Prefect for the runs of a store: making, pausing and removing them."""
+"""Prefect deployments for the runs of a store: making, pausing and removing them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from storage.errors import InputError
 FlowName = Literal["train", "iteration", "evaluate", "maintain"]
 
 WORK_POOL = "erl-pipeline"
-"""The work pool that `erl-pipeline serve` works on."""
+"""The work pool whose flow runs `erl-pipeline serve` runs."""
 
 FLOWS: dict[FlowName, Flow[..., Any]] = {
     "train": scheduled.train,
@@ -42,7 +42,7 @@ FLOWS: dict[FlowName, Flow[..., Any]] = {
     "maintain": scheduled.maintain,
 }
 TAG = "erl-pipeline"
-"""What all deployments of this program have."""
+"""The tag of all deployments of this program."""
 _COLLISIONS = {
     "skip": ConcurrencyLimitStrategy.CANCEL_NEW,
     "wait": ConcurrencyLimitStrategy.ENQUEUE,
@@ -54,7 +54,7 @@ _LEASE_SECONDS = 60
 def connected(url: str) -> Iterator[SyncPrefectClient]:
     """A client of a Prefect API.
 
-    Raises OrchestratorError, with what to do, when nothing answers there or it goes away.
+    Raises OrchestratorError, which says what to do, when nothing answers there or the API goes away.
     """
     if not answers(url):
         raise OrchestratorError(
@@ -70,7 +70,7 @@ def connected(url: str) -> Iterator[SyncPrefectClient]:
 
 
 def cron(expression: str, timezone: str) -> CronSchedule:
-    """Times after the pattern `minute hour day month weekday`. Raises InputError for a bad one."""
+    """A schedule of the pattern `minute hour day month weekday`. Raises InputError for an invalid one."""
     try:
         return CronSchedule(cron=expression, timezone=timezone)
     except ValueError as error:
@@ -81,7 +81,7 @@ def cron(expression: str, timezone: str) -> CronSchedule:
 
 
 def every(interval: timedelta) -> IntervalSchedule:
-    """Times at even distances, the first when one distance has passed."""
+    """A schedule with a fixed interval; the first flow run is due after one interval."""
     return IntervalSchedule(interval=interval, anchor_date=datetime.now(ZoneInfo("UTC")))
 
 
@@ -97,13 +97,13 @@ def deploy(
     *,
     replace: bool = False,
 ) -> bool:
-    """Make the deployment of a flow for a run, or replace its schedule and settings; True if it was there.
+    """Make the deployment of a flow for a run, or replace its schedule and settings; True if it existed.
 
     Args:
-        schedule: when flow runs are due; None for none but those made by hand.
-        parameters: arguments of the flow beside `run`, `store` and `overlap`.
-        folder: where flow runs work, for relative paths in the run's configuration.
-        replace: whether a schedule that there is may be replaced by this one.
+        schedule: when flow runs are due; None if they are only made by hand.
+        parameters: arguments of the flow besides `run`, `store` and `overlap`.
+        folder: working folder of the flow runs, for relative paths in the run's configuration.
+        replace: whether this schedule may replace an existing one.
 
     Raises InputError when the deployment is for a run of that name in another store, or would replace a
     schedule.
@@ -158,7 +158,7 @@ def refuse_taken(client: SyncPrefectClient, flow: FlowName, run: str, store: str
 def run_once(
     client: SyncPrefectClient, flow: FlowName, run: str, store: str, parameters: Mapping[str, Any]
 ) -> FlowRun:
-    """A flow run of a deployment, due now, with these arguments in place of the deployment's.
+    """Make a flow run of a deployment, due now; `parameters` replace arguments of the deployment.
 
     Raises InputError when there is no such deployment, or it is for a run of another store.
     """
@@ -168,7 +168,7 @@ def run_once(
 
 
 def find(client: SyncPrefectClient, run: str, flow: FlowName) -> DeploymentResponse | None:
-    """The deployment of a flow for a run."""
+    """The deployment of a flow for a run; None if there is none."""
     try:
         return client.read_deployment_by_name(f"{FLOWS[flow].name}/{run}")
     except ObjectNotFound:
@@ -181,17 +181,17 @@ def of_run(client: SyncPrefectClient, run: str) -> list[FlowName]:
 
 
 def pause(client: SyncPrefectClient, flow: FlowName, run: str) -> None:
-    """Make no more flow runs, and take back those not yet begun."""
+    """Make no more flow runs by the schedule, and remove those that have not begun."""
     client.pause_deployment(_existing(client, run, flow).id)
 
 
 def resume(client: SyncPrefectClient, flow: FlowName, run: str) -> None:
-    """Go on with the schedule."""
+    """Continue the schedule after `pause`."""
     client.resume_deployment(_existing(client, run, flow).id)
 
 
 def remove(client: SyncPrefectClient, flow: FlowName, run: str) -> None:
-    """Forget a deployment with its schedule; a flow run at work goes on to its end."""
+    """Delete a deployment with its schedule; a flow run at work continues to its end."""
     client.delete_deployment(_existing(client, run, flow).id)
 
 

@@ -18,7 +18,7 @@ from erl_pipeline.engines.interface import Interrupted
 from storage.errors import ConfigError
 
 LEASE_SECONDS = 60.0
-"""How long the slot of a killed process stays taken: the shortest lease that Prefect gives."""
+"""How many seconds the slot of a killed process stays taken: the shortest lease that Prefect gives."""
 
 _LOOK_SECONDS = 2.0
 _RENEW_SECONDS = 15.0
@@ -28,13 +28,13 @@ _RENEW_SECONDS = 15.0
 def device_slot(
     limit: str | None, flow_run_id: str, stop: threading.Event, tell: Callable[[str], None]
 ) -> Iterator[None]:
-    """Wait for a slot of the limit and hold it inside this context; None asks for no slot.
+    """Wait for a slot of the limit and hold it inside this context.
 
     Args:
-        limit: name of a global concurrency limit of Prefect.
-        stop: ends the waiting; it is also set when the slot is lost, because then another run may be
-            given the device.
-        tell: gets a line when there is something to wait for.
+        limit: name of a global concurrency limit of Prefect; None to hold no slot.
+        stop: ends the waiting. It is also set when the slot is lost, because then another run may get the
+            device.
+        tell: called with a line of text when waiting begins and ends, and when the slot is lost.
 
     Raises:
         ConfigError: Prefect has no limit of that name.
@@ -46,7 +46,7 @@ def device_slot(
     with get_client(sync_client=True) as client:
         lease = _acquire(client, limit, flow_run_id, stop, tell)
         done = threading.Event()
-        # Prefect's settings, the API's URL among them, belong to the context of a thread.
+        # Prefect keeps its settings, such as the API's URL, in context variables: the thread needs a copy.
         renew = partial(contextvars.copy_context().run, _renew, lease, limit, done, stop, tell)
         renewing = threading.Thread(target=renew, daemon=True)
         renewing.start()
@@ -58,7 +58,7 @@ def device_slot(
             try:
                 client.release_concurrency_slots_with_lease(lease)
             except httpx.HTTPError as error:
-                tell(f"The slot of {limit!r} could not be given back and is free in a minute ({error})")
+                tell(f"The slot of {limit!r} could not be released; it is free in a minute ({error})")
 
 
 def _acquire(
@@ -76,15 +76,15 @@ def _acquire(
                 [limit], 1, "concurrency", LEASE_SECONDS, holder
             )
         except PrefectHTTPStatusError as error:
-            # Prefect's server answers that it is unavailable while another writes to its SQLite database.
+            # Prefect's server answers with these while its SQLite database is locked by another writer.
             if error.response.status_code not in (httpx.codes.LOCKED, httpx.codes.SERVICE_UNAVAILABLE):
                 raise
         else:
             answer = response.json()
             if not answer["limits"]:
                 raise ConfigError(
-                    f"Prefect has no concurrency limit {limit!r}; `erl-pipeline serve` makes `gpu`. Make "
-                    f"this one with: prefect gcl create {limit} --limit 1"
+                    f"Prefect has no concurrency limit {limit!r}; `erl-pipeline serve` creates `gpu`. "
+                    f"Create this one with: prefect gcl create {limit} --limit 1"
                 )
             if told:
                 tell(f"Got a slot of {limit!r}")
@@ -99,7 +99,7 @@ def _acquire(
 def _renew(
     lease: UUID, limit: str, done: threading.Event, stop: threading.Event, tell: Callable[[str], None]
 ) -> None:
-    """Keep the lease; after as many failures as it can outlive, the run has to stop."""
+    """Renew the lease until `done`; set `stop` when renewals have failed for almost as long as it lasts."""
     failures = 0
     with get_client(sync_client=True) as client:
         while not done.wait(_RENEW_SECONDS):
@@ -109,6 +109,6 @@ def _renew(
             except httpx.HTTPError as error:
                 failures += 1
                 if failures * _RENEW_SECONDS >= LEASE_SECONDS - _RENEW_SECONDS:
-                    tell(f"Stopping: the slot of {limit!r} could not be kept, and may go to another: {error}")
+                    tell(f"Stopping: the slot of {limit!r} could not be renewed; others may get it: {error}")
                     stop.set()
                     return

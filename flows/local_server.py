@@ -1,7 +1,7 @@
 """The Prefect API that a run reports to: the user's own, or a server of this process that ends with it.
 
-Prefect would start a server by itself, but that one outlives a killed process and then holds its
-terminal and pipes.
+Prefect would start a server by itself, but its server outlives a killed process and then keeps the process's
+terminal and pipes open.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ _SERVER_SETTINGS = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
-    # Else each state of a task run is written to the database alone.
+    # By default each state of a task run is written to the database separately.
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "100",
-    # Whole seconds: Prefect cuts off the rest, and with 0 its server would spin on a core.
+    # Whole seconds: Prefect drops fractions, and with 0 its server would keep a core busy.
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
 }
 
 _TRAINING_SETTINGS = {
-    # Nothing of the server's event feed is of use after a training; task runs are recorded without it.
+    # The server's event feed is of no use after training; task runs are recorded without it.
     "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_ENABLED": "false",
 }
 
 _SCHEDULING_SETTINGS = {
-    # Slots of concurrency limits are leased; a server that starts again must know the leases that it gave.
+    # Slots of concurrency limits are leased; a restarted server must know the leases that it gave.
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
     "PREFECT_SERVER_DEPLOYMENTS_CONCURRENCY_SLOT_WAIT_SECONDS": "5",
-    # How soon a new schedule is looked at.
+    # How soon the server sees a new schedule.
     "PREFECT_SERVER_SERVICES_SCHEDULER_RECENT_DEPLOYMENTS_LOOP_SECONDS": "2",
 }
 
@@ -57,13 +57,13 @@ class OrchestratorError(PipelineError):
 def prefect_api(log_file: Path, deadline: float = 120.0) -> Iterator[str]:
     """The URL of a Prefect API that answers.
 
-    With `PREFECT_API_URL` set (environment or profile) that one is used. Otherwise a server on a free
-    port of 127.0.0.1 runs inside this context, on the user's own Prefect database, so that a later
+    If `PREFECT_API_URL` is set (environment or profile), that API is used. Otherwise a server on a free
+    port of 127.0.0.1 runs inside this context. It uses the user's own Prefect database, so that a later
     `prefect server start` shows the runs.
 
     Args:
-        log_file: gets what the server prints.
-        deadline: seconds until the API must answer; the first start makes the database.
+        log_file: gets the output of the server.
+        deadline: seconds until the API must answer; the first start creates the database.
 
     Raises:
         OrchestratorError: the API did not answer in time, or Prefect's folder cannot be written.
@@ -81,13 +81,13 @@ def prefect_api(log_file: Path, deadline: float = 120.0) -> Iterator[str]:
 
 @contextmanager
 def scheduling_server(host: str, port: int, log_file: Path, deadline: float = 120.0) -> Iterator[str]:
-    """The URL of the API of a server that also schedules and has Prefect's page, inside this context.
+    """Run a server that also schedules and serves Prefect's page, inside this context; the URL of its API.
 
-    Like the server of a training run it works on the user's own Prefect database, and cannot outlive this
+    Like the server of a training run it uses the user's own Prefect database, and cannot outlive this
     process. Its page is at the URL without the last part, `/api`.
 
     Args:
-        host, port: where it listens; port 0 takes a free one.
+        host, port: where it listens; port 0 takes a free port.
 
     Raises:
         OrchestratorError: the port is taken, the server did not answer in time, or Prefect's folder
@@ -127,7 +127,7 @@ def _server(
 
 @contextmanager
 def _one_start_at_a_time(home: Path) -> Iterator[None]:
-    """Two servers that start at once on a new database would both make its tables, and one would fail."""
+    """Let one server start at a time: two on a new database would both create its tables; one would fail."""
     try:
         home.mkdir(parents=True, exist_ok=True)
         lock = (home / "erl-pipeline-start.lock").open("w")
@@ -144,7 +144,7 @@ def _one_start_at_a_time(home: Path) -> Iterator[None]:
 def _start(
     host: str, port: int, arguments: list[str], settings: dict[str, str], log_file: Path
 ) -> tuple[str, subprocess.Popen[bytes]]:
-    """The URL that a new server will answer at, and its process."""
+    """Start a server; the URL at which it will answer, and its process."""
     try:
         listener = socket.create_server((host, port))
     except OSError as error:
@@ -162,14 +162,14 @@ def _start(
             stderr=log,
             pass_fds=[listener.fileno()],
             env={**os.environ, **settings, **place},
-            start_new_session=True,  # Ctrl-C is for the training; the server is needed until that has ended
+            start_new_session=True,  # Ctrl-C must not reach it: training needs the server until its own end
         )
         reachable = "127.0.0.1" if host == "0.0.0.0" else host
         return f"http://{reachable}:{bound}/api", process
 
 
 def _reason(error: OSError) -> str:
-    """The operating system's words, without the address that asyncio and socket add to some of them."""
+    """The operating system's message, without the address that asyncio and socket may add."""
     return os.strerror(error.errno) if error.errno else str(error)
 
 
@@ -198,7 +198,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def log_to_file(path: Path) -> Iterator[None]:
-    """Prefect's log goes to a file, so that its lines do not tear the progress display."""
+    """Send Prefect's log to a file inside this context, so that it does not break the progress display."""
     console = logging.getLogger().handlers
     prefect = logging.getLogger("prefect")
     handler = logging.FileHandler(path)

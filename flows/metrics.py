@@ -1,4 +1,4 @@
-"""Prometheus metrics of a worker, from what its flow runs say."""
+"""Prometheus metrics of a worker, from the messages of its flow runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STAGE_SECONDS = (0.1, 0.3, 1, 3, 10, 30, 60, 300, 900, 3600, 4 * 3600)
 
 
 class WorkerMetrics:
-    """The metrics of one worker, since it started; `registry` is what Prometheus reads."""
+    """The metrics of one worker since it started; Prometheus reads `registry`."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -54,7 +54,7 @@ class WorkerMetrics:
         )
 
     def handle(self, message: Message) -> None:
-        """Take in what a flow run says."""
+        """Update the metrics by a message of a flow run."""
         if isinstance(message, FlowStarted):
             self._active.labels(message.flow, message.run).inc()
         elif isinstance(message, FlowEnded):
@@ -76,7 +76,7 @@ class WorkerMetrics:
 
 @contextmanager
 def serve_metrics(registry: CollectorRegistry, host: str, port: int) -> Iterator[int]:
-    """Serve the metrics over HTTP inside this context; the port (port 0 takes a free one).
+    """Serve the metrics over HTTP inside this context; gives the port (port 0 takes a free one).
 
     Raises OrchestratorError when the port is taken.
     """

@@ -1,4 +1,4 @@
-"""Flow runs whose worker was killed: Prefect would show them as running for ever."""
+"""Flow runs whose worker was killed, which Prefect would show as running for ever."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from prefect.states import AwaitingRetry, Crashed
 from flows.local_server import OrchestratorError
 
 MAX_STARTS = 3
-"""A flow run that was at work whenever its worker was killed is not started more often than this."""
+"""Most starts of a flow run that was at work each time its worker was killed."""
 
 _AT_WORK = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
 _WORKER = "prefect.worker.name"
@@ -31,13 +31,13 @@ _PAGE = 200
 
 @contextmanager
 def only_worker(home: Path, name: str) -> Iterator[None]:
-    """Be the only worker of this name on this machine; the kernel ends that with the process.
+    """Hold a lock as the only worker of this name on this machine; the kernel drops it with the process.
 
     Args:
-        home: Prefect's folder, made where it is missing.
+        home: Prefect's folder, created if it is missing.
 
-    Raises OrchestratorError when there is another, whose flow runs would be taken for orphans, or when the
-    folder cannot be written.
+    Raises OrchestratorError when another worker has this name, since its flow runs would be taken for
+    orphans, or when the folder cannot be written.
     """
     file_name = "".join(each if each.isalnum() else "-" for each in name)
     try:
@@ -52,16 +52,15 @@ def only_worker(home: Path, name: str) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise OrchestratorError(
-                f"a worker {name!r} runs on this machine already; end it, or give this one another --name"
+                f"a worker {name!r} runs on this machine already; end it, or name this one with --worker"
             ) from None
         yield
 
 
 def restart_orphans(client: SyncPrefectClient, pool: str, worker: str) -> list[str]:
-    """Start again what was at work when the worker of this name was killed; names of those flow runs.
+    """Restart the flow runs that were at work when the worker of this name was killed; returns their names.
 
-    What they had committed is found again. One that was started `MAX_STARTS` times ends as crashed
-    instead.
+    They reuse what they had committed. A flow run that was started `MAX_STARTS` times ends as crashed.
     """
     of_pool = WorkPoolFilter(name=WorkPoolFilterName(any_=[pool]))
     at_work = FlowRunFilterState(type=FlowRunFilterStateType(any_=_AT_WORK))

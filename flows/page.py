@@ -1,7 +1,7 @@
 """A run on Prefect's page: its flow run, the task runs of its stages, a table of iterations, a summary.
 
-Task runs are told as events, in the form in which Prefect's own engine reports them: with the times at which
-things happened, and many in one request.
+Task runs are sent as events, in the form in which Prefect's own engine reports them: each with the time at
+which it happened, and many in one request.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _RECORDING_SECONDS = 60.0
 
 @contextmanager
 def open_page(worker: WorkerSettings, log_file: Path) -> Iterator[RunPage]:
-    """The page of a run: of the flow run that this is called in, else of a new one, `training`.
+    """The page of a run: for the flow run in which this is called, else for a new one of flow `training`.
 
     Raises OrchestratorError when Prefect's API cannot be started, cannot be reached or goes away.
     """
@@ -41,16 +41,16 @@ def open_page(worker: WorkerSettings, log_file: Path) -> Iterator[RunPage]:
                 yield RunPage(client, worker, flow_run.get_id())
         except httpx.HTTPError as error:
             raise OrchestratorError(
-                f"Prefect's API at {url} went away ({error}); what was committed is kept, so train again, "
-                "or with --no-prefect"
+                f"Prefect's API at {url} went away ({error}). What was committed is kept: run the same "
+                "command again, or train with --no-prefect"
             ) from error
 
 
 class RunPage:
-    """Tells Prefect of one run.
+    """Reports one run to Prefect.
 
     Args:
-        flow_run_id: a flow run that somebody else began, and will end; None for a new one.
+        flow_run_id: a flow run that the caller began and will end; None to begin a new one.
     """
 
     def __init__(self, client: SyncPrefectClient, worker: WorkerSettings, flow_run_id: str | None) -> None:
@@ -61,14 +61,14 @@ class RunPage:
         self._ended = 0
 
     def tell(self, states: Sequence[TaskState]) -> None:
-        """States of task runs, the oldest first."""
+        """Report states of task runs, the oldest first."""
         if states:
             self._post("/events", [_event(state, self._flow_run_id) for state in states])
             self._ended += sum(state.type != RUNNING for state in states)
 
     def await_records(self) -> int:
-        """Wait until the server has written what it was told, since a local server is about to stop; how many
-        task runs it has still not written after a minute."""
+        """Wait until the server has written what it received, since a local server is about to stop; returns
+        how many task runs it has still not written after a minute."""
         ended = {"state": {"type": {"any_": [COMPLETED, FAILED, CANCELLED]}}}
         asked = {"flow_runs": {"id": {"any_": [self._flow_run_id]}}, "task_runs": ended}
         deadline = time.monotonic() + _RECORDING_SECONDS
@@ -79,26 +79,26 @@ class RunPage:
         return 0
 
     def show_table(self) -> None:
-        """A new version of the run's table of its newest iterations."""
+        """Send a new version of the table of the run's newest iterations."""
         rows = newest_rows(self._worker.store_uri, self._worker.run)
         self._show("iterations", "table", json.dumps(rows), f"Run {self._worker.run}, iteration by iteration")
 
     def show_summary(self, work: Work) -> None:
-        """What the flow run has computed."""
+        """Send a summary of what the flow run has computed."""
         lines = [
             f"# Run {self._worker.run}",
             "",
             f"Store: {self._worker.store_uri}",
             "",
             f"This flow run computed {sum(work.computed.values())} artifacts in {work.seconds:,.1f} seconds "
-            f"of stages, and found {work.reused} committed.",
+            f"of stages, and reused {work.reused} that were committed before.",
             "",
             *(f"- {stage}: {count}" for stage, count in sorted(work.computed.items())),
         ]
         self._show("summary", "markdown", "\n".join(lines), "")
 
     def end(self, error: BaseException | None) -> None:
-        """Say how the run ended, if the flow run is its own."""
+        """Report how the run ended, if this object began the flow run."""
         if not self._own:
             return
         state: dict[str, Any] = {"type": COMPLETED}
@@ -140,7 +140,7 @@ class RunPage:
 
 
 def artifact_key(run: str, kind: str) -> str:
-    """A Prefect artifact key, which may hold only small letters, digits and dashes."""
+    """A Prefect artifact key, which may hold only lower-case letters, digits and dashes."""
     return re.sub(r"[^a-z0-9]+", "-", f"{run}-{kind}".lower()).strip("-")
 
 

@@ -1,8 +1,8 @@
 """The runner `prefect`: stages in a thread or in worker processes, each shown as a task run of Prefect.
 
-The plan's walk decides what is computed and when, so nothing is left for Prefect to decide: it is told. That
-goes on in a thread of its own (`flows.task_runs`), so no stage waits for Prefect, for its import, or for the
-start of its server. Importing this module imports none of it.
+The plan's walk decides what is computed and when, so Prefect decides nothing: it only receives reports. A
+separate thread sends them (`flows.task_runs`), so no stage waits for Prefect, for its import, or for its
+server's start. Importing this module does not import Prefect.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from storage.filesystem import open_root
 
 
 class PrefectConfig(PluginSettings):
-    """Stages are computed apart from the driver, and each is a task run on Prefect's page."""
+    """Stages are computed in another thread or process than the driver's, and each is a task run on Prefect's
+    page."""
 
     type: Literal["prefect"] = "prefect"
     task_runner: Literal["threads", "processes"] = "threads"
-    """`threads`: in the driver's process. `processes`: in worker processes, which get nothing but the planned
-    stage and the store's URI; one that dies is replaced, and its stage computed again."""
+    """`threads`: in the driver's process. `processes`: in worker processes, which get only the planned stage
+    and the store's URI; a process that dies is replaced, and its stage is computed again."""
     workers: int = Field(default=1, ge=1, le=64)
-    """Stages that are computed at the same time, where the plan and `resources.devices` allow it."""
+    """Most stages that are computed at the same time; the plan and `resources.devices` may allow fewer."""
 
     @model_validator(mode="after")
     def _one_thread(self) -> PrefectConfig:
@@ -46,11 +47,11 @@ class PrefectConfig(PluginSettings):
 
 
 class StagePool(Protocol):
-    """Computes stages somewhere."""
+    """Computes stages in threads or processes."""
 
     @property
     def workers(self) -> int:
-        """Stages at the same time."""
+        """How many stages can be computed at the same time."""
         ...
 
     def submit(self, job: StageJob) -> Future[Manifest]:
@@ -59,7 +60,7 @@ class StagePool(Protocol):
 
 
 class PrefectRunner:
-    """A `Runner` whose stages are task runs of one flow run. Stages that are reused are no task runs."""
+    """A `Runner` whose computed stages are task runs of one flow run. Reused stages have no task runs."""
 
     def __init__(self, pool: StagePool, task_runs: TaskRuns) -> None:
         self._pool = pool
@@ -67,7 +68,7 @@ class PrefectRunner:
 
     @property
     def workers(self) -> int:
-        """Stages at the same time."""
+        """How many stages can be computed at the same time."""
         return self._pool.workers
 
     def submit(self, job: StageJob) -> Future[Manifest]:
@@ -78,7 +79,7 @@ class PrefectRunner:
         return future
 
     def finished(self, outcome: StageOutcome) -> None:
-        """Count what the flow run computed and found."""
+        """Count an artifact that the flow run computed or reused."""
         self._task_runs.recorded(outcome)
 
     def _ended(self, task_run: UUID, future: Future[Manifest]) -> None:
@@ -88,7 +89,7 @@ class PrefectRunner:
 
 
 def run_with_prefect(settings: PrefectConfig, call: RunnerCall, body: Callable[[Runner], None]) -> None:
-    """Compute in a thread or in processes, which have ended when this returns.
+    """Call `body` with a runner that computes in a thread or in processes; they have ended when this returns.
 
     Raises OrchestratorError when Prefect's API cannot be started, cannot be reached or went away.
     """

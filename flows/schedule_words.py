@@ -1,4 +1,4 @@
-"""Schedules, and how flow runs ended, in words for the person who scheduled them."""
+"""Schedules, and how flow runs ended, as text for users."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from prefect.client.schemas.schedules import SCHEDULE_TYPES, CronSchedule, Inter
 from flows.scheduled_run import SKIPPED
 
 CANCELLED = "Cancelled"
-"""Prefect's name of a state; also of a flow run that was not begun, since the one before it still ran."""
+"""Prefect's name of a state. A flow run that did not begin because the one before still ran has it too."""
 
 _LIMIT = "concurrency limit"
 _UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
@@ -19,7 +19,7 @@ def is_skip(state: str | None, message: str | None) -> bool:
 
 
 def in_words(state: str | None, message: str | None) -> str:
-    """What became of a flow run, from the name and the message of its last state."""
+    """How a flow run ended, from the name and the message of its last state."""
     if state is None:
         return ""
     if state == SKIPPED:
@@ -30,7 +30,7 @@ def in_words(state: str | None, message: str | None) -> str:
 
 
 def schedule_in_words(schedule: SCHEDULE_TYPES) -> str:
-    """When flow runs are due, such as `every 6h`."""
+    """A schedule as text, such as `every 6h`."""
     if isinstance(schedule, CronSchedule):
         return f"cron {schedule.cron} {schedule.timezone}"
     if isinstance(schedule, IntervalSchedule):

@@ -1,6 +1,6 @@
 """The flows of the deployments: training, one more iteration, evaluation, maintenance.
 
-A worker runs each flow run in a process of its own. What is heavy is imported only there.
+A worker runs each flow run in a process of its own. Heavy modules are imported only there.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ def train(
     overlap: Overlap = "skip",
     concurrency_limit: str | None = "gpu",
 ) -> State[None]:
-    """Train a run to a number of iterations; what is committed is reused, and nothing is done beyond it.
+    """Train a run up to a number of iterations; what is committed is reused.
 
     Args:
         run: name of the run in the store.
         store: a folder or URI.
-        iterations: where to end; default: the configuration's.
+        iterations: how many iterations the run is to have; default: as in the configuration.
         config: a configuration file to begin the run with when the store does not have it.
         overlap: what to do when another process works on the run.
-        concurrency_limit: a global concurrency limit of which a slot is held; null for none.
+        concurrency_limit: name of a global concurrency limit; a slot of it is held during the work; null for
+            none.
     """
     request = ScheduledRun("train", run, store, config, overlap, concurrency_limit)
     return work_on_run(request, lambda opened: _train(opened, iterations or opened.config.iterations))
@@ -52,7 +53,7 @@ def iteration(
     overlap: Overlap = "skip",
     concurrency_limit: str | None = "gpu",
 ) -> State[None]:
-    """Train a run for one more iteration than it has. For the arguments see `train`."""
+    """Train a run for one more iteration. For the arguments see `train`."""
     from erl_pipeline.runs.state import completed_iterations
 
     def one_more(opened: OpenRun) -> str:
@@ -73,8 +74,8 @@ def evaluate(
     """Evaluate the last checkpoint of a run on generated held-out tasks. For other arguments see `train`.
 
     Args:
-        tasks: how many; default: as many as in training.
-        samples: sampled attempts of each task beside the greedy one.
+        tasks: how many; default: as many as in the run's own evaluations.
+        samples: sampled attempts at each task besides the greedy one.
     """
     request = ScheduledRun("evaluate", run, store, None, overlap, concurrency_limit)
     return work_on_run(request, lambda opened: _evaluate(opened, tasks, samples))
@@ -82,15 +83,15 @@ def evaluate(
 
 @flow(name="maintain", flow_run_name="{run}")
 def maintain(run: str, store: str, garbage_days: float | None = None) -> State[None]:
-    """Check a whole run: files against manifests, rows against rows, memory against artifacts. When all is
-    whole, old files go by the rules of the run's `retention`.
+    """Check a whole run: files against manifests, rows against rows, memory against artifacts. If there is no
+    problem, prune old files by the rules of the run's `retention`.
 
-    The flow run fails, and names what is wrong, when something is. It needs no device. The check needs no
-    lock; while another process works on the run, that process applies the rules.
+    If there is a problem, the flow run fails and names it. It needs no device. The check needs no lock; while
+    another process works on the run, that process applies the rules.
 
     Args:
-        garbage_days: when all is whole, remove from the store what no run reaches and is older than so many
-            days; null removes nothing.
+        garbage_days: if there is no problem, also remove from the store what no run reaches and is older than
+            this many days; null removes nothing.
     """
     request = ScheduledRun("maintain", run, store, None, "skip", None)
     return conclude(request, lambda _stop, logger, _link: _maintain(request, garbage_days, logger.error))
@@ -107,7 +108,7 @@ def _train(opened: OpenRun, iterations: int) -> str:
 
 
 def _report(opened: OpenRun, iterations: int) -> str:
-    """Make the report anew, beside the run; where it lies."""
+    """Renew the report in the run's folder; a phrase that says where it is, empty if none was made."""
     from erl_pipeline.runs.report import renew_report
     from storage.filesystem import open_root
 
@@ -161,7 +162,7 @@ def _maintain(request: ScheduledRun, garbage_days: float | None, tell: Callable[
 
 
 def _retain(store: str, run: str) -> str:
-    """Apply the run's rules of retention; a sentence on what went, empty where nothing did."""
+    """Apply the run's rules of retention; a sentence about what was pruned, empty if nothing was."""
     from erl_pipeline.runs.retention import retain_run
     from storage.artifacts.store import ArtifactStore
     from storage.runs.run import RunStore

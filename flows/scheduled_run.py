@@ -1,4 +1,4 @@
-"""What every scheduled flow does around its work: the run's lock, a device, signals, a clear end."""
+"""What every scheduled flow does around its work: the run's lock, a device, signals, the final state."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class ScheduledRun:
     """Which run a flow works on, and what it waits for.
 
     `config` is a configuration file to begin the run with when the store does not have it;
-    `concurrency_limit` a limit of Prefect of which a slot is held during the work; `overlap` says what to
-    do when another process works on the run.
+    `concurrency_limit` names a limit of Prefect, a slot of which is held during the work; `overlap` says what
+    to do when another process works on the run.
     """
 
     flow: str
@@ -63,11 +63,11 @@ class ScheduledRun:
 
 
 def work_on_run(request: ScheduledRun, work: Callable[[OpenRun], str]) -> State[None]:
-    """Call `work` with the open run, holding its lock and a device, and say in a state how it ended.
+    """Call `work` with the open run, while its lock and a device are held; returns the final state.
 
     Errors that a user can act on become the message of a failed state; others propagate. The state is
-    `Skipped` where another process has the run and the request says so, cancelled after SIGINT or SIGTERM.
-    `work` gives the message of the completed state.
+    `Skipped` if another process has the run and the request asks to skip, and cancelled after SIGINT or
+    SIGTERM. `work` returns the message of the completed state.
     """
     from erl_pipeline.engines.interface import Interrupted
 
@@ -136,9 +136,10 @@ def conclude(
 
 
 def find_or_begin(request: ScheduledRun) -> Run:
-    """The run, begun with the request's configuration where the store does not have it yet.
+    """The run, begun with the request's configuration if the store does not have it yet.
 
-    Raises InputError when there is neither, or the configuration is another run's.
+    Raises InputError when there is neither a run nor a configuration, or when the configuration is another
+    run's.
     """
     runs = RunStore(request.store)
     if request.config is None or request.run in runs.list():

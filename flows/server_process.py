@@ -1,8 +1,8 @@
 """The program of the local Prefect server: `python -m flows.server_process FILE_DESCRIPTOR [--schedule]`.
 
-It serves Prefect's API on a listening socket that it inherits, and ends when its standard input does:
-the parent holds the other end, so the server cannot outlive it, however the parent ends. With `--schedule`
-it also has Prefect's page and the services that make flow runs of schedules.
+It serves Prefect's API on a listening socket that it inherits. It ends when its standard input ends: the
+parent holds the other end, so the server cannot outlive it, however the parent ends. With `--schedule` it
+also has Prefect's page and the services that make flow runs by schedules.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _RETRY_AFTER_SECONDS_OF_MANY = 0.5
 
 
 def main() -> None:
-    """Serve until told to stop or left alone."""
+    """Serve until a signal, or until the parent is gone."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     listener = socket.socket(fileno=int(sys.argv[1]))
     ephemeral = "--schedule" not in sys.argv[2:]
-    # Where many write, they soon have come five times in vain, and Prefect's client then gives up.
+    # With many writers a short wait would soon fail five times, and then Prefect's client gives up.
     seconds = _RETRY_AFTER_SECONDS if ephemeral else _RETRY_AFTER_SECONDS_OF_MANY
     app = retry_soon(create_app(ephemeral=ephemeral, final=True), seconds)
     logging.getLogger("docket.dependencies").addFilter(_no_retry_notice)
@@ -34,10 +34,10 @@ def main() -> None:
 
 
 def retry_soon(app: ASGIApp, seconds: float) -> ASGIApp:
-    """Tell clients to come again after so many seconds where SQLite was busy.
+    """Wrap an app so that it tells clients to retry after `seconds` when SQLite was busy.
 
-    Two writers that meet in SQLite make Prefect's server answer 503, and its client then waits for two
-    seconds, which a subflow per iteration meets again and again. The lock is held for milliseconds.
+    When two writers meet in SQLite, Prefect's server answers 503, and its client waits for two seconds. That
+    happens often, but the lock is held only for milliseconds.
     """
 
     async def with_header(scope: Scope, receive: Receive, send: Send) -> None:
@@ -52,9 +52,10 @@ def retry_soon(app: ASGIApp, seconds: float) -> ASGIApp:
 
 
 def _no_retry_notice(record: logging.LogRecord) -> bool:
-    """Leave out that a worker's poll met another writer in SQLite: Prefect tries again half a second later.
+    """Drop the log record of a worker's poll that met another writer in SQLite: Prefect retries it half a
+    second later.
 
-    Each time would be logged with two tracebacks, several times a minute for months.
+    Each record has two tracebacks, and there would be several a minute for months.
     """
     return "mark_deployments_ready" not in record.getMessage()
 

@@ -1,4 +1,4 @@
-"""Working while SIGINT and SIGTERM are waited for, so that a signal tears nothing apart."""
+"""Work in another thread while the main thread waits for SIGINT and SIGTERM, so that no signal breaks it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def call_beside_signals(work: Callable[[], T], handle: Callable[[int], None]) ->
     ever raised in the middle of a commit.
 
     Args:
-        handle: is called with the number of each SIGINT and SIGTERM; it sets what `work` looks at.
+        handle: is called with the number of each SIGINT and SIGTERM; it sets a flag that `work` checks.
     """
 
     def handler(number: int, _frame: FrameType | None) -> None:
@@ -31,8 +31,8 @@ def call_beside_signals(work: Callable[[], T], handle: Callable[[int], None]) ->
     try:
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="work") as pool:
             future = pool.submit(copy_context().run, work)
-            # The kernel may give the signal to any thread; Python then calls the handler when this one next
-            # runs, so it must not sleep for longer than a person would wait.
+            # The kernel may give the signal to any thread; Python then calls the handler when this thread
+            # next runs. So it must not sleep for longer than a person would wait.
             while not wait([future], timeout=_LOOK_SECONDS).done:
                 continue
             return future.result()

@@ -1,5 +1,5 @@
-"""What a worker has to say of the stage that it computes: progress and warnings, then the manifest or the
-error. How it travels to the driver is for each kind of worker to decide."""
+"""The messages of a worker about the stage that it computes: progress and warnings, then the manifest or the
+error. Each kind of worker decides how to send them to the driver."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ FromWorker = Told | Computed | Failed
 
 
 class Teller:
-    """A `Listener` that sends on what it is told."""
+    """A `Listener` that sends its calls as messages to the driver."""
 
     def __init__(self, send: Callable[[FromWorker], None]) -> None:
         self._send = send
 
     def stage_started(self, title: str) -> None:
-        """The driver knows."""
+        """Nothing is sent: the driver knows it."""
 
     def counting(self, title: str, total: int, unit: str) -> None:
         """The stage will count `total` units."""
@@ -67,28 +67,28 @@ class Teller:
         self._send(Told("waiting", (title, what, seconds, detail)))
 
     def stage_finished(self, title: str, outcome: StageOutcome) -> None:
-        """The driver knows."""
+        """Nothing is sent: the driver knows it."""
 
     def warn(self, message: str) -> None:
-        """Something that a user should know."""
+        """Send a warning for the user."""
         self._send(Told("warn", (message,)))
 
 
 def answer(
     job: StageJob, resources: Resources, send: Callable[[FromWorker], None], stop: threading.Event
 ) -> Computed | Failed:
-    """Compute a stage, and send what is to be told meanwhile."""
+    """Compute a stage, and meanwhile send its progress and warnings."""
     try:
         return Computed(compute(job, resources, StageProgress(job.planned.title, Teller(send), stop)))
-    except Exception as error:  # Whatever a stage raises is raised where it was asked for.
+    except Exception as error:  # Whatever a stage raises is raised again in the driver.
         error.add_note("In the worker process:\n" + traceback.format_exc())
         return Failed(_portable(error))
 
 
 def _portable(error: Exception) -> Exception:
-    """An error that can be sent: itself, where it survives pickling."""
+    """An error that can be sent: the error itself if it survives pickling, else one with its traceback."""
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:  # Errors of other packages fail at this in any way.
+    except Exception:  # Errors of other packages may fail here in any way.
         return RuntimeError("".join(traceback.format_exception(error)))
     return error

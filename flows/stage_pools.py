@@ -57,7 +57,7 @@ class _Pool(ABC):
 
     @abstractmethod
     def _close(self) -> None:
-        """End what was started; no stage is at work any more."""
+        """End what was started; called when no stage is at work any more."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -67,7 +67,7 @@ class _Pool(ABC):
 
 
 class ThreadPool(_Pool):
-    """One thread of this process, so that the driver can go on meanwhile."""
+    """One thread of this process, so that the driver can continue meanwhile."""
 
     def __init__(self, call: RunnerCall) -> None:
         super().__init__(call, workers=1)
@@ -87,11 +87,11 @@ class ThreadPool(_Pool):
 class ProcessPool(_Pool):
     """Worker processes, each started when it first gets a stage.
 
-    Each keeps its models and servers to its end, so stages that need a device go to the first
-    `resources.devices` of them alone, and the others are kept for stages that need none.
+    Each process keeps its models and servers to its end. So stages that need a device go only to the first
+    `resources.devices` processes, and the others are kept for stages that need none.
 
     Args:
-        log_file: gets what the processes print.
+        log_file: gets the output of the processes.
     """
 
     def __init__(self, call: RunnerCall, workers: int, log_file: Path) -> None:
@@ -118,7 +118,7 @@ class ProcessPool(_Pool):
 
     @contextmanager
     def _place(self, needs: Needs) -> Iterator[int]:
-        """A worker that has nothing to do; the last one that will do, since the first are for devices."""
+        """Take an idle worker; the last suitable one, since the first are for stages that need a device."""
         allowed = self._devices if needs == "device" else self.workers
         with self._freed:
             self._freed.wait_for(lambda: any(each < allowed for each in self._free))
@@ -139,12 +139,13 @@ class ProcessPool(_Pool):
 
 
 class WorkerProcess:
-    """A process of `flows.stage_process`, and the driver's end of the line to it.
+    """A process of `flows.stage_process`, and the driver's end of the connection to it.
 
-    The line is a pair of sockets that only these two hold, so each sees at once when the other is gone.
+    The connection is a pair of sockets that only these two hold, so each sees immediately when the other is
+    gone.
 
     Args:
-        visible_device: what CUDA is to see; None for all there is.
+        visible_device: the device that CUDA may see; None for all.
     """
 
     def __init__(self, settings: WorkerSettings, visible_device: str | None, log_file: Path) -> None:
@@ -162,12 +163,12 @@ class WorkerProcess:
                 stderr=log,
                 pass_fds=[theirs.fileno()],
                 env=environment,
-                start_new_session=True,  # Ctrl-C is for the driver, which asks its workers to stop
+                start_new_session=True,  # Ctrl-C must only reach the driver, which asks its workers to stop
             )
         self._line: Connection[Any, Any] = Connection(ours.detach())
 
     def compute(self, job: StageJob, listener: Listener, stop: threading.Event) -> Manifest:
-        """Have a stage computed. Raises what it raised, and WorkerDied when the process ended."""
+        """Have a stage computed. Raises what the stage raised, and WorkerDied when the process ended."""
         asked_to_stop = False
         self._send(Compute(job))
         while True:
@@ -183,12 +184,12 @@ class WorkerProcess:
                 self._send(Stop())
 
     def ask_to_close(self) -> None:
-        """Have it end what it keeps, and then itself."""
+        """Ask it to end its models and servers, and then itself."""
         with suppress(WorkerDied):  # It may have died since its last stage.
             self._send(Close())
 
     def wait(self) -> None:
-        """Wait for its end; whatever it has left behind ends too."""
+        """Wait for its end, then end the processes that it has left behind."""
         try:
             self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
@@ -206,7 +207,7 @@ class WorkerProcess:
             raise self._died() from error
 
     def _receive(self) -> FromWorker | None:
-        """What it says; None when it has said nothing for a moment."""
+        """Its next message; None if none came within `_LOOK_SECONDS`."""
         try:
             content = self._line.recv_bytes() if self._line.poll(_LOOK_SECONDS) else None
         except (EOFError, OSError) as error:
@@ -222,8 +223,8 @@ class WorkerProcess:
 
 
 def _device(place: int, devices: int) -> str | None:
-    """The device of a worker, where there are several; with one, it may have all that there are, as a server
-    over several GPUs needs."""
+    """The device of a worker if `devices` is more than 1; None means all devices, which a server over several
+    GPUs needs."""
     if devices == 1:
         return None
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -1,8 +1,8 @@
 """The program of a worker process: it computes the stages that a driver sends, one after the other.
 
-It gets nothing but planned stages and the store's URI, and keeps models and servers between stages. What it
-has to say goes back over the same line: progress, warnings, the manifest or the error. It ends when the
-driver says so, or is gone.
+It gets only planned stages and the store's URI, and keeps models and servers between stages. It sends its
+messages back over the same connection: progress, warnings, the manifest or the error. It ends when the driver
+says so, or when the driver is gone.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from flows.stage_answers import FromWorker, answer
 
 @dataclass(frozen=True)
 class Compute:
-    """Compute this stage."""
+    """Message to a worker: compute this stage."""
 
     job: StageJob
 
 
 @dataclass(frozen=True)
 class Stop:
-    """The run was asked to stop."""
+    """Message to a worker: the run was asked to stop."""
 
 
 @dataclass(frozen=True)
 class Close:
-    """No stage comes any more."""
+    """Message to a worker: there are no more stages."""
 
 
 FromDriver = Compute | Stop | Close
 
 
 def main() -> None:
-    """Serve the driver that holds the other end of the line."""
+    """Serve the driver that holds the other end of the connection."""
     line = Line(Connection(int(sys.argv[1])))
     resources: Resources | None = None
     while (job := line.next_job()) is not None:
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 class Line:
-    """The worker's end of the line. `stop` is set when the run was asked to stop."""
+    """The worker's end of the connection. `stop` is set when the run was asked to stop."""
 
     def __init__(self, connection: Connection[Any, Any]) -> None:
         self.stop = threading.Event()
@@ -64,11 +64,11 @@ class Line:
         threading.Thread(target=self._receive, daemon=True).start()
 
     def next_job(self) -> StageJob | None:
-        """The next stage; None when there is none any more."""
+        """Wait for the next stage; None when there are no more."""
         return self._jobs.get()
 
     def send(self, message: FromWorker) -> None:
-        """Tell the driver; without one, this process ends."""
+        """Send a message to the driver; if the driver is gone, end this process."""
         content = pickle.dumps(message)
         try:
             with self._lock:
@@ -77,7 +77,7 @@ class Line:
             os._exit(1)
 
     def _receive(self) -> None:
-        """Take what the driver sends; end at once when it is gone."""
+        """Receive the driver's messages; end this process immediately when the driver is gone."""
         try:
             while True:
                 message: FromDriver = pickle.loads(self._connection.recv_bytes())

@@ -1,8 +1,8 @@
-"""What Prefect is told of a run: a flow run, its stages as task runs, a table of iterations.
+"""Reports of a run to Prefect: a flow run, its stages as task runs, a table of iterations.
 
-All of it is sent from a thread of its own, with the times at which things happened. The thread imports
-Prefect and starts the server when the first stage is computed, so that no stage waits for either (together 5
-to 10 seconds); a run of which nothing is computed starts none.
+A separate thread sends all reports, with the times at which things happened. It imports Prefect and starts
+the server when the first stage is computed, so that no stage waits for either (together 5 to 10 seconds). If
+nothing is computed, no thread is started.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _TABLE_SECONDS = 10.0
 
 
 class TaskRuns:
-    """Takes what is to be told, and never waits for Prefect before the end of the run.
+    """Queues reports to Prefect, and waits for Prefect only at the end of the run.
 
     Args:
-        log_file: gets what Prefect and its local server print.
+        log_file: gets the output of Prefect and of its local server.
     """
 
     def __init__(self, call: RunnerCall, log_file: Path) -> None:
@@ -66,9 +66,9 @@ class TaskRuns:
         self._executor.shutdown()
 
     def started(self, planned: PlannedStage) -> UUID:
-        """A stage is computed from now on; the id of its task run.
+        """Report that the computation of a stage begins; returns the id of its task run.
 
-        Raises OrchestratorError when Prefect could not be told of what came before.
+        Raises OrchestratorError when earlier reports could not be sent to Prefect.
         """
         if self._telling is None:
             self._telling = self._executor.submit(copy_context().run, self._tell)
@@ -84,13 +84,13 @@ class TaskRuns:
         return task_run.id
 
     def ended(self, task_run: UUID, error: BaseException | None, message: str = "") -> None:
-        """The stage is computed, or raised `error`."""
+        """Report that a stage is computed, or that it raised `error`."""
         type_ = COMPLETED if error is None else CANCELLED if isinstance(error, Interrupted) else FAILED
         said = message or f"{type(error).__name__}: {error}"
         self._states.put(TaskState(self._task_runs.pop(task_run), type_, datetime.now(UTC), said))
 
     def recorded(self, outcome: StageOutcome) -> None:
-        """An artifact stands in the run's ledger."""
+        """Count an artifact that the run's ledger now names."""
         self._changed = time.monotonic()
         if outcome.reused:
             self._reused += 1
@@ -99,7 +99,7 @@ class TaskRuns:
         self._seconds += outcome.seconds
 
     def _tell(self) -> None:
-        # Prefect's client reports usage to its makers unless told otherwise before it is imported.
+        # Prefect's client reports usage to its makers unless this is set before the import.
         os.environ.setdefault("DO_NOT_TRACK", "1")
         from flows.page import open_page
 
@@ -117,7 +117,7 @@ class TaskRuns:
             if not goes_on or (self._changed > shown and time.monotonic() > due):
                 begun = shown = time.monotonic()
                 page.show_table()
-                # For a long run in a bucket the table takes long; it gets a twentieth of the time at most.
+                # Making the table of a long run in a bucket takes long; limit it to a twentieth of the time.
                 due = time.monotonic() + max(_TABLE_SECONDS, 20 * (time.monotonic() - begun))
             if not goes_on:
                 page.show_summary(Work(self._computed, self._reused, self._seconds))
@@ -126,7 +126,7 @@ class TaskRuns:
                 return
 
     def _batch(self) -> tuple[list[TaskState], bool]:
-        """What has come in a short time, and whether more will come."""
+        """The states that arrive within `_BATCH_SECONDS`, and whether more will come."""
         batch: list[TaskState] = []
         deadline = time.monotonic() + _BATCH_SECONDS
         while (left := deadline - time.monotonic()) > 0:

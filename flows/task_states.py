@@ -1,4 +1,4 @@
-"""What Prefect gets to know of the stages of a run: task runs and their states."""
+"""The stages of a run as Prefect sees them: task runs and their states."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RUNNING, COMPLETED, FAILED, CANCELLED = "RUNNING", "COMPLETED", "FAILED", "CANCE
 
 @dataclass(frozen=True)
 class TaskRun:
-    """A stage that is computed, as Prefect gets to know it.
+    """A stage that is computed, as a task run of Prefect.
 
     `parents`: name of an input -> the task run of this flow run that made it.
     """

@@ -1,4 +1,4 @@
-"""A worker of this process: it runs the flow runs that are due, each in a process of its own."""
+"""A Prefect worker in this process: it runs the flow runs that are due, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def work(
 
     Args:
         url: Prefect's API.
-        name: tells this worker from others of the same server.
-        limit: flow runs at once, those that wait for a device included.
-        handle: called with what flow runs say, in threads of their own.
-        log_file: gets what the worker and its flow runs print.
+        name: distinguishes this worker from others of the same server.
+        limit: most flow runs at the same time, including those that wait for a device.
+        handle: called with the messages of flow runs, in threads of their own.
+        log_file: gets the output of the worker and its flow runs.
     """
-    # Nothing is fetched before it is due: a deployment's limit would take a flow run of the next minute for
-    # one that overlaps with this minute's.
+    # No flow run is fetched before it is due: else a deployment's limit would take the flow run of the next
+    # minute for one that overlaps with this minute's.
     settings = {
         PREFECT_API_URL: url,
         PREFECT_WORKER_QUERY_SECONDS: _QUERY_SECONDS,
@@ -66,9 +66,9 @@ def work(
 
 
 def set_device_limit(client: SyncPrefectClient, name: str, slots: int | None) -> int:
-    """Make the concurrency limit that flow runs take devices from; its number of slots.
+    """Make the concurrency limit from which flow runs take devices; returns its number of slots.
 
-    `slots` None keeps the limit that is there, or makes one with a single slot.
+    If `slots` is None, an existing limit is kept, else one with a single slot is made.
     """
     existing = {each.name: each.limit for each in client.read_global_concurrency_limits(limit=200)}
     wanted = slots if slots is not None else existing.get(name, 1)
@@ -95,7 +95,7 @@ async def _drain(worker: ProcessWorker, lines: FlowRunLines) -> None:
     lines.ask_to_stop()
     held = 0
     while True:
-        # What a flow run gives back must not go to the next one.
+        # Take every token that is free, so that no new flow run can begin with it.
         with suppress(anyio.WouldBlock):
             while True:
                 worker.limiter.acquire_on_behalf_of_nowait(object())
@@ -107,7 +107,7 @@ async def _drain(worker: ProcessWorker, lines: FlowRunLines) -> None:
 
 @contextmanager
 def _in_environment(name: str, value: str) -> Iterator[None]:
-    """A variable in the environment that the flow runs' processes get."""
+    """Set an environment variable inside this context; the flow runs' processes inherit it."""
     os.environ[name] = value
     try:
         yield

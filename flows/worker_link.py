@@ -1,8 +1,8 @@
-"""The line between a worker and the processes of its flow runs.
+"""The connection between a worker and the processes of its flow runs.
 
-Over it a flow run says what it does, for the worker's metrics, and the worker asks it to stop. When the
-worker is gone, however it went, the line is cut and the flow run's process ends too. What it had committed
-is kept.
+Over it a flow run reports what it does, for the worker's metrics, and the worker asks it to stop. When the
+worker ends, however it ends, the connection closes and the flow run's process ends too. What the flow run had
+committed is kept.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from typing import Any
 from erl_pipeline.plan.job import StageOutcome
 
 LINK_VARIABLE = "ERL_PIPELINE_WORKER_LINK"
-"""Environment variable of a flow run's process: address and key of the line to its worker."""
+"""Environment variable of a flow run's process: address and key of the connection to its worker."""
 
 
 @dataclass(frozen=True)
 class FlowStarted:
-    """A flow run begins its work."""
+    """A flow run has begun its work."""
 
     flow: str
     run: str
@@ -35,7 +35,7 @@ class FlowStarted:
 
 @dataclass(frozen=True)
 class FlowEnded:
-    """A flow run is over: `completed`, `failed`, `cancelled`, `skipped`, or `killed` without saying so."""
+    """A flow run has ended: `completed`, `failed`, `cancelled`, `skipped`, or `killed` (without a report)."""
 
     flow: str
     run: str
@@ -44,7 +44,7 @@ class FlowEnded:
 
 @dataclass(frozen=True)
 class StageEnded:
-    """A stage gave its artifact; `iterations` are those of the run that are then done."""
+    """A stage gave its artifact; `iterations` is the number of the run's iterations that are then done."""
 
     run: str
     iterations: int
@@ -55,14 +55,14 @@ Message = FlowStarted | FlowEnded | StageEnded
 
 
 class WorkerLink:
-    """The end of the line in a flow run's process."""
+    """The end of the connection in a flow run's process."""
 
     def __init__(self, connection: Connection[Any, Any] | None) -> None:
         self._connection = connection
         self._lock = threading.Lock()
 
     def send(self, message: Message) -> None:
-        """Tell the worker, if there is one that listens."""
+        """Send a message to the worker, if one listens."""
         if self._connection is None:
             return
         content = {"kind": type(message).__name__, **asdict(message)}
@@ -72,11 +72,11 @@ class WorkerLink:
 
 @contextmanager
 def link_to_worker(address: str | None) -> Iterator[WorkerLink]:
-    """The line to the worker that started this process, which ends with it.
+    """The connection to the worker that started this process; this process ends when the worker does.
 
     Args:
-        address: what `LINK_VARIABLE` holds; None where the worker is another's (`prefect worker start`),
-            which then has to end its processes itself.
+        address: the value of `LINK_VARIABLE`; None if the worker is not this program's
+            (`prefect worker start`) and so has to end its processes itself.
     """
     if address is None:
         yield WorkerLink(None)
@@ -85,13 +85,14 @@ def link_to_worker(address: str | None) -> Iterator[WorkerLink]:
     try:
         connection = Client((host, int(port)), authkey=bytes.fromhex(key))
     except OSError:
-        os._exit(1)  # The worker went while this process was starting.
+        os._exit(1)  # The worker ended while this process was starting.
     threading.Thread(target=_end_with_worker, args=(connection,), daemon=True).start()
     yield WorkerLink(connection)
 
 
 def _end_with_worker(connection: Connection[Any, Any]) -> None:
-    """The worker sends when this flow run is to stop; the end of the line is the worker's own end."""
+    """Stop this flow run when the worker sends anything; end this process when the connection closes, which
+    means that the worker has ended."""
     try:
         while True:
             connection.recv_bytes()
@@ -101,7 +102,7 @@ def _end_with_worker(connection: Connection[Any, Any]) -> None:
 
 
 class FlowRunLines:
-    """The worker's ends of the lines. `address` is for `LINK_VARIABLE`."""
+    """The worker's ends of the connections. `address` is the value for `LINK_VARIABLE`."""
 
     def __init__(self, listener: Listener, key: bytes, handle: Callable[[Message], None]) -> None:
         host, port = listener.address
@@ -114,23 +115,23 @@ class FlowRunLines:
         self._closing = False
 
     def ask_to_stop(self) -> None:
-        """Ask all flow runs to end after the commit in flight, those too that only begin."""
+        """Ask all flow runs to end after the commit in progress, also those that are just beginning."""
         with self._lock:
             self._stopping = True
             for connection in self._open:
                 _send_stop(connection)
 
     def close(self) -> None:
-        """Take no more calls: the next one that `accept` sees is the last."""
+        """Accept no more connections: the next one that `accept` gets is the last."""
         self._closing = True
 
     def accept(self) -> None:
-        """Take calls, each in a thread of its own, until closed."""
+        """Accept connections, each served by a thread of its own, until closed."""
         while not self._closing:
             try:
                 connection = self._listener.accept()
             except (AuthenticationError, EOFError, ConnectionError):
-                continue  # A stranger, or a flow run that was killed while it called.
+                continue  # An unknown process, or a flow run that was killed while it connected.
             threading.Thread(target=self._receive, args=(connection,), daemon=True).start()
 
     def _receive(self, connection: Connection[Any, Any]) -> None:
@@ -157,11 +158,11 @@ class FlowRunLines:
 
 @contextmanager
 def listen_to_flow_runs(handle: Callable[[Message], None]) -> Iterator[FlowRunLines]:
-    """Listen on loopback.
+    """Listen for connections of flow runs, on loopback.
 
     Args:
-        handle: called with every message, in a thread of each flow run. A flow run whose process ended
-            without saying so is reported as `killed`.
+        handle: called with every message, in a separate thread for each flow run. A flow run whose process
+            ended without a report is reported as `killed`.
     """
     key = secrets.token_bytes(32)
     with Listener(("127.0.0.1", 0), authkey=key) as listener:
@@ -177,7 +178,7 @@ def listen_to_flow_runs(handle: Callable[[Message], None]) -> Iterator[FlowRunLi
 
 
 def _send_stop(connection: Connection[Any, Any]) -> None:
-    with suppress(OSError):  # It has just ended by itself.
+    with suppress(OSError):  # The flow run may just have ended by itself.
         connection.send_bytes(b"stop")
 
 

@@ -1,7 +1,7 @@
 """The errors a user can act on.
 
-Everything the project raises on purpose derives from `PipelineError`; the command line turns it
-into one paragraph and exit status 2. Programming errors are not wrapped: they propagate.
+Every error that the project raises on purpose derives from `PipelineError`; the command line prints it as
+one paragraph and exits with status 2. Programming errors are not wrapped: they propagate.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class DamagedArtifact(StoreError):
 
 
 class PrunedFileError(StoreError):
-    """A file that is asked for was pruned by retention."""
+    """Retention has pruned the requested file."""
 
 
 class RunBusy(PipelineError):
@@ -36,11 +36,11 @@ class RunBusy(PipelineError):
 
 
 class TrainingDiverged(PipelineError):
-    """A loss or gradient stopped being finite."""
+    """A loss or gradient is no longer finite."""
 
 
 class EngineError(PipelineError):
-    """A generation engine failed or serves another policy than the one asked for."""
+    """A generation engine failed, or serves another policy than the requested one."""
 
 
 class EnvironmentFailed(PipelineError):

@@ -1,4 +1,4 @@
-"""Files of a store, local or in an object store (fsspec), written so that a kill leaves no half file."""
+"""Files of a store, local or in an object store (fsspec). A kill leaves no half-written file."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _ADVICE = {
     errno.ENOENT: "it does not exist: create the folder or bucket, or correct the store's URI",
 }
 _SMALL_FILE = 2**20
-"""Bytes up to which a file is read at once: the buffer of `file_digest` costs more than it spares then."""
+"""Most bytes of a file that is hashed in one read: for those the buffer of `file_digest` costs more time."""
 MOST_CONNECTIONS = 64
-"""Connections to an object store that a process has open at the same time, at most."""
+"""Most connections to an object store that a process has open at the same time."""
 _DISK_FAULTS = frozenset({errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG})
 
 
@@ -55,13 +55,13 @@ class StoreRoot:
         return isinstance(self.fs, LocalFileSystem)
 
     def join(self, *parts: str) -> str:
-        """fsspec's path of something in the store."""
+        """fsspec's path of a file or folder in the store."""
         return "/".join((self.path.rstrip("/"), *parts))
 
     @property
     def scratch(self) -> Path:
-        """A local folder for what belongs to this store but cannot lie in it: staging and downloads of an
-        object store, locks. A local store is its own scratch."""
+        """A local folder for what belongs to an object store but cannot lie in it: staging, downloads, locks.
+        A local store is its own scratch folder."""
         if self.local:
             return Path(self.path)
         key = hashlib.sha256(self.uri.rstrip("/").encode("utf-8")).hexdigest()[:16]
@@ -75,7 +75,7 @@ def open_root(uri: str) -> StoreRoot:
     """
     options: dict[str, Any] = {}
     if "://" in uri and not _LOCAL.match(uri):
-        # What another machine has written since must be seen.
+        # No cached listings: what another machine has written since must be seen.
         options["use_listings_cache"] = False
     if uri.startswith("s3"):
         options["config_kwargs"] = {"max_pool_connections": MOST_CONNECTIONS}
@@ -96,7 +96,7 @@ def existing_folder(path: Path) -> Path:
 
 
 def free_bytes(root: StoreRoot) -> int | None:
-    """Bytes that are free on the disk of a local store; None for an object store, which does not say."""
+    """Free bytes on the disk of a local store; None for an object store, which does not report them."""
     return shutil.disk_usage(existing_folder(Path(root.path))).free if root.local else None
 
 
@@ -121,10 +121,10 @@ def store_errors(action: str, where: str | Path) -> Iterator[None]:
 
 @contextmanager
 def disk_errors(where: str | Path) -> Iterator[None]:
-    """Turn what anything raises because a disk is full, failing or read-only into a StoreError.
+    """Turn any exception that comes from a full, failing or read-only disk into a StoreError.
 
-    For work in which many libraries write. Those in Rust have exceptions of their own, which carry the
-    system's error in their text; every other exception passes.
+    For work in which many libraries write. Libraries in Rust have their own exceptions, which hold the
+    system's error number in their text. Every other exception passes unchanged.
     """
     try:
         yield
@@ -140,7 +140,7 @@ def disk_errors(where: str | Path) -> Iterator[None]:
 
 
 def _remote_errors() -> tuple[type[Exception], ...]:
-    """What s3fs raises besides OSError: it passes on botocore's own errors of credentials and connections."""
+    """What s3fs raises besides OSError: botocore's own errors of credentials and connections."""
     botocore = sys.modules.get("botocore.exceptions")
     return () if botocore is None else (botocore.BotoCoreError, botocore.ClientError)
 
@@ -172,10 +172,10 @@ def sync_tree(folder: Path) -> None:
 
 
 def write_new(root: StoreRoot, path: str, content: bytes, *, unique: bool = False) -> bool:
-    """Write a small file whole or not at all; False, and nothing changed, where it exists already.
+    """Write a small file whole or not at all; False, and nothing changed, if it exists already.
 
-    `unique` says that nobody else would write the same content. Then a write to an object store whose answer
-    was lost on the way, and which is found in place when it is repeated, is known to be our own.
+    `unique` says that nobody else would write the same content. The response to a write to an object store
+    may be lost, so that the write is repeated; with `unique`, the same content in place is known to be ours.
     """
     with store_errors("write", path):
         if not root.local:
@@ -198,7 +198,7 @@ def write_new(root: StoreRoot, path: str, content: bytes, *, unique: bool = Fals
 
 
 def replace_file(root: StoreRoot, path: str, content: bytes) -> None:
-    """Write a small file whole, over what is there; readers see the old one or the new one."""
+    """Write or replace a small file as a whole; readers see either the old or the new content."""
     with store_errors("write", path):
         if not root.local:
             root.fs.pipe_file(path, content)
@@ -220,7 +220,7 @@ def _create_object(root: StoreRoot, path: str, content: bytes) -> bool:
         return False
     except OSError as error:
         answer = getattr(error.__cause__, "response", {}).get("Error", {}).get("Code")
-        # Not all servers name the condition that failed; a conflict is another's write that is going on.
+        # Servers name the failed condition in different ways; a conflict means another write is under way.
         if answer not in ("PreconditionFailed", "ConditionalRequestConflict"):
             raise
         return False
@@ -234,7 +234,7 @@ def remove(root: StoreRoot, path: str) -> None:
 
 
 def read_bytes(root: StoreRoot, path: str) -> bytes | None:
-    """A small file's content, None where it does not exist."""
+    """A small file's content; None if it does not exist."""
     with store_errors("read", path):
         try:
             if not root.local:
@@ -246,10 +246,10 @@ def read_bytes(root: StoreRoot, path: str) -> bytes | None:
 
 
 def list_names(root: StoreRoot, path: str) -> list[str]:
-    """Names directly under a folder, sorted; hidden ones left out; [] where there is no such folder."""
+    """Names directly under a folder, sorted, without hidden ones; [] if there is no such folder."""
     with store_errors("list", path):
         try:
-            # fsspec looks at each file, which of thousands takes long.
+            # Not by fsspec: it examines each file, which takes long for thousands.
             found = os.listdir(path) if root.local else root.fs.ls(path, detail=False, refresh=True)
         except FileNotFoundError:
             return []
@@ -258,7 +258,7 @@ def list_names(root: StoreRoot, path: str) -> list[str]:
 
 
 def publish_folder(folder: Path, target: Path) -> bool:
-    """Move a written folder to its place; False, and nothing moved, where another is there already."""
+    """Move a written folder to its place; False, and nothing moved, if another folder is there already."""
     sync_tree(folder)
     target.parent.mkdir(parents=True, exist_ok=True)
     try:

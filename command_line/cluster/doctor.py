@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Config = Annotated[
     Path | None,
     typer.Argument(
-        metavar="[CONFIG]", help="Also check the plug-ins and the room that this configuration needs."
+        metavar="[CONFIG]", help="Also check the plug-ins and resources that this configuration needs."
     ),
 ]
 Address = Annotated[
@@ -34,7 +34,7 @@ def doctor(
     store: Store = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
-    """Look at every node of a Ray cluster, as a run does before it starts. Exit status 2 when something is
+    """Examine every node of a Ray cluster, as a run does before it starts. Exit status 2 when something is
     wrong."""
     findings = _findings(config, address, settings or [], store)
     if json:

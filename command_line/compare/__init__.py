@@ -1,1 +1,1 @@
-"""`erl-pipeline compare`: arms trained side by side, and what their test results say."""
+"""`erl-pipeline compare`: trains arms side by side and compares their test results."""

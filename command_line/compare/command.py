@@ -35,10 +35,10 @@ Jobs = Annotated[int, typer.Option("--jobs", min=1, metavar="J", help="Runs at t
 Threads = Annotated[int, typer.Option("--threads", min=1, help="CPU threads of each run.")]
 Iterations = Annotated[
     int | None,
-    typer.Option("--iterations", min=1, metavar="N", help="Of each run, instead of the configuration's."),
+    typer.Option("--iterations", min=1, metavar="N", help="Iterations of each run; default: the file's."),
 ]
 Output = Annotated[
-    Path | None, typer.Option("--output", metavar="FOLDER", help="Of the results; default: comparison/NAME.")
+    Path | None, typer.Option("--output", metavar="FOLDER", help="For the results; default: comparison/NAME.")
 ]
 
 
@@ -56,8 +56,8 @@ def compare(
 ) -> None:
     """Train arms from one start over several seeds, and compare them on tasks that nothing was tuned on.
 
-    Arms are read off at equal generated tokens and at equal optimizer steps. What was stopped or killed goes
-    on from what is committed; the runs are ordinary ones, which all other commands take.
+    Arms are compared at equal generated tokens and at equal optimizer steps. Runs that were stopped or killed
+    continue from what is committed. They are ordinary runs, so all other commands work on them.
     """
     from erl_pipeline.comparison.design import make_design
     from erl_pipeline.comparison.document import document, write
@@ -74,13 +74,14 @@ def compare(
         print_line("Written: " + ", ".join(map(str, files)))
     if result.failures:
         print(
-            f"{counted(len(result.failures), 'run')} failed; the same command tries again.", file=sys.stderr
+            f"{counted(len(result.failures), 'run')} failed; run the same command to try again.",
+            file=sys.stderr,
         )
         raise typer.Exit(1)
 
 
 def _work(design: Design, store: str, jobs: int, threads: int) -> Result:
-    """Train what is left, until it is done or a signal asks to stop. Raises typer.Exit for the latter."""
+    """Train what is left, until it is done. Raises typer.Exit when a signal asked to stop."""
     from command_line.compare.rounds import Rounds
     from command_line.interruption import Stop, call_interruptibly
     from erl_pipeline.engines.interface import Interrupted

@@ -25,12 +25,13 @@ _IMPORTED = [
     "erl_pipeline.trainers.local.trainer",
     "storage.memory.reflection_memory",
 ]
-"""What the process that workers are forked from has imported, since that takes seconds."""
+"""Modules that are imported once, in the process that workers are forked from, since importing takes seconds.
+"""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a task ended: `failure` is empty where it is done, and None where it was left to be continued."""
+    """How a task ended: `failure` is empty if it is done, and None if it was stopped and can be continued."""
 
     task: Task
     failure: str | None
@@ -55,15 +56,15 @@ def do_tasks(
 ) -> None:
     """Do all tasks, each in a process of its own, `jobs` at a time and in their order.
 
-    When `stop` is set, no task is begun any more, and those at work end after the commit in flight. A task
-    whose process dies has failed; the others go on.
+    When `stop` is set, no more tasks are begun, and those at work end after the commit in progress. A task
+    whose process dies has failed; the others continue.
 
     Args:
         threads: CPU threads of each process.
-        ended: is told of every task that was begun.
-        warn: is told what the runs warn of.
+        ended: called when a task that was begun has ended.
+        warn: called with each warning of a run.
     """
-    # Read when torch is imported, by the process that workers are forked from.
+    # Torch reads it when it is imported, in the process that workers are forked from.
     os.environ["OMP_NUM_THREADS"] = str(threads)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_IMPORTED)
@@ -94,7 +95,7 @@ def _begin(context: multiprocessing.context.ForkServerContext, task: Task) -> _W
     ours, theirs = context.Pipe()
     process = context.Process(target=serve, args=(task, theirs), daemon=True)
     process.start()
-    theirs.close()  # So that its end is seen when the process is gone.
+    theirs.close()  # With no copy open here, the driver sees when the process ends.
     return _Worker(task, process, ours)
 
 
@@ -102,11 +103,11 @@ def _tell_to_stop(worker: _Worker) -> None:
     try:
         worker.line.send(None)
     except ConnectionError:
-        return  # It has ended, which its last message or its absence will tell.
+        return  # It has ended: its last message, or the lack of one, says how.
 
 
 def _next_message(worker: _Worker, stopped: bool) -> FromWorker:
-    """What a process says next; of one that is gone, that it died."""
+    """The next message of a process; for a process that died, a message that says so."""
     try:
         message: FromWorker = worker.line.recv()
         return message

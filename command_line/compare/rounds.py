@@ -1,5 +1,5 @@
-"""The rounds of a comparison: what all runs share, all runs as far as asked for, and those further that have
-spent less than the others."""
+"""The rounds of a comparison: first what runs share, then all runs up to the number of iterations asked for,
+then further iterations of the runs that have generated fewer tokens than the others."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class Rounds:
     tell: Callable[[str], None]
     """Shows the user one line."""
     failures: dict[str, Failure] = field(default_factory=dict)
-    """By the name of the run."""
+    """Run name -> its failure."""
     curves: Curves = field(default_factory=dict)
 
     def result(self) -> Result:
-        """Do what is left to do, and put the result together.
+        """Do what is left to do, and make the result.
 
-        Raises Interrupted when it was asked to stop, InputError where no run of any arm succeeded or the
-        common start cannot be made, ConfigError where a run exists with other settings.
+        Raises Interrupted when asked to stop, InputError if no run of any arm succeeded or the common start
+        cannot be made, ConfigError if a run exists with other settings.
         """
         self._make_starts()
         self._complete([self._task(run, self.design.iterations) for run in self.design.runs])
@@ -57,7 +57,7 @@ class Rounds:
         return make_result(self.design, budgets, self.curves, self._training(), tuple(self.failures.values()))
 
     def _make_starts(self) -> None:
-        """Make each first checkpoint once, before several runs want it at the same time."""
+        """Make each first checkpoint once, before several runs need it at the same time."""
         starts: dict[str, ComparedRun] = {}
         for run in self.design.runs:
             plan = plan_run(run.config, run.sources, iterations=0)
@@ -68,7 +68,7 @@ class Rounds:
             raise InputError(f"the start that runs share cannot be made: {failure.message}")
 
     def _complete(self, tasks: Sequence[Task]) -> None:
-        """Bring runs to their numbers of iterations, and read their curves."""
+        """Train runs to their numbers of iterations, and read their curves."""
         self._do(tasks)
         for run in (task.run for task in tasks):
             if run.config.name in self.failures:
@@ -100,7 +100,7 @@ class Rounds:
             raise Interrupted
 
     def _too_short(self, budgets: Budgets) -> list[Task]:
-        """Runs that have not generated the tokens yet, and how far they must go."""
+        """Tasks for the runs that have generated too few tokens yet, with the iterations that they need."""
         longer: list[Task] = []
         for run in self.design.runs:
             curve = self.curves.get(run.arm, {}).get(run.seed)
@@ -115,7 +115,7 @@ class Rounds:
         return longer
 
     def _forget(self, run: ComparedRun) -> None:
-        """A run that failed has no part in the figures."""
+        """Remove a failed run from the curves, so that no figure includes it."""
         self.curves.get(run.arm, {}).pop(run.seed, None)
         if not self.curves.get(run.arm, True):
             del self.curves[run.arm]

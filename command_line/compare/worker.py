@@ -1,5 +1,5 @@
-"""The program of a worker process of a comparison: one run, in a process of its own, so that nothing else
-dies with it. It ends when it is told to stop, and at once when the driver is gone."""
+"""The program of a worker process of a comparison: it does one run, so that its death ends no other run. It
+ends when it is told to stop, and immediately when the driver is gone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from storage.errors import PipelineError
 
 @dataclass(frozen=True)
 class Warned:
-    """Something that a user should know, and that stops nothing."""
+    """A warning for the user; the run continues."""
 
     message: str
 
@@ -31,7 +31,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Stopped:
-    """The task was left, as asked."""
+    """The task was stopped, as asked."""
 
 
 @dataclass(frozen=True)
@@ -53,18 +53,18 @@ class _Line(NullListener):
         threading.Thread(target=self._receive, daemon=True).start()
 
     def warn(self, message: str) -> None:
-        """Something that a user should know."""
+        """Send a warning for the user."""
         self.send(Warned(message))
 
     def send(self, message: FromWorker) -> None:
-        """Tell the driver; without one, this process ends."""
+        """Send a message to the driver; if the driver is gone, end this process."""
         try:
             self.connection.send(message)
         except ConnectionError:
             os._exit(1)
 
     def _receive(self) -> None:
-        """The driver sends only the wish to stop."""
+        """Wait for the driver's only message, which asks to stop."""
         try:
             self.connection.recv()
         except (EOFError, OSError):
@@ -74,7 +74,7 @@ class _Line(NullListener):
 
 def serve(task: Task, connection: Connection[Any, Any]) -> None:
     """Do a task, and tell the driver how it ended."""
-    # Ctrl-C reaches all processes of a terminal; the driver says what is to be done about it.
+    # Ctrl-C reaches all processes of a terminal; the driver handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     line = _Line(connection)
     line.send(_end(task, line))
@@ -87,6 +87,6 @@ def _end(task: Task, line: _Line) -> FromWorker:
         return Stopped()
     except PipelineError as error:
         return Failed(str(error))
-    except Exception:  # Whatever a run raises is told of it; the other runs go on.
+    except Exception:  # Any exception is reported as this run's failure; the other runs continue.
         return Failed(traceback.format_exc())
     return Done()

@@ -1,1 +1,1 @@
-"""What this machine can run: checks as plain functions, each giving findings that say what to do."""
+"""Checks of what this machine can run: plain functions, whose findings say what to do."""

@@ -19,7 +19,7 @@ Executable = Annotated[
     typer.Option(
         "--executable",
         metavar="PYTHON",
-        help="Interpreter to ask for vLLM, where it lives in an environment of its own.",
+        help="Interpreter to ask for vLLM, if it is in an environment of its own.",
     ),
 ]
 
@@ -49,9 +49,9 @@ def doctor(
     store: Store = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
-    """Say what this machine can run. Exit status 1 when the default configuration cannot.
+    """Check what this machine can run. Exit status 1 when the default configuration cannot run.
 
-    With --config also how much memory a configuration needs, and for what; no weights are loaded.
+    With --config, also estimate how much memory a configuration needs, and for what; no weights are loaded.
     """
     from command_line.doctor.diagnose import diagnose
     from command_line.doctor.finding import can_run

@@ -1,4 +1,4 @@
-"""All checks of a machine, in the order in which a person would look."""
+"""All checks of a machine, in the order in which a person would make them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _PROBE = "The agent fell into a hole."
 def diagnose(store: str, executable: str | None = None) -> Iterator[Finding]:
     """Findings one by one, as each check ends.
 
-    vLLM is never imported. What rests on a package that is missing or broken is left out.
+    vLLM is never imported. Checks that need a missing or broken package are left out.
 
     Args:
         store: folder or URI of the store.
-        executable: Python interpreter to ask for vLLM, where that lives in another environment.
+        executable: Python interpreter to ask for vLLM, if it is in another environment.
 
     Raises InputError when `executable` cannot be asked.
     """
@@ -57,14 +57,14 @@ def diagnose(store: str, executable: str | None = None) -> Iterator[Finding]:
 
 
 def check_transformers() -> Finding:
-    """Whether transformers can be imported as training does; a package beside it can keep it from that."""
+    """Whether transformers can be imported as training does; another package can break its import."""
     try:
         import transformers
 
         for name in ("AutoModelForCausalLM", "AutoTokenizer", "PreTrainedModel"):
-            getattr(transformers, name)  # it imports what it is made of only now
+            getattr(transformers, name)  # it imports its parts only when they are used
     except (ImportError, RuntimeError) as error:
-        first: BaseException = error  # transformers hides it behind messages of its own
+        first: BaseException = error  # transformers hides the cause behind its own messages
         while first.__cause__ is not None:
             first = first.__cause__
         reason = f"{type(first).__name__}: {first}".strip().splitlines()[0]
@@ -119,7 +119,7 @@ def _vllm(own: dict[str, str], executable: str | None) -> Iterator[Finding]:
     yield check_vllm(versions, executable)
     companions = check_torch_companions(versions)
     if companions is not None and companions.verdict != "ok":
-        # It keeps that interpreter's vLLM from starting, and nothing else.
+        # A warning only: it prevents that interpreter's vLLM from starting, and nothing else.
         yield Finding(
             f"{companions.subject} of vLLM",
             "warning",

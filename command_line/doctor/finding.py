@@ -1,4 +1,4 @@
-"""What a check found."""
+"""The result of a check."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ Verdict = Literal["ok", "warning", "problem"]
 class Finding:
     """One line of the diagnosis.
 
-    `problem`: the default configuration cannot run. `warning`: something else cannot, or will be slow.
-    `advice` says what to do, and is empty only where the verdict is ok.
+    `problem`: the default configuration cannot run. `warning`: something else cannot run, or will be slow.
+    `advice` says what to do, and is empty only if the verdict is ok.
     """
 
     subject: str
@@ -28,5 +28,5 @@ def can_run(findings: list[Finding]) -> bool:
 
 
 def gigabytes(count: float) -> str:
-    """A number of bytes for people; 1 GB is 10^9 bytes."""
+    """A number of bytes as text; 1 GB is 10^9 bytes."""
     return f"{count / 1e9:,.1f} GB"

@@ -1,4 +1,4 @@
-"""What there is to compute on: torch, its devices, their number types, memory."""
+"""Checks of what a run computes with: torch, its devices, their number types, memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from command_line.doctor.finding import Finding, gigabytes
 from erl_pipeline.policies.hardware import bfloat16_is_native
 
 DEFAULT_RUN_BYTES = 2e9
-"""Memory that the default configuration needs with Prefect's local server beside it, with some to spare."""
+"""Memory that the default configuration and Prefect's local server need together, with some to spare."""
 
 _CGROUPS = Path("/sys/fs/cgroup")
 
@@ -31,7 +31,7 @@ class Gpu:
 
 
 def check_torch() -> Finding:
-    """The build of torch and how many threads it would use by itself."""
+    """The build of torch, and the number of threads that it uses by default."""
     if torch.version.cuda is not None:
         build = f"CUDA {torch.version.cuda}"
     elif torch.version.hip is not None:
@@ -65,11 +65,11 @@ def driver_is_there() -> bool:
 
 
 def check_device(gpus: Sequence[Gpu], driver: bool, cuda_build: str | None) -> list[Finding]:
-    """What a policy is trained on, one finding for each GPU, or one for the CPU.
+    """The devices for training: one finding for each GPU, or one for the CPU.
 
     Args:
         driver: whether NVIDIA's driver is installed.
-        cuda_build: the CUDA version that torch was built for, None for another build.
+        cuda_build: the CUDA version that torch was built for; None for another build.
     """
     if gpus:
         return [
@@ -99,7 +99,7 @@ def check_device(gpus: Sequence[Gpu], driver: bool, cuda_build: str | None) -> l
 
 
 def check_number_types(gpus: Sequence[Gpu]) -> Finding:
-    """Which precisions of weights the training device computes in by itself."""
+    """Number types of weights that the training device supports natively."""
     native = gpus[0].native_bfloat16 if gpus else bfloat16_is_native(torch.device("cpu"))
     if native:
         return Finding("number types", "ok", "float32 and bfloat16")
@@ -115,8 +115,8 @@ def check_memory(total: int, available: int, limit: int | None) -> Finding:
     """Memory of this machine.
 
     Args:
-        total, available: bytes of the machine, and of those what a new program can have.
-        limit: bytes that the container may use, None where it may use all.
+        total, available: bytes of the machine, and how many of them a new program can have.
+        limit: bytes that the container may use; None if it may use all.
     """
     usable = available if limit is None else min(available, limit)
     found = f"{gigabytes(available)} of {gigabytes(total)} free"

@@ -22,7 +22,7 @@ class MemoryNeeded:
     model: ModelSize
     parts: Sequence[Part]
     processes: int
-    """Of the trainer: what stands under `trainer` is of each."""
+    """Number of training processes; the parts under `trainer` are those of each process."""
 
     @property
     def totals(self) -> dict[str, int]:
@@ -30,7 +30,7 @@ class MemoryNeeded:
         return {place: sum(part.bytes for part in self.parts if part.place == place) for place in places}
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """The estimate as JSON values."""
         parts = [asdict(part) for part in self.parts]
         return {
             "model": asdict(self.model),
@@ -44,9 +44,9 @@ def memory_needed(config: Path, settings: Sequence[str], sequence_tokens: int | 
     """Estimate what training and sampling with a configuration need; no weights are loaded.
 
     Args:
-        sequence_tokens: of a sequence that is being sampled, prompt and answer together.
+        sequence_tokens: tokens of a sequence that is being sampled, prompt and answer together.
 
-    Raises ConfigError for a bad configuration, InputError for a model that is not on this machine.
+    Raises ConfigError for an invalid configuration, InputError for a model that is not on this machine.
     """
     resolved = load_config(config, settings)
     size = model_size(resolved)
@@ -55,7 +55,7 @@ def memory_needed(config: Path, settings: Sequence[str], sequence_tokens: int | 
 
 
 def print_memory(needed: MemoryNeeded) -> None:
-    """A table with a row for each part, and one for the sum of each place."""
+    """Print a table with a row for each part, and one for the sum of each place."""
     print_line(f"Memory that {needed.config} needs:")
     rows = []
     for place, total in needed.totals.items():
@@ -70,7 +70,7 @@ def print_memory(needed: MemoryNeeded) -> None:
             "one machine."
         )
     print_line(
-        "An estimate by arithmetic. The program, its libraries and an engine's working memory come on top."
+        "An estimate by arithmetic, without the program, its libraries and an engine's working memory."
     )
 
 

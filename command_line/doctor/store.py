@@ -1,4 +1,4 @@
-"""Whether a store can be written, locked and read, tried out and cleaned up again."""
+"""Checks whether a store can be written, locked and read, by trying it; nothing is left behind."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from storage.runs.run import RunStore
 from storage.wording import counted
 
 DEFAULT_RUN_BYTES = 0.5e9
-"""Disk that the default configuration fills, with some to spare."""
+"""Disk space that the default configuration needs, with some to spare."""
 ROOM_FOR_A_MODEL_BYTES = 20e9
-"""Below this a run with a language model, whose checkpoints keep optimizer state, is soon out of disk."""
+"""With less free space, a run with a language model soon fills the disk: checkpoints hold optimizer state."""
 
 
 def check_store(uri: str) -> list[Finding]:
@@ -43,7 +43,7 @@ def _runs(uri: str) -> Finding:
 
 
 def _writing(root: StoreRoot, place: Path) -> Finding:
-    """What a commit does: write a file that must not exist, refuse to write it again, read it back."""
+    """Try what a commit does: write a file that must not exist, refuse to write it again, read it back."""
     name = f".doctor-{secrets.token_hex(8)}"
     if root.local:
         with store_errors("write", root.path):
@@ -76,7 +76,7 @@ def _is_kept(root: StoreRoot, path: str) -> bool:
 
 
 def _locks(place: Path) -> Finding:
-    """Whether a second lock on a file is refused while the first is held: that keeps a run to one process."""
+    """Whether a second lock on a file is refused while the first is held: that gives a run to one process."""
     with store_errors("lock", place), tempfile.NamedTemporaryFile(prefix=".doctor-", dir=place) as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         second = os.open(file.name, os.O_RDWR)

@@ -1,1 +1,1 @@
-"""`erl-pipeline env`: which environments there are, playing them by hand, and examining them."""
+"""`erl-pipeline env`: lists, shows, plays and examines environments, and begins new ones."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def list_environments(json: Json = False) -> None:
-    """List the environments that are found, the package each comes from, and what one still needs."""
+    """List the installed environments, the package of each, and what it still needs."""
     from erl_pipeline.config.installed import plugins
 
     group = plugins("environments")
@@ -55,7 +55,7 @@ def _described(plugin: Plugin) -> dict[str, Any]:
 
 
 def _needs(described: dict[str, Any]) -> str:
-    """What a user has to install."""
+    """The command that installs what is missing; empty if nothing is."""
     if not described["missing"]:
         return ""
     return f"pip install '{described['distribution']}[{described['extra']}]'"

@@ -1,4 +1,4 @@
-"""`erl-pipeline env new`: a small package with an environment of one's own, to begin with."""
+"""`erl-pipeline env new`: writes a small package with a new environment, as a starting point."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAME = "NAME"
 
 def new(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Name of the package: small letters, digits and _.")
+        str, typer.Argument(metavar="NAME", help="Name of the package: lower-case letters, digits and _.")
     ],
     kind: Annotated[
         Kind,
@@ -44,14 +44,14 @@ def new(
     ] = "models/SmolLM2-135M-Instruct",
     json: Json = False,
 ) -> None:
-    """Write a package with an environment, its test and a configuration, which trains as it is."""
+    """Write a package with an environment, its test and a configuration; it can be trained on as it is."""
     _require_free(name)
     target = folder if folder is not None else Path(name)
     written = write_package(name, kind, target, model)
     if json:
         print_json({"name": name, "folder": str(target), "files": [str(path) for path in written]})
         return
-    print_line(f"Wrote {counted(len(written), 'file')} to {target}. README.md there says which is for what.")
+    print_line(f"Wrote {counted(len(written), 'file')} to {target}. README.md there explains them.")
     print_line("Install it, run its test, train:")
     print_line(f"  pip install --no-deps --no-build-isolation --editable {_as_path(target)}")
     print_line(f"  python -m pytest {shlex.quote(str(target))}")
@@ -59,7 +59,7 @@ def new(
 
 
 def write_package(name: str, kind: Kind, target: Path, model: str) -> list[Path]:
-    """Write the package; returns the files. Raises InputError where there is something already."""
+    """Write the package; returns the files. Raises InputError if the folder exists and is not empty."""
     from jinja2 import Environment, StrictUndefined
 
     from storage.errors import InputError
@@ -85,7 +85,7 @@ def write_package(name: str, kind: Kind, target: Path, model: str) -> list[Path]
 
 
 def _require_free(name: str) -> None:
-    """Raise InputError for a name that no package can have, or that another has already."""
+    """Raise InputError for a name that is not valid for a package, or that is taken."""
     from importlib.util import find_spec
     from typing import get_args
 
@@ -93,7 +93,7 @@ def _require_free(name: str) -> None:
     from storage.errors import InputError
 
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name) or name.endswith("_") or keyword.iskeyword(name):
-        raise InputError(f"NAME: {name!r}; allowed are small letters, digits and _, a letter first")
+        raise InputError(f"NAME: {name!r}; allowed are lower-case letters, digits and _, a letter first")
     taken = [group for group in get_args(Group) if name in plugins(group).found]
     if taken:
         raise InputError(f"NAME: {name!r} is the name of one of the {taken[0]} already; choose another")
@@ -113,5 +113,5 @@ def _templates(folder: Traversable, above: str = "") -> list[tuple[str, str]]:
 
 
 def _as_path(folder: Path) -> str:
-    """A folder as pip takes it: without a slash it would look for a package of that name."""
+    """A folder in the form that pip needs: without a slash pip would look for a package of that name."""
     return shlex.quote(str(folder) if folder.is_absolute() else f"./{folder}")

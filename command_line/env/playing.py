@@ -25,14 +25,14 @@ Split = Annotated[
 TaskId = Annotated[str | None, typer.Option("--task", metavar="ID", help="The task with this id instead.")]
 Seed = Annotated[
     int | None,
-    typer.Option("--seed", min=0, help="The run's seed, by which a task is chosen too; default: the file's."),
+    typer.Option("--seed", min=0, help="The run's seed, which also chooses the task; default: the file's."),
 ]
 
 _SEVERAL_LINES = '"""'
 _CALL = "/call "
 _HOW = (
     f"One line is one turn. {_SEVERAL_LINES} begins and ends a turn of several lines. "
-    "Ctrl-D or Ctrl-C leaves the attempt."
+    "Ctrl-D or Ctrl-C abandons the attempt."
 )
 _HOW_TO_CALL = 'Call a tool with /call NAME {"argument": ...}, or write the <tool_call> yourself.'
 
@@ -44,7 +44,7 @@ def play(
     seed: Seed = None,
     settings: Settings = None,
 ) -> None:
-    """Attempt a task as the policy does: the same prompt and messages, then the same feedback and reward.
+    """Attempt a task as the policy does, with the same prompt, messages, feedback and reward.
 
     Turns are read from standard input.
     """
@@ -66,14 +66,14 @@ def play(
             print_line("A policy's episode would end here, with attempt reward 0.")
             raise typer.Exit(1) from None
         except KeyboardInterrupt:
-            print_line("\nThe attempt was left; it has no feedback.")
+            print_line("\nThe attempt was abandoned; it has no feedback.")
             raise typer.Exit(130) from None
         finally:
             runner.run(attempt.close())
 
 
 def _take_turns(runner: asyncio.Runner, attempt: HandPlayed, threshold: float) -> None:
-    """The attempt from its prompt to its feedback, or to the end of the input."""
+    """Play the attempt from its prompt to its feedback, or to the end of the input."""
     opened = runner.run(attempt.begin())
     _print_messages(opened.messages)
     _print_tools(opened.tools)
@@ -90,11 +90,11 @@ def _take_turns(runner: asyncio.Runner, attempt: HandPlayed, threshold: float) -
             outcome = "success" if attempt.reward >= threshold else "no success"
             print_line(f"\nReward {attempt.reward:g}: {outcome}, after {counted(turns, 'turn')}.")
             return
-    print_line(f"\nThe attempt was left after {counted(turns, 'turn')}; it has no feedback.")
+    print_line(f"\nThe attempt was abandoned after {counted(turns, 'turn')}; it has no feedback.")
 
 
 def _chosen(config: RunConfig, split: str, task_id: str | None) -> Task:
-    """The task with an id, or one of the split by the seed. Raises InputError where there is none."""
+    """The task with an id, or one of the split, drawn by the seed. Raises InputError if there is none."""
     import random
 
     from erl_pipeline.config.installed import plugins

@@ -32,7 +32,7 @@ def qualify(
     store: Store = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
-    """Examine an environment, and keep what was found as an artifact. Exit status 1 when a check failed.
+    """Examine an environment, and keep the result as an artifact. Exit status 1 when a check failed.
 
     The same examination of the same code is not done again; another --seed is another examination.
     """

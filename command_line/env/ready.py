@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def ready_environment(config: RunConfig) -> Iterator[EnvironmentPlugin[Any]]:
-    """The environment of a configuration. What it builds beforehand, such as a search index, is built in a
-    folder that is gone afterwards."""
+    """The environment of a configuration, inside this context. Files that it needs built, such as a search
+    index, are built in a temporary folder."""
     from erl_pipeline.config.installed import plugins
 
     plugin: EnvironmentPlugin[Any] = plugins("environments")[config.environment.type].value

@@ -1,4 +1,4 @@
-"""`erl-pipeline env show`: one environment's settings, abilities and, of a configuration, its tasks."""
+"""`erl-pipeline env show`: one environment's settings, abilities and, for a configuration, its tasks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Given = Annotated[
 def show(given: Given, settings: Settings = None, json: Json = False) -> None:
     """Show an environment: its settings, and whether it has tools, a tiny form, streams and test tasks.
 
-    With a configuration also how many tasks there are, and how one begins.
+    With a configuration, also show how many tasks there are, and how one begins.
     """
     from erl_pipeline.config.installed import plugins
     from storage.errors import InputError
@@ -83,8 +83,8 @@ def _about(plugin: Plugin) -> dict[str, Any]:
 
 
 def _abilities(plugin: Plugin, config: RunConfig | None) -> dict[str, Any]:
-    """What the environment can do with the settings of a configuration, or with its defaults; None: it
-    cannot be said without a configuration."""
+    """What the environment can do with the settings of a configuration, or with its defaults; a value of None
+    cannot be known without a configuration."""
     from pydantic import ValidationError
 
     value = plugin.value

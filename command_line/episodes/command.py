@@ -28,14 +28,14 @@ def list_episodes(
         typer.Option("--outcome", help="Solved at the first attempt, at a later one, or never."),
     ] = None,
     min_reward: Annotated[
-        float | None, typer.Option("--min-reward", help="Only episodes with at least this as best reward.")
+        float | None, typer.Option("--min-reward", help="Only episodes whose best reward is at least this.")
     ] = None,
     text: Text = None,
     held_out: Annotated[
         bool, typer.Option("--held-out", help="Episodes of evaluations, not those of training.")
     ] = False,
     limit: Annotated[
-        int, typer.Option("--limit", min=1, help="Episodes to give, with --json too; the newest come first.")
+        int, typer.Option("--limit", min=1, help="Episodes to list, also with --json; the newest come first.")
     ] = 20,
     store: Store = DEFAULT_STORE,
     json: Json = False,
@@ -81,13 +81,11 @@ def list_episodes(
 def show(
     episode: Annotated[str, typer.Argument(metavar="EPISODE", help="Id of an episode, or its beginning.")],
     run: OnlyRun = None,
-    prompts: Annotated[
-        bool, typer.Option("--prompts", help="Also what the policy was told before it spoke.")
-    ] = False,
+    prompts: Annotated[bool, typer.Option("--prompts", help="Also show the prompts.")] = False,
     store: Store = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
-    """Show an episode from its first attempt to its last, with rewards and what was trained of it."""
+    """Show an episode from its first attempt to its last, with rewards and what updates did with it."""
     from command_line.episodes import reading
     from command_line.episodes.showing import print_episode
     from storage.artifacts.store import ArtifactStore

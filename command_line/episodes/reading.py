@@ -1,4 +1,4 @@
-"""Finding episodes in Parquet: lists of many, and all that is known of one."""
+"""Reading episodes from Parquet: lists of many, or all that is known of one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from storage.tables.training_record import scan_training_records
 from storage.tables.trajectories import TRAJECTORIES, scan_trajectories
 
 Outcome = Literal["solved", "helped", "failed"]
-"""`solved` at the first attempt, `helped`: at a later one, or `failed`."""
+"""`solved`: at the first attempt; `helped`: at a later attempt; `failed`: never."""
 
 EPISODES: tuple[ArtifactKind, ...] = ("trajectories", "evaluation")
 REPLAYED: tuple[ArtifactKind, ...] = ("replay",)
@@ -58,8 +58,8 @@ _SHOWN = (
 
 @dataclass(frozen=True)
 class EpisodeFilter:
-    """Which episodes are asked for; None for all. `min_reward` is of the best of an episode's trajectories,
-    `text` is looked for in what the policy said in any of them."""
+    """Which episodes to give; None for all. `min_reward` is compared with the best reward in an episode;
+    `text` is searched for in the policy's messages of all its trajectories."""
 
     task: str | None = None
     task_type: str | None = None
@@ -71,9 +71,9 @@ class EpisodeFilter:
 def run_episodes(
     store: ArtifactStore, run: Run, span: tuple[int, int] | None, *, held_out: bool
 ) -> list[Manifest]:
-    """The artifacts of a run that hold its episodes, or those of its evaluations; by ledger.
+    """The artifacts of a run that hold its episodes, or those of its evaluations, in the ledger's order.
 
-    An offline run has those that it trained on. `span` is the first and last iteration; None for all.
+    For an offline run, those that it trained on. `span` is the first and last iteration; None for all.
     """
     find = cache(store.find)
     found: dict[str, None] = {}
@@ -94,9 +94,9 @@ def trajectory_paths(
     manifests: Iterable[Manifest],
     kinds: Collection[ArtifactKind] = EPISODES,
 ) -> dict[Path, Manifest]:
-    """The Parquet files of trajectories of artifacts of these kinds, verified, and the artifact of each.
+    """The Parquet files of trajectories in artifacts of these kinds, verified, and the artifact of each.
 
-    What is replayed is left out by default: it repeats trajectories of other artifacts.
+    Replays are left out by default: they repeat trajectories of other artifacts.
     """
     return {
         store.open_found(manifest).rows_path(entry.path): manifest
@@ -110,8 +110,8 @@ def trajectory_paths(
 def list_episodes(
     files: Sequence[Path], wanted: EpisodeFilter, limit: int
 ) -> tuple[int, list[dict[str, Any]]]:
-    """How many episodes meet a filter, and the first of them: the newest iteration first, then by task and
-    sample. `roles` and `rewards` are in the order of the episode's trajectories."""
+    """How many episodes meet a filter, and at most `limit` of them: the newest iteration first, then by task
+    and sample. `roles` and `rewards` are in the order of the episode's trajectories."""
     rows = scan_trajectories(files)
     for name, value in (("task_id", wanted.task), ("task_type", wanted.task_type)):
         if value is not None:
@@ -169,7 +169,7 @@ def find_episode(paths: dict[Path, Manifest], identifier: str) -> tuple[list[dic
     if len(ids) > 1:
         some = ", ".join(ids.head(_EXAMPLES))
         raise InputError(f"{len(ids)} episodes begin with {identifier!r}: {some}. Give more of the id.")
-    # Where two artifacts hold it, they say the same.
+    # If two artifacts hold it, they have the same rows.
     path = Path(found.filter(pl.col("episode_id") == ids[0])[_FILE][0])
     rows = scan_trajectories([path]).filter(pl.col("episode_id") == ids[0]).select(_SHOWN).collect()
     return rows.to_dicts(), paths[path]
@@ -179,9 +179,9 @@ def episode_training(
     store: ArtifactStore, manifests: Sequence[Manifest], episode_id: str
 ) -> dict[str, list[dict[str, Any]]]:
     """What updates did with the trajectories of an episode: trajectory id -> rows of training records, with
-    the `checkpoint`, `stage` and `run` that they belong to, the earliest first.
+    the `checkpoint`, `stage`, `run` and iteration (`trained_in`) of the update, the earliest first.
 
-    What was done with a trajectory when it was replayed is among the rows of the trajectory itself.
+    Rows of a replayed trajectory are listed with those of the original trajectory.
     """
     replays = list(trajectory_paths(store, manifests, REPLAYED))
     copies = scan_trajectories(replays).filter(pl.col("episode_id") == episode_id)
@@ -209,7 +209,7 @@ def episode_training(
 
 
 def memory_texts(store: ArtifactStore, rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Texts of the memory entries that stood in the prompts of trajectories, as far as the store has them."""
+    """Texts of the memory entries in the prompts of trajectories, as far as the store has them; by id."""
     texts: dict[str, str] = {}
     for row in rows:
         entries, version = row["memory_entry_ids"], row["memory_version"]

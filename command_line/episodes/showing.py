@@ -35,9 +35,10 @@ def print_episode(
     """Print the trajectories of an episode one after the other, with what updates did with each.
 
     Args:
-        holder: the artifact in which they lie.
-        training: from `episode_training`; memory: texts of entries by id.
-        prompts: also what the policy was told.
+        holder: the artifact that holds them.
+        training: the result of `episode_training`.
+        memory: texts of entries by id.
+        prompts: print the prompts too.
     """
     console = Console(highlight=False, markup=False, soft_wrap=True)
     rows = in_order(rows)

@@ -1,1 +1,1 @@
-"""`erl-pipeline evaluate`: on tasks, and on streams of them."""
+"""`erl-pipeline evaluate`: evaluation on tasks, or on streams of tasks."""

@@ -1,4 +1,4 @@
-"""`erl-pipeline evaluate`: success of a checkpoint on tasks of one's choice, or on streams of them."""
+"""`erl-pipeline evaluate`: success of a checkpoint on chosen tasks, or on streams of tasks."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ Checkpoint = Annotated[
     typer.Option("--checkpoint", metavar=SELECTOR, help="An artifact id, the latest, or an iteration's."),
 ]
 Count = Annotated[
-    int | None, typer.Option("--count", min=1, help="Generated tasks; default: as many as in training.")
+    int | None, typer.Option("--count", min=1, help="Generated tasks; default: evaluation.tasks.")
 ]
 Samples = Annotated[
-    int, typer.Option("--samples", min=0, max=64, help="Sampled attempts of each task beside the greedy one.")
+    int,
+    typer.Option("--samples", min=0, max=64, help="Sampled attempts at each task besides the greedy one."),
 ]
 Stream = Annotated[
     bool,
@@ -68,7 +69,7 @@ def evaluate(
         raise InputError("--count is for --tasks generated; evaluation.stream says how many a stream has")
     file = None if tasks in ("generated", None) else Path(tasks)
     if file is not None and count is not None:
-        raise InputError("--count is for --tasks generated; a file has the tasks that it has")
+        raise InputError("--count is for --tasks generated; all tasks of a file are used")
     opened_run = RunStore(store).open(run)
     config = run_config(opened_run)
     found = find_checkpoint(ArtifactStore(store), opened_run, checkpoint)

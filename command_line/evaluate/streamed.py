@@ -67,7 +67,7 @@ def evaluate_streams(
 
 
 def _by_encounter(scores: Sequence[StreamScore]) -> list[dict[str, Any]]:
-    """Rows of what, condition, encounter, success rate (None where nothing was tried) and how many."""
+    """Rows of what, condition, encounter, success rate (None if nothing was tried) and number of attempts."""
     rows: list[dict[str, Any]] = []
     places = sorted({score.encounter for score in scores})
     for name in ("first_attempt_success", "retry_success"):

@@ -1,4 +1,4 @@
-"""`erl-pipeline lineage`: where something came from, what it reached, and whether all of a run is whole."""
+"""`erl-pipeline lineage`: where something came from, what it reached, and whether a run is undamaged."""
 
 from __future__ import annotations
 

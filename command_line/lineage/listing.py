@@ -1,4 +1,4 @@
-"""What the commands of `erl-pipeline lineage` have in common: arguments, and lists that are cut short."""
+"""Shared parts of the commands of `erl-pipeline lineage`: arguments, and lists that are cut short."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Limit = Annotated[int, typer.Option("--limit", min=1, help="Lines to print; --js
 
 DEFAULT_LIMIT = 40
 SHORT = 12
-"""Characters of an artifact's id that tell it apart on the screen."""
+"""Characters of an artifact's id that are shown, enough to distinguish it."""
 
 
 def print_first(
     rows: Sequence[Mapping[str, str]], total: int, left: Sequence[str], rest: str = "more"
 ) -> None:
-    """The first rows of `total` as a table, and how to get the others."""
+    """Print the first rows of `total` as a table, and say how to get the others."""
     print_table(rows, left=left)
     if total > len(rows):
         print_line(f"{total - len(rows):,} {rest}: --limit {total}, or --json for all.")

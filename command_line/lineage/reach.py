@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from storage.lineage.rows import Kind
     from storage.runs.run import Run
 
-Depth = Annotated[int | None, typer.Option("--depth", min=1, help="Leave out what is more steps away.")]
+Depth = Annotated[int | None, typer.Option("--depth", min=1, help="Most steps to follow; default: all.")]
 
 _WORDS: dict[Kind, tuple[str, str]] = {
     "artifact": ("artifact", "artifacts"),
@@ -106,7 +106,7 @@ def _walk(
     identifier: str,
     depth: int | None,
 ) -> tuple[Reach, dict[str, list[str]]]:
-    """What a walk from something of a run reaches, and the runs of each artifact."""
+    """What a walk from an artifact or row of a run reaches, and the runs of each artifact."""
     from storage.artifacts.store import ArtifactStore
     from storage.lineage import runs_by_artifact
     from storage.runs.run import RunStore
@@ -140,7 +140,7 @@ def _print_things(things: Sequence[Reached], runs: dict[str, list[str]], limit: 
             {
                 "steps": str(thing.depth),
                 "what": str(thing.facts.get("stage") or thing.facts.get("role") or _WORDS[thing.kind][0]),
-                # Ids of rows may share their beginning with others', so they are shown whole.
+                # Ids of rows may begin alike, so they are shown in full.
                 "id": thing.id[:SHORT] if thing.kind == "artifact" else thing.id,
                 "iteration": _shown(thing.facts.get("iteration")),
                 "how": f"{thing.relation} {thing.via[:SHORT]}",

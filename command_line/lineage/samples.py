@@ -24,8 +24,8 @@ def samples(
     store: Store = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
-    """Count samples issued, generated, trained and dropped by reason. Exit status 1 when they do not
-    add up."""
+    """Count the samples that were issued, generated, trained, and dropped (by reason). Exit status 1 when the
+    counts do not add up."""
     from erl_pipeline.evaluation.samples import count_samples
     from storage.artifacts.store import ArtifactStore
     from storage.errors import InputError

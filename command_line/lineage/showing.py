@@ -1,4 +1,4 @@
-"""`erl-pipeline lineage show`: something, and as a tree what it came from."""
+"""`erl-pipeline lineage show`: an artifact or a row, and the tree of what it came from."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ Depth = Annotated[
 ]
 
 _LONGEST = 300
-"""Characters of a message that are printed of what is asked for; of what it came from one line."""
+"""Most characters of a message of the thing asked for."""
 _LINE = 100
 _OF_ORIGINS = ("stage", "role", "task_id", "iteration", "reward", "success", "feedback", "text", "said")
-"""Facts of what something came from that are printed; --json has all."""
+"""Facts of origins that are printed, each on one line of `_LINE` characters; --json gives all."""
 
 
 def show(
     run: RunName, identifier: Identifier, depth: Depth = 2, store: Store = DEFAULT_STORE, json: Json = False
 ) -> None:
-    """Show an artifact or a row, with what was said in it, and what it came from."""
+    """Show an artifact or a row, with its messages, and what it came from."""
     from storage.artifacts.store import ArtifactStore
     from storage.lineage import explain
     from storage.runs.run import RunStore
@@ -71,7 +71,7 @@ def _tree(node: LineageNode) -> Tree:
 
 
 def _facts(node: LineageNode) -> list[tuple[str, str]]:
-    """All facts of what is asked for, with its messages; the chief ones of what it came from."""
+    """All facts and messages of the thing asked for; the main facts of its origins."""
     if node.relation:
         messages = node.facts.get("messages", [])
         facts = {**node.facts, **({"said": _last_words(messages), "text": ""} if messages else {})}

@@ -63,7 +63,7 @@ def trained_on(
         typer.Option("--text", metavar="CONTAINS", help="Only rows in which the policy said this."),
     ] = None,
     limit: Annotated[
-        int, typer.Option("--limit", min=1, help="Rows to give, with --json too; the newest come first.")
+        int, typer.Option("--limit", min=1, help="Rows to list, also with --json; the newest come first.")
     ] = 20,
     store: Store = DEFAULT_STORE,
     json: Json = False,
@@ -123,7 +123,7 @@ def _resolve(store: ArtifactStore, checkpoint: str, run: str | None) -> str:
 
 
 def _summary(rows: pl.LazyFrame) -> pl.LazyFrame:
-    """Rows and trained tokens by how, kind and role; the own ones first."""
+    """Rows and trained tokens by how, kind and role; those of the policy's own training first."""
     import polars as pl
 
     return (

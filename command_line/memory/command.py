@@ -1,4 +1,4 @@
-"""`erl-pipeline memory`: asking a run's reflection memory, and making it forget."""
+"""`erl-pipeline memory`: searches and lists a run's reflection memory, and makes it forget."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 
-app = typer.Typer(help="Ask the reflection memory, or make it forget.", no_args_is_help=True)
+app = typer.Typer(help="Search or list the reflection memory, or make it forget.", no_args_is_help=True)
 app.command()(search)
 app.command()(stats)
 app.command()(show)
@@ -46,7 +46,7 @@ def list_entries(
     store: Store = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
-    """List the entries that the memory holds: what they were worth, how often they were written and shown."""
+    """List the entries of the memory: their credit, and how often they were written and retrieved."""
     import polars as pl
 
     from command_line.memory.run import open_memory
@@ -96,7 +96,7 @@ def export(
     min_credit: MinimumCredit = None,
     since: Since = None,
     iteration: Iteration = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Write over a file that there is.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Overwrite an existing file.")] = False,
     store: Store = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
@@ -108,9 +108,9 @@ def export(
     from storage.filesystem import store_errors
 
     if output.suffix not in (".parquet", ".jsonl"):
-        raise InputError(f"{output} ends in neither .parquet nor .jsonl, which says what to write.")
+        raise InputError(f"--output {output}: name a file that ends in .parquet or .jsonl.")
     if output.exists() and not replace:
-        raise InputError(f"--output {output} is there already; --replace writes over it.")
+        raise InputError(f"--output {output} exists already; --replace overwrites it.")
     memory = open_memory(store, run, iteration)
     entries = _narrowed(memory.held(), task_type, environment, min_credit, since)
     count = entries.select(pl.len()).collect().item()

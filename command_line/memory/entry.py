@@ -1,4 +1,4 @@
-"""`erl-pipeline memory show|forget`: one entry, where it is from and where it went."""
+"""`erl-pipeline memory show|forget`: one entry, where it is from and what it reached."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def show(
     store: Store = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
-    """Show an entry: where it is from, when it was retrieved, and what those gained who saw it."""
+    """Show an entry: where it is from, when it was retrieved, and what attempts with it gained."""
     from command_line.memory.outcomes import credit_line
     from command_line.memory.run import open_memory
     from erl_pipeline.evaluation.memory_effect import entry_credits
@@ -83,11 +83,11 @@ def show(
 def forget_entry(
     run: RunName,
     entry: Entry,
-    reason: Annotated[str, typer.Option("--reason", help="Why; it is kept for those who ask later.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why; it is recorded for later readers.")],
     store: Store = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
-    """Remove an entry from all future versions of the memory; the record of it and of why stays."""
+    """Remove an entry from all future versions of the memory; its record and the reason stay."""
     from command_line.memory.run import open_memory
     from storage.lineage.memory_policies import policies_reached
     from storage.memory.forgetting import forget
@@ -107,7 +107,7 @@ def forget_entry(
     else:
         print_line(
             f"Entry {done.entry_id} is forgotten: it is not in memory version {done.memory_version}, "
-            f"from which iteration {done.iteration + 1} goes on."
+            f"with which iteration {done.iteration + 1} begins."
         )
     print_line(f"Recorded, with the reason, as {done.request_id}; versions before keep the entry.")
     _print_reach(reached)
@@ -125,7 +125,7 @@ def _state_line(removal: Operation | None) -> str:
 
 
 def _print_reach(reached: ReachedPolicies) -> None:
-    """The policies that an entry has come to."""
+    """Print the policies that an entry has reached."""
     groups: list[tuple[str, Any]] = [
         ("trained on rollouts in which a prompt held it", reached.trained_with_it),
         ("trained on the reflection itself", reached.trained_on_its_source),

@@ -1,4 +1,4 @@
-"""How attempts went with memory and without it, in words."""
+"""The outcomes of attempts with memory and without it, as text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def effect_lines(effect: MemoryEffect) -> list[str]:
-    """Whether memory helps: the two sides, and their difference within groups."""
+    """Lines that say whether memory helps: both subgroups, and their difference within groups."""
     if effect.guided is None:
         return ["no attempt followed a search of the memory"]
     lines = [_line("attempts after a reflection that could see memory", effect.guided)]
@@ -19,18 +19,19 @@ def effect_lines(effect: MemoryEffect) -> list[str]:
             *lines,
             "memory was withheld from none (method.memory.withhold), so there is nothing to compare with",
         ]
-    lines.append(_line("attempts after one that memory was withheld from", effect.free))
+    lines.append(_line("attempts after a reflection without memory", effect.free))
     if effect.effect is None:
         return [*lines, "no group has both, so there is nothing to compare with"]
     return [
         *lines,
         f"effect of memory on reward: {interval(effect.effect)}, {effect.effect.count} compared with their "
-        f"groups, of {effect.effect.tasks} tasks; the seed drew who sees memory, so this is what it did",
+        f"groups, of {effect.effect.tasks} tasks; the seed drew which reflections see memory, so the effect "
+        "is causal",
     ]
 
 
 def credit_line(credit: MeanEstimate | None) -> str:
-    """What those gained who saw an entry."""
+    """A line about an entry's credit: what the attempts that saw it gained."""
     if credit is None:
         return "credit: nothing to compare with, for no group has some that saw it and some without memory"
     return (
@@ -40,7 +41,7 @@ def credit_line(credit: MeanEstimate | None) -> str:
 
 
 def interval(estimate: MeanEstimate | None) -> str:
-    """`+0.120 (-0.020 to +0.260)`."""
+    """An estimate with its interval, such as `+0.120 (-0.020 to +0.260)`."""
     if estimate is None:
         return "-"
     if estimate.low is None or estimate.high is None:

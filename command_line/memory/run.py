@@ -1,4 +1,4 @@
-"""A run's memory as the memory commands look into it, at one of its versions."""
+"""A run's memory at one of its versions, as the memory commands read it."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ from storage.runs.run import Run, RunStore
 
 @dataclass(frozen=True)
 class RunMemory:
-    """The memory of a run as it was after an iteration. Its Parquet is read, its table only for searches."""
+    """The memory of a run as it was after an iteration, read from Parquet; only searches use its table."""
 
     store: ArtifactStore
     run: Run
     embedding_model: str
     version: str
     iteration: int
-    """The iteration after which this version came to be; 0 for the empty memory."""
+    """The iteration after which this version was made; 0 for the empty memory."""
 
     @cached_property
     def deltas(self) -> list[Delta]:
         return read_chain(self.store, self.version)[1]
 
     def table(self) -> MemoryView:
-        """For searches."""
+        """The view of this version in the LanceDB table, for searches."""
         embedder = SentenceEmbedder(self.embedding_model)
         return ReflectionMemory(self.store.uri, self.run.name, self.store, embedder).at(self.version)
 
@@ -56,9 +56,9 @@ class RunMemory:
         return held_entries(self.deltas)
 
     def find(self, identifier: str, among: Sequence[Delta] | None = None) -> MemoryEntry:
-        """An entry that the memory holds or held, as it was last, by its id or the beginning of one.
+        """An entry that the memory holds or held, in its last state, by its id or the beginning of one.
 
-        `among` are the deltas that brought the entry of this id or changed any, where they are known.
+        `among` are the deltas that added this entry or changed any entry, if the caller knows them.
 
         Raises InputError for none or several.
         """
@@ -85,7 +85,7 @@ class RunMemory:
         return scan_changes(self.deltas).filter(pl.col("entry_id") == entry_id).collect()
 
     def removal(self, entry_id: str) -> Operation | None:
-        """How an entry left the memory; None for one that it holds."""
+        """The operation that removed an entry; None for an entry that the memory holds."""
         return removal_of(self.deltas, entry_id)
 
 
@@ -99,8 +99,8 @@ def open_memory(
     """The memory of a run after an iteration, or its newest.
 
     Args:
-        artifacts: the store's artifacts, where they were opened already.
-        run: that run, where it was.
+        artifacts: the store's artifacts, if they were opened already.
+        run: the run, if it was opened already.
 
     Raises InputError for an unknown run or one without memory.
     """

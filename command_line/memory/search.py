@@ -1,4 +1,4 @@
-"""`erl-pipeline memory search`: the entries that are most like a text."""
+"""`erl-pipeline memory search`: finds the entries that are most similar to a text."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def search(
     store: Store = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
-    """Find reflections: those whose situation is most like TEXT, or that have most of its words."""
+    """Find the reflections whose situation is most similar to TEXT, or that best match its words."""
     from command_line.memory.run import open_memory
     from storage.errors import InputError
     from storage.memory.folding import FoldedHit, folded_search

@@ -1,4 +1,4 @@
-"""An entry of a memory, for people to read."""
+"""A memory entry as text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def headline(entry: MemoryEntry) -> str:
-    """Its id and its numbers."""
+    """A line with the entry's id and numbers."""
     return (
         f"{entry.entry_id}  iteration {entry.iteration}, {entry.task_type}, "
         f"credit {entry.credit:+.3f}, support {entry.support}, retrieved {entry.retrievals}"
@@ -19,7 +19,7 @@ def headline(entry: MemoryEntry) -> str:
 
 
 def print_texts(entry: MemoryEntry) -> None:
-    """Its situation, and what it says."""
+    """Print the entry's situation and its text."""
     texts = {"task": entry.task_text, "feedback": entry.feedback, entry.kind: entry.text}
     for name, value in texts.items():
         print_line(f"  {name + ':':<12}" + value.strip().replace("\n", "\n" + " " * 14))

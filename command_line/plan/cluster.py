@@ -1,4 +1,4 @@
-"""`erl-pipeline plan --cluster`: the plan simulated on nodes that are not at hand."""
+"""`erl-pipeline plan --cluster`: simulates the plan on the nodes of a cluster that is only described."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from storage.runs.run import RunStore
 def plan_on_cluster(
     planned: str, cluster_file: Path, store: str, iterations: int | None, settings: Sequence[str], json: bool
 ) -> None:
-    """Simulate a run of a configuration, or of a stored run's, on a cluster, and print what that gives."""
+    """Simulate a run of a configuration, or of that of a stored run, on a cluster, and print the result."""
     config = _config(planned, store, settings)
     cluster = read_cluster(cluster_file)
     found = forecast_on_cluster(config, cluster, store, iterations)
@@ -106,15 +106,15 @@ def _by_stage(critical: Sequence[Ran]) -> dict[str, tuple[int, float]]:
 
 
 def _sources(found: ClusterForecast) -> list[str]:
-    """What the times rest on, in sentences."""
+    """Sentences about where the times come from."""
     measured = found.measurements
     places = [f"{count:,} at the same place of run {run}" for run, count in measured.runs.items()]
     medians = [f"{measured.medians:,} medians of their stage"] if measured.medians else []
     known = ", ".join([*places, *medians])
     total = len(found.simulation.ran)
     if not known:
-        return ["No stage was measured: all rests on what the file says."]
-    return [f"Measured were, of {total:,} artifacts: {known}; what the file says of stages and rates wins."]
+        return ["No stage was measured: all times come from the file."]
+    return [f"Measured times of {total:,} artifacts: {known}; times and rates in the file take precedence."]
 
 
 def _as_json(config: RunConfig, file: Path, found: ClusterForecast) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`erl-pipeline plan`: what would be reused, what computed and why, and what it should cost; nothing runs."""
+"""`erl-pipeline plan`: what would be reused, what computed and why, and the expected cost; nothing is run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Planned = Annotated[
 ]
 Iterations = Annotated[
     int | None,
-    typer.Option("--iterations", min=1, metavar="N", help="Where to end; default: the configuration's."),
+    typer.Option("--iterations", min=1, metavar="N", help="Last iteration; default: the configuration's."),
 ]
 FromStage = Annotated[
     str | None,
@@ -28,7 +28,7 @@ FromStage = Annotated[
     ),
 ]
 Iteration = Annotated[
-    int | None, typer.Option("--iteration", min=0, metavar="N", help="The iteration that --from is of.")
+    int | None, typer.Option("--iteration", min=0, metavar="N", help="The iteration of --from.")
 ]
 Output = Annotated[
     Path | None, typer.Option("--output", metavar="FILE", help="Also write the plan as a page, .html.")
@@ -55,9 +55,10 @@ def plan(
     store: Store = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
-    """Show what would be reused and what computed, why, and how long that should take. Nothing is run.
+    """Show what would be reused and what computed, why, and how long it should take. Nothing is run.
 
-    With --cluster: how long a run would take on other nodes, what they would wait for, and what would help.
+    With --cluster, show how long a run would take on other nodes, how much they would wait, and which changes
+    would help.
     """
     from command_line.plan.making import (
         is_config,
@@ -91,9 +92,9 @@ def plan(
 
 
 def show_plan(shown: ShownPlan, output: Path | None, json: bool) -> None:
-    """Print a plan, and write its page where one is asked for.
+    """Print a plan, and write its page if `output` names one.
 
-    Raises InputError for a page that does not end in .html, StoreError where it cannot be written.
+    Raises InputError for a name that does not end in .html, StoreError if the page cannot be written.
     """
     from command_line.output import print_json, print_line
     from command_line.plan.printing import plan_json, print_plan

@@ -1,4 +1,4 @@
-"""Making the plan that is shown: of a configuration, of a run as it goes on, or of a run from a stage on."""
+"""Makes the plan that is shown: for a configuration, for continuing a run, or for a run from a stage on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from storage.runs.run import Run, RunStore
 
 @dataclass(frozen=True)
 class ShownPlan:
-    """A plan, what becomes of it, and what is said above and below."""
+    """A plan with its forecasts, and the texts that are shown with it (`what` above, `notes` below)."""
 
     run: str
     store: str
@@ -35,7 +35,7 @@ class ShownPlan:
     forecast: Forecast
     disk: DiskForecast
     free: int | None
-    """Bytes that are free for the store; None where it does not say."""
+    """Free bytes for the store; None if they are not known."""
     notes: tuple[str, ...] = ()
 
 
@@ -54,7 +54,7 @@ def plan_of_config(config: RunConfig, store: str, iterations: int | None) -> Sho
 
 
 def plan_of_run(name: str, store: str, iterations: int | None, settings: Sequence[str]) -> ShownPlan:
-    """What going on with a run would do, or with its configuration changed."""
+    """What continuing a run would do, with its configuration or a changed one."""
     run = RunStore(store).open(name)
     config = run_config(run)
     if settings:
@@ -65,7 +65,7 @@ def plan_of_run(name: str, store: str, iterations: int | None, settings: Sequenc
 def plan_from_stage(
     name: str, store: str, iterations: int | None, settings: Sequence[str], iteration: int, stage: str
 ) -> ShownPlan:
-    """What `replay` would compute from a stage of an iteration on: a branch where settings change, else the
+    """What `replay` would compute from a stage of an iteration on: a branch if settings change, else the
     stages that an audit computes again."""
     if not settings:
         stored = StoredRun.open(name, store)
@@ -86,7 +86,7 @@ def plan_from_stage(
 
 
 def is_config(given: str) -> bool:
-    """Whether an argument names a configuration file, and not a run."""
+    """Whether an argument names a configuration file rather than a run."""
     return given.endswith((".yaml", ".yml")) or Path(given).is_file()
 
 
@@ -113,7 +113,7 @@ def _shown(
 
 
 def _refusal(run: Run, config: RunConfig) -> tuple[str, ...]:
-    """What `train` would say to this configuration, where it would not go on with the run."""
+    """Why `train` would refuse to continue the run with this configuration; empty if it would not."""
     try:
         refuse_other_settings(run, config)
     except ConfigError as error:

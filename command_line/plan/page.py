@@ -1,4 +1,4 @@
-"""A plan as one HTML page that needs nothing else."""
+"""A plan as one self-contained HTML page."""
 
 from __future__ import annotations
 

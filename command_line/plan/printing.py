@@ -1,4 +1,4 @@
-"""A plan in the terminal, and as JSON."""
+"""A plan as text for the terminal, and as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _REASONS = 3
 
 
 def print_plan(shown: ShownPlan) -> None:
-    """The plan as a table, and what it adds up to."""
+    """Print the plan as a table, with its totals."""
     print_line(f"{shown.what}; {counted(shown.iterations, 'iteration')}")
     print_table(plan_cells(shown.forecast), left=("iterations", "stage", "what", "why"))
     for line in [*summary(shown.forecast), *disk_lines(shown), *shown.notes]:
@@ -24,7 +24,7 @@ def print_plan(shown: ShownPlan) -> None:
 
 
 def plan_cells(forecast: Forecast) -> list[dict[str, str]]:
-    """The rows of the table."""
+    """The rows of the plan's table."""
     return [
         {
             "iterations": iterations_text(row.iterations),
@@ -39,7 +39,7 @@ def plan_cells(forecast: Forecast) -> list[dict[str, str]]:
 
 
 def summary(forecast: Forecast) -> list[str]:
-    """What it adds up to, in sentences."""
+    """The totals of a forecast, in sentences."""
     runs = Counter(stage.run for stage in forecast.reused)
     makers = ", ".join(f"{count:,} of {run}" for run, count in runs.items())
     reused = counted(len(forecast.reused), "artifact")
@@ -64,18 +64,18 @@ def summary(forecast: Forecast) -> list[str]:
         )
     if known:
         lines.append(
-            f"Expected are the medians of the newest {MEASURED} artifacts of each stage in the store."
+            f"Expected values are medians of the newest {MEASURED} artifacts of each stage in the store."
         )
     return lines
 
 
 def disk_lines(shown: ShownPlan) -> list[str]:
-    """What the plan takes on disk, and whether that fits."""
+    """Sentences about the disk space that the plan needs, and whether it fits."""
     disk, free = shown.disk, shown.free
     if not shown.forecast.computed:
         return []
     if not disk.peak:
-        return ["Disk: unknown, since the store has no artifact to go by."]
+        return ["Disk: unknown, since the store has no artifact to estimate from."]
     need = f"Disk: about {bytes_text(disk.end)} at the end"
     if disk.removed:
         need += f", at most {bytes_text(disk.peak)} on the way; retention removes {bytes_text(disk.removed)}"
@@ -83,15 +83,15 @@ def disk_lines(shown: ShownPlan) -> list[str]:
         need += f"; {bytes_text(free)} are free, so it {'fits' if disk.peak <= free else 'does not fit'}"
     lines = [f"{need}."]
     if disk.estimated:
-        others = ", and the files of other stages come on top" if disk.unknown else ""
-        lines.append(f"By the size of the model alone: {', '.join(disk.estimated)}{others}.")
+        others = "; the files of other stages are not included" if disk.unknown else ""
+        lines.append(f"Estimated from the size of the model: {', '.join(disk.estimated)}{others}.")
     if free is not None and disk.peak > free:
         lines.append("Free some space, or set retention.checkpoints and retention.optimizer, such as 2.")
     return lines
 
 
 def plan_json(shown: ShownPlan) -> dict[str, Any]:
-    """The plan for programs: rows as in the table, and every artifact."""
+    """The plan as JSON values: rows as in the table, and every artifact."""
     forecast = shown.forecast
     return {
         "run": shown.run,
@@ -122,7 +122,7 @@ def plan_json(shown: ShownPlan) -> dict[str, Any]:
 
 
 def seconds_text(seconds: float | None) -> str:
-    """A time such as `0.4 s`, `12 min`, `3.1 h`; empty where it is not known."""
+    """A time such as `0.4 s`, `12 min`, `3.1 h`; empty if it is not known."""
     if seconds is None:
         return ""
     if seconds < 120:

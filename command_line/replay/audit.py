@@ -1,4 +1,4 @@
-"""`erl-pipeline replay` without `--set`: proving that stored artifacts can be computed again."""
+"""`erl-pipeline replay` without `--set`: proves that stored artifacts can be reproduced."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def replay_audit(
 ) -> None:
     """Compute stored artifacts again and compare the bytes.
 
-    Raises InputError when the run has not come that far, typer.Exit with status 1 when bytes differ.
+    Raises InputError when the run does not have these iterations, typer.Exit with status 1 when bytes differ.
     """
     stored = StoredRun.open(run, store)
     last = stored.done if last is None else last

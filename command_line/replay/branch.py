@@ -1,4 +1,4 @@
-"""`erl-pipeline replay --set`: a new run that goes its own way from a stage of another."""
+"""`erl-pipeline replay --set`: begins a new run, with other settings, at a stage of another run."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def replay_branch(
     store: str,
     json: bool,
 ) -> None:
-    """Begin the branch, or continue it. Raises as `planned_branch`, and ConfigError where another run has
-    the name."""
+    """Begin the branch, or continue it. Raises what `planned_branch` raises, and ConfigError if another run
+    has the name."""
     require_other_name(run, name)
     branch = planned_branch(run, store, iteration, stage, last, settings, name)
     shared = counted(branch.shared, "artifact")

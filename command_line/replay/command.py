@@ -1,5 +1,5 @@
-"""`erl-pipeline replay`: a branch of a run with other settings, an audit of its bytes, training on what it
-has stored."""
+"""`erl-pipeline replay`: a branch of a run with other settings, an audit of its bytes, or training on its
+stored rollouts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FromStage = Annotated[
 NewName = Annotated[str | None, typer.Option("--name", metavar="NAME", help="Name of the new run.")]
 Iterations = Annotated[
     int | None,
-    typer.Option("--iterations", min=1, metavar="N", help="Where to end, instead of where the run ended."),
+    typer.Option("--iterations", min=1, metavar="N", help="Last iteration; default: that of the run."),
 ]
 Offline = Annotated[bool, typer.Option("--offline", help="Train on stored rollouts, without generation.")]
 Checkpoint = Annotated[
@@ -67,9 +67,9 @@ def replay(
 ) -> None:
     """Compute a run again from a stage of an iteration.
 
-    With --set: as a new run, which shares everything before that stage. Without: to prove that the bytes
-    are those that are stored (exit status 1 when they are not). With --offline: train a new run on the
-    stored rollouts alone.
+    With --set: as a new run, which shares everything before that stage. Without --set: to prove that the
+    stored bytes are reproduced (exit status 1 when they are not). With --offline: train a new run only on
+    the stored rollouts.
     """
     if offline:
         if iterations is not None or stage is not None or scratch is not None:
@@ -90,7 +90,7 @@ def replay(
         if name is not None:
             raise InputError(
                 f"--name {name}: without --set nothing changes, so this is an audit and makes no run; leave "
-                "out --name, or say with --set what the new run does otherwise"
+                "out --name, or say with --set what the new run changes"
             )
         from command_line.replay.audit import replay_audit
 

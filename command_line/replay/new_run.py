@@ -1,4 +1,4 @@
-"""What the kinds of replay have in common: the run they start from, the one they make, and its end."""
+"""Shared parts of the replays that make a new run: its training, and what is printed at its end."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def work_on_new_run(
     """Train the new run in this process, with the progress display of `train`.
 
     Args:
-        begin: enters what the run shares in its ledger.
+        begin: records the artifacts that the run shares in its ledger.
     """
     for note in notes:
         print(note, file=sys.stderr)
 
     def work(opened: OpenRun, _note: Callable[[str], None]) -> None:
         begin(opened)
-        # Whoever goes on with the run later has the runner of its configuration.
+        # Only for this process: the stored configuration keeps its runner, for later continuation.
         opened.config = opened.config.model_copy(update={"runner": InProcessConfig()})
         train(opened, config.iterations)
 
@@ -88,7 +88,7 @@ def conclude(name: str, source: str, store: str, last: int, json: bool) -> None:
     print_table([row_cells(row, shown) for row in rows])
     print_line(legend(shown))
     if isinstance(origin, OfflineOrigin):
-        print_line("Numbers of rollouts are those of the stored ones; nothing of them was generated again")
+        print_line("Numbers of rollouts are those of the stored ones; no rollout was generated again")
         print_line()
         print_table([_staleness_cells(row) for row in staleness])
         print_line(_STALENESS_LEGEND)
@@ -104,8 +104,8 @@ def conclude(name: str, source: str, store: str, last: int, json: bool) -> None:
 
 
 _STALENESS_LEGEND = (
-    "age: policy versions between sampler and policy, by lineage; ESS: what the samples are worth, as a\n"
-    "share of samples of the policy's own, with raw and with capped weights; capped: share above the cap;\n"
+    "age: policy versions between sampler and policy, by lineage; ESS: effective sample size, as a share\n"
+    "of the number of samples, with raw and with capped weights; capped: share above the cap;\n"
     "KL: sampler to policy, nats a token"
 )
 

@@ -1,4 +1,4 @@
-"""`erl-pipeline replay --offline`: a new run that trains on what another has stored."""
+"""`erl-pipeline replay --offline`: trains a new run on the stored rollouts of another."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def replay_offline(
     store: str,
     json: bool,
 ) -> None:
-    """Train on the stored iterations of `span`, first and last, in order; or continue.
+    """Train on the stored iterations of `span` (first and last) in order, or continue that training.
 
-    Raises ConfigError for settings that the stored rollouts were made with, or for an objective without
-    importance correction, InputError when `run` lacks one of the iterations.
+    Raises ConfigError for changed settings that the stored rollouts depend on, or for an objective without
+    importance correction; InputError when `run` lacks one of the iterations.
     """
     stored = RunStore(store).open(run)
     require_other_name(run, name)
@@ -66,7 +66,7 @@ def replay_offline(
 def _offline_config(
     stored: Run, iterations: int, name: str, settings: Sequence[str], config_file: Path | None
 ) -> tuple[RunConfig, RunConfig]:
-    """The configuration that the run has, and that of training offline on it.
+    """The configuration of the stored run (or of the file), and that of offline training on it.
 
     The importance correction is switched on and evaluation uses the embedded engine, unless `settings` say
     otherwise.
@@ -95,7 +95,7 @@ def _offline_config(
 
 
 def _refuse_other_data(old: RunConfig, new: RunConfig) -> None:
-    """Raise ConfigError for settings that the stored rollouts, or what comes before them, were made with."""
+    """Raise ConfigError for changed settings on which the stored rollouts, or what precedes them, depend."""
     before, after = (plan_run(config, unread_sources(config), iterations=1) for config in (old, new))
     changed = changed_settings(old, new)
     for node in before.nodes:
@@ -105,6 +105,6 @@ def _refuse_other_data(old: RunConfig, new: RunConfig) -> None:
         reasons = changed if found is None else own_differences(node.recipe, found.recipe, changed)
         if reasons:
             raise ConfigError(
-                f"the settings change {node.stage.name}, which the stored rollouts follow from "
+                f"the settings change {node.stage.name}, on which the stored rollouts depend "
                 f"({'; '.join(reasons[:_EXAMPLES])}); change only how the policy learns from them"
             )

@@ -1,4 +1,4 @@
-"""A branch before it begins: what it shares with the run it comes from, and what it computes itself."""
+"""Planning a branch before it begins: what it shares with its source run, and what it computes itself."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class PlannedBranch:
 def planned_branch(
     run: str, store: str, iteration: int, stage: str, last: int | None, settings: Sequence[str], name: str
 ) -> PlannedBranch:
-    """Plan a branch; `last` is where it ends, by default where `run` ended.
+    """Plan a branch; `last` is its last iteration, by default that of `run`.
 
-    Raises ConfigError for settings that something before the branch was made with, InputError when `run`
-    has not come that far or has no such stage, or when nothing is changed.
+    Raises ConfigError for changed settings that artifacts before the branch depend on; InputError when `run`
+    has no such iteration or stage, or when nothing is changed.
     """
     stored = StoredRun.open(run, store)
     if iteration < 1:

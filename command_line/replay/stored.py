@@ -1,4 +1,4 @@
-"""The run that a replay starts from, and what is refused before it begins."""
+"""The run that a replay starts from, and checks before the replay begins."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ class StoredRun:
 
     @classmethod
     def open(cls, name: str, store: str) -> StoredRun:
-        """Raises InputError, with the runs there are, for an unknown name."""
+        """Open a run of the store. Raises InputError for an unknown name."""
         run = RunStore(store).open(name)
         config = run_config(run)
         return cls(run, config, completed_iterations(config, run.stages()))
 
 
 def require_other_name(run: str, name: str) -> None:
-    """Raise InputError when a new run would have the name of the one it starts from."""
+    """Raise InputError when a new run would have the same name as the run that it starts from."""
     if run == name:
         raise InputError(f"--name {name}: stored artifacts are never replaced; give the new run another name")
 
 
 def own_settings(settings: Sequence[str]) -> list[str]:
-    """The user's overrides. Raises InputError for those that are options of this command."""
+    """The user's overrides. Raises InputError for those that have an option of this command."""
     options = {"name": "--name", "iterations": "--iterations"}
     for setting in settings:
         option = options.get(setting.partition("=")[0].strip())

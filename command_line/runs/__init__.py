@@ -1,1 +1,1 @@
-"""`erl-pipeline runs`: what runs a store has, one of them, and removing one."""
+"""`erl-pipeline runs`: lists the runs of a store, shows one, removes one."""

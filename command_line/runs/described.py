@@ -13,7 +13,7 @@ from storage.upkeep.usage import RunUsage
 
 @dataclass(frozen=True)
 class DescribedRun:
-    """How far a run is, how much of the store it takes, and who works on it (None: nobody)."""
+    """A run's summary, how much of the store it takes, and who works on it (`holder`; None for nobody)."""
 
     summary: RunSummary
     usage: RunUsage
@@ -21,11 +21,11 @@ class DescribedRun:
 
     @property
     def state(self) -> str:
-        """In a word or two."""
+        """The run's state as a word or two."""
         return "at work" if self.holder else self.summary.state
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """The run as JSON values."""
         summary = self.summary
         return {
             "run": summary.name,
@@ -42,7 +42,7 @@ class DescribedRun:
 
 
 def describe_run(store: str, name: str, usage: RunUsage) -> DescribedRun:
-    """All that there is to say of a run. Raises InputError for an unknown name."""
+    """Describe a run. Raises InputError for an unknown name."""
     runs = RunStore(store)
     summary = summarize_run(ArtifactStore(store), runs.open(name))
     return DescribedRun(summary, usage, runs.holder(name))
@@ -54,7 +54,7 @@ def score_text(score: Score | None) -> str:
 
 
 def progress_text(summary: RunSummary) -> str:
-    """`3 of 10`; a run that went on beyond its configuration has as many as it did."""
+    """`3 of 10`: done, of all; a run that trained beyond its configuration counts what it did as all."""
     if summary.done is None or summary.wanted is None:
         return ""
     return f"{summary.done} of {max(summary.done, summary.wanted)}"

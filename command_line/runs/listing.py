@@ -7,7 +7,7 @@ from command_line.output import bytes_text, counted, print_json, print_line, pri
 
 
 def list_runs(store: Store = DEFAULT_STORE, json: Json = False) -> None:
-    """List the runs of a store: how far each is, its last score, what it takes, who works on it."""
+    """List the runs of a store: how far each is, its last score, its size, and who works on it."""
     from command_line.runs.described import describe_run, progress_text, score_text
     from storage.upkeep.usage import usage_by_run
 

@@ -1,4 +1,4 @@
-"""`erl-pipeline runs remove`: forget a run."""
+"""`erl-pipeline runs remove`: removes a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from command_line.program import command
 def remove(run: RunName, store: Store = DEFAULT_STORE, json: Json = False) -> None:
     """Remove a run: its settings, ledger, report and metrics. Artifacts stay until `gc --delete`.
 
-    A run that somebody works on is not removed, nor one that another run began from.
+    A run is not removed while a process works on it, or if another run began from it.
     """
     from storage.runs.removal import remove_run
     from storage.runs.run import RunStore

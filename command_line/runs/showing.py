@@ -11,12 +11,11 @@ if TYPE_CHECKING:
     from storage.runs.ledger import LedgerEntry
 
 _SHOWN = 10
-"""Checkpoints that are printed; --json has all."""
+"""Most checkpoints that are printed; --json gives all."""
 
 
 def show(run: RunName, store: Store = DEFAULT_STORE, json: Json = False) -> None:
-    """Show a run: state, last score, size, beginning, certificates, and its newest checkpoints with their
-    ids."""
+    """Show a run: state, last score, size, origin, certificates, and the ids of its newest checkpoints."""
     from command_line.certify import certificate_line
     from command_line.runs.described import describe_run, progress_text, score_text
     from erl_pipeline.runs.certificate.certificate import find_certificates

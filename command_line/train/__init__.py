@@ -1,1 +1,1 @@
-"""`erl-pipeline train`: the command, and what it says before it works."""
+"""`erl-pipeline train`: the command, and its messages before training."""

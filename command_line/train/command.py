@@ -1,4 +1,4 @@
-"""`erl-pipeline train`: begin a run, or continue it after whatever stopped it."""
+"""`erl-pipeline train`: begins a run, or continues it after any interruption."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Iterations = Annotated[
     int | None,
-    typer.Option("--iterations", min=1, metavar="N", help="Where to end, instead of the configuration's."),
+    typer.Option("--iterations", min=1, metavar="N", help="Last iteration, instead of the configuration's."),
 ]
 Name = Annotated[
     str | None,
@@ -31,7 +31,7 @@ Name = Annotated[
 Check = Annotated[
     bool,
     typer.Option(
-        "--check", help="Look at every artifact of the run from its start, and make damaged ones again."
+        "--check", help="Check every artifact of the run from its start, and make damaged ones again."
     ),
 ]
 NoPrefect = Annotated[
@@ -58,8 +58,8 @@ def train(
 ) -> None:
     """Train a policy. A run that was stopped or killed continues from what it had committed.
 
-    It goes on at the newest iteration that is whole, and looks only at what it reads. `lineage verify` looks
-    at all artifacts, and `--check` makes those again that are damaged.
+    It continues after the newest complete iteration, and checks only the artifacts that it reads.
+    `lineage verify` checks all artifacts, and `--check` makes damaged ones again.
     """
     from command_line.run_state import find_finished_run
     from erl_pipeline.config.loading.load import load_config
@@ -89,7 +89,7 @@ def train(
 
 
 def _work(config: RunConfig, store: str, target: int, check: bool) -> None:
-    """Train with a progress display until the target or a signal. Raises typer.Exit for the latter."""
+    """Train with a progress display until the target. Raises typer.Exit when a signal stopped the work."""
     from command_line.foreground import work_on_run
     from command_line.train.qualified import unqualified_environment
     from command_line.train.reuse import reuse_lines
@@ -185,7 +185,7 @@ def _without(option: str, words: Sequence[str]) -> list[str]:
 
 
 def _report(artifacts: ArtifactStore, run: Run, newest: int, worked: bool) -> Path | None:
-    """The run's report, written where there is something new to it; None for a run that is too long."""
+    """The run's report, renewed if anything was trained or it is missing; None for a run that is too long."""
     from command_line.run_state import run_folder
     from erl_pipeline.runs.report import renew_report
 

@@ -1,4 +1,4 @@
-"""Environments that were never examined, or failed: what a policy learns there may not be what is wanted."""
+"""Warnings about environments that were never examined, or failed: a policy may learn something unwanted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def unqualified_environment(store: ArtifactStore, plan: Plan) -> list[str]:
-    """A sentence where the environment of a plan is not qualified in this store."""
+    """A sentence if the environment of a plan is not qualified in this store; else an empty list."""
     from erl_pipeline.runs.qualification import state_of_qualification, tasks_of_plan
 
     tasks = tasks_of_plan(plan)

@@ -1,4 +1,4 @@
-"""What `train` says before it works: what it takes from other runs, and why it does things again."""
+"""The lines that `train` prints first: what it reuses from other runs, and why it computes things again."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _STAGES = 4
 
 
 def reuse_lines(opened: OpenRun, plan: Plan) -> list[str]:
-    """What is reused of other runs, and what the run has and is computed again all the same.
+    """Lines about what is reused from other runs, and about artifacts of the run that are computed again.
 
-    A run that only goes on has nothing to say, and the store is not looked into.
+    If the run only continues there are no lines, and the store is not searched.
     """
     recorded = opened.recorded
     if all(recorded[node.place] == node.artifact_id for node in plan.nodes if node.place in recorded) and any(

@@ -1,4 +1,4 @@
-"""Code that no commit holds: results of it cannot be traced to sources that somebody else can get."""
+"""Warnings about uncommitted code: results cannot be traced to sources that others can get."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may see the page: requests to this server's own address, from its own pages, that only read."""
+"""Access to the page: only requests to this server's own address, from its own pages, that only read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 COOKIE = "erl_pipeline_token"
 TOKEN = "token"
-"""The parameter of the address that is printed at the start; it becomes a cookie and leaves the address."""
+"""The parameter of the printed address that holds the token; it becomes a cookie and is then dropped."""
 
 _HEADERS = {
     "content-security-policy": (
@@ -37,9 +37,9 @@ _READING = ("GET", "HEAD")
 class Access:
     """How the server may be reached.
 
-    `names` are the host names, without ports, that requests may be made to; with `any_address` every IP
-    address counts too, for a server that listens on all of a machine's. With a `token` each request needs
-    it in a cookie.
+    `names` are the host names, without ports, to which requests may be made. With `any_address` every IP
+    address is allowed too, for a server that listens on all addresses of a machine. With a `token` each
+    request needs it in a cookie.
     """
 
     names: frozenset[str]
@@ -47,7 +47,8 @@ class Access:
     token: str | None = None
 
     def allows_host(self, host: str) -> bool:
-        """Whether a `Host` header names this server, so that no other site's name leads here."""
+        """Whether a `Host` header names this server. A name of another site that resolves to this machine is
+        refused."""
         try:
             name = urlsplit(f"//{host}").hostname or ""
         except ValueError:
@@ -56,8 +57,8 @@ class Access:
 
 
 def access_for(host: str) -> Access:
-    """The rules for a server that listens at an address: loopback is open to this machine's users, all else
-    needs a token, which is made here."""
+    """The rules for a server that listens at an address: loopback is open to this machine's users, any other
+    address needs a token, which is made here."""
     if is_loopback(host):
         return Access(frozenset({"localhost", "127.0.0.1", "::1", host.lower()}))
     machine = {socket.gethostname().lower(), socket.getfqdn().lower(), "localhost", host.lower()}
@@ -66,12 +67,12 @@ def access_for(host: str) -> Access:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
+    """Whether an address can be reached only from this machine."""
     return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
 
 
 class Guard:
-    """Refuses what the rules refuse, and puts the protecting headers on every answer."""
+    """Refuses requests by the rules of `Access`, and adds security headers to every response."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self.app = app
@@ -103,14 +104,14 @@ class Guard:
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != host:
             return _plain("Requests from pages of other sites are refused.", 403)
-        # A link from elsewhere may lead here; a script or frame of another site may not read from here.
+        # Links from other sites are allowed; scripts and frames of other sites may not read anything.
         elsewhere = headers.get("sec-fetch-site") in ("cross-site", "same-site")
         if elsewhere and headers.get("sec-fetch-mode") != "navigate":
             return _plain("Requests from pages of other sites are refused.", 403)
         return None
 
     def _entrance(self, scope: Scope) -> Response | None:
-        """Of a server with a token: the answer to who has not shown it yet."""
+        """For a server with a token: the response to a request without the right cookie; else None."""
         token = self._access.token
         if token is None:
             return None

@@ -1,4 +1,4 @@
-"""The server's application: its routes, its guard, and pages for what goes wrong."""
+"""The server's application: its routes, its guard, and its error pages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _HEADINGS: tuple[tuple[type[PipelineError], int, str], ...] = (
     (InputError, 404, "There is no such thing in this store"),
     (PipelineError, 500, "This cannot be shown"),
 )
-"""Kind of error -> HTTP status and heading; the first that fits."""
+"""Kind of error, HTTP status and heading; the first entry that fits is used."""
 
 
 def create_app(store_uri: str, access: Access) -> ASGIApp:
@@ -53,7 +53,7 @@ def create_app(store_uri: str, access: Access) -> ASGIApp:
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(RequestValidationError, _unreadable)
     app.add_exception_handler(Exception, _fault)
-    # Around everything, so that answers to faults of the program are protected too.
+    # Around everything, so that the responses to faults of the program have the security headers too.
     return Guard(app, access)
 
 
@@ -78,7 +78,7 @@ def _fault(request: Request, error: Exception) -> HTMLResponse:
         request,
         500,
         "This page has a fault",
-        f"{type(error).__name__}; the terminal that serves it has more.",
+        f"{type(error).__name__}; the terminal that serves it shows more.",
     )
 
 
@@ -96,5 +96,5 @@ def _error_page(request: Request, status: int, heading: str, message: str) -> HT
         title=heading,
         answer=status,
         message=message,
-        commands=[pages.command("Check every file of the store", "doctor")],
+        commands=[pages.command("Check this machine and the store", "doctor")],
     )

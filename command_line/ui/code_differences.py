@@ -1,4 +1,4 @@
-"""What of the code behind runs is not the same."""
+"""Differences in the code that made runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from command_line.ui.stored import StoredRun
 
 
 def code_differences(runs: Sequence[StoredRun]) -> list[tuple[str, list[str]]]:
-    """What of the code is not the same in all runs: package or commit -> what each run has of it."""
+    """What differs in the runs' code: (commit, package or stage version; its value in each run)."""
     rows: list[dict[str, str]] = []
     for run in runs:
         found: dict[str, dict[str, None]] = {}
@@ -21,6 +21,6 @@ def code_differences(runs: Sequence[StoredRun]) -> list[tuple[str, list[str]]]:
             found.setdefault(f"version of {record.stage}", {})[str(record.manifest.stage_version)] = None
         rows.append({name: ", ".join(values) for name, values in found.items()})
     names = dict.fromkeys(name for row in rows for name in row)
-    # A stage or package that only one run has is a difference of settings, told of there.
+    # A stage or package that some runs lack is a difference of settings, and is shown with these.
     in_all = [name for name in names if all(name in row for row in rows)]
     return [(name, [row[name] for row in rows]) for name in in_all if len({row[name] for row in rows}) > 1]

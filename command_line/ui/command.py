@@ -1,4 +1,4 @@
-"""`erl-pipeline ui`: a local page over a store, to be read in a browser."""
+"""`erl-pipeline ui`: serves a local page that shows a store in a browser."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Host = Annotated[
 
 
 def ui(store: Store = DEFAULT_STORE, port: Port = DEFAULT_PORT, host: Host = "127.0.0.1") -> None:
-    """Open a page over a store until Ctrl-C: runs, episodes, memory, lineage. It only reads."""
+    """Serve a page that shows a store, until Ctrl-C: runs, episodes, memory, lineage. It only reads."""
     import uvicorn
 
     from command_line.ui.access import TOKEN, access_for
@@ -40,6 +40,6 @@ def ui(store: Store = DEFAULT_STORE, port: Port = DEFAULT_PORT, host: Host = "12
         if access.token is not None:
             print("Whoever has this address can read the whole store.", file=sys.stderr, flush=True)
         config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)
-        # Live streams are open for hours; Ctrl-C must not wait for them.
+        # Live streams stay open for hours; Ctrl-C must not wait for them.
         config.timeout_graceful_shutdown = 1
         uvicorn.Server(config).run(sockets=[listener])

@@ -43,7 +43,7 @@ def read_episode(stored: Stored, run: StoredRun, iteration: int, identifier: str
     }
     found, holder = find_episode(paths, identifier)
     rows = in_order(found)
-    # What is replayed later is trained later, never before.
+    # Replays of an episode are trained on later, never before.
     later = [record.manifest for record in run.history if record.iteration >= iteration]
     training = training_of(stored, run, later, rows[0]["episode_id"])
     texts = seen_texts(stored, run, rows)
@@ -60,7 +60,7 @@ def read_episode(stored: Stored, run: StoredRun, iteration: int, identifier: str
 def training_of(
     stored: Stored, run: StoredRun, manifests: Sequence[Manifest], episode_id: str
 ) -> dict[str, list[dict[str, Any]]]:
-    """Like `episode_training`, from those training records alone that have rows of the episode."""
+    """Like `episode_training`, but reads only the training records that have rows of the episode."""
     files = stored.kept(run.name, "record files", lambda: _record_files(stored, run))
     near = {files[path].artifact_id for path in stored.records.holding(files, "episode_id", [episode_id])}
     read = [each for each in manifests if each.kind in REPLAYED or each.artifact_id in near]
@@ -68,7 +68,8 @@ def training_of(
 
 
 def seen_texts(stored: Stored, run: StoredRun, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Like `memory_texts`, from those files of the run's memory that brought the entries, where some did."""
+    """Like `memory_texts`, but reads only the files of the run's memory that added the entries, if they have
+    all of them."""
     seen = list(dict.fromkeys(entry for row in rows for entry in row["memory_entry_ids"] or ()))
     if not seen:
         return {}

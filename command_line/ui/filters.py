@@ -1,4 +1,4 @@
-"""Filters over the columns of rows, as an address has them: `role=second_attempt&reward=>0.5&said=~left`."""
+"""Filters over the columns of rows, as in an address: `role=second_attempt&reward=>0.5&said=~left`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ FILTERS: dict[str, Kind] = {
     "sample_index": "number",
     "seed": "number",
 }
-"""Columns that rows can be filtered by, the usual ones first."""
+"""Columns by which rows can be filtered, the usual ones first."""
 
 _COMPARED = re.compile(r"(>=|<=|>|<|=)?\s*([^.\s]\S*?)(?:\.\.(\S+))?")
 _YES, _NO = ("true", "yes", "1"), ("false", "no", "0")
@@ -57,13 +57,13 @@ _YES, _NO = ("true", "yes", "1"), ("false", "no", "0")
 
 @dataclass(frozen=True)
 class Filter:
-    """One column and what is asked of it, as the address has it."""
+    """One column and the condition on it, as in the address."""
 
     column: str
     asked: str
 
     def condition(self) -> pl.Expr:
-        """The same for polars. Raises InputError, saying what is understood, for what is not."""
+        """The filter for polars. Raises InputError, which says what is allowed, for an invalid condition."""
         kind = FILTERS[self.column]
         if kind == "said":
             return says(self.asked.removeprefix("~"))
@@ -90,7 +90,7 @@ class Filter:
             raise InputError(
                 f"{self.column}={self.asked}: give a number, such as 0.5, >0.5, <=0.5, or a range, 0.1..0.5."
             )
-        # Rewards and what training reports are stored in 32 bits; compared as these, 0.1 is found by 0.1.
+        # Rewards and training figures are stored in 32 bits; compared in 32 bits, `0.1` finds 0.1.
         column = pl.col(self.column).cast(pl.Float32)
         first = pl.lit(bounds[0], pl.Float32)
         if len(bounds) == 2:
@@ -104,7 +104,7 @@ class Filter:
 
 
 def read_filters(given: Iterable[tuple[str, str]]) -> list[Filter]:
-    """The filters among an address's parameters; empty ones, which forms send, are none."""
+    """The filters among an address's parameters; empty ones, which forms send, are ignored."""
     return [Filter(name, value) for name, value in given if name in FILTERS and value != ""]
 
 

@@ -1,7 +1,7 @@
-"""What is known of sealed files: which ids each holds, and how many of its rows meet a filter.
+"""Facts about Parquet files, kept between requests: which ids each holds, how many rows meet a filter.
 
-A file is read once, and again when the store gives something else for it, which a `WatchedStore` does once
-the file has changed in size or time, was pruned or deleted.
+A file is read once, and again when the store gives another object for it. A `WatchedStore` does so when the
+file has changed in size or time, or was pruned.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from command_line.ui.filters import Filter
 from storage.tables.parquet import TableFormat, scan_files
 
 Files = Mapping[Path, object]
-"""Files, each with what the store gave for it: what is known of a file holds as long as that is the same."""
+"""Files, each with the object that the store gave for it; facts about a file hold while that is the same."""
 _FILE = "file"
 _MOST_FILTERS = 64
 
@@ -35,7 +35,8 @@ class KnownFiles:
         self._turn = threading.Lock()
 
     def holding(self, files: Files, column: str, ids: Sequence[str]) -> list[Path]:
-        """Those of the files that have a row with one of these ids; perhaps, by chance, one more."""
+        """The files that have a row with one of these ids. Ids are compared by hashes, so by chance there may
+        be one file too many."""
         with self._turn:
             known = self._ids.setdefault(column, {})
             for found, rows in self._new(files, known, [pl.col(column).hash()]):
@@ -58,7 +59,7 @@ class KnownFiles:
     def _new(
         self, files: Files, known: Mapping[Path, tuple[object, Any]], columns: Sequence[pl.Expr]
     ) -> list[tuple[Path, pl.DataFrame]]:
-        """Columns of the rows of each file that is not known as it is now."""
+        """Columns of the rows of each file that is new or has changed."""
         new = [path for path in files if path not in known or known[path][0] is not files[path]]
         rows = scan_files(new, self._table, _FILE).select(*columns, _FILE).collect()
         found = {
@@ -68,7 +69,7 @@ class KnownFiles:
 
 
 def _any_of(held: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) -> bool:
-    """Whether one of the wanted is among the held, which are sorted."""
+    """Whether one of the wanted hashes is among the held ones, which are sorted."""
     if not len(held):
         return False
     places = np.minimum(np.searchsorted(held, wanted), len(held) - 1)

@@ -11,7 +11,7 @@ from storage.lineage.places import RowPlaces
 
 
 class KnownLineage:
-    """What questions about lineage go by. Several threads may use it; the store is looked at each time."""
+    """The data for questions about lineage. Several threads may use it; each call checks the store."""
 
     def __init__(self, artifacts: WatchedStore) -> None:
         self._artifacts = artifacts

@@ -20,7 +20,7 @@ Direction = Literal["upstream", "downstream"]
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A thing in a column; `relation` is what it is to the thing `via`."""
+    """A thing in a column; `relation` is its relation to the thing `via`."""
 
     kind: str
     id: str
@@ -32,7 +32,7 @@ class Neighbour:
 
 @dataclass(frozen=True)
 class Step:
-    """What lies as many steps away; `left_out` are those that are too many to show."""
+    """The things that are `depth` steps away; `left_out` is the number of those that are not shown."""
 
     depth: int
     things: Sequence[Neighbour]

@@ -13,7 +13,7 @@ from storage.errors import InputError
 def listen(host: str, port: int) -> Iterator[socket.socket]:
     """A listening socket; port 0 takes a free one.
 
-    Raises InputError, with what to do, where the address cannot be had.
+    Raises InputError, which says what to do, if the server cannot listen on this address.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:

@@ -1,4 +1,4 @@
-"""What a run is doing right now, as far as its ledger and its lock say."""
+"""What a run is doing now, as far as its ledger and its lock show it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _NEWEST = 6
 
 @dataclass(frozen=True)
 class LiveState:
-    """A run at a moment.
+    """The state of a run at one moment.
 
-    `next_stage` is the first planned stage that has no artifact: the one at work, where somebody works.
-    `rate` is in generated tokens a second, of the newest shard.
+    `next_stage` is the first planned stage that has no artifact: the stage at work, if a process works on the
+    run. `rate` is that of the newest shard, in generated tokens per second.
     """
 
     status: RunStatus
@@ -55,11 +55,11 @@ def _next_stage(stored: Stored, run: StoredRun) -> PlannedStage | None:
 
 
 def planned_stages(stored: Stored, run: StoredRun) -> Sequence[PlannedStage]:
-    """The stages of a run's plan, in order; their ids mean nothing, since today's code was not looked at."""
+    """The stages of a run's plan, in order; their ids have no meaning, since no code was fingerprinted."""
     if run.config is None:
         return ()
     config = run.config
-    # The plan follows from the settings and the requests in the ledger alone.
+    # The plan depends only on the settings and on the requests in the ledger.
     return stored.kept(
         run.name,
         "plan",

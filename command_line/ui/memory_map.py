@@ -1,4 +1,4 @@
-"""The map of a memory: its entries as points in a plane, near each other where their situations are alike."""
+"""The map of a memory: its entries as points in a plane, near each other if their situations are similar."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from command_line.ui.sealed import Sealed
 from storage.errors import InputError
 
 MOST_POINTS = 10_000
-"""Entries on a map. Of a larger memory every n-th is on it, in the order in which they were brought in."""
+"""Most entries on a map. For a larger memory it shows every n-th, in the order in which they were added."""
 
 Colour = Literal["credit", "iteration"]
 COLOURS: dict[Colour, str] = {"credit": "credit", "iteration": "iteration"}
@@ -28,8 +28,8 @@ _SPAN = re.compile(r"\s*(\S+?)\s*\.\.\s*(\S+)\s*")
 class MemoryMap:
     """The map of a memory version.
 
-    `places` are those of its points, [entry, 2], in `HeldRows.rows`; `shares` of the variance of the vectors
-    lie along the two axes.
+    `points` are its points, [entry, 2]; `places` are the places of their entries in `HeldRows.rows`; `shares`
+    are the shares of the vectors' variance along the two axes.
     """
 
     places: Places
@@ -45,12 +45,12 @@ class Span:
     high: float
 
     def holds(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-        """Which of the values lie in it."""
+        """Which of the values lie in the span."""
         return (values >= self.low) & (values <= self.high)
 
 
 def memory_map(sealed: Sealed, version: str, entries: EntryList) -> MemoryMap:
-    """The map of a memory version; it follows from the version alone, and is made once."""
+    """The map of a memory version; it depends only on the version, and is made once."""
 
     def make() -> MemoryMap:
         count = entries.held.rows.height
@@ -63,7 +63,7 @@ def memory_map(sealed: Sealed, version: str, entries: EntryList) -> MemoryMap:
 
 
 def places_within(drawn: MemoryMap, across: Span | None, up: Span | None) -> Places:
-    """The places of the entries that a rectangle holds; an axis without a span holds all."""
+    """The places of the entries in a rectangle; an axis without a span does not restrict."""
     inside = np.ones(len(drawn.places), np.bool_)
     for axis, span in enumerate((across, up)):
         if span is not None:
@@ -72,9 +72,9 @@ def places_within(drawn: MemoryMap, across: Span | None, up: Span | None) -> Pla
 
 
 def read_span(name: str, text: str) -> Span | None:
-    """A part of an axis as an address has it, `-0.2..0.4`; None for an empty text.
+    """A part of an axis in the form of an address, `-0.2..0.4`; None for an empty text.
 
-    Raises InputError for what is no range.
+    Raises InputError for a text that is not a range.
     """
     if not text:
         return None

@@ -1,4 +1,4 @@
-"""The entries of a memory version as a list: sorted and counted by columns that are kept."""
+"""The entries of a memory version as a list, sorted and counted by columns that are kept in memory."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ Places = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class HeldRows:
-    """The entries that a memory version holds, in the order they were brought in, without texts and vectors.
+    """The entries that a memory version holds, in the order of their addition, without texts and vectors.
 
-    `numbers` are those of their rows in `files`.
+    `numbers` are the numbers of their rows in `files`.
     """
 
     rows: pl.DataFrame
@@ -41,7 +41,7 @@ class HeldRows:
 
 @dataclass(frozen=True)
 class EntryPage:
-    """Some of the entries that were asked for, and how many there are."""
+    """One page of the chosen entries, and the number of all chosen ones."""
 
     count: int
     page: int
@@ -53,16 +53,16 @@ class EntryPage:
 
 
 class EntryList:
-    """The entries of a memory version, to be shown page by page."""
+    """The entries of a memory version, for showing them page by page."""
 
     def __init__(self, sealed: Sealed, memory: RunMemory) -> None:
         self._sealed, self._memory = sealed, memory
         self.held = sealed.get(memory.version, "rows", self._read)
 
     def places(self, task_type: str, among: Places | None) -> npt.NDArray[np.bool_]:
-        """Which entries are of a task type, where one is given, and at one of these places.
+        """Which entries are of a task type (empty for all) and at one of these places (None for all).
 
-        Whether the files are whole is looked at each time, also where what they hold is kept.
+        Each call verifies that the files are undamaged, also if their content is kept.
         """
         _ = self._memory.deltas
         chosen = np.ones(self.held.rows.height, np.bool_)
@@ -74,7 +74,7 @@ class EntryList:
         return chosen
 
     def page(self, chosen: npt.NDArray[np.bool_], sort: Sort, page: int, *, rising: bool) -> EntryPage:
-        """A page of the chosen entries, equals in the order in which they were brought in."""
+        """A page of the chosen entries; ties are in the order of their addition."""
         order = self._sealed.get(
             self._memory.version, f"by {sort}, {rising}", lambda: _order(self.held.rows, sort, rising)
         )

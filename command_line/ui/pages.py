@@ -1,4 +1,4 @@
-"""Turning what was read into pages: the templates, their filters, and what every page shows."""
+"""Rendering of pages: the templates, their filters, and what every page shows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from erl_pipeline.views.report.templating import encodable, templates
 
 @dataclass(frozen=True)
 class Crumb:
-    """A step on the way to a page."""
+    """A step of the breadcrumb path to a page."""
 
     title: str
     address: str
@@ -25,7 +25,7 @@ class Crumb:
 
 @dataclass(frozen=True)
 class TerminalCommand:
-    """What a reader may want to do next, in a terminal."""
+    """A command that a reader may want to run next in a terminal, and what it is for."""
 
     what: str
     line: str
@@ -61,19 +61,19 @@ class Pages:
         return HTMLResponse(encodable(text), status_code=answer)
 
     def part(self, template: str, **values: Any) -> HTMLResponse:
-        """A piece of a page, which a page that is open puts in."""
+        """A part of a page, which an open page inserts."""
         return HTMLResponse(encodable(self._templates.get_template(template).render(**values)))
 
 
 def address(*parts: str | int, **query: Any) -> str:
-    """A path on this server; each part is one segment whatever characters it has."""
+    """A path on this server; each part is one quoted segment."""
     path = "/" + "/".join(quote(str(part), safe="") for part in parts)
     given = [(name.rstrip("_"), value) for name, value in query.items() if value not in (None, "", [])]
     return path + (f"?{urlencode(given, doseq=True)}" if given else "")
 
 
 def link(request: Request, **changes: Any) -> str:
-    """The address of the page that is open with some parameters changed; None takes one away."""
+    """The address of the open page with some parameters changed; None removes one."""
     kept = [(name, value) for name, value in request.query_params.multi_items() if name not in changes]
     new = [(name, value) for name, value in changes.items() if value is not None]
     return f"{request.url.path}?{urlencode([*kept, *new], doseq=True)}"

@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 DECIMALS = 4
-"""Of a point's coordinates, so that an address names the same points wherever they are computed."""
+"""Decimals of a point's coordinates: rounded, they are the same on every machine that computes them."""
 
 
 @dataclass(frozen=True)
 class Projection:
-    """Points of vectors, [vector, 2], and the share of the vectors' variance along each of the two axes."""
+    """The points of vectors, [vector, 2], and the shares of the vectors' variance along the two axes."""
 
     points: npt.NDArray[np.float64]
     shares: tuple[float, float]
@@ -22,14 +22,14 @@ class Projection:
 def project(vectors: npt.NDArray[np.float32]) -> Projection:
     """The two principal components of vectors, [vector, dimension].
 
-    An axis points to where its largest component is positive, so that equal vectors always give equal points.
-    A direction in which nothing differs gives 0.
+    The sign of an axis makes its largest component positive, so that equal vectors always give equal points.
+    An axis without variance gives 0.
     """
     points = np.zeros((len(vectors), 2))
     if len(vectors) < 2:
         return Projection(points, (0.0, 0.0))
     centred = vectors.astype(np.float64) - vectors.mean(axis=0, dtype=np.float64)
-    # It is small, since dimensions are a few hundred, and has the directions that the vectors have.
+    # The covariance matrix is small, since there are a few hundred dimensions.
     variances, directions = np.linalg.eigh(centred.T @ centred)
     total = float(variances.sum())
     shares = [0.0, 0.0]
@@ -39,5 +39,5 @@ def project(vectors: npt.NDArray[np.float32]) -> Projection:
             continue
         points[:, place] = centred @ (axis * np.sign(axis[np.argmax(np.abs(axis))]))
         shares[place] = variance / total
-    # 0 is added, since -0.0 would be written otherwise.
+    # Adding 0 turns -0.0 into 0.0.
     return Projection(np.round(points, DECIMALS) + 0.0, (shares[0], shares[1]))

@@ -1,4 +1,4 @@
-"""The rows of a run's trajectories with what training did with each; only what is asked for is read."""
+"""The rows of a run's trajectories, with what training did with each; only what is needed is read."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from storage.tables.trajectories import TRAJECTORIES, scan_trajectories
 
 PAGE_ROWS = 50
 _SAID = 160
-"""Characters of a text that a table shows."""
+"""Most characters of a text that a table shows."""
 _OF_RECORD = (
     "advantage", "weight", "trained_tokens", "mean_ratio", "clipped_share", "mismatch", "entropy", "loss",
 )  # fmt: skip
 _JOINED = {*_OF_RECORD, "outcome", "tokens"}
-"""Columns that rows have by `joined_rows` alone."""
+"""Columns that rows have only after `joined_rows`."""
 SORTABLE = ("iteration", "reward", *_OF_RECORD, "tokens")
 _SHOWN = (
     "trajectory_id",
@@ -48,7 +48,7 @@ _SHOWN = (
 
 @dataclass(frozen=True)
 class RowPage:
-    """Some of the rows that meet the filters, and how many there are."""
+    """One page of the rows that meet the filters, and the number of all that do."""
 
     count: int
     page: int
@@ -75,12 +75,12 @@ def _holders(
         for record in run.history
         if record.kind == kind and (span is None or span[0] <= record.iteration <= span[1])
     ]
-    # A run without rollouts of its own has those that it trained on.
+    # A run without its own rollouts shows those that it trained on.
     return own or run_episodes(stored.artifacts, run.run, span, held_out=held_out)
 
 
 def training_records(stored: Stored, run: StoredRun, span: tuple[int, int] | None) -> pl.LazyFrame:
-    """The training records of some iterations: of reinforcement, one row for each trajectory."""
+    """The training records of some iterations, only of reinforcement: one row for each trajectory."""
     return _first_of_each(_record_files(stored, run, span))
 
 
@@ -101,7 +101,7 @@ def _first_of_each(files: Sequence[Path]) -> pl.LazyFrame:
 def joined_rows(
     stored: Stored, run: StoredRun, span: tuple[int, int] | None, *, held_out: bool = False
 ) -> pl.LazyFrame:
-    """Trajectories with the columns of their training record, `tokens` and `outcome`: trained, or why not."""
+    """Trajectories with columns of their training record, `tokens`, and `outcome`: trained, or why not."""
     rows = scan_trajectories(list(row_files(stored, run, span, held_out=held_out)))
     records = training_records(stored, run, None if held_out else span)
     return _joined(stored, run, span, rows, records, held_out=held_out)
@@ -120,8 +120,8 @@ def find_rows(
 ) -> RowPage:
     """A page of the rows of some iterations that meet the filters.
 
-    By iteration, and by what the trajectories themselves say, only the files that hold the page are read,
-    once it is known how many rows of each file meet the filters.
+    When rows are sorted by iteration and filtered only by columns of trajectories, only the files that hold
+    the page are read; the number of matching rows in each file is kept between requests.
     """
     if sort != "iteration" or rising or any(each.column in _JOINED for each in filters):
         joined = joined_rows(stored, run, span, held_out=held_out)
@@ -179,7 +179,7 @@ def _joined(
 def read_page(
     rows: pl.LazyFrame, filters: Sequence[Filter], sort: str, page: int, *, rising: bool
 ) -> RowPage:
-    """A page of the rows that meet the filters. By iteration they come in the order of their files."""
+    """A page of the rows that meet the filters. Sorted by iteration, they are in the order of their files."""
     for each in filters:
         rows = rows.filter(each.condition())
     count = rows.select(pl.len()).collect().item()
@@ -202,7 +202,7 @@ def _shown(rows: pl.LazyFrame) -> list[dict[str, Any]]:
 
 
 def groups_of(rows: pl.LazyFrame) -> list[dict[str, Any]]:
-    """The groups of an iteration: rewards and advantages of their rows, those with most spread first."""
+    """The groups of an iteration, with the rewards and advantages of their rows."""
     groups = rows.group_by("group_id", maintain_order=True).agg(
         pl.col("role", "task_id", "task_type").first(),
         rows=pl.len(),

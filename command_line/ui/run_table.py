@@ -20,7 +20,7 @@ _SPARK_WIDTH, _SPARK_HEIGHT = 96, 24
 
 @dataclass(frozen=True)
 class RunLine:
-    """A run in the table; `problem` says why there is no more than its name."""
+    """A run in the table; `problem` says why the run or its configuration cannot be read."""
 
     name: str
     problem: str = ""
@@ -39,7 +39,7 @@ class RunLine:
 def run_lines(
     stored: Stored, words: str, method: str, status: str, sort: SortKey, *, rising: bool
 ) -> list[RunLine]:
-    """The runs whose name has `words` in it, of a method and status where these are given."""
+    """The runs whose name contains `words`, of a method and a status if these are given."""
     opened: dict[str, StoredRun | str] = {}
     for name in stored.names():
         if words.lower() in name.lower():
@@ -57,9 +57,9 @@ def run_lines(
 
 
 def varied_settings(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:
-    """Setting -> run -> its value as JSON, for the settings in which runs are not all alike.
+    """Setting -> run -> its value as JSON, for the settings that differ between runs.
 
-    A run that does not have a setting is left out of it.
+    A run that lacks a setting is not among the runs of that setting.
     """
     flat = {name: _compared(config) for name, config in configs.items()}
     keys = dict.fromkeys(key for settings in flat.values() for key in settings)
@@ -76,9 +76,9 @@ def _compared(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _differing(runs: Sequence[StoredRun]) -> dict[str, list[str]]:
-    """Run -> its own values of settings that differ among runs of its method and environment.
+    """Run -> its values of the settings that differ between runs of its method and environment.
 
-    Between kinds nearly all settings differ, and the table shows the kinds themselves.
+    Only runs of one method and environment are compared: between others nearly all settings differ.
     """
     kinds: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
     for run in runs:
@@ -112,7 +112,7 @@ def _line(stored: Stored, run: StoredRun, settings: Sequence[str]) -> RunLine:
 
 
 def spark_points(values: Sequence[float]) -> str:
-    """Shares in [0, 1] as the points of a small line, in SVG; empty for less than two."""
+    """Values in [0, 1] as the points of a small SVG line; empty for fewer than two."""
     if len(values) < 2:
         return ""
     step = _SPARK_WIDTH / (len(values) - 1)

@@ -1,4 +1,4 @@
-"""What follows from an artifact alone, kept for those that were looked at last: an artifact never changes."""
+"""Values that are computed from one artifact, kept for the last few artifacts: an artifact never changes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 MOST_ARTIFACTS = 3
-"""Artifacts of which something is kept: of a memory of a million entries that is about 150 MB each."""
+"""Most artifacts whose values are kept: for a memory of a million entries they take about 150 MB each."""
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ class _Place:
 
 
 class Sealed:
-    """Things made of artifacts. Several threads may ask for one at once; it is made once."""
+    """Values made from artifacts. Several threads may ask for one at the same time; it is made once."""
 
     def __init__(self, most: int = MOST_ARTIFACTS) -> None:
         self._most = most
@@ -29,7 +29,8 @@ class Sealed:
         self._turn = threading.Lock()
 
     def get(self, artifact_id: str, what: str, make: Callable[[], T]) -> T:
-        """Something of an artifact, made where it is not there yet. What `make` raises is not kept."""
+        """The value `what` of an artifact, made by `make` if it is not kept yet. If `make` raises, nothing is
+        kept."""
         with self._turn:
             place = self._artifacts.setdefault(artifact_id, {}).setdefault(what, _Place())
             self._artifacts.move_to_end(artifact_id)

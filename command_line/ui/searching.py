@@ -1,4 +1,4 @@
-"""Searching memories without touching the store: each table is a copy in a folder of this server's own."""
+"""Searches of memories that write nothing to the store: each table is a copy in a temporary folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CACHE_BYTES = 64 * 2**20
 
 
 class MemorySearches:
-    """The tables that were searched so far. Several threads may use it, one at a time gets its turn.
+    """The tables that were searched so far. Several threads may use it; they search one at a time.
 
     The first search of a run copies its table and brings the copy up to the version that is asked for, or
     builds it from the committed memory versions; the first by meaning also loads the embedding model.
@@ -27,7 +27,7 @@ class MemorySearches:
         self._embedders: dict[str, SentenceEmbedder] = {}
         self._tables: dict[str, MemoryVersions] = {}
         self._views: dict[str, tuple[str, MemoryView]] = {}
-        """The version of each run that was searched last."""
+        """For each run, the version that was searched last, and its view."""
         self._turn = threading.Lock()
 
     def search(

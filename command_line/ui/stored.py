@@ -1,4 +1,4 @@
-"""What the pages read of a store: runs and what is known of each, kept until its ledger grows."""
+"""What the pages read from a store: runs, and values computed for each, kept until its ledger changes."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ from storage.tables.training_record import TRAINING_RECORD
 from storage.tables.trajectories import TRAJECTORIES
 
 RunStatus = Literal["at work", "finished", "stopped", "unfinished", "begun", "other"]
-"""`stopped`: nobody works on it and iterations are missing. `unfinished`: they are missing, and whether
-another machine works on it cannot be seen, as in an object store. `begun`: no stage yet. `other`: a run that
-is not trained, such as imported trajectories."""
+"""`stopped`: no process works on it, and iterations are missing. `unfinished`: iterations are missing, and
+another machine may work on it, which cannot be seen in an object store. `begun`: no stage yet. `other`: a run
+that is not trained, such as imported trajectories, or whose settings cannot be read."""
 
 T = TypeVar("T")
 
@@ -51,14 +51,14 @@ T = TypeVar("T")
 class StoredRun:
     """A run as it was when its ledger was last read.
 
-    `config` is None where this version of the program cannot read the settings; `problem` says why.
+    `config` is None if this version of the program cannot read the settings; `problem` says why.
     """
 
     run: Run
     recorded: Sequence[LedgerEntry]
     history: Sequence[StageRecord]
     missing: int
-    """Artifacts that the ledger names and whose manifests are not there, or are damaged."""
+    """Number of artifacts that the ledger names but whose manifests are missing or damaged."""
     config: RunConfig | None
     problem: str = ""
 
@@ -68,7 +68,7 @@ class StoredRun:
 
     @cached_property
     def entries(self) -> Sequence[LedgerEntry]:
-        """The latest entry of each place."""
+        """The latest entry of each (iteration, stage, key)."""
         return latest_entries(self.recorded)
 
     @cached_property
@@ -85,7 +85,7 @@ class StoredRun:
 
     @cached_property
     def tiles(self) -> Sequence[Tile]:
-        """Its headline figures."""
+        """The run's headline figures."""
         return tiles(self.history, self.columns)
 
     @cached_property
@@ -111,12 +111,12 @@ class StoredRun:
         return max((entry.recorded_at for entry in self.recorded), default=None)
 
     def of_iteration(self, iteration: int) -> list[StageRecord]:
-        """The artifacts of an iteration; of 0, those before the first."""
+        """The records of an iteration; those of 0 come before the first."""
         return [record for record in self.history if record.iteration == iteration]
 
 
 class ReadRun(Run):
-    """A run whose ledger was read already; whoever asks for it gets what was read."""
+    """A run whose ledger was read already; its methods return what was read."""
 
     def __init__(self, root: StoreRoot, run: Run, recorded: Sequence[LedgerEntry]) -> None:
         super().__init__(root, run.name, run.config)
@@ -131,7 +131,7 @@ class ReadRun(Run):
 
 @dataclass
 class Kept:
-    """Something that was made of a run's ledger, and the ledger that it was made of."""
+    """A value that was computed from a run's ledger, and the mark of the ledger at that time."""
 
     mark: Any
     value: Any
@@ -166,11 +166,11 @@ class Stored:
         return self.runs.list()
 
     def run(self, name: str) -> StoredRun:
-        """A run. Raises InputError for an unknown one, StoreError for one that cannot be read."""
+        """A run. Raises InputError for an unknown name, StoreError for a run that cannot be read."""
         return self.kept(name, "run", lambda: self._read(name))
 
     def config(self, run: StoredRun) -> RunConfig:
-        """Its configuration. Raises ConfigError or InputError where there is none that can be used."""
+        """A run's configuration. Raises ConfigError or InputError if there is none that can be used."""
         return run.config if run.config is not None else run_config(run.run)
 
     def holder(self, name: str) -> Holder | None:
@@ -178,7 +178,7 @@ class Stored:
         return run_holder(self._root, name)
 
     def status(self, run: StoredRun) -> RunStatus:
-        """What a run is at."""
+        """A run's status; see `RunStatus`."""
         if self.holder(run.name) is not None:
             return "at work"
         if run.config is None:
@@ -190,11 +190,12 @@ class Stored:
         return "stopped" if self._root.local else "unfinished"
 
     def mark(self, name: str) -> tuple[int, ...] | None:
-        """Changes with a run's ledger, and when files are collected; None where that cannot be told."""
+        """A mark that changes with a run's ledger, and when files are collected; None if changes cannot be
+        seen."""
         return run_mark(self._root, name)
 
     def kept(self, name: str, what: str, make: Callable[[], T]) -> T:
-        """Something that follows from a run's ledger, made anew only when that has changed."""
+        """The value `what` of a run, computed by `make`, and again only after the ledger has changed."""
         mark = self.mark(name)
         found = self._kept.get((name, what))
         if found is None or mark is None or found.mark != mark:

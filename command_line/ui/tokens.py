@@ -1,4 +1,4 @@
-"""The tokens of a trajectory with all that is stored of each."""
+"""The tokens of a trajectory, with all that is stored about each."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LEVELS = 8
 
 @dataclass(frozen=True)
 class Token:
-    """A token of the response. `level` is how strongly it is coloured, from -8 to 8; None: not at all."""
+    """A token of the response. `level` is the strength of its colour, from -8 to 8; None for no colour."""
 
     text: str
     id: int
@@ -55,7 +55,8 @@ class TokenStrip:
 def token_strip(
     stored: Stored, run: StoredRun, iteration: int, trajectory_id: str, measure: Measure | None
 ) -> TokenStrip:
-    """The tokens of a trajectory. Without a `measure` the most telling one that is stored is taken.
+    """The tokens of a trajectory. Without a `measure`, the advantage is shown if it is stored, else the
+    log-probability.
 
     Raises InputError for an unknown trajectory.
     """
@@ -115,7 +116,7 @@ def _record(stored: Stored, run: StoredRun, trajectory_id: str) -> dict[str, Any
 
 
 def _values(row: dict[str, Any], record: dict[str, Any] | None) -> dict[Measure, list[float] | None]:
-    """The measures by token; None for what is not stored."""
+    """Each measure's values by token; a measure that is not stored is None or absent."""
     sampled_by = row["behaviour_logprobs"]
     values: dict[Measure, list[float] | None] = {
         "logprob": list(sampled_by) if sampled_by is not None else None
@@ -141,9 +142,9 @@ def _hint(place: int, values: dict[Measure, list[float] | None]) -> str:
 
 
 def _level(value: float, scale: float, measure: Measure) -> int:
-    """Strength of the colour: of what has a sign on both sides of 0, of a ratio on both sides of 1."""
+    """Strength of the colour: its sign is that of the value, or for a ratio that of its distance from 1."""
     if measure == "ratio":
-        # A tenth is much: clipping begins near there.
+        # A tenth gives the full colour: clipping begins near it.
         return max(-_LEVELS, min(_LEVELS, round((value - 1.0) * 10 * _LEVELS)))
     if not scale:
         return 0
@@ -161,7 +162,7 @@ def _why_not(measure: Measure, record: dict[str, Any] | None) -> str:
 
 
 class _Texts:
-    """The texts of token ids, or the ids themselves where there is no tokenizer."""
+    """The texts of token ids, or the ids themselves if there is no tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer | None) -> None:
         self._tokenizer = tokenizer

@@ -1,7 +1,7 @@
-"""The actor of a worker: what runs in its process on some node, and knows no more than it is told.
+"""The Ray actor of a worker: the code that runs in its process on some node.
 
-Ray sends the class by value. So it can say what is wrong on a node that lacks this project, or has another
-version of it, and imports the project only within its methods, after the driver's path.
+Ray sends the class by value, so it also runs on a node that lacks this project or has another version of it,
+and can report that. It imports the project only within its methods, once the driver's `sys.path` is set.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from flows.stage_answers import FromWorker
 
 LINE = "line"
-"""The concurrency group of `stop`: a thread of its own, free while a stage is computed."""
+"""The concurrency group of `stop`: it has its own thread, which is free while a stage is computed."""
 
 
 class StageActor:
     """Computes stages one after the other, and keeps models and servers between them.
 
     Args:
-        path: the driver's `sys.path`; what this node lacks of it is passed over.
-        folder: the driver's working folder, which relative names of files refer to.
+        path: the driver's `sys.path`; folders that this node lacks have no effect.
+        folder: the driver's working folder, for relative file names; not used if this node lacks it.
     """
 
     def __init__(self, path: Sequence[str], folder: str) -> None:
@@ -51,7 +51,7 @@ class StageActor:
         return time.time()
 
     def compute(self, job: StageJob) -> Iterator[FromWorker]:
-        """Compute a stage in a thread, and pass on what it says: progress, then the manifest or the error."""
+        """Compute a stage in a thread, and yield its messages: progress, then the manifest or the error."""
         from erl_pipeline.plan.resources import Resources
         from flows.stage_answers import Computed, Failed, answer
 
@@ -71,10 +71,10 @@ class StageActor:
         computing.join()
 
     def stop(self) -> None:
-        """The run was asked to stop."""
+        """Ask the stage at work to stop, since the run was asked to."""
         self._stop.set()
 
     def close(self) -> None:
-        """End what is kept between stages."""
+        """End the models and servers that are kept between stages."""
         if self._resources is not None:
             self._resources.close()

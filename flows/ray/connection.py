@@ -1,4 +1,4 @@
-"""The driver's connection to a Ray cluster: refused within seconds where there is none."""
+"""The driver's connection to a Ray cluster; if there is no cluster, it fails within seconds."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from erl_pipeline.config.extras import missing_of_extra
 from storage.errors import ConfigError, PipelineError
 
 _ENVIRONMENT = {
-    "RAY_USAGE_STATS_ENABLED": "0",  # it would report usage to its makers
-    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # it prints on standard output, where there stands what commands print
+    "RAY_USAGE_STATS_ENABLED": "0",  # else Ray reports usage to its makers
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # else Ray prints to standard output, between the commands' own output
 }
 _CONNECT_SECONDS = 3.0
 _LOCAL_OBJECT_STORE = 100_000_000
@@ -30,7 +30,7 @@ class ClusterError(PipelineError):
 
 @contextmanager
 def connected(address: str, variables: Mapping[str, str]) -> Iterator[None]:
-    """Be connected to the cluster at an address, as `runner.address` has it.
+    """Connect to the cluster at an address of the form of `runner.address`, inside this context.
 
     Args:
         variables: environment variables of the workers.
@@ -47,7 +47,7 @@ def connected(address: str, variables: Mapping[str, str]) -> Iterator[None]:
         raise ConfigError(
             f"runner.type: ray needs {', '.join(missing) or 'ray'}: pip install 'erl-pipeline[ray]'"
         ) from error
-    logging.getLogger("ray").setLevel(logging.ERROR)  # it tells of each connection
+    logging.getLogger("ray").setLevel(logging.ERROR)  # it logs each connection
     local = {"include_dashboard": False, "object_store_memory": _LOCAL_OBJECT_STORE}
     try:
         ray.init(
@@ -60,8 +60,8 @@ def connected(address: str, variables: Mapping[str, str]) -> Iterator[None]:
     except (ConnectionError, RuntimeError, ValueError, RaySystemError, RpcError) as error:
         raise ConfigError(
             f"runner.address: {address}: Ray cannot be joined: {error}. This machine has to be a node of the "
-            "cluster (`ray start --address`), with the same version of Ray, and where the cluster asks for a "
-            "token, with RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH set"
+            "cluster (`ray start --address`), with the same version of Ray. If the cluster asks for a token, "
+            "set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
         ) from error
     try:
         yield
@@ -72,17 +72,17 @@ def connected(address: str, variables: Mapping[str, str]) -> Iterator[None]:
 def worker_variables(threads: int) -> dict[str, str]:
     """Environment variables of workers."""
     return {
-        # Ray would set it by the cores that it gives.
+        # Ray would set it to the number of cores of the worker.
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
-        # Else a worker without a GPU would see all that its node has.
+        # Else a worker without a GPU would see all GPUs of its node.
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",
         **{name: os.environ[name] for name in _PASSED_ON if name in os.environ},
     }
 
 
 def _head(address: str) -> str:
-    """HOST:PORT of a head that answers. Ray itself would try for most of a minute."""
+    """HOST:PORT of a head that answers. Checked here, since Ray itself would try for most of a minute."""
     from ray._private.services import canonicalize_bootstrap_address_or_die
 
     try:
@@ -103,10 +103,10 @@ def _head(address: str) -> str:
 
 
 def _require_grpc(host: str, port: int) -> None:
-    """Raise OSError unless a server of gRPC, which Ray's head is, listens: it answers a greeting of HTTP/2
-    with its settings."""
+    """Raise OSError unless a gRPC server, such as Ray's head, listens there: it answers the HTTP/2 connection
+    preface with a SETTINGS frame."""
     with socket.create_connection((host, port), timeout=_CONNECT_SECONDS) as connection:
         connection.sendall(_HTTP2_GREETING)
         frame = connection.recv(9)
     if len(frame) < 4 or frame[3] != _SETTINGS_FRAME:
-        raise ConnectionError("what listens there is no head of Ray")
+        raise ConnectionError("the server there is not a Ray head")

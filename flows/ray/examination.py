@@ -1,4 +1,4 @@
-"""Looking at every node of a cluster for a person, as a run does before it starts."""
+"""Examination of every node of a cluster on a user's request; a run does the same before it starts."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def examine(
     """What each node of the cluster at `settings.address` has, and what is wrong with it.
 
     Args:
-        packages: of the plug-ins that the run uses.
-        devices: `resources.devices` of the run; 0 to ask for no room.
+        packages: those of the plug-ins that the run uses.
+        devices: `resources.devices` of the run; 0 to reserve nothing.
         threads: `resources.threads` of the run.
 
-    Raises ConfigError when there is no cluster, or it could not set aside what the workers need.
+    Raises ConfigError when there is no cluster, or when it could not reserve what the workers need.
     """
     with connected(settings.address, worker_variables(threads)):
         from ray.util.placement_group import remove_placement_group

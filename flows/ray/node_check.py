@@ -1,4 +1,4 @@
-"""Whether a node is fit for a run: what it reports, compared with what the driver has itself."""
+"""Whether a node is fit for a run: its report is compared with the driver's own."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from flows.ray.node_report import NodeReport
 
 CLOCK_SECONDS = 10.0
-"""How far a node's clock may be off: times in manifests and ledgers come from several nodes."""
+"""How many seconds a node's clock may be off: times in manifests and ledgers come from several nodes."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """A living node of the cluster, and all that it has."""
+    """A living node of the cluster, and its total resources."""
 
     id: str
     address: str
@@ -30,7 +30,7 @@ class Node:
 
 @dataclass(frozen=True)
 class NodeFinding:
-    """What a node said. `report` is None where it could not answer.
+    """What was found out about a node. `report` is None if it could not answer.
 
     `clock_offset`: seconds by which its clock is ahead of the driver's.
     """
@@ -42,7 +42,7 @@ class NodeFinding:
 
 
 def problems_of(report: NodeReport, here: NodeReport, clock_offset: float, store_uri: str) -> Iterator[str]:
-    """What is wrong with a node, each with what to do.
+    """The problems of a node; each text also says what to do.
 
     Args:
         here: the driver's own report.
@@ -55,17 +55,17 @@ def problems_of(report: NodeReport, here: NodeReport, clock_offset: float, store
             what = "is missing" if found is None else f"is {found}"
             yield f"package {name} {what}, here {version}: pip install {name}=={version}"
     if report.code != here.code:
-        yield "the code of erl-pipeline is another one: install the same version on both"
+        yield "the code of erl-pipeline differs: install the same version on both"
     for package, fingerprint in here.plugins.items():
         found = report.plugins[package]
         if not found:
             yield f"plug-in {package}, which the run uses, is missing: install it there"
         elif found != fingerprint:
-            yield f"the code of plug-in {package} is another one: install the same version on both"
+            yield f"the code of plug-in {package} differs: install the same version on both"
     if report.store:
         yield (
             f"store {store_uri} {report.store}. Use a folder that every node mounts at the same path, or a "
             "bucket"
         )
     if abs(clock_offset) > CLOCK_SECONDS:
-        yield f"its clock is {clock_offset:+.0f} s off: keep clocks by NTP, such as chrony"
+        yield f"its clock is {clock_offset:+.0f} s off: synchronise the clocks by NTP, such as with chrony"

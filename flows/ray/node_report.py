@@ -1,4 +1,4 @@
-"""What a node has: versions, code, plug-ins and the store, as a process on that node sees them."""
+"""A report on a node: versions, code, plug-ins and the store, as a process on that node sees them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from storage.filesystem import open_root, read_bytes, write_new
 
 _OWN_PACKAGES = ("storage", "erl_pipeline", "flows")
 _NOT_OF_BYTES = ("prefect", "gymnasium")
-"""Recorded in manifests, but no stage computes with them."""
+"""Packages that manifests record, but with which no stage computes."""
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,11 @@ class Question:
     """What a node is asked.
 
     Args:
-        packages: whose code the run follows from.
-        store_uri: of the run; empty to ask for none.
-        sign: path, below the store, of a file that the driver wrote there.
-        content: what it wrote.
-        answer: path, below the store, of the file that this node is to write.
+        packages: those whose code the run depends on.
+        store_uri: the run's store; empty to check no store.
+        sign: path, relative to the store, of a file that the driver wrote there.
+        content: the content of that file, and of the node's file.
+        answer: path, relative to the store, of the file that this node writes.
     """
 
     packages: Sequence[str]
@@ -42,10 +42,10 @@ class Question:
 
 @dataclass(frozen=True)
 class NodeReport:
-    """What there is on a node.
+    """What a node has.
 
-    `code`: digest of the files of this project. `plugins`: package -> fingerprint, empty where it is missing.
-    `store`: what is wrong with the store, empty where nothing is.
+    `code`: digest of the files of this project. `plugins`: package -> fingerprint, empty if it is missing.
+    `store`: the problem with the store, empty if there is none.
     """
 
     host: str
@@ -58,7 +58,7 @@ class NodeReport:
 
 
 def look(question: Question) -> NodeReport:
-    """Look at this node."""
+    """Make a report on the node on which this is called."""
     versions = {name: found for name, found in package_versions().items() if name not in _NOT_OF_BYTES}
     return NodeReport(
         host=platform.node(),
@@ -72,8 +72,8 @@ def look(question: Question) -> NodeReport:
 
 
 def _own_code() -> str:
-    """A digest of this project's files as they are: quicker than fingerprints, and comments are no reason for
-    nodes to differ."""
+    """A digest of this project's files, comments included: faster than fingerprints, and nodes have no reason
+    to differ even in comments."""
     digest = hashlib.sha256()
     for package in _OWN_PACKAGES:
         spec = importlib.util.find_spec(package)
@@ -95,12 +95,13 @@ def _fingerprint(package: str) -> str:
 
 
 def _store_problem(question: Question) -> str:
-    """Whether this is the driver's store, in which this node can write and lock."""
+    """The problem with the store, empty if there is none: it must be the driver's, and this node must be able
+    to write and lock in it."""
     try:
         root = open_root(question.store_uri)
-        # Where the driver's file is not to be seen nothing is written: it would be another folder.
+        # If the driver's file cannot be seen, this is another folder, and nothing is written to it.
         if read_bytes(root, root.join(question.sign)) != question.content:
-            return "is not the one that the driver sees: a file that it wrote there is not to be found"
+            return "is not the one that the driver sees: a file that it wrote there cannot be found"
         StagingFolder(StoreLayout(root).staging).release()
         write_new(root, root.join(question.answer), question.content)
     except StoreError as error:

@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 0.2
 _AGAIN_SECONDS = 1.0
 _NODE_SECONDS = 600.0
-"""How long a stage waits for a node with room, when all that had room are gone."""
+"""How many seconds a stage waits for a node with enough resources, when all such nodes are gone."""
 
 
 class RayPool:
-    """Workers on nodes of a cluster, which all start, and are checked, before the first stage.
+    """Workers on the nodes of a cluster. All start, and all nodes are checked, before the first stage.
 
-    Each keeps its models and servers to its end, so stages that need a device go to the first
-    `resources.devices` of them alone, for which GPUs are set aside, and the others are kept for stages that
-    need none. A worker that is lost is replaced wherever a node has room; until then there is one less.
+    Each worker keeps its models and servers to its end. So stages that need a device go only to the first
+    `resources.devices` workers, for which GPUs are reserved, and the other workers are kept for stages that
+    need none. A lost worker is replaced on any node with enough resources; until then there is one less.
     """
 
     def __init__(self, call: RunnerCall, settings: RayConfig) -> None:
@@ -76,8 +76,8 @@ class RayPool:
 
     @property
     def workers(self) -> int:
-        """Stages at the same time, with the workers that there are now. Without any, one stage waits for a
-        node."""
+        """How many stages can be computed at the same time by the current workers; 1 without any worker: that
+        stage then waits for a node."""
         return max(1, len(self._workers))
 
     def submit(self, job: StageJob) -> Future[Manifest]:
@@ -103,7 +103,7 @@ class RayPool:
                 self._give_back(place)
 
     def _take(self, job: StageJob) -> int:
-        """A worker that has nothing to do; the last one that will do, since the first are for devices."""
+        """Take an idle worker; the last suitable one, since the first are for stages that need a device."""
         allowed = range(self._devices if job.planned.stage.needs == "device" else self._settings.workers)
         began = time.monotonic()
         with self._changed:
@@ -116,7 +116,7 @@ class RayPool:
                     continue
                 waited = time.monotonic() - began
                 self._call.listener.waiting(
-                    job.planned.title, "a node of the cluster", waited, "all that had room for it are gone"
+                    job.planned.title, "a node of the cluster", waited, "all nodes with room for it are gone"
                 )
                 if waited > _NODE_SECONDS:
                     raise ClusterError(
@@ -132,8 +132,8 @@ class RayPool:
             self._changed.notify_all()
 
     def _lose(self, place: int) -> None:
-        """Give up a worker, and those that have nothing to do on nodes that are gone: a stage that met one
-        after the other would count each as a death."""
+        """Give up a worker, and also idle workers on nodes that are gone: else a stage could meet one after
+        the other, and each would count as a death of its worker."""
         living = {node.id for node in living_nodes()}
         with self._changed:
             gone = [each for each in self._free if self._workers[each].node.id not in living]
@@ -177,7 +177,7 @@ class RayPool:
         )
 
     def _replace(self, place: int) -> None:
-        """Start a lost worker again on a node that has room, however long it takes until there is one."""
+        """Start a lost worker again, as soon as a node has enough resources, however long that takes."""
         while True:
             actor = self._start(place)
             ready = actor.clock.remote()
@@ -202,7 +202,7 @@ class RayPool:
         ray.kill(actor)
 
     def _node_of(self, place: int) -> Node:
-        """The node that a worker's place is on. Raises NodeDiedError when it has gone since."""
+        """The node on which a worker's bundle is placed. Raises NodeDiedError if the node is gone."""
         node_id = str(ray.util.placement_group_table(self._room)["bundles_to_node_id"][place])
         living = {node.id: node for node in living_nodes()}
         if node_id not in living:
@@ -210,7 +210,7 @@ class RayPool:
         return living[node_id]
 
     def _problems_of(self, node: Node, actor: Any) -> tuple[str, ...]:
-        """What keeps a node from being used, of which nothing was known when the run began."""
+        """The problems of a node that was not examined before; none for a node that was."""
         if node.id in self._known_nodes:
             return ()
         with self._survey() as survey:
@@ -221,7 +221,7 @@ class RayPool:
 
 
 def _differences(findings: list[NodeFinding]) -> list[str]:
-    """What is no reason to refuse nodes, but to know."""
+    """Warnings about differences between nodes that are no reason to refuse them."""
     processors = {each.report.processor for each in findings if each.report is not None}
     if len(processors) < 2:
         return []

@@ -35,14 +35,14 @@ _END_SECONDS = 60.0
 
 
 class RemoteWorker:
-    """A worker that has answered, and its node."""
+    """A worker that has answered, with its node."""
 
     def __init__(self, actor: ActorHandle, node: Node) -> None:
         self.actor = actor
         self.node = node
 
     def compute(self, job: StageJob, listener: Listener, stop: threading.Event) -> Manifest:
-        """Have a stage computed. Raises what it raised, and WorkerDied when its process or node is gone."""
+        """Have a stage computed. Raises what the stage raised, and WorkerDied if process or node are gone."""
         asked_to_stop = False
         try:
             messages = self.actor.compute.options(num_returns="streaming").remote(job)
@@ -60,21 +60,21 @@ class RemoteWorker:
                     asked_to_stop = True
                     self.actor.stop.options(concurrency_group=LINE).remote()
         except DEATHS as error:
-            # One that only cannot be reached might still compute: what it commits would stand, but it would
-            # keep its node busy.
+            # A worker that only cannot be reached might still compute. What it commits would be valid, but it
+            # would keep its node busy.
             self.kill()
             raise WorkerDied(f"the worker on node {self.node.address} is gone: {_reason(error)}") from error
 
     def kill(self) -> None:
-        """End its process, however it is."""
+        """End its process, whatever its state."""
         ray.kill(self.actor)
 
     def ask_to_close(self) -> Any:
-        """Have it end what it keeps; the answer is for `wait`."""
+        """Ask it to end its models and servers; pass the result to `wait`."""
         return self.actor.close.remote()
 
     def wait(self, closing: Any) -> None:
-        """Wait until it has ended what it keeps, and end it."""
+        """Wait until it has ended its models and servers, then end its process."""
         try:
             ray.get(closing, timeout=_END_SECONDS)
         except (*DEATHS, GetTimeoutError):
@@ -83,7 +83,7 @@ class RemoteWorker:
 
 
 def _reason(error: RayError) -> str:
-    """The line of Ray's message that says why, without what it advises."""
+    """The line of Ray's message that gives the reason, without its advice."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = [line for line in lines if "because" in line] or lines or [type(error).__name__]
     return told[0].partition(". ")[0].rstrip(".")

@@ -1,4 +1,4 @@
-"""What the workers of a run need, set aside by Ray on the nodes of the cluster."""
+"""Reservation of what the workers of a run need, on the nodes of the cluster."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _UNITS = {"CPU": (1, "CPUs"), "GPU": (1, "GPUs"), "memory": (1e9, "GB of memory"
 
 
 def set_aside(settings: RayConfig, devices: int, threads: int) -> PlacementGroup:
-    """Have Ray set aside what all workers need, spread over the nodes: a bundle for each, those with a device
-    first.
+    """Have Ray reserve what all workers need, spread over the nodes: one bundle for each worker, those with a
+    device first.
 
     Args:
         devices: `resources.devices` of the run.
         threads: `resources.threads` of the run.
 
-    Raises ConfigError when the cluster has not that much, or others keep it busy.
+    Raises ConfigError when the cluster does not have that much, or when others use it.
     """
     nodes = living_nodes()
     devices = min(devices, settings.workers)
@@ -64,11 +64,11 @@ def _no_room(
     left = _shown({name: free.get(name, 0.0) for name in ("CPU", "GPU")})
     return "\n  ".join(
         [
-            f"the cluster could not set aside what this run asks for within {settings.start_seconds:g} s:",
+            f"the cluster could not reserve what this run asks for within {settings.start_seconds:g} s:",
             *asked,
             *(f"node {node}" for node in nodes),
-            f"free of all that: {left}",
-            "ask for less, add nodes, or wait for what else runs there",
+            f"free on all nodes: {left}",
+            "ask for less, add nodes, or wait until other work there has ended",
         ]
     )
 

@@ -1,8 +1,7 @@
 """The runner `ray`: stages on workers over the nodes of a cluster, each shown as a task run of Prefect.
 
-The plan's walk decides what is computed and when, and what is computed again. Ray keeps the workers, and is
-asked for no retries. The walk has no more stages at work than there are workers, so that no stage ever waits
-inside Ray.
+The plan's walk decides what is computed and when, and what is computed again. Ray only runs the workers, and
+does no retries. The walk never has more stages at work than there are workers, so no stage waits inside Ray.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ def run_with_ray(settings: RayConfig, call: RunnerCall, body: Callable[[Runner],
     """Compute on the nodes of a cluster; the workers have ended when this returns.
 
     Raises:
-        ConfigError: there is no cluster at the address, it has not what is asked for, or a node is not fit.
+        ConfigError: there is no cluster at the address, it lacks the resources, or a node is not fit.
         ClusterError: no node is left that can compute.
         OrchestratorError: Prefect's API cannot be started, cannot be reached or went away.
     """
@@ -31,7 +30,7 @@ def run_with_ray(settings: RayConfig, call: RunnerCall, body: Callable[[Runner],
         TaskRuns(call, folder / "prefect.log") as task_runs,
         connected(settings.address, worker_variables(call.worker.threads)),
     ):
-        from flows.ray.pool import RayPool  # which imports Ray
+        from flows.ray.pool import RayPool  # here, since it imports Ray
 
         with RayPool(call, settings) as pool:
             body(PrefectRunner(pool, task_runs))

@@ -13,11 +13,11 @@ _HOST_AND_PORT = re.compile(r"[^/:\s]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}")
 
 
 class DeviceStageConfig(Settings):
-    """What Ray sets aside for each worker that computes with a model; there are `resources.devices`."""
+    """What Ray reserves for each of the `resources.devices` workers that compute with a model."""
 
     gpus: float | None = Field(default=None, ge=0, le=64)
-    """GPUs of one node: a whole number, or a part of one. Unset: 1 where the cluster has any, else 0. With 0
-    the worker sees no GPU."""
+    """GPUs of one node: a whole number, or a fraction below 1. Unset: 1 if the cluster has GPUs, else 0. With
+    0 the worker sees no GPU."""
     cpus: float | None = Field(default=None, gt=0, le=1024)
     """Processor cores. Unset: as many as `resources.threads`."""
     memory_gb: float | None = Field(default=None, gt=0)
@@ -32,7 +32,7 @@ class DeviceStageConfig(Settings):
 
 
 class OtherStageConfig(Settings):
-    """What Ray sets aside for each of the other workers, whose stages need no model."""
+    """What Ray reserves for each of the other workers, whose stages need no model."""
 
     cpus: float = Field(default=1, gt=0, le=1024)
     """Processor cores."""
@@ -46,17 +46,17 @@ class RayConfig(PluginSettings):
 
     type: Literal["ray"] = "ray"
     address: str = "auto"
-    """`HOST:PORT` of the cluster's head, as `ray start --head` prints it. `auto`: that of `RAY_ADDRESS`, or
-    of the cluster that this machine belongs to. `local`: a cluster of this machine alone, which ends with the
-    command. The command itself has to run on a machine of the cluster."""
+    """`HOST:PORT` of the cluster's head, as `ray start --head` prints it. `auto`: the address in
+    `RAY_ADDRESS`, or that of the cluster to which this machine belongs. `local`: a cluster of this machine
+    only, which ends with the command. The command itself has to run on a machine of the cluster."""
     workers: int = Field(default=1, ge=1, le=1024)
-    """Stages that are computed at the same time, where the plan and `resources.devices` allow it. Each worker
-    keeps its models and servers until the run ends."""
+    """Most stages that are computed at the same time; the plan and `resources.devices` may allow fewer. Each
+    worker keeps its models and servers until the run ends."""
     device_stage: DeviceStageConfig = DeviceStageConfig()
     other_stage: OtherStageConfig = OtherStageConfig()
     start_seconds: float = Field(default=10, gt=0, le=3600)
-    """How long the cluster may take to set aside what the workers need. Give minutes where nodes are added
-    when they are asked for."""
+    """Seconds that the cluster may take to reserve what the workers need. Allow some minutes if the cluster
+    adds nodes on demand."""
 
     @field_validator("address")
     @classmethod

@@ -1,4 +1,4 @@
-"""Asking the nodes of a cluster what they have, before any of them computes."""
+"""A survey of the nodes of a cluster, before any of them computes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
 _ANSWER_SECONDS = 90.0
-"""How long a node may take to start a process and answer."""
+"""How many seconds a node may take to start a process and answer."""
 _CLOCK_QUESTIONS = 5
 
 
 def living_nodes() -> list[Node]:
-    """The nodes of the cluster, by address."""
+    """The living nodes of the cluster, sorted by address."""
     import ray
 
     found = [
@@ -44,7 +44,7 @@ def living_nodes() -> list[Node]:
 
 
 def start_actor(**options: Any) -> ActorHandle:
-    """Start a `StageActor` with Ray's options. It is never restarted: the plan's walk owns retries."""
+    """Start a `StageActor` with Ray's options. Ray never restarts it: the plan's walk does all retries."""
     import ray
     from ray import cloudpickle
 
@@ -62,7 +62,7 @@ def start_actor(**options: Any) -> ActorHandle:
 
 @dataclass(frozen=True)
 class Survey:
-    """What nodes are asked, and what this machine answers itself."""
+    """The questions to nodes, and this machine's own report to compare with."""
 
     root: StoreRoot | None
     store_uri: str
@@ -72,10 +72,10 @@ class Survey:
     here: NodeReport
 
     def ask(self, nodes: Iterable[Node], actors: Mapping[str, ActorHandle]) -> list[NodeFinding]:
-        """What each node answers, all asked at once.
+        """Ask all nodes at the same time; the findings in the order of the nodes.
 
         Args:
-            actors: node's id -> an actor that runs there already; on the others one is started for this.
+            actors: node's id -> an actor that already runs there; on other nodes one is started for this.
         """
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -122,7 +122,7 @@ class Survey:
         if self.root is not None and not report.store and not self._has_written(node):
             problems.append(
                 f"store {self.store_uri} is not the one that the driver sees: a file that the node wrote "
-                "there is not to be found. Use a folder that every node mounts at the same path, or a bucket"
+                "there cannot be found. Use a folder that every node mounts at the same path, or a bucket"
             )
         return NodeFinding(node, report, offset, tuple(problems))
 
@@ -132,20 +132,20 @@ class Survey:
 
 
 def uri_for_all(store_uri: str) -> str:
-    """The store's URI for nodes, which have other working folders."""
+    """The store's URI as nodes can use it, whatever their working folder: local paths become absolute."""
     root = open_root(store_uri)
     return os.path.abspath(root.path) if root.local else store_uri
 
 
 @contextmanager
 def survey_of(store_uri: str, packages: Sequence[str]) -> Iterator[Survey]:
-    """Ready to ask nodes; the files that this writes into the store are removed afterwards.
+    """A survey, inside this context; the files that it writes into the store are removed afterwards.
 
     Args:
         store_uri: as `uri_for_all` gives it; empty for no store.
-        packages: whose code the run follows from.
+        packages: those whose code the run depends on.
 
-    Raises StoreError when this machine cannot write the store.
+    Raises StoreError when this machine cannot write to the store.
     """
     content = secrets.token_hex(16).encode()
     folder = f".cluster-{secrets.token_hex(8)}"
@@ -162,7 +162,7 @@ def survey_of(store_uri: str, packages: Sequence[str]) -> Iterator[Survey]:
 
 
 def require_fit(findings: Iterable[NodeFinding]) -> None:
-    """Raise ConfigError, with all that is wrong, unless every node is fit."""
+    """Raise ConfigError, which lists all problems, unless every node is fit."""
     wrong = [f"node {each.node.address}: {problem}" for each in findings for problem in each.problems]
     if wrong:
         raise ConfigError(
@@ -171,7 +171,7 @@ def require_fit(findings: Iterable[NodeFinding]) -> None:
 
 
 def _clock_offset(actor: ActorHandle) -> float:
-    """Seconds by which the clock of the actor's node is ahead, by the quickest of some questions."""
+    """Seconds by which the clock of the actor's node is ahead, measured by the fastest of several calls."""
     import ray
 
     asked = []

@@ -1,8 +1,8 @@
 #!/bin/bash
 # Trains on the nodes of a SLURM allocation: a Ray cluster over all of them, and the driver on the first.
-#   sbatch infra/slurm/train.sh CONFIG --store FOLDER [more words for `erl-pipeline train`]
+#   sbatch infra/slurm/train.sh CONFIG --store FOLDER [more arguments of `erl-pipeline train`]
 # CONFIG has `runner: {type: ray, address: auto, workers: N}`; CONFIG, FOLDER and the environment with erl-pipeline
-# lie where all nodes see them. When the time is over the same command goes on from what is committed.
+# are where all nodes see them. After the time limit has ended the job, the same command continues from what is committed.
 #SBATCH --job-name=erl-pipeline
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
@@ -26,7 +26,7 @@ if [ -n "${ERL_PIPELINE_VENV:-}" ]; then
 fi
 
 export RAY_USAGE_STATS_ENABLED=0 DO_NOT_TRACK=1
-# One token for all nodes of this allocation, which nobody else can read.
+# One token for all nodes of this allocation; no other user can read it.
 umask 077
 RAY_AUTH_MODE=token
 RAY_AUTH_TOKEN=$(python -c 'import secrets; print(secrets.token_hex(32))')
@@ -35,14 +35,14 @@ export RAY_AUTH_MODE RAY_AUTH_TOKEN
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 head_node=${nodes[0]}
 head_address=$(srun --nodes=1 --ntasks=1 --nodelist="$head_node" hostname --ip-address | awk '{print $1}')
-# Two jobs on one node have different ports.
+# The port depends on the job, so that two jobs on one node have different ports.
 port=$((20000 + SLURM_JOB_ID % 20000))
 export RAY_ADDRESS="$head_address:$port"
 
 ray_options=(--num-cpus="${SLURM_CPUS_PER_TASK:-1}" --num-gpus="${SLURM_GPUS_ON_NODE:-0}" --disable-usage-stats --block)
 ray_processes=()
 
-# Whatever happens, no Ray of this job is left.
+# However the script ends, no Ray process of this job is left.
 trap 'kill "${ray_processes[@]}" 2>/dev/null || true; wait "${ray_processes[@]}" 2>/dev/null || true' EXIT
 
 start_on() {
@@ -52,7 +52,7 @@ start_on() {
 
 start_on "$head_node" --head --node-ip-address="$head_address" --port="$port" --include-dashboard=false
 until srun --nodes=1 --ntasks=1 --overlap --nodelist="$head_node" ray health-check --address "$RAY_ADDRESS" 2>/dev/null; do
-  kill -0 "${ray_processes[0]}" || exit 1 # the head has ended; its last words are above
+  kill -0 "${ray_processes[0]}" || exit 1 # the head has ended; its last output is above
   sleep 2
 done
 for node in "${nodes[@]:1}"; do
@@ -68,11 +68,11 @@ PYTHON
 
 srun --nodes=1 --ntasks=1 --overlap --nodelist="$head_node" --export=ALL erl-pipeline train "$@" &
 driver=$!
-# SLURM's TERM, three minutes before the end of the time: the driver ends after the commit in flight.
+# SLURM sends TERM three minutes before the time limit: the driver then ends after the commit in progress.
 trap 'kill -TERM "$driver"' TERM INT
 status=0
 wait "$driver" || status=$?
-# A trapped signal ends the first wait, and not the driver.
+# A trapped signal ends the first wait, but not the driver: wait for it again.
 if kill -0 "$driver" 2>/dev/null; then
   wait "$driver" || status=$?
 fi

@@ -20,12 +20,12 @@ class Artifact:
 
     @property
     def files(self) -> list[FileEntry]:
-        """What was committed, whether or not it was pruned since."""
+        """All files that were committed, also those that were pruned since."""
         return self.manifest.files
 
     @property
     def folder(self) -> Path:
-        """The local folder of all files. Raises PrunedFileError when one of them was pruned."""
+        """The local folder with all files. Raises PrunedFileError if one of them was pruned."""
         for file in self.pruned.files:
             raise self._pruned(file)
         return self.present_folder
@@ -47,7 +47,7 @@ class Artifact:
         return self.present_folder / name
 
     def rows_path(self, name: str) -> Path:
-        """A Parquet file; of a pruned one the columns that were kept, in a file of the same table.
+        """Path of a Parquet file; for a pruned one, path of the file with the columns that were kept.
 
         Raises InputError for a name that the artifact does not have.
         """

@@ -1,9 +1,9 @@
 """Copies of an object store's artifacts on this machine, which all its processes share.
 
-Layout: `SCRATCH/copies/<name>/` is a copy, `<name>.lock` beside it says how many bytes it takes; when that
-was changed is when the copy was used last. Whoever writes a copy holds its lock, so that one process
-downloads and the others wait; the kernel drops the lock when the process dies, however it dies. `users/` says
-who uses what: see `storage.artifacts.copy_users`.
+Layout: `SCRATCH/copies/<name>/` is a copy. `<name>.lock` beside it holds the number of bytes that the copy
+takes; the lock file's modification time is the time of the copy's last use. Whoever writes a copy holds its
+lock, so that one process downloads and the others wait. The kernel drops the lock when the process dies,
+however it dies. `users/` says who uses which copies: see `storage.artifacts.copy_users`.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ USERS, LOCK = "users", ".lock"
 
 _GATE = "gate"
 _READERS: ContextVar[tuple[_Reader, ...]] = ContextVar("readers", default=())
-"""The blocks of `LocalCache.reading` that are open where this is asked."""
+"""The blocks of `LocalCache.reading` that are open in the current thread or asyncio task."""
 
 
 @dataclass(frozen=True)
 class CacheSettings:
     """How much of an object store is kept on this machine, and how it is fetched.
 
-    `limit_bytes`: copies that nobody uses go, the one used longest ago first, where there would be more; None
-    for no limit. `connections`: parts of files under way at the same time, in each process.
+    `limit_bytes`: most bytes of copies. To stay within it, copies that nobody uses are removed, the least
+    recently used first; None for no limit. `connections`: parts of files that each process transfers at the
+    same time.
     """
 
     limit_bytes: int | None = None
@@ -60,8 +61,8 @@ class LocalCache:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """What is used first within the block may make room afterwards; all else stays until this object
-        goes. Blocks are those of a thread, or of an asyncio task, and may lie in each other."""
+        """A copy whose first use is within the block may be removed after it to make room; all other copies
+        stay as long as this object. A block belongs to one thread or asyncio task; blocks may be nested."""
         reader = _Reader(self)
         token = _READERS.set((*_READERS.get(), reader))
         try:
@@ -75,7 +76,7 @@ class LocalCache:
 
     @contextmanager
     def staying(self) -> Iterator[None]:
-        """What is used first within the block stays until this object goes, whatever block it lies in."""
+        """A copy whose first use is within the block stays as long as this object, also inside `reading`."""
         token = _READERS.set(())
         try:
             yield
@@ -83,12 +84,12 @@ class LocalCache:
             _READERS.reset(token)
 
     def find(self, name: str) -> Path | None:
-        """The copy that is there, in use from now on; nobody has looked at its bytes."""
+        """The copy, if there is one, in use from now on; its bytes are not verified."""
         with self._gate():
             return self._use(name) if (self._folder / name).is_dir() else None
 
     def used_before(self, name: str) -> Path | None:
-        """The copy that this object got earlier, in use again; None where it has gone or was replaced."""
+        """The copy that this object got earlier, in use again; None if it was removed or replaced."""
         if name in self._reader().names:
             return self._folder / name
         with self._gate():
@@ -97,11 +98,12 @@ class LocalCache:
             return self._use(name)
 
     def get(self, name: str, size: int, fetch: Callable[[Path], None], whole: Callable[[Path], bool]) -> Path:
-        """A copy, in use from now on: what is there if it is `whole`, else what `fetch` writes.
+        """A copy, in use from now on: the one that is there if it is `whole`, else what `fetch` writes.
 
         Args:
-            size: bytes that it takes.
-            fetch: writes it into an empty folder; what it raises is raised.
+            size: bytes that the copy takes.
+            fetch: writes the copy into an empty folder; its exceptions propagate.
+            whole: says whether the copy in a folder is complete and undamaged.
 
         Raises StoreError when this machine's disk cannot be written.
         """
@@ -127,7 +129,7 @@ class LocalCache:
                     staging.release()
 
     def put(self, name: str, size: int, folder: Path) -> Path | None:
-        """Make a written folder the copy, in use from now on; None, and nothing moved, where there is one."""
+        """Make a written folder the copy, in use from now on; None, and nothing moved, if there is a copy."""
         with self._written(name, size):
             if (self._folder / name).is_dir():
                 return None
@@ -136,7 +138,7 @@ class LocalCache:
                 return self._place(folder, name)
 
     def forget(self, beginning: str) -> None:
-        """Remove copies whose names begin so, unless somebody uses them."""
+        """Remove the copies whose names begin with `beginning`, unless somebody uses them."""
         for folder in self.unused():
             if folder.name.startswith(beginning):
                 with self._gate():
@@ -151,10 +153,10 @@ class LocalCache:
             used = self._users.used_by_any()
             return [self._folder / name for name in self._names() if name not in used]
 
-    # Where the gate is held:
+    # The caller of these holds the gate:
 
     def _place(self, folder: Path, name: str) -> Path:
-        """Nothing is flushed to the disk: what a crash of the machine leaves half is found by its digest."""
+        """Nothing is flushed to the disk: what a crash leaves half-written is detected by its digest."""
         with store_errors("write", self._folder):
             folder.rename(self._folder / name)
         return self._use(name)
@@ -170,8 +172,8 @@ class LocalCache:
         return self._folder / name
 
     def _make_room(self, size: int, but: str = "") -> None:
-        """Let copies go until `size` more bytes are within the limit, or all that is left is in use. What is
-        being downloaded counts with its whole size."""
+        """Remove copies until `size` more bytes are within the limit, or all that are left are in use. A copy
+        that is being downloaded counts with its full size."""
         limit = self.settings.limit_bytes
         if limit is None:
             return
@@ -193,7 +195,7 @@ class LocalCache:
             return locked
 
     def _drop_files(self, name: str) -> None:
-        """It is gone at once and as a whole, however far its files' deletion comes."""
+        """The copy vanishes in one step, by a rename, even if the deletion of its files is interrupted."""
         trash = StagingFolder(self._staging)
         try:
             with suppress(FileNotFoundError):
@@ -205,8 +207,8 @@ class LocalCache:
         return sorted(path.name.removesuffix(LOCK) for path in self._folder.glob(f"*{LOCK}"))
 
     def _size(self, name: str) -> tuple[float, int] | None:
-        """When a copy was used last, and the bytes that it takes or will take; None for what a dead process
-        has begun to write."""
+        """The time of a copy's last use, and the bytes that it takes or will take; None for a copy that a
+        dead process had begun to write."""
         path = self._folder / f"{name}{LOCK}"
         try:
             found = path.stat().st_mtime, int(path.read_text() or 0)
@@ -220,7 +222,7 @@ class LocalCache:
 
     @contextmanager
     def _gate(self) -> Iterator[None]:
-        """Held, for a moment, by whoever says that a copy is in use, is not any more, or has to go."""
+        """A short lock for changes of which copies are in use or exist."""
         with store_errors("lock", self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self._folder / _GATE, os.O_RDWR | os.O_CREAT, 0o644)
@@ -232,7 +234,7 @@ class LocalCache:
 
     @contextmanager
     def _written(self, name: str, size: int) -> Iterator[None]:
-        """Have the lock of a copy, which says how large it will be; waits for another that writes it."""
+        """Hold the lock of a copy, and write into it how large the copy will be; waits for another writer."""
         path = self._folder / f"{name}{LOCK}"
         while True:
             with store_errors("lock", path):
@@ -271,7 +273,7 @@ class LocalCache:
         return next((each for each in reversed(_READERS.get()) if each.cache is self), self._always)
 
     def _mark(self, name: str) -> tuple[int, int] | None:
-        """Tells a copy from one that was put in its place."""
+        """Inode and time of change, which tell a copy from a later one in its place; None without a copy."""
         try:
             found = (self._folder / name).stat()
         except FileNotFoundError:

@@ -1,8 +1,8 @@
 """Writing an artifact: staged in a folder of its own, then published whole or not at all.
 
 In a local store an artifact is published by renaming its staging folder. In an object store its files are
-uploaded, to a folder named after their digests, so that two machines that make one artifact do not mix
-theirs, and the manifest last, as a conditional write.
+uploaded to a folder named after their digests, so that two machines that make the same artifact do not mix
+their files. The manifest is uploaded last, by a conditional write.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Staging:
     Leaving the `with` block without a commit discards it.
 
     Args:
-        parent: the store's folder of what is being written.
+        parent: the store's folder for artifacts that are being written.
         publish: makes a written folder the artifact of its manifest.
         threads: the CPU thread count that bytes depend on, for the manifest.
     """
@@ -59,7 +59,7 @@ class Staging:
         self._started_at = datetime.now(UTC)
         self._folder = StagingFolder(parent)
         self.path = self._folder.path
-        """A local folder."""
+        """The local folder for the artifact's files."""
 
     def __enter__(self) -> Staging:
         return self
@@ -80,10 +80,10 @@ class Staging:
         determinism: Determinism = "bytes",
         unchanged_from: str = "",
     ) -> Artifact:
-        """Publish what was written; where another writer was first, its artifact is returned instead.
+        """Publish what was written; if another writer was first, its artifact is returned instead.
 
-        `rows` (file name -> rows) is checked against the Parquet files. `unchanged_from` is the id of an
-        artifact of which this one repeats files: what is equal is stored once, where the store can do that.
+        `rows` (file name -> number of rows) is checked against the Parquet files. `unchanged_from` is the id
+        of an artifact that has some of the same files: they are stored once, if the store can do that.
 
         Raises ValueError when `rows` names a file that is not there or holds another number of rows, and
         StoreError when the store cannot be written.
@@ -122,8 +122,8 @@ class Staging:
 def put_in_place(layout: StoreLayout, cache: LocalCache, manifest: Manifest, folder: Path) -> Path | None:
     """Give a written folder its place in the store; the local folder of the files.
 
-    None where another writer was first, in the store or among this machine's copies: then what is there is to
-    be opened. The folder is moved away or left to be discarded.
+    None if another writer was first, in the store or among this machine's copies: then the caller opens what
+    is there. The folder is moved away, or left for the caller to discard.
     """
     content = manifest.document()
     target = layout.of(manifest.stage, manifest.artifact_id)

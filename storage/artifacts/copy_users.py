@@ -1,7 +1,8 @@
 """Which copies of artifacts the processes of this machine use.
 
-A folder has a file for each store object that uses copies, with their names, locked for as long as its
-process lives. The kernel drops the lock when the process dies, however it dies; then nobody uses them.
+Each store object that uses copies has a file in a folder. The file lists the names of the copies, and is
+locked as long as the process lives. The kernel drops the lock when the process dies, however it dies; then
+the file counts no longer.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 
 
 class CopyUsers:
-    """One store object among the users of the copies. Whoever calls it has a lock that keeps others out,
+    """One store object among the users of the copies. The caller of every method holds a lock that keeps out
     other threads and other processes."""
 
     def __init__(self, folder: Path) -> None:
@@ -25,20 +26,21 @@ class CopyUsers:
         self._descriptor: int | None = None
 
     def add(self, name: str) -> None:
-        """This object uses a copy, once more."""
+        """Count one more use of a copy by this object."""
         self._used[name] += 1
         if self._used[name] == 1:
             os.write(self._file(), f"{name}\n".encode())
 
     def release(self, names: Iterable[str]) -> None:
-        """This object uses each of these once less."""
+        """Count one use less of each of these copies."""
         self._used.subtract(names)
         self._used = +self._used
         os.ftruncate(self._file(), 0)
         os.write(self._file(), "".join(f"{name}\n" for name in self._used).encode())
 
     def used_by_any(self) -> set[str]:
-        """What is used on this machine, by this object too. The files of dead processes are removed."""
+        """Names of the copies in use on this machine, also by this object. Files of dead processes are
+        removed."""
         used: set[str] = set()
         for path in self._folder.glob("*"):
             with path.open("rb") as file:
@@ -49,7 +51,7 @@ class CopyUsers:
         return used
 
     def _file(self) -> int:
-        """The locked file of this object, made at the first use."""
+        """Descriptor of this object's locked file, which is created at the first use."""
         if self._descriptor is None:
             self._folder.mkdir(parents=True, exist_ok=True)
             path = self._folder / secrets.token_hex(8)
@@ -60,7 +62,7 @@ class CopyUsers:
 
 
 def try_lock(descriptor: int) -> bool:
-    """Lock a file, unless another process or another descriptor has locked it."""
+    """Lock a file; False if another process or another descriptor has locked it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -69,6 +71,6 @@ def try_lock(descriptor: int) -> bool:
 
 
 def _end_use(descriptor: int, path: Path, process: int) -> None:
-    if os.getpid() == process:  # and not one that was forked from it
+    if os.getpid() == process:  # not in a process that was forked from it
         path.unlink(missing_ok=True)
     os.close(descriptor)

@@ -17,29 +17,29 @@ from storage.filesystem import store_errors
 
 
 def copy_name(manifest: Manifest) -> str:
-    """The name of an artifact's copy: of the artifact and of what its files hold."""
+    """The name of an artifact's copy: its id and a digest of its files."""
     return f"{manifest.artifact_id}-{upload_folder(manifest)}"
 
 
 def copy_bytes(entries: Sequence[FileEntry]) -> int:
-    """Bytes of these files."""
+    """Total bytes of these files."""
     return sum(entry.bytes for entry in entries)
 
 
 def local_copy(
     layout: StoreLayout, cache: LocalCache, manifest: Manifest, present: Sequence[FileEntry]
 ) -> Path:
-    """The folder of an object store's artifact on this machine, hashed, and kept for later processes.
+    """The local folder of an object store's artifact, verified by its hashes and kept for later processes.
 
-    Only `present` files are looked for. Raises DamagedArtifact where one of them is missing in the store, or
+    Only the `present` files are fetched. Raises DamagedArtifact if one of them is missing in the store, or
     does not hold the bytes that the manifest names.
     """
     return _copy(layout, cache, manifest, present, copy_name(manifest))
 
 
 def local_file(layout: StoreLayout, cache: LocalCache, manifest: Manifest, entry: FileEntry) -> Path:
-    """The folder in which one file of an object store's artifact lies; that file alone is downloaded. Raises
-    DamagedArtifact as `local_copy` does."""
+    """The local folder that holds one file of an object store's artifact; only that file is downloaded.
+    Raises DamagedArtifact as `local_copy` does."""
     whole = cache.find(copy_name(manifest))
     if whole is not None and not file_problems([entry], whole):
         return whole
@@ -50,9 +50,9 @@ def local_file(layout: StoreLayout, cache: LocalCache, manifest: Manifest, entry
 def fresh_copy(
     layout: StoreLayout, cache: LocalCache, manifest: Manifest, present: Sequence[FileEntry]
 ) -> Iterator[Path]:
-    """A folder with what an object store has now of an artifact, whatever this machine has. It is hashed.
+    """A folder with an artifact's files, downloaded again from an object store and verified by their hashes.
 
-    Where this machine has no copy it is kept as one. Raises DamagedArtifact as `local_copy` does.
+    If this machine has no copy, the folder is kept as one. Raises DamagedArtifact as `local_copy` does.
     """
     staging = StagingFolder(layout.staging)
     try:

@@ -49,9 +49,9 @@ def describe_files(folder: Path, rows: Mapping[str, int]) -> list[FileEntry]:
 
 
 def parse_manifest(content: bytes, artifact_id: str, where: str) -> Manifest:
-    """The manifest in a file.
+    """The manifest that a file's content holds.
 
-    Raises DamagedArtifact when it is cut short, changed or another artifact's, StoreError when another
+    Raises DamagedArtifact when it is cut short, changed or another artifact's, and StoreError when another
     version of this program wrote it.
     """
     document = open_document(content, where)
@@ -69,8 +69,8 @@ def parse_manifest(content: bytes, artifact_id: str, where: str) -> Manifest:
 
 
 def file_problems(files: Sequence[FileEntry], folder: Path, source: str = "") -> Problems:
-    """Files that are missing or hold other bytes than their entries say; `source` is where the folder was
-    downloaded from, empty where it is the artifact's own."""
+    """Files that are missing or hold other bytes than their entries say. `source` is where the folder was
+    downloaded from; it is empty for the artifact's own folder."""
     problems = []
     shown = source or str(folder)
     with store_errors("read", folder):

@@ -1,8 +1,8 @@
 """Where everything of an artifact store lies.
 
-Layout: `STORE/artifacts/<stage>/<artifact_id>/{manifest.json, files}`; in an object store the files lie a
-folder deeper, see `upload_folder`. What is set aside goes to `STORE/damaged/`; what is being deleted, in a
-local store, to `STORE/trash/`.
+Layout: `STORE/artifacts/<stage>/<artifact_id>/{manifest.json, files}`; in an object store the files lie one
+folder deeper, see `upload_folder`. Artifacts that are set aside go to `STORE/damaged/`. In a local store,
+artifacts that are being deleted go to `STORE/trash/`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from storage.artifacts.recipe import digest
 from storage.filesystem import StoreRoot, list_names
 
 TRASH = "trash"
-"""Folder, in a local store, of what is being deleted."""
+"""Folder, in a local store, for artifacts that are being deleted."""
 
 
 def upload_folder(manifest: Manifest) -> str:
@@ -33,7 +33,7 @@ class StoreLayout:
 
     @property
     def staging(self) -> Path:
-        """Where artifacts are written before they are committed, and downloads before they are whole."""
+        """Local folder for artifacts before they are committed and for downloads before they are complete."""
         return self.root.scratch / "staging"
 
     def of(self, stage: str, artifact_id: str, *parts: str) -> str:
@@ -58,5 +58,5 @@ class StoreLayout:
         return list_names(self.root, self.root.join("artifacts"))
 
     def ids(self, stage: str) -> Sequence[str]:
-        """Names of a stage's folders, sorted; one without a manifest is no artifact."""
+        """Names of a stage's folders, sorted; a folder without a manifest is not an artifact."""
         return list_names(self.root, self.root.join("artifacts", stage))

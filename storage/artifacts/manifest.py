@@ -21,9 +21,9 @@ TABLE_KEY = b"table"
 """Key, in the metadata of a Parquet file, of the name of the schema that it follows."""
 
 Determinism = Literal["bytes", "approximate"]
-"""`bytes`: the same bytes, on the same kind of processor, with the same versions and number of threads.
-`approximate`: numbers that may differ in their last bits, and so other samples of the same distribution; what
-is recorded is what happened, and nothing else can stand in for it."""
+"""What computing a recipe again gives. `bytes`: the same bytes, on the same kind of processor, with the same
+versions and number of threads. `approximate`: numbers may differ in their last bits, so samples may be other
+samples of the same distribution; the stored artifact then is the only record of what happened."""
 
 _DISTRIBUTION = "erl-pipeline"
 _PACKAGES = (
@@ -74,7 +74,7 @@ class Manifest(_Record):
     run: str
     """The run that made the artifact; other runs may share it."""
     iteration: int | None
-    """None for what is made once, before the first iteration."""
+    """None for an artifact that is made once, before the first iteration."""
     inputs: dict[str, str]
     """Name of an input -> its artifact id."""
     settings: dict[str, Any]
@@ -82,7 +82,7 @@ class Manifest(_Record):
     index: dict[str, int]
     """Which of several artifacts of its stage it is, such as iteration and shard."""
     code: dict[str, str]
-    """Package that people edit -> fingerprint of its sources."""
+    """Name of a package that users edit -> fingerprint of its sources."""
     seed: int
     code_version: str
     packages: dict[str, str]
@@ -112,7 +112,7 @@ class Manifest(_Record):
         )
 
     def require_finite(self) -> None:
-        """Raise ValueError, naming it, for a number that is not finite."""
+        """Raise ValueError, which names the field, if a number is not finite."""
         require_json(self.model_dump(mode="json"))
 
     def document(self) -> bytes:
@@ -156,8 +156,8 @@ def package_versions() -> dict[str, str]:
 
 
 def machine(threads: int | None) -> dict[str, str | int]:
-    """Python, platform, processor, CPUs this process may use, and the number of threads, if known: what bytes
-    depend on beside the versions of packages."""
+    """Python, platform, processor, CPUs that this process may use, and the number of threads, if known. The
+    bytes of results depend on these besides the versions of packages."""
     described: dict[str, str | int] = {
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -171,7 +171,7 @@ def machine(threads: int | None) -> dict[str, str | int]:
 
 @lru_cache(maxsize=1)
 def _processor() -> str:
-    """The name that the processor gives itself; its kind where there is none."""
+    """The processor's model name; its architecture if the system has no name for it."""
     described = Path("/proc/cpuinfo")
     if described.exists():
         for line in described.read_text().splitlines():

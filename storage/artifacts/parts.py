@@ -1,7 +1,7 @@
-"""Parts of large files in an object store, each with a digest of its own: a damaged one is found and named.
+"""Parts of large files in an object store, each with its own digest, so that a damaged part can be named.
 
-The digests lie beside the uploaded files in `.parts.json`, sealed; a file of one part has none there, since
-the manifest has the digest of the whole.
+The digests lie beside the uploaded files in `.parts.json`, which is sealed. A file of one part has no entry
+there, since the manifest has the digest of the whole file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from storage.errors import DamagedArtifact
 PARTS = ".parts.json"
 """Name of the object, in the folder of an upload, with the digests of the parts of large files."""
 PART_BYTES = 16 * 2**20
-"""Length of all parts of a file but the last."""
+"""Length in bytes of every part of a file but the last."""
 
 PartDigests = Mapping[str, Sequence[str]]
 """Name of a file of more than one part -> SHA-256 of each part."""
@@ -27,7 +27,7 @@ PartDigests = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True)
 class Part:
-    """Bytes `start` to `end`, the latter not included, of a file; `number` begins at 0."""
+    """Bytes `start` (included) to `end` (excluded) of a file; `number` begins at 0."""
 
     entry: FileEntry
     number: int
@@ -36,7 +36,8 @@ class Part:
 
     @property
     def title(self) -> str:
-        """For people: `bytes 16,777,216 to 33,554,431 (part 2 of 3) of weights`; a whole file by its name."""
+        """Its name in messages: `bytes 16,777,216 to 33,554,431 (part 2 of 3) of weights`; for the only part
+        of a file, the file's name."""
         count = part_count(self.entry.bytes)
         if count == 1:
             return self.entry.path
@@ -45,7 +46,7 @@ class Part:
 
 
 def part_count(size: int) -> int:
-    """How many parts a file of so many bytes has; one that is empty has one."""
+    """How many parts a file of `size` bytes has; an empty file has one."""
     return max(1, -(-size // PART_BYTES))
 
 
@@ -57,7 +58,7 @@ def parts_of(entry: FileEntry) -> Iterator[Part]:
 
 
 def digest_parts(folder: Path, entries: Sequence[FileEntry]) -> dict[str, list[str]]:
-    """The digests of the parts of those files of a folder that have more than one."""
+    """SHA-256 of each part, for those files of a folder that have more than one part."""
     digests: dict[str, list[str]] = {}
     for entry in entries:
         if part_count(entry.bytes) > 1:
@@ -75,7 +76,7 @@ def parts_document(digests: PartDigests) -> bytes:
 
 
 def parse_parts(content: bytes | None, where: str) -> PartDigests:
-    """The digests in a file; none where there is no file, or where it is of parts of another length.
+    """The digests in a `.parts.json`; none if there is no file, or if its parts have another length.
 
     Raises DamagedArtifact for a changed file.
     """

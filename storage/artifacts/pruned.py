@@ -1,7 +1,7 @@
 """What retention has removed from an artifact: a sealed record beside its manifest.
 
-The manifest stays as it was committed, so ids and lineage stay. A file counts as pruned once the record
-names it; its bytes are removed afterwards. Of pruned rows the columns that lineage needs are kept.
+The manifest stays as it was committed, so ids and lineage stay valid. A file counts as pruned once the record
+names it; its bytes are removed afterwards. The columns of pruned rows that lineage needs are kept.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from storage.filesystem import sha256_file, store_errors
 
 PRUNED = "pruned.json"
 KEPT_ROWS = "kept_rows"
-"""Folder, in an artifact, of the columns that are kept of pruned Parquet files."""
+"""Folder, in an artifact, for the columns of pruned Parquet files that are kept."""
 
 _DROPPED_COLUMNS = (
     "prompt_token_ids",
@@ -42,11 +42,11 @@ class PrunedFile(_Record):
     pruned_at: datetime
     reason: str
     kept: FileEntry | None = None
-    """Of a Parquet file, the one that holds the columns that were kept."""
+    """For a Parquet file: the file that holds the columns that were kept."""
 
 
 class PruneRecord(_Record):
-    """All files that were ever pruned of one artifact."""
+    """All files that were ever pruned from one artifact."""
 
     schema_version: int = SCHEMA_VERSION
     artifact_id: str
@@ -57,7 +57,7 @@ class PruneRecord(_Record):
         return seal(self.model_dump_json(indent=1))
 
     def of(self, path: str) -> PrunedFile | None:
-        """What is recorded of a pruned file, None if it is there."""
+        """The entry of a pruned file; None for a file that was not pruned."""
         return next((file for file in self.files if file.path == path), None)
 
 
@@ -73,7 +73,8 @@ def present_files(manifest: Manifest, pruned: PruneRecord) -> list[FileEntry]:
 
 
 def parse_pruned(content: bytes | None, artifact_id: str, where: str) -> PruneRecord:
-    """The record in a file; None stands for no file. Raises DamagedArtifact for a changed one."""
+    """The record in a file's `content`; None means that there is no file. Raises DamagedArtifact for a
+    changed file."""
     if content is None:
         return nothing_pruned(artifact_id)
     document = open_document(content, where)
@@ -93,7 +94,7 @@ def parse_pruned(content: bytes | None, artifact_id: str, where: str) -> PruneRe
 
 
 def keep_lineage_columns(source: Path, target: Path, name: str) -> FileEntry:
-    """Write the columns of a Parquet file that lineage needs: all but tokens and texts of messages.
+    """Write the columns of a Parquet file that lineage needs: all but token columns and messages.
 
     `name` is the new file's name within the artifact.
     """

@@ -1,4 +1,4 @@
-"""Identity of artifacts and seeds: both are digests of what something is made from."""
+"""Identity of artifacts, and seeds: digests of what an artifact is made from, or of what a seed is for."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ ID_LENGTH = 32
 
 
 def canonical_json(value: Any) -> str:
-    """The one text of a JSON value: sorted keys, no spaces; lists and tuples are both arrays.
+    """The canonical text of a JSON value: sorted keys, no spaces; lists and tuples are both arrays.
 
     Raises:
-        TypeError: a value or key that JSON does not have (a set, a Path, a number as key); names where.
-        ValueError: a number that is not finite; names where.
+        TypeError: a value or key that JSON does not have (a set, a Path, a number as key); says where it is.
+        ValueError: a number that is not finite; says where it is.
     """
     require_json(value)
     return _ENCODER.encode(value)
@@ -56,19 +56,19 @@ ArtifactKind = Literal[
 """What an artifact is, whichever stage made it. `rollouts` lists artifacts of kind `trajectories`, which are
 its inputs; `tasks` has as an input the `environment_files` that its tasks are opened with, if any;
 `checkpoint` holds a policy; `memory` is a memory version; `experience` is a version of what can be replayed,
-`replay` what an iteration does replay, `selection` which tasks it draws; `request` records what somebody
-asked for; `qualification` says what an examination of an environment found, `certificate` how copies of a run
-that were killed compare with it; `table` is everything that nothing else is made to follow."""
+`replay` is what one iteration replays, `selection` is which tasks it draws; `request` records what a user
+asked for; `qualification` says what an examination of an environment found; `certificate` says how killed
+copies of a run compare with the run; `table` is everything else."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that an artifact's bytes follow from.
+    """Everything that determines an artifact's bytes.
 
     `settings` is the slice of the configuration that the stage reads, `inputs` maps a name to the id of
-    an input artifact, `index` says which of several of its kind it is (such as iteration and shard), `code`
-    maps a package that people edit to the fingerprint of its sources. `stage_version` changes whenever the
-    stage's own code would give other bytes.
+    an input artifact, `index` says which of several artifacts of its stage it is (such as iteration and
+    shard), `code` maps a package that users edit to the fingerprint of its sources. `stage_version` changes
+    whenever the stage's own code would give other bytes.
     """
 
     stage: str
@@ -93,13 +93,13 @@ class Recipe:
             "stage": self.stage,
             "stage_version": self.stage_version,
         }
-        # The canonical JSON of the whole, put together from its parts: a plan has thousands of recipes.
+        # The canonical JSON of the whole, joined from its parts for speed: a plan has thousands of recipes.
         text = ",".join(f'"{name}":{_text(value, name)}' for name, value in parts.items())
         return hashlib.sha256(f"{{{text}}}".encode()).hexdigest()[:ID_LENGTH]
 
 
 class SharedJson(dict[str, Any]):
-    """A JSON object that many recipes hold; its canonical text is made once. It must not be changed."""
+    """A JSON object that many recipes share; its canonical text is computed once. It must not be changed."""
 
     @cached_property
     def text(self) -> str:
@@ -119,7 +119,7 @@ _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=
 
 
 def require_json(value: Any, where: str = "$") -> None:
-    """Raise as `canonical_json` does for what is no JSON value; `where` is its place in a larger one."""
+    """Raise as `canonical_json` does if `value` is not a JSON value; `where` is its place in a larger one."""
     if type(value) is dict or isinstance(value, Mapping):
         for key, item in value.items():
             if not isinstance(key, str):

@@ -1,4 +1,4 @@
-"""Taking artifacts, or files of theirs, out of a store; the caller knows that nothing needs them."""
+"""Removing artifacts, or some of their files, from a store; the caller must know that nothing needs them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from storage.filesystem import remove, replace_file, store_errors, sync_tree
 
 
 def prune_files(layout: StoreLayout, artifact: Artifact, names: Sequence[str], reason: str) -> PruneRecord:
-    """Take files of an opened artifact away and write down that it was done.
+    """Remove files of an opened artifact and record that they were removed.
 
-    The record is written first, so that a kill leaves files that count as pruned and are removed by the
-    next call.
+    The record is written first: files that a kill leaves behind count as pruned, and the next call removes
+    them.
 
     Raises InputError for a name that the artifact does not have.
     """
@@ -61,7 +61,7 @@ def prune_files(layout: StoreLayout, artifact: Artifact, names: Sequence[str], r
 
 
 def delete(layout: StoreLayout, cache: LocalCache, manifest: Manifest) -> None:
-    """Delete an artifact. It is gone at once and as a whole, however far its files' deletion comes."""
+    """Delete an artifact. It vanishes in one step, even if the deletion of its files is interrupted."""
     target = layout.of(manifest.stage, manifest.artifact_id)
     with store_errors("remove", target):
         if layout.root.local:

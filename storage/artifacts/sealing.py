@@ -1,8 +1,8 @@
-"""Small JSON documents, sealed: the last member of each is the digest of all that stands before it.
+"""Small sealed JSON documents: the last member of each is the digest of all that comes before it.
 
-A manifest, the record of an artifact's pruned files, what a run is and where it began are such documents, and
-so is each line of a ledger. The digest is of the bytes as they were written, so every changed byte is found.
-It finds faults, not a forger.
+Sealed documents are manifests, records of an artifact's pruned files, the descriptions of a run and of its
+origin, and each line of a ledger. The digest is of the bytes as they were written, so every changed byte is
+found. It protects against faults, not against forgery.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 from storage.errors import StoreError
 
 SCHEMA_VERSION = 3
-"""The format of a store's documents. Each but the lines of ledgers says it, as `schema_version`."""
+"""The format of a store's documents. All but the lines of ledgers hold it, as `schema_version`."""
 
 _SEAL = re.compile(rb'"seal": ?"[^"]{64}"\s*\}\s*$')
 
@@ -22,7 +22,7 @@ _SEAL = re.compile(rb'"seal": ?"[^"]{64}"\s*\}\s*$')
 def seal(document: str) -> bytes:
     """A JSON object with its digest as last member; a document of several lines ends in a newline.
 
-    Raises ValueError for what is no JSON object, or an empty one.
+    Raises ValueError if it is not a JSON object, or an empty one.
     """
     body = document.encode("utf-8").rstrip()
     if not (body.startswith(b"{") and body.endswith(b"}") and len(body) > 2):
@@ -31,7 +31,7 @@ def seal(document: str) -> bytes:
 
 
 def unseal(written: bytes) -> bytes | None:
-    """The JSON object that was sealed, without its digest; None where it is not as it was written."""
+    """The JSON object that was sealed, without its digest; None if any byte was changed."""
     found = _SEAL.search(written, max(0, len(written) - 120))
     if found is None:
         return None
@@ -40,9 +40,9 @@ def unseal(written: bytes) -> bytes | None:
 
 
 def open_document(written: bytes, where: str) -> bytes | None:
-    """Like `unseal`, for a document that says its schema version.
+    """Like `unseal`, for a document that holds its schema version.
 
-    Raises StoreError, with what to do, for a document of another version of this program.
+    Raises StoreError, which says what to do, for a document of another version of this program.
     """
     content = unseal(written)
     if content is None and _SEAL.search(written):

@@ -1,7 +1,7 @@
-"""Files that an artifact has in common with one that it was made from: in a local store both have one copy.
+"""Files that an artifact has in common with one of its inputs: a local store keeps one copy for both.
 
 They are hard links: each artifact has all its files, and either can be pruned or deleted by itself. Object
-stores have no such thing; there the files are stored again.
+stores have no hard links; there the files are stored again.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from storage.artifacts.manifest import Manifest
 from storage.filesystem import sha256_file, store_errors
 
 _WITHOUT_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EXDEV, errno.EMLINK})
-"""What a file system answers that has no hard links, or not so many."""
+"""Errors of a file system that has no hard links, or allows no more of them."""
 
 
 def share_equal_files(folder: Path, manifest: Manifest, source: Artifact) -> None:
-    """Replace files of a written folder by links to the equal ones, of the same names, of another artifact.
+    """Replace files of a written folder by links to equal files, with the same names, of another artifact.
 
-    The bytes that are linked are hashed once more, so that no damage is taken over. Where the file system has
-    no links the folder keeps its own files.
+    The linked bytes are hashed again, so that no damage is taken over. If the file system has no links, the
+    folder keeps its own files.
     """
     there = {(entry.path, entry.sha256) for entry in source.files if source.pruned.of(entry.path) is None}
     for entry in manifest.files:

@@ -25,7 +25,7 @@ class StagingFolder:
             self.path, self._descriptor = _create_locked(parent)
 
     def release(self) -> None:
-        """Give up the lock; the folder was moved away, or is removed now."""
+        """Give up the lock; remove the folder if it was not moved away."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._descriptor)
 
@@ -55,13 +55,13 @@ def _create_locked(parent: Path) -> tuple[Path, int]:
         folder = parent / secrets.token_hex(8)
         folder.mkdir()
         descriptor = _try_lock(folder)
-        # Another process may have taken the new folder for an abandoned one, before it was locked.
+        # Before the lock was taken, another process may have removed the new folder as an abandoned one.
         if descriptor is not None:
             if folder.exists():
                 return folder, descriptor
             os.close(descriptor)
     raise StoreError(
-        f"no staging folder could be kept in {parent}: something removes new folders there at once"
+        f"no staging folder could be kept in {parent}: something immediately removes new folders there"
     )
 
 

@@ -1,8 +1,8 @@
 """The artifact store: immutable stage outputs, found by recipe, committed whole or not at all.
 
-An artifact exists once it has a manifest. `storage.artifacts.layout` says where things lie,
-`storage.artifacts.committing` how they are written. Retention may remove files later; `pruned.json` then says
-which (see `storage.artifacts.pruned`).
+An artifact exists once it has a manifest. `storage.artifacts.layout` says where files lie,
+`storage.artifacts.committing` how they are written. Retention may remove files later; `pruned.json` then
+names them (see `storage.artifacts.pruned`).
 """
 
 from __future__ import annotations
@@ -48,22 +48,23 @@ class ArtifactStore:
 
     @property
     def staging_folder(self) -> Path:
-        """Where this store's artifacts are written before they are committed; on this machine."""
+        """Local folder in which this store's artifacts are written before they are committed."""
         return self._layout.staging
 
     def reading(self) -> AbstractContextManager[None]:
-        """Within the block what is opened in it stays on this machine. Afterwards the copies of an object
-        store may make room for others, and their paths are not to be used any more. What is opened outside
-        of any block, or in `staying`, stays as long as this store object. Blocks are those of a thread."""
+        """Artifacts opened within the block stay on this machine until its end. After it, copies from an
+        object store may be removed to make room for others, so their paths must not be used any more. What is
+        opened outside of any block, or in `staying`, stays as long as this store object. A block belongs to
+        one thread."""
         return nullcontext() if self._layout.root.local else self._cache.reading()
 
     def staying(self) -> AbstractContextManager[None]:
-        """What is opened in the block stays on this machine as long as this store object, for whoever keeps
-        its path: also within `reading`."""
+        """Artifacts opened within the block stay on this machine as long as this store object, also within
+        `reading`: for callers that keep their paths."""
         return nullcontext() if self._layout.root.local else self._cache.staying()
 
     def unused_copies(self) -> Sequence[Path]:
-        """Folders of this machine's copies of an object store's artifacts that no process uses."""
+        """Folders of the copies, on this machine, of an object store's artifacts that no process uses."""
         return self._cache.unused()
 
     def create(self, recipe: Recipe, *, run: str, iteration: int | None) -> Staging:
@@ -99,7 +100,7 @@ class ArtifactStore:
         raise InputError(f"{len(found)} artifacts begin with {prefix!r}: {some}. Give more of the id.")
 
     def ids(self, stage: str) -> Sequence[str]:
-        """Ids of a stage's artifacts, from their folders alone: manifests are not read."""
+        """Ids of a stage's artifacts, taken from the names of their folders: manifests are not read."""
         return self._layout.ids(stage)
 
     def list(self, stage: str | None = None) -> Iterator[Manifest]:
@@ -120,7 +121,7 @@ class ArtifactStore:
         return self._still_here(artifact_id) or self.open_found(self._manifest(artifact_id))
 
     def open_found(self, manifest: Manifest) -> Artifact:
-        """Like `open`, for an artifact whose manifest this store gave already; it is not read again."""
+        """Like `open`, for an artifact whose manifest the caller has; the manifest is not read again."""
         artifact_id = manifest.artifact_id
         if opened := self._still_here(artifact_id):
             return opened
@@ -137,9 +138,9 @@ class ArtifactStore:
         return self._verified[artifact_id]
 
     def open_file(self, manifest: Manifest, name: str) -> Path:
-        """One file of an artifact whose manifest this store gave; nothing else of it is hashed or downloaded.
+        """One file of an artifact whose manifest the caller has; no other file is hashed or downloaded.
 
-        For a small table beside large weights. Raises as `open`, and PrunedFileError for a file that
+        For a small table beside large weights. Raises what `open` raises, and PrunedFileError for a file that
         retention has removed.
         """
         if opened := self._still_here(manifest.artifact_id):
@@ -158,7 +159,7 @@ class ArtifactStore:
         return folder / name
 
     def pruned(self, manifest: Manifest) -> PruneRecord:
-        """What retention has taken from an artifact. Raises DamagedArtifact when the record was changed."""
+        """What retention has removed from an artifact. Raises DamagedArtifact when the record was changed."""
         where = self._layout.of(manifest.stage, manifest.artifact_id, PRUNED)
         return parse_pruned(read_bytes(self._layout.root, where), manifest.artifact_id, where)
 
@@ -174,7 +175,7 @@ class ArtifactStore:
         return prune_files(self._layout, artifact, names, reason)
 
     def remove(self, manifest: Manifest) -> None:
-        """Delete an artifact, as a whole.
+        """Delete a whole artifact.
 
         The caller must know that nothing needs it, and hold `locks.lock_collection`.
         """
@@ -182,9 +183,9 @@ class ArtifactStore:
         delete(self._layout, self._cache, manifest)
 
     def verify(self, artifact_id: str) -> Problems:
-        """What is wrong with an artifact, [] when it is whole.
+        """What is wrong with an artifact; [] when it is whole.
 
-        Hashes all files again, counts Parquet rows, looks for strange files and for missing inputs.
+        Hashes all files again, counts Parquet rows, looks for unknown files and for missing inputs.
         Raises InputError when there is no such artifact.
         """
         try:
@@ -202,7 +203,7 @@ class ArtifactStore:
             except DamagedArtifact as damage:
                 problems = [str(damage)]
         for name, input_id in sorted(manifest.inputs.items()):
-            # A damaged input is a fault of its own, not of what was made from it.
+            # A damaged input is reported for itself, not for the artifacts that were made from it.
             with suppress(DamagedArtifact):
                 if self.find(input_id) is None:
                     problems.append(f"input {name} ({input_id}) is not in the store")
@@ -219,7 +220,7 @@ class ArtifactStore:
     def publish(self, manifest: Manifest, folder: Path, unchanged_from: str = "") -> Artifact:
         """Make a written folder the artifact of its manifest; the first writer of an id wins.
 
-        For `Staging.commit`, which see; the folder is moved away or left to be discarded.
+        Called by `Staging.commit`. The folder is moved away, or left for the caller to discard.
         """
         if unchanged_from and self._layout.root.local:
             share_equal_files(folder, manifest, self.open(unchanged_from))
@@ -229,7 +230,7 @@ class ArtifactStore:
         return self.open(manifest.artifact_id)
 
     def _still_here(self, artifact_id: str) -> Artifact | None:
-        """What was verified before, if this machine still has that copy of it."""
+        """The artifact, if it was verified before and this machine still has that copy of it."""
         artifact = self._verified.get(artifact_id)
         if artifact is None or self._layout.root.local:
             return artifact
@@ -256,7 +257,7 @@ def _local_problems(manifest: Manifest, present: Sequence[FileEntry], folder: Pa
     if not problems:
         problems += row_problems(present, folder)
     known = {MANIFEST, PRUNED, *(entry.path for entry in [*manifest.files, *present])}
-    # What a killed pruning wrote before its record belongs to nothing yet; collection removes it.
+    # A killed pruning may leave kept rows without a record: no fault, and collection removes them.
     strange = [
         name for name in relative_files(folder) if name not in known and not name.startswith(f"{KEPT_ROWS}/")
     ]

@@ -1,7 +1,7 @@
-"""Files of an artifact on their way to an object store and back: large ones in parts, several at a time.
+"""Transfers of an artifact's files to and from an object store: large files in parts, several at a time.
 
-Each part is looked at when it arrives: its length, and its digest where the file has several. Whole files are
-compared with the manifest by whoever asked for them.
+Each part is checked when it arrives: its length, and its digest if the file has several parts. Callers
+compare whole files with the manifest.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from storage.filesystem import StoreRoot, read_bytes
 T = TypeVar("T")
 
 _MOST_PARTS = 10_000
-"""Parts of one upload, at most, in S3."""
+"""Most parts of one upload to S3."""
 
 
 def upload(
@@ -40,8 +40,8 @@ def upload(
 ) -> None:
     """Send files of a local folder to a folder of an object store. Raises what fsspec raises.
 
-    Small files go side by side; a large one takes all connections for its parts, where the store can put
-    parts together (S3).
+    Small files are sent at the same time; a large one takes all connections for its parts, if the store can
+    assemble parts (S3).
     """
     small = [entry for entry in entries if part_count(entry.bytes) == 1]
     _all_of(
@@ -58,10 +58,10 @@ def upload(
 def download(
     root: StoreRoot, source: str, entries: Sequence[FileEntry], folder: Path, connections: int
 ) -> Problems:
-    """Fetch files of a folder of an object store into a local folder; what is wrong with what came.
+    """Fetch files from a folder of an object store into a local folder; returns the problems found.
 
-    A file that the store lacks or that has another length is named and not fetched. A part that arrives with
-    other bytes than were sent is fetched once more. Raises what fsspec raises, and DamagedArtifact where the
+    A file that is missing or has another length is reported and not fetched. A part that arrives with other
+    bytes than were uploaded is fetched a second time. Raises what fsspec raises, and DamagedArtifact if the
     list of parts was changed.
     """
     sizes = _sizes(root, source, entries)
@@ -87,7 +87,7 @@ def download(
 
 
 def _fetch(root: StoreRoot, source: str, part: Part, folder: Path, digests: PartDigests) -> str:
-    """Write one part into its file; what is wrong with it, empty for nothing."""
+    """Fetch one part and write it into its file; returns the problem with it, empty if there is none."""
     of_file = digests.get(part.entry.path)
     expected = None if of_file is None else of_file[part.number]
     problem = ""
@@ -113,7 +113,7 @@ def _fetch(root: StoreRoot, source: str, part: Part, folder: Path, digests: Part
 
 
 def _sizes(root: StoreRoot, source: str, entries: Sequence[FileEntry]) -> dict[str, int]:
-    """The length of each file that the store has: by one listing, or by one question for one file."""
+    """Length in bytes of each file that the store has, by one listing, or one request for a single file."""
     if len(entries) == 1:
         try:
             return {entries[0].path: int(root.fs.info(f"{source}/{entries[0].path}")["size"])}
@@ -125,7 +125,7 @@ def _sizes(root: StoreRoot, source: str, entries: Sequence[FileEntry]) -> dict[s
 
 
 def _multipart(root: StoreRoot, size: int, connections: int) -> dict[str, int]:
-    """What the client is told of the parts of one upload; S3's alone makes any."""
+    """The client's options for the parts of one upload; only S3's client has any."""
     if "s3" not in root.fs.protocol:
         return {}
     return {
@@ -135,7 +135,7 @@ def _multipart(root: StoreRoot, size: int, connections: int) -> dict[str, int]:
 
 
 def _all_of(work: Callable[[Any], T], items: Iterable[Any], connections: int) -> list[T]:
-    """What `work` returns for each item. After an error what was not begun is not begun any more."""
+    """What `work` returns for each item. After an error no further item is begun."""
     pool = ThreadPoolExecutor(connections, thread_name_prefix="transfer")
     try:
         return list(pool.map(work, items))

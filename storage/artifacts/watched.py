@@ -1,4 +1,4 @@
-"""An artifact store for processes that live long, such as a page: what was read is kept until it changes."""
+"""An artifact store for long-lived processes, such as the page: what was read is kept until it changes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from storage.artifacts.pruned import PRUNED
 from storage.artifacts.store import ArtifactStore
 
 _Mark = tuple[tuple[int, int] | None, ...]
-"""Size and time of change of files; None for one that is not there."""
+"""Size and modification time of each file; None for a missing file."""
 
 
 class WatchedStore(ArtifactStore):
-    """Hashes files once, and again when one of them changed in size or time, was pruned or deleted.
+    """Hashes an artifact's files once, and again when one of them changed in size or time, or was pruned.
 
     An object store's manifests, which nothing overwrites, are kept for good. Several threads may use it.
     """
@@ -62,7 +62,7 @@ class WatchedStore(ArtifactStore):
         return path
 
     def _forget_changed(self, manifest: Manifest) -> _Mark:
-        """Forget what was verified of an artifact if a file has changed since; the mark of its files now."""
+        """Forget that an artifact was verified if a file has changed since; returns its files' mark now."""
         mark = self._files_mark(manifest, (entry.path for entry in manifest.files))
         if self._opened.get(manifest.artifact_id) != mark:
             self._verified.pop(manifest.artifact_id, None)
@@ -83,7 +83,7 @@ class WatchedStore(ArtifactStore):
 
 def _size_and_time(path: str) -> tuple[int, int] | None:
     try:
-        found = os.stat(path)  # a third of the time of `Path.stat`, and a page looks at thousands
+        found = os.stat(path)  # takes a third of the time of `Path.stat`; a page checks thousands
     except (FileNotFoundError, NotADirectoryError):
         return None
     return found.st_size, found.st_mtime_ns

@@ -23,7 +23,7 @@ def reachable(store: ArtifactStore, artifact_ids: Iterable[str]) -> list[Manifes
 
 
 def runs_by_artifact(runs: RunStore) -> dict[str, list[str]]:
-    """For each artifact the names of the runs whose ledgers name it, sorted: several share what both use."""
+    """For each artifact, the sorted names of the runs whose ledgers name it; several runs may share one."""
     found: dict[str, dict[str, None]] = {}
     for name in runs.list():
         for entry in runs.open(name).stages():

@@ -1,7 +1,7 @@
-"""The graph of artifacts and the one way to walk it: breadth first, each artifact by its shortest way.
+"""The graph of artifacts and the one way to walk it: breadth first, each artifact by its shortest path.
 
-What an artifact was made from stands in its manifest, so a walk to its inputs only needs a way to find
-manifests (`walk_inputs`). A walk to what was made from it needs all manifests at once (`ArtifactGraph`).
+An artifact's manifest names what it was made from, so a walk to its inputs only needs a way to find
+manifests (`walk_inputs`). A walk to what was made from it needs all manifests together (`ArtifactGraph`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from storage.artifacts.manifest import Manifest
 
 Link = tuple[str, str]
-"""What a neighbour is to an artifact, and the neighbour's id."""
+"""The relation of a neighbour to an artifact, and the neighbour's id."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def walk(
     """The starts and all that they are linked to, the nearest first.
 
     Args:
-        starts: where to begin, and how each was reached; links are counted on from there.
+        starts: where to begin, and how each was reached; the depths of the walk continue from theirs.
         links: the neighbours of an artifact; it is asked once for each that is reached.
         depth: leave out what is further away.
     """
@@ -64,7 +64,7 @@ class Ancestry:
 
     manifests: dict[str, Manifest]
     missing: dict[str, Visit]
-    """Ids that are named and were not found, and how each was reached."""
+    """Ids whose manifests were not found, and how each was reached."""
 
 
 def walk_inputs(
@@ -93,7 +93,7 @@ def walk_inputs(
 
 
 class ArtifactGraph:
-    """A set of artifacts as a graph. An input whose manifest is not in the set is an end of it."""
+    """A set of artifacts as a graph. Walks end at an input whose manifest is not in the set."""
 
     def __init__(self, manifests: Iterable[Manifest]) -> None:
         self.manifests = {manifest.artifact_id: manifest for manifest in manifests}
@@ -113,10 +113,10 @@ class ArtifactGraph:
         return walk(starts, lambda artifact_id: self._made_from.get(artifact_id, ()), depth)
 
     def policies_trained_on(self, artifact_id: str) -> list[str]:
-        """Policies whose training read this artifact's files, itself or through lists of artifacts.
+        """Policies whose training read this artifact's files, directly or through lists of artifacts.
 
-        A way that passes another policy, or an artifact with rows of its own (a memory version, a dataset),
-        does not count: what those took over stands in their rows.
+        A path through another policy, or through an artifact with rows of its own (a memory version, a
+        dataset), does not count: the rows of those name what they took over.
         """
         return self.nearest_checkpoints([artifact_id], through=lambda manifest: not holds_rows(manifest))
 
@@ -126,7 +126,7 @@ class ArtifactGraph:
         """Checkpoints that were made from the starts with no other checkpoint in between, the nearest first.
 
         Args:
-            through: whether a way may pass this artifact, which is no checkpoint.
+            through: whether a path may pass through this artifact, which is not a checkpoint.
         """
         begun = dict.fromkeys(starts, START)
 

@@ -26,7 +26,7 @@ _RELATIONS: tuple[tuple[str, str], ...] = (
     ("parent entry", "entry that names it as parent"),
     ("trajectory that it teaches", "SFT row made of it"),
 )
-"""What an origin is to the row that came from it, and the other way round."""
+"""The relation of an origin to the row that came from it, and that of the row to its origin."""
 _PARENT, _SAW, _SOURCE, _PARENT_ENTRY, _DISTILLED = range(len(_RELATIONS))
 
 Numbers = npt.NDArray[np.int32]
@@ -46,8 +46,8 @@ class RowStep:
 class RowLinks:
     """All links between the rows of `LineageRows`, in memory: some hundred bytes a row.
 
-    Rows are numbered, one kind after the other, and the links lie sorted in arrays, so that a walk costs by
-    what it reaches and not by the length of the history.
+    Rows are numbered, one kind after the other, and the links lie sorted in arrays, so that the cost of a
+    walk grows with what it reaches and not with the length of the history.
     """
 
     def __init__(self, rows: LineageRows) -> None:
@@ -124,7 +124,7 @@ class _Adjacency:
     def walk(
         self, start: Numbers, depth: int | None
     ) -> tuple[Numbers, Numbers, npt.NDArray[np.generic], Numbers]:
-        """Breadth first: rows reached, the row each was reached from, by what relation, in how many steps."""
+        """Breadth first: the rows reached, and for each the row before it, the relation and the steps."""
         seen = np.zeros(self._count, dtype=bool)
         seen[start] = True
         level, distance = start, 0
@@ -159,9 +159,9 @@ def _each_once(ids: pl.Series) -> pl.Series:
 def _links(
     tables: Mapping[RowKind, pl.DataFrame], numbers: Mapping[RowKind, pl.DataFrame]
 ) -> list[pl.DataFrame]:
-    """(origin, derived, relation) of every link in the columns, by the numbers of both rows.
+    """(origin, derived, relation) of every link in the columns; rows are given by their numbers.
 
-    Tables have the `number` of each row, `numbers` that of each `id`.
+    `tables` hold the `number` of each row, `numbers` the `number` of each `id`.
     """
     told: Mapping[RowKind, list[pl.LazyFrame]] = {
         "trajectory": [
@@ -184,7 +184,7 @@ def _links(
 
 
 def _named_by(table: pl.DataFrame, column: str, relation: int) -> pl.LazyFrame:
-    """`id` of the origin, number of the row `derived` from it, and `relation`, for what one column names."""
+    """For what one column names: `id` of the origin, number of the row `derived` from it, and `relation`."""
     named = table.lazy().select(
         id=pl.col(column),
         derived=pl.col("number"),

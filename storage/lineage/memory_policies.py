@@ -15,12 +15,12 @@ from storage.memory.entries import MEMORY, MemoryEntry, scan_deltas
 from storage.tables.trajectories import TRAJECTORIES, scan_trajectories
 
 _NO_WAY: tuple[ArtifactKind, ...] = ("memory", "request", "selection")
-"""What leads from rollouts to a policy that was not trained on them."""
+"""Kinds of artifacts between rollouts and a policy through which it was not trained on the rollouts."""
 
 
 @dataclass(frozen=True)
 class ReachedPolicy:
-    """A checkpoint."""
+    """A checkpoint that an entry has reached."""
 
     artifact_id: str
     stage: str
@@ -30,7 +30,7 @@ class ReachedPolicy:
 
 @dataclass(frozen=True)
 class ReachedPolicies:
-    """How far an entry has come. A policy stands in the first list that it belongs to."""
+    """The policies that an entry has reached. Each policy is in the first list that it belongs to."""
 
     trained_with_it: Sequence[ReachedPolicy]
     """Trained on rollouts in which a prompt held the entry."""
@@ -39,11 +39,11 @@ class ReachedPolicies:
     descendants: Sequence[ReachedPolicy]
     """Trained from one of those policies later, or on what it generated."""
     derived_entries: Sequence[str]
-    """Entries whose text was written with it in the prompt."""
+    """Entries whose text was written while this entry was in the prompt."""
 
 
 def policies_reached(store: ArtifactStore, entry: MemoryEntry) -> ReachedPolicies:
-    """Follow an entry to every policy of the store; each file that is read is verified first."""
+    """Every policy of the store that an entry reached; each file is verified before it is read."""
     graph = ArtifactGraph(store.list())
     shown = _with_rows(
         store,
@@ -72,7 +72,7 @@ def policies_reached(store: ArtifactStore, entry: MemoryEntry) -> ReachedPolicie
 
 
 def _saw_memory(graph: ArtifactGraph, manifest: Manifest) -> bool:
-    """Whether these are trajectories that were made with a memory."""
+    """Whether an artifact holds trajectories that were sampled with a memory."""
     if manifest.kind != "trajectories":
         return False
     inputs = (graph.manifests.get(input_id) for input_id in manifest.inputs.values())
@@ -80,7 +80,7 @@ def _saw_memory(graph: ArtifactGraph, manifest: Manifest) -> bool:
 
 
 def _rollouts_of(graph: ArtifactGraph, memory_version: str) -> list[Manifest]:
-    """The trajectories that a memory version was made from, itself and not by way of its parent."""
+    """The trajectories that a memory version was made from directly, not by way of its parent."""
     nearest = graph.ancestors({memory_version: START}, depth=2)
     ways = [memory_version, *(each for each in nearest if _kind(graph, each) == "rollouts")]
     return [
@@ -96,13 +96,13 @@ def _kind(graph: ArtifactGraph, artifact_id: str) -> ArtifactKind | None:
 
 
 def _trained_on(graph: ArtifactGraph, origins: Iterable[Manifest]) -> list[str]:
-    """The nearest checkpoints made from artifacts, not counting ways through the memory or a selection."""
+    """The nearest checkpoints made from artifacts; paths through a memory or a selection do not count."""
     starts = [manifest.artifact_id for manifest in origins]
     return graph.nearest_checkpoints(starts, through=lambda manifest: manifest.kind not in _NO_WAY)
 
 
 def _with_rows(store: ArtifactStore, manifests: Sequence[Manifest], condition: pl.Expr) -> list[Manifest]:
-    """Those artifacts of which a trajectory meets a condition."""
+    """Those artifacts that hold a trajectory which meets a condition."""
     found = []
     for manifest in manifests:
         artifact = store.open_found(manifest)

@@ -1,8 +1,8 @@
-"""In which artifacts the rows around a row lie, by hashes of ids; kept between questions.
+"""Which artifacts hold the rows around a row, by hashes of ids; kept between questions.
 
-Reading every row of a long history takes seconds, and a row's surroundings lie in a few artifacts. Hashes
-may be equal by chance: then an artifact too many is named, and never one too few. Whoever asks reads the
-rows of the artifacts named and compares whole ids.
+Reading every row of a long history takes seconds, but the rows around one row lie in a few artifacts. Hashes
+may be equal by chance: then one artifact too many is named, never one too few. The caller reads the rows of
+the named artifacts and compares whole ids.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from storage.lineage.rows import LineageRows
 
 Hashes = npt.NDArray[np.uint64]
 _READ_AT_ONCE = 200
-"""Artifacts whose rows are in memory at the same time."""
+"""Most artifacts whose rows are in memory at the same time."""
 _NONE = np.empty(0, np.uint64)
 
 
@@ -38,11 +38,11 @@ class _Part:
 
 
 class RowPlaces:
-    """Where the rows of a store lie, about 60 bytes for each.
+    """Which artifacts hold the rows of a store; takes about 60 bytes of memory for each row.
 
-    An artifact never changes, so what was read of it is kept as long as the same manifest is given for it,
-    which a `WatchedStore` does until the manifest's file changes. Whether files are whole is looked at by
-    those who read them.
+    An artifact never changes, so what was read of it is kept as long as callers give the same manifest object
+    for it. A `WatchedStore` returns the same object until the manifest's file changes. Whoever reads the rows
+    verifies the files.
     """
 
     def __init__(self, store: ArtifactStore) -> None:
@@ -51,9 +51,9 @@ class RowPlaces:
         self._sorted = _Sorted(())
 
     def look(self, manifests: Iterable[Manifest]) -> None:
-        """Read the artifacts that are new, forget those that are not among these.
+        """Read those of these artifacts that are new, and forget all others.
 
-        Raises DamagedArtifact where a new one has a file that is not what its manifest says.
+        Raises DamagedArtifact if a file of a new one is not what its manifest says.
         """
         parts: dict[str, _Part] = {}
         new: list[Manifest] = []
@@ -73,9 +73,9 @@ class RowPlaces:
     def around(
         self, row_id: str, direction: Literal["upstream", "downstream"], depth: int | None
     ) -> Sequence[str]:
-        """Artifacts in which the row may lie, and those in which rows may lie that it came from, or that came
-        from it, at most `depth` steps away; as far as the artifacts go that were looked at last."""
-        known = self._sorted  # whole, also where another thread looks at the store meanwhile
+        """Artifacts that may hold the row, or rows that it came from (upstream) or that came from it
+        (downstream), at most `depth` steps away. Only artifacts of the last call of `look` are known."""
+        known = self._sorted  # stays consistent if another thread calls `look` meanwhile
         links = known.by_derived if direction == "upstream" else known.by_origin
         level = _hashes(pl.Series([row_id]))
         found, steps = level, 0
@@ -108,7 +108,7 @@ class RowPlaces:
 
 
 class _Sorted:
-    """The rows of all artifacts, to be looked up."""
+    """The rows of all artifacts, sorted for look-up."""
 
     def __init__(self, parts: Sequence[_Part]) -> None:
         self.artifacts = [part.manifest.artifact_id for part in parts]

@@ -53,9 +53,10 @@ _MADE: dict[str, pl.DataType | type[pl.DataType]] = {
 def rows_using_memory(rows: LineageRows, identifier: str) -> pl.DataFrame:
     """Every row that used a memory entry, by iteration.
 
-    Columns: `kind`, `id`, `how` (`SAW`: it stood in the prompt; `FOLLOWED`: what came right after such a
-    trajectory; `NAMES`: a memory entry that came of one; `DISTILLED`: a supervised row), `iteration`, `role`,
-    `task_id`, `reward` (null where a kind of row has none) and `artifact_id`, where the row lies.
+    Columns: `kind`, `id`, `how` (`SAW`: the entry was in its prompt; `FOLLOWED`: a trajectory right after one
+    that saw it; `NAMES`: a memory entry that names it as parent; `DISTILLED`: a supervised row),
+    `iteration`, `role`, `task_id`, `reward` (null for kinds of rows without one), and `artifact_id`, the
+    artifact that holds the row.
 
     Raises InputError when no memory entry, or more than one, has this id or begins with it.
     """
@@ -66,7 +67,7 @@ def rows_using_memory(rows: LineageRows, identifier: str) -> pl.DataFrame:
     followed = trajectories.filter(
         pl.col("parent_trajectory_id").is_in(saw["trajectory_id"].implode())
     ).collect()
-    # Few rows are left here; within the scan the second column would be read of all.
+    # Not within the scan, which would read this column for all rows; few are left here.
     followed = followed.filter(~pl.col("memory_entry_ids").list.contains(entry_id))
     entries = (
         rows.scan("memory_entry", ["entry_id", "iteration", "parent_entry_ids"])
@@ -88,13 +89,13 @@ def rows_using_memory(rows: LineageRows, identifier: str) -> pl.DataFrame:
 
 
 def policies_trained_on(rows: LineageRows, graph: ArtifactGraph, task_id: str) -> pl.DataFrame:
-    """Every policy that rows of a task went into, by iteration.
+    """Every policy whose training was reached by rows of a task, by iteration.
 
     Columns: `policy`, `how` (`DIRECTLY`: its own training read such rows; `DESCENDANT`: it was made from a
-    policy whose training did), `rows` that its own training read, `stage`, `iteration` and `run`, in which it
-    was made.
+    policy whose training did), `rows` that its own training read, and the `stage`, `iteration` and `run` in
+    which it was made.
 
-    Raises InputError when no row is of this task.
+    Raises InputError when no row belongs to this task.
     """
     read: Counter[str] = Counter()
     found = 0
@@ -121,15 +122,15 @@ def policies_trained_on(rows: LineageRows, graph: ArtifactGraph, task_id: str) -
 
 
 def made_by(manifests: Iterable[Manifest], code_version: str) -> pl.DataFrame:
-    """Every artifact that a version of the code made, in the order of time.
+    """Every artifact that a version of the code made, the oldest first.
 
     Columns: `artifact_id`, `stage`, `iteration` (null before the first), `run` that made it, the whole
     `code_version`, `rows` of its tables, `bytes` of its files, `finished_at`.
 
     Args:
-        code_version: a version, or its beginning; a commit's matches its `-dirty` checkouts too.
+        code_version: a version, or its beginning; a commit also matches its `-dirty` checkouts.
 
-    Raises InputError, naming the versions there are, when nothing was made by it.
+    Raises InputError, which names the known versions, when nothing was made by it.
     """
     versions: Counter[str] = Counter()
     found = []
@@ -156,7 +157,7 @@ def _uses(frame: pl.DataFrame, kind: RowKind, id_column: str, how: str) -> pl.Da
 
 
 def _rows_of_task(rows: LineageRows, kind: RowKind, task_id: str) -> pl.DataFrame:
-    """(artifact that holds them, number of rows)."""
+    """Rows of a task: (artifact that holds them, number of rows)."""
     of_task = rows.scan(kind, ["task_id"]).filter(pl.col("task_id") == task_id)
     return of_task.group_by("artifact_id", maintain_order=True).len().collect()
 

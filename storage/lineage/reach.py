@@ -34,7 +34,7 @@ class Reached:
     relation: str
     via: str
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Of an artifact what its manifest says first (`_ARTIFACT_FACTS`); of a row what tells it apart."""
+    """Fields that describe it: of an artifact's manifest (`_ARTIFACT_FACTS`), or of a row (`_ROW_FACTS`)."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,15 @@ class Reach:
     direction: Direction
     things: tuple[Reached, ...]
     trained: tuple[str, ...] = ()
-    """Downstream: policies that trained on it, or on a row that came from it; others are descendants."""
+    """Downstream: policies that trained on it, or on a row that came from it; other policies in `things` are
+    descendants of these."""
 
 
 def upstream(store: ArtifactStore, run: Run | None, identifier: str, depth: int | None = None) -> Reach:
     """All that an artifact, trajectory, SFT row or memory entry came from.
 
-    A row came from the rows that its columns name and from the artifacts in which these rows were
-    written, and so from the policy, tasks and memory that are their inputs.
+    A row came from the rows that its columns name and from the artifacts that hold these rows, and so from
+    the policy, tasks and memory that are the artifacts' inputs.
 
     Args:
         run: look for the id among this run's artifacts only; None for the whole store.
@@ -69,7 +70,7 @@ def upstream(store: ArtifactStore, run: Run | None, identifier: str, depth: int 
 def upstream_near(
     store: ArtifactStore, graph: ArtifactGraph, places: RowPlaces, identifier: str, depth: int
 ) -> Reach:
-    """Like `upstream` in the whole store, which `graph` and `places` have; reads only rows around it."""
+    """Like `upstream`, in the store that `graph` and `places` cover; reads only artifacts near the row."""
     near = _read_near(store, graph, places, identifier, "upstream", depth)
     return _upstream_among(near, graph, identifier, depth)
 
@@ -77,7 +78,7 @@ def upstream_near(
 def downstream_near(
     store: ArtifactStore, graph: ArtifactGraph, places: RowPlaces, identifier: str, depth: int
 ) -> Reach:
-    """Like `downstream` in the whole store, which `graph` and `places` have; reads only rows around it."""
+    """Like `downstream`, in the store that `graph` and `places` cover; reads only artifacts near the row."""
     near = _read_near(store, graph, places, identifier, "downstream", depth)
     return _downstream_among(near, graph, identifier, depth)
 
@@ -99,7 +100,7 @@ def _upstream_among(rows: LineageRows, graph: ArtifactGraph, identifier: str, de
 
 
 def downstream(store: ArtifactStore, run: Run | None, identifier: str, depth: int | None = None) -> Reach:
-    """All that an artifact, trajectory, SFT row or memory entry reached, in whichever run of the store.
+    """All that an artifact, trajectory, SFT row or memory entry reached, in all runs of the store.
 
     A row reached the rows that came from it, the policies that trained on any of these, and all that was
     made from those policies. Arguments and errors are those of `upstream`.
@@ -117,8 +118,8 @@ def _downstream_among(
     depth: int | None,
     own: Collection[str] | None = None,
 ) -> Reach:
-    """What something reached, as far as these rows say, looked for in the artifacts `own`; arguments and
-    errors are those of `downstream`."""
+    """What something reached, as far as these rows say; the id is looked for in the artifacts `own`, or in
+    all if None. Arguments and errors are those of `downstream`."""
     kind, found = identify(rows, identifier, within=own)
     if kind == "artifact":
         steps = graph.descendants({found: START}, depth)
@@ -154,22 +155,22 @@ def _read_near(
     direction: Direction,
     depth: int,
 ) -> LineageRows:
-    """The rows around one, and all rows where none has this very id: then it may begin one."""
+    """The rows around one; all rows if none has exactly this id, which may then be the beginning of one."""
     near = set(places.around(identifier, direction, depth))
-    # In the order of the whole store, which is that of the answer.
+    # In the order of the whole store, so that the answer has that order too.
     rows = _read(store, [each for key, each in graph.manifests.items() if key in near])
     known = any(rows.of_ids(kind, [identifier], []).height for kind in _ROW_FACTS)
     return rows if known else _read(store, list(graph.manifests.values()))
 
 
 def _artifacts_of(run: Run, graph: ArtifactGraph) -> set[str]:
-    """What a run's ledger names, and all that it was made from."""
+    """The artifacts that a run's ledger names, and all that they were made from."""
     return set(graph.ancestors({entry.artifact_id: START for entry in run.stages()}))
 
 
 @dataclass
 class _Row:
-    """What a reader wants to know of a row, and the artifacts in which it lies."""
+    """The facts shown of a row, and the artifacts that hold it."""
 
     facts: dict[str, Any]
     holders: list[str]

@@ -36,7 +36,7 @@ _TOKENS = (
 
 
 class LineageRows:
-    """The rows of a set of artifacts, read as they are asked for; each artifact is verified first."""
+    """The rows of a set of artifacts, read when they are needed; each artifact is verified first."""
 
     def __init__(self, store: ArtifactStore, manifests: Sequence[Manifest]) -> None:
         self._store = store
@@ -47,7 +47,7 @@ class LineageRows:
     def scan(
         self, kind: RowKind, columns: Sequence[str], artifact_ids: Sequence[str] | None = None
     ) -> pl.LazyFrame:
-        """Columns of all rows of a kind, with the `artifact_id` that holds each."""
+        """Columns of all rows of a kind, with the `artifact_id` of the artifact that holds each row."""
         if artifact_ids is not None:
             return self._scan(kind, artifact_ids).select(*columns, "artifact_id")
         if kind not in self._whole:
@@ -55,9 +55,9 @@ class LineageRows:
         return self._whole[kind].select(*columns, "artifact_id")
 
     def read(self, kind: RowKind, columns: Sequence[str]) -> pl.DataFrame:
-        """Like `scan`, in memory: columns stay there, and no file is read for one that was read before.
+        """Like `scan`, in memory: columns stay there, and a column that was read before is not read again.
 
-        Opening a file costs more than a column of its rows, so ask at once for what is needed soon.
+        Opening a file costs more than reading a column of its rows, so ask for all needed columns together.
         """
         if kind not in self._in_memory:
             self._in_memory[kind] = pl.DataFrame({"artifact_id": self._holder_of_each_row(kind)})
@@ -65,8 +65,8 @@ class LineageRows:
         absent = [name for name in columns if name not in held.columns]
         if absent:
             found = self.scan(kind, absent).drop("artifact_id").collect()
-            # The order of the rows is that of the artifacts, whichever columns are read. A column in as many
-            # pieces as there are files would be copied by each that uses it.
+            # The rows have the order of the artifacts, whichever columns are read, so columns can be stacked.
+            # Without `rechunk` a column has as many pieces as files, and each user would copy it.
             held = held.hstack(found.rechunk())
             self._in_memory[kind] = held
         return held.select(*columns, "artifact_id")
@@ -126,7 +126,7 @@ class LineageRows:
     def row(self, kind: Kind, identifier: str, near: str | None = None) -> dict[str, Any] | None:
         """A row's columns without tokens and vectors, and the `artifact_id` that holds it; None if not found.
 
-        Of an artifact, the fields of its manifest. The artifact `near` is looked into first.
+        For an artifact, the fields of its manifest. The artifact `near` is searched first.
         """
         if kind == "artifact":
             manifest = self._manifests.get(identifier) or self._store.find(identifier)
@@ -140,7 +140,7 @@ class LineageRows:
         return None
 
     def _holders(self, kind: RowKind, row_id: str, near: str | None) -> Iterator[str]:
-        """Artifacts in which a row may lie; whether it is in `near` is not known yet."""
+        """Artifacts that may hold a row: `near`, without a check, then the first that does hold it."""
         if near is not None and near in self._manifests:
             yield near
         _, column = _TABLES[kind]
@@ -153,7 +153,7 @@ def identify(
     kinds: Sequence[Kind] = KINDS,
     within: Collection[str] | None = None,
 ) -> tuple[Kind, str]:
-    """What has this id, or the one id that begins with it; `within` names the artifacts to look among.
+    """The kind and id of what has this id, or the one id that begins with it; `within` limits the artifacts.
 
     Raises InputError when nothing of these kinds, or more than one thing, has it.
     """

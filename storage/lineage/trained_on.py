@@ -31,7 +31,7 @@ _NOT_DATA: tuple[ArtifactKind, ...] = (
     "tasks",
     "evaluation",
 )
-"""What a policy was not trained on, though its training or its data may have read it."""
+"""Kinds of artifacts that are not training data, though training or the making of its data may read them."""
 
 
 @dataclass(frozen=True)
@@ -49,31 +49,31 @@ class LinePolicy:
 
 @dataclass(frozen=True)
 class RowFilter:
-    """Which of the trained rows are asked for; None for all. `text` is looked for in what the policy said."""
+    """Which of the trained rows to give; None for all. `text` is searched for in the policy's messages."""
 
     role: str | None = None
     task_type: str | None = None
     success: bool | None = None
     min_reward: float | None = None
     iterations: tuple[int, int] | None = None
-    """First and last of those that sampled the row."""
+    """First and last iteration (both included) that sampled the row."""
     text: str | None = None
 
     @property
     def wants_outcomes(self) -> bool:
-        """Whether rewards are asked for, which supervised rows do not have of their own."""
+        """Whether the filter needs rewards or successes, which supervised rows do not have themselves."""
         return self.success is not None or self.min_reward is not None
 
 
 def record_file(manifest: Manifest) -> str | None:
-    """Name of a checkpoint's training record; None for one that was not trained, or before there were
+    """Name of a checkpoint's training record; None if it was not trained, or was made before there were
     records."""
     return next((entry.path for entry in manifest.files if entry.table == TRAINING_RECORD.name), None)
 
 
 def training_data(find: FindManifest, checkpoints: Iterable[str]) -> list[str]:
-    """Artifacts that the training of checkpoints read, and what those list or were made of, up to the
-    trajectories; the nearest first."""
+    """Artifacts that the training of checkpoints read, and those that they list or were made from, back to
+    the trajectories; the nearest first."""
 
     def links(artifact_id: str) -> list[Link]:
         manifest = find(artifact_id)
@@ -86,7 +86,7 @@ def training_data(find: FindManifest, checkpoints: Iterable[str]) -> list[str]:
 
 
 def trajectory_files(store: ArtifactStore, find: FindManifest, artifact_ids: Iterable[str]) -> list[Path]:
-    """The trajectories that artifacts have in Parquet; those that have some are verified."""
+    """The Parquet files of trajectories in artifacts; artifacts that have some are verified."""
     files = []
     for artifact_id in artifact_ids:
         manifest = find(artifact_id)
@@ -102,11 +102,11 @@ def _kind(find: FindManifest, artifact_id: str) -> ArtifactKind | None:
 
 
 class TrainedOn:
-    """What a policy learned from, whichever run its checkpoints and rows were made by.
+    """What a policy learned from, whichever runs made its checkpoints and rows.
 
-    Records are read lazily; trajectories are opened only where a filter or `texts` needs them.
+    Records are read lazily; trajectories are opened only if a filter or `texts` needs them.
 
-    Raises InputError where there is no such artifact, or it is no checkpoint.
+    Raises InputError if there is no such artifact, or if it is not a checkpoint.
     """
 
     def __init__(self, store: ArtifactStore, checkpoint_id: str) -> None:
@@ -126,7 +126,7 @@ class TrainedOn:
 
     @property
     def without_record(self) -> list[LinePolicy]:
-        """Policies of the line that were trained, and whose training left no record."""
+        """Policies of the line that were trained but whose training left no record."""
         return [
             policy
             for policy in self.line
@@ -134,11 +134,11 @@ class TrainedOn:
         ]
 
     def rows(self, wanted: RowFilter) -> pl.LazyFrame:
-        """The rows that were trained, by policy, the newest first.
+        """The rows that were trained on, by policy, the newest policy first.
 
-        Columns: those of the training record, `policy` (the checkpoint that they gave), `depth` and `how`
-        (`DIRECTLY` or `INHERITED`). Rewards of supervised rows are those of their attempts where a filter
-        asks for them, else null.
+        Columns: those of the training record, `policy` (the checkpoint that training on them gave), `depth`
+        and `how` (`DIRECTLY` or `INHERITED`). If a filter needs them, rewards of supervised rows are those of
+        their attempts; else they are null.
         """
         rows = self._records.filter(pl.col("not_trained").is_null())
         for name in ("role", "task_type"):
@@ -159,7 +159,7 @@ class TrainedOn:
         return rows
 
     def texts(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """The rows with rewards, and with the `text` that the policy said; null where it was pruned.
+        """The rows with rewards and with the `text` of the policy's messages; null if it was pruned.
 
         Only the trajectories that these rows' policies were trained on are opened.
         """
@@ -191,7 +191,7 @@ class TrainedOn:
         return rows.with_columns(depth=depth, how=how)
 
     def _with_outcomes(self, rows: pl.LazyFrame) -> pl.LazyFrame:
-        """Rewards of the rows that have none of their own, from the attempts that they were made of."""
+        """Fill in missing rewards and successes from the attempts that the rows were made from."""
         lacking = rows.filter(pl.col("reward").is_null()).select("policy").unique().collect()["policy"]
         if lacking.is_empty():
             return rows
@@ -204,7 +204,7 @@ class TrainedOn:
         return joined.with_columns(_own_or_then("reward"), _own_or_then("success")).drop(*_THEN)
 
     def _trajectories(self, policies: Iterable[str]) -> pl.LazyFrame:
-        """All trajectories that the training of these policies read, itself or by way of a dataset."""
+        """All trajectories that the training of these policies read, directly or through a dataset."""
         return scan_trajectories(trajectory_files(self._store, self._find, self._data_of(policies)))
 
     def _parents(self, artifact_id: str) -> list[Link]:
@@ -217,7 +217,7 @@ class TrainedOn:
 
 
 _THEN = ("reward_then", "success_then")
-"""Columns of the attempt that a row was made of."""
+"""Columns of the attempt that a row was made from."""
 
 
 def _own_or_then(name: str) -> pl.Expr:

@@ -16,10 +16,10 @@ from storage.runs.run import Run
 
 @dataclass(frozen=True)
 class LineageNode:
-    """Something, and what it came from.
+    """An artifact or a row, and what it came from.
 
-    `relation` says what it is to the node above it. Among the facts of a row are its `messages`, where it
-    has any. Where a node was shown before, or lies deeper than asked for, `origins` is empty and `more` says
+    `relation` is its relation to the node above it. The facts of a row include its `messages`, if it has any.
+    If a node was shown before, or its origins lie deeper than asked for, `origins` is empty and `more` says
     why.
     """
 
@@ -48,14 +48,14 @@ def explain(store: ArtifactStore, run: Run | None, identifier: str, depth: int =
 
 
 class _Explanation:
-    """Builds one tree; every node has its origins once."""
+    """Builds one tree, in which each node's origins are shown only once."""
 
     def __init__(self, rows: LineageRows) -> None:
         self._rows = rows
         self._shown: set[tuple[str, str]] = set()
 
     def node(self, kind: Kind, identifier: str, relation: str, depth: int, near: str | None) -> LineageNode:
-        """`near` is the artifact in which the row most likely is."""
+        """One node with its origins; `near` is the artifact that most likely holds the row."""
         row = self._rows.row(kind, identifier, near)
         if row is None:
             raise InputError(
@@ -106,7 +106,7 @@ _FACTS: dict[Kind, tuple[str, ...]] = {
 
 
 def _messages(kind: Kind, row: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    """What was said in a row; None for what holds no messages, or where they were pruned."""
+    """The messages of a row; None if it holds none, or if they were pruned."""
     if kind == "sft_row":
         return [*row["prompt"], *row["completion"]]
     if kind == "trajectory" and row["messages"] is not None:

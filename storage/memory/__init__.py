@@ -1,1 +1,1 @@
-"""Reflection memory: entries in artifacts, searched by a LanceDB table that follows from them."""
+"""Reflection memory: entries in artifacts, and a LanceDB table, built from them, for search."""

@@ -1,8 +1,8 @@
 """Memory versions as committed artifacts: what each added to its parent, and its operations on entries.
 
 A memory version is an artifact with Parquet files of the tables `memory` and `memory_operations`; its input
-`memory` names its parent. The entries of a version are all that its chain added, as its operations changed
-them, less those that it removed.
+`memory` names its parent. The entries of a version are all that its chain of versions added, with the
+changes of the chain's operations, without those that were removed.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from storage.memory.operations import (
 )
 
 EMPTY_MEMORY = "empty"
-"""The version of a memory that nothing was added to yet."""
+"""The version of a memory to which nothing was added yet."""
 
 PARENT_INPUT = "memory"
-"""Name of the input by which an artifact of memory names its parent."""
+"""Name of the input by which a memory version names its parent."""
 
 ENTRIES_FILE = "entries.parquet"
 OPERATIONS_FILE = "operations.parquet"
@@ -43,7 +43,7 @@ OPERATIONS_FILE = "operations.parquet"
 
 @dataclass(frozen=True)
 class Delta:
-    """What one memory version changed in its parent. Rows are read when they are asked for."""
+    """What one memory version changed in its parent. Rows are read when they are needed."""
 
     version: str
     parent: str
@@ -52,25 +52,25 @@ class Delta:
     operation_files: tuple[Path, ...]
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Rows of the entries that it brought, with vectors, those included that it removed itself."""
+        """Rows of the entries that it added, with vectors, including those that it removed itself."""
         for path in self.entry_files:
             yield from iterate_delta(path)
 
     def operations(self) -> list[Operation]:
-        """What it did with entries, its own and earlier ones."""
+        """Its operations on entries, its own and earlier ones."""
         return read_operations(self.operation_files)
 
 
 def read_delta_of(artifacts: ArtifactStore, version: str) -> Delta:
     """One version's own changes; the artifact is verified.
 
-    Raises InputError for an artifact that is no memory version, DamagedArtifact for a damaged one.
+    Raises InputError for an artifact that is not a memory version, DamagedArtifact for a damaged one.
     """
     artifact = artifacts.open(version)
     entries, operations = _files(artifact, MEMORY.name), _files(artifact, MEMORY_OPERATIONS.name)
     manifest = artifact.manifest
     if not entries and not operations:
-        raise InputError(f"artifact {version} ({manifest.stage}) is no memory version.")
+        raise InputError(f"artifact {version} ({manifest.stage}) is not a memory version.")
     parent = manifest.inputs.get(PARENT_INPUT, EMPTY_MEMORY)
     return Delta(version, parent, manifest.iteration, entries, operations)
 
@@ -78,9 +78,10 @@ def read_delta_of(artifacts: ArtifactStore, version: str) -> Delta:
 def read_chain(
     artifacts: ArtifactStore, version: str, until: Callable[[str], bool] = lambda _: False
 ) -> tuple[str, list[Delta]]:
-    """The deltas that lead to a version, the oldest first, and the version that they start from.
+    """The version that a chain starts from, and the deltas from it to `version`, the oldest first.
 
-    That is the nearest one for which `until` is true, else `empty`. Raises what `read_delta_of` does.
+    The start is the version itself or its nearest ancestor for which `until` is true, else `empty`. Raises
+    what `read_delta_of` does.
     """
     chain = []
     while version != EMPTY_MEMORY and not until(version):
@@ -91,7 +92,7 @@ def read_chain(
 
 
 def scan_entries(deltas: Sequence[Delta]) -> pl.LazyFrame:
-    """Every entry that the deltas brought, whatever became of it."""
+    """Every entry that the deltas added, as it was added, also if it was removed later."""
     return scan_deltas([path for delta in deltas for path in delta.entry_files])
 
 
@@ -101,14 +102,14 @@ def scan_changes(deltas: Sequence[Delta]) -> pl.LazyFrame:
 
 
 def removal_of(deltas: Sequence[Delta], entry_id: str) -> Operation | None:
-    """How an entry left; None where it did not."""
+    """The operation that removed an entry; None if it was not removed."""
     named = (pl.col("entry_id") == entry_id) & (pl.col("operation") == "remove")
     found = scan_changes(deltas).filter(named).collect().to_dicts()
     return operation_of(found[0]) if found else None
 
 
 def remaining(deltas: Sequence[Delta]) -> Iterator[pa.RecordBatch]:
-    """Rows of the entries that a chain has left, as it left them, in the order they were brought in."""
+    """Rows of the entries in a memory after a chain, with all changes, in the order of their addition."""
     operations = by_entry(operation for delta in deltas for operation in delta.operations())
     for delta in deltas:
         for batch in delta.batches():
@@ -116,7 +117,7 @@ def remaining(deltas: Sequence[Delta]) -> Iterator[pa.RecordBatch]:
 
 
 def held_entries(deltas: Sequence[Delta]) -> pl.LazyFrame:
-    """The entries that a chain has left, as it left them, with vectors, in the order they were brought in."""
+    """The entries in a memory after a chain, with all changes and vectors, in the order of their addition."""
     entries = scan_entries(deltas).join(_removed(deltas), on="entry_id", how="anti", maintain_order="left")
     touched = states(deltas)
     if not touched:
@@ -135,20 +136,20 @@ def held_entries(deltas: Sequence[Delta]) -> pl.LazyFrame:
 
 
 def held_rows(deltas: Sequence[Delta]) -> npt.NDArray[np.int64]:
-    """Numbers of the rows that `held_entries` has, in its order, counted through all files of entries."""
+    """Numbers of the rows that `held_entries` gives, in its order; rows are counted from 0 over all files."""
     ids = scan_entries(deltas).select("entry_id").with_row_index("row")
     held = ids.join(_removed(deltas), on="entry_id", how="anti", maintain_order="left")
     return held.select("row").collect()["row"].to_numpy().astype(np.int64)
 
 
 def _removed(deltas: Sequence[Delta]) -> pl.LazyFrame:
-    """Ids of the entries that left."""
+    """Ids of the entries that were removed."""
     operations = scan_changes(deltas).select("entry_id", "operation")
     return operations.filter(pl.col("operation") == "remove").select("entry_id").unique()
 
 
 def states(deltas: Sequence[Delta]) -> dict[str, MemoryEntry]:
-    """The entries that operations of a chain have changed, as they are after it, by id; removed ones too."""
+    """By id, the entries that operations of a chain changed, as they are after it; also removed ones."""
     operations = by_entry(
         operation for delta in deltas for operation in delta.operations() if operation.operation != "remove"
     )

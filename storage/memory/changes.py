@@ -1,6 +1,6 @@
-"""What a new memory version changes: texts that were written, evidence on entries, what has no room.
+"""What a new memory version changes: new texts are added, evidence updates entries, a full memory evicts.
 
-Follows from the entries and the trajectories alone: searches are exact, equals are ordered by id.
+The change depends only on the entries and the trajectories: searches are exact, and ties are ordered.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class MemoryChange:
     entries: tuple[MemoryEntry, ...]
     operations: tuple[Operation, ...]
     size: int
-    """Entries of the memory after it."""
+    """Number of entries of the memory after the change."""
 
     @property
     def counters(self) -> dict[str, int]:
-        """How many entries it has changed in which way."""
+        """How many entries were changed, by the kind of change."""
         counts = {
             "entries_added": len(self.entries),
             "entries": self.size,
@@ -59,15 +59,15 @@ def plan_change(
 ) -> MemoryChange:
     """What memory version `version` changes in the memory `view`.
 
-    A text that the memory has for its task type returns that entry, with more support; of equal new ones the
-    first is added and returned by the others. Evidence updates the entries that are still there. What is too
-    much then leaves.
+    A new text that the memory already has for the task type is not added: a `return` operation adds to the
+    support of the existing entry. Of equal new texts the first is added, and the others return it. Evidence
+    updates the entries that are still there. Last, entries beyond the limit are evicted.
 
     Args:
-        written: texts that helped, as entries that each stand for one writing, in order.
-        evidence: what trajectories say of entries.
-        replaced: entries for which others stand from now on, and by what they were replaced; those whose
-            text is written again stay.
+        written: texts that helped, in order, one entry for each time that a text was written.
+        evidence: what trajectories show about entries.
+        replaced: entries that others replace -> by what they are replaced; an entry whose text is written
+            again stays.
     """
     added, operations = _returned(view, written, iteration, version)
     if limits.merge_similarity is not None:
@@ -94,7 +94,7 @@ def plan_change(
 
 
 def write_change(folder: Path, change: MemoryChange, embedder: Embedder) -> dict[str, int]:
-    """Write the files of a memory version; rows by file. Equal changes give equal bytes."""
+    """Write the files of a memory version; returns file name -> rows. Equal changes give equal bytes."""
     rows = {ENTRIES_FILE: write_delta(folder / ENTRIES_FILE, change.entries, embedder)}
     if change.operations:
         rows[OPERATIONS_FILE] = write_operations(folder / OPERATIONS_FILE, change.operations)
@@ -129,7 +129,7 @@ def _returned(
 
 
 def _return(entry: MemoryEntry, into: str, iteration: int, version: str, similarity: float) -> Operation:
-    """A new text that returns the entry `into`, which says nearly the same."""
+    """The operation for a new text that returns the entry `into`, whose text is nearly the same."""
     return Operation(
         "return",
         into,
@@ -143,7 +143,7 @@ def _return(entry: MemoryEntry, into: str, iteration: int, version: str, similar
 
 
 def _redirected(operations: Sequence[Operation], near: dict[str, tuple[str, float]]) -> list[Operation]:
-    """Copies of a text that is not added after all return the entry that stands for it."""
+    """Operations on new entries that are near-duplicates, changed to operate on the entries kept for them."""
     return [
         replace(each, entry_id=near[each.entry_id][0], similarity=near[each.entry_id][1])
         if each.entry_id in near
@@ -177,7 +177,7 @@ def _removed(
     iteration: int,
     version: str,
 ) -> list[Operation]:
-    """The removal of entries that were replaced, by id; not of those that are returned."""
+    """The removal of entries that were replaced, by id; entries whose text was written again stay."""
     returned = {each.entry_id for each in operations if each.operation == "return"}
     held = view.get([entry_id for entry_id in replaced if entry_id not in returned])
     return [
@@ -193,7 +193,7 @@ def _leaving(
     limits: MemoryLimits,
     excess: int,
 ) -> list[str]:
-    """The entries that leave, as they are after the operations."""
+    """Ids of the `excess` entries to evict, judged as they are after the operations."""
     gone = {each.entry_id for each in operations if each.operation == "remove"}
     done = by_entry(each for each in operations if each.entry_id not in gone)
     now = {**view.get(list(done)), **{entry.entry_id: entry for entry in added}}

@@ -1,7 +1,8 @@
-"""Whether the files of a memory's table are those that were checked: a list of them with their digests.
+"""A list of the checked files of a memory's table with their digests, to detect any change.
 
-The table is made from committed artifacts and holds nothing else. Comparing all its rows with theirs takes
-time, so it is done once; from then on the files, which LanceDB never changes, are compared with this list.
+The table is made from committed artifacts and holds nothing else. Comparing all its rows with the artifacts
+takes time, so this is done once. From then on its files, which LanceDB never changes, are compared with this
+list.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ class _Line(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     layout: Literal[4]
-    """Of the table's columns. A table of another layout is made anew."""
+    """The layout of the table's columns. A table of another layout is rebuilt."""
     versions: dict[str, CheckedVersion]
     files: dict[str, str]
 
 
 class IndexChecksums:
-    """Digests of the files of the table in `folder`; in a file beside it, with a line for each addition."""
+    """Digests of the files of the table in `folder`, kept in a file beside it; each addition is one line."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -48,12 +49,12 @@ class IndexChecksums:
         self._files: dict[str, str] = {}
         self._size = 0
         self.versions: dict[str, CheckedVersion] = {}
-        """Memory versions that can be trusted."""
+        """Memory versions whose rows were checked."""
 
     def load(self) -> None:
-        """Trust the file if every file of the table still has its digest; otherwise trust nothing.
+        """Trust the list if every file of the table still has its digest; otherwise trust nothing.
 
-        Looks only where another process has written since the last time.
+        Does nothing unless the list has grown or shrunk since the last time.
         """
         size = self._path.stat().st_size if self._path.exists() else 0
         if size == self._size:
@@ -83,7 +84,7 @@ class IndexChecksums:
                 if name not in self._files
             }
             line = _Line(layout=4, versions=dict(versions), files=new).model_dump_json() + "\n"
-            # Where nothing was trusted, what the file says is not to be trusted either.
+            # If no version was trusted, the lines in the file are not trusted either: overwrite them.
             with self._path.open("ab" if self.versions else "wb") as file:
                 file.write(line.encode("utf-8"))
                 self._size = file.tell()

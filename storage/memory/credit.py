@@ -1,13 +1,13 @@
-"""What an entry was worth, by experiment: within a group memory is withheld from some, drawn by the seed.
+"""What an entry is worth, by a randomised experiment: in each group some trajectories get no memory.
 
-A guided trajectory is compared with those of its group from whom memory was withheld (`free`): same task,
-iteration, policy and role. Which ones are free was drawn, so what is left between the two is what memory did,
-and chance. An observation is the reward of a guided trajectory less the mean reward of the free ones of its
-group. The credit of an entry is the mean of the observations of those that saw it, shrunk to 0 by n/(n + 8):
-as if `PRIOR` more observations of 0 had been made, so that luck in a few trials does not count for much.
+A `guided` trajectory is compared with the trajectories of its group that got no memory (`free`): same task,
+iteration, policy and role. The seed draws which ones are free, so the difference between the two is due to
+memory or to chance. An observation is the reward of a guided trajectory minus the mean reward of the free
+ones of its group. The credit of an entry is the mean of the n observations whose trajectories saw it, shrunk
+towards 0 by n/(n + 8), as if `PRIOR` more observations of 0 had been made: luck in a few trials means little.
 
-The reward of a reflection is that of the attempt that it led to, 0 where it led to none. Only first rounds of
-revision are compared: who comes to a later one depends on what memory did before.
+The reward of a reflection is that of the attempt that it led to, or 0 if it led to none. Only first rounds of
+revision are compared: which trajectories reach a later round depends on what memory did before.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ import polars as pl
 from storage.tables.trajectories import FREE, GUIDED
 
 PRIOR = 8
-"""Observations of 0 that every entry begins with."""
+"""Number of observations of 0 that every entry begins with."""
 
 
 @dataclass(frozen=True)
 class Observation:
-    """The reward of a guided trajectory, less the mean of the free ones of its group."""
+    """The reward of a guided trajectory minus the mean reward of the free ones of its group."""
 
     task_id: str
     iteration: int
     entry_ids: tuple[str, ...]
-    """What stood in its prompt; nothing where memory had nothing for it."""
+    """Entries in its prompt; empty if the memory had none for it."""
     difference: float
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What trajectories say of one entry: how many prompts it stood in, and its observations."""
+    """What trajectories show about one entry: the number of prompts that held it, and its observations."""
 
     entry_id: str
     retrievals: int
@@ -60,7 +60,7 @@ def observations(searches: pl.DataFrame) -> list[Observation]:
     """All comparisons that trajectories allow, in their order.
 
     Args:
-        searches: trajectories of roles that memory is shown to, as `memory_searches` gives them.
+        searches: trajectories of the roles that get memory, as `memory_searches` gives them.
     """
     free: defaultdict[str, list[float]] = defaultdict(list)
     rows = first_rounds(searches)
@@ -76,7 +76,7 @@ def observations(searches: pl.DataFrame) -> list[Observation]:
 
 
 def evidence(searches: pl.DataFrame) -> list[Evidence]:
-    """What the trajectories say of each entry that they saw, by entry id."""
+    """What the trajectories show about each entry that they saw, in the order of entry ids."""
     retrievals: defaultdict[str, int] = defaultdict(int)
     for entry_ids in searches["memory_entry_ids"].to_list():
         for entry_id in entry_ids:
@@ -94,7 +94,7 @@ def evidence(searches: pl.DataFrame) -> list[Evidence]:
 
 
 def of_entries(found: Sequence[Observation]) -> dict[str, list[Observation]]:
-    """The observations of those that saw each entry."""
+    """Entry id -> the observations of the trajectories that saw it."""
     seen: defaultdict[str, list[Observation]] = defaultdict(list)
     for observation in found:
         for entry_id in observation.entry_ids:

@@ -1,4 +1,4 @@
-"""What a memory needs of a model that embeds texts."""
+"""The interface of models that embed texts for a memory."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import numpy.typing as npt
 
 
 class Embedder(Protocol):
-    """Turns texts into vectors. Equal texts must have equal vectors, whatever is embedded beside them."""
+    """Turns texts into vectors. Equal texts must have equal vectors, whatever else is in the batch."""
 
     @property
     def model(self) -> str:
-        """The name by which a program finds the model again."""
+        """The name by which a program can load the model again."""
         ...
 
     @property
     def embedding_model(self) -> str:
-        """Name and digest of the weights; vectors of two embedders compare where it is equal."""
+        """Name and digest of the weights; if they differ, vectors of two embedders cannot be compared."""
         ...
 
     def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Vectors of unit length, [text, dimension]."""
+        """Vectors of unit length, shape [text, dimension]."""
         ...

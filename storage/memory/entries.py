@@ -1,4 +1,4 @@
-"""Memory entries, as a memory version adds them to its parent; in Parquet."""
+"""Memory entries, in the Parquet format in which a memory version adds them to its parent."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ MEMORY = TableFormat(
 
 
 Addition = Literal["add", "update"]
-"""How an entry came: as a new text, or as its parents rewritten."""
+"""How an entry came into the memory: as a new text, or as a rewriting of its parents."""
 
 
 @dataclass(frozen=True)
@@ -74,49 +74,49 @@ class MemoryEntry:
     """A text that helped in a situation. Its vector is the embedding of `key_text`.
 
     A memory has one entry for each text and task type. `support`, `credit`, `credit_count`, `retrievals`,
-    `last_iteration` and `parent_entry_ids` are those of a memory version: operations change them.
+    `last_iteration` and `parent_entry_ids` depend on the memory version: operations change them.
     """
 
     entry_id: str
     kind: str
     """What the text is, such as `reflection`."""
     text: str
-    """What the memory tells."""
+    """The text that a prompt shows."""
     task_type: str
     task_text: str
-    """The task as the policy was told it."""
+    """The task as the policy's prompt stated it."""
     feedback: str
-    """What the environment said of the failed attempt."""
+    """What the environment said about the failed attempt."""
     key_text: str
     """What was embedded: an entry is found by the similarity of a query to this text."""
     source_trajectory_id: str | None
-    """The trajectory that the text was taken from first; None where no policy wrote it."""
+    """The trajectory that the text was first taken from; None if no policy wrote it."""
     iteration: int
-    """The iteration that brought it in."""
+    """The iteration that added it."""
     last_iteration: int
     """The last iteration in which the text was written."""
     policy_version: str
-    """Artifact id of the checkpoint that wrote it first; empty where none did."""
+    """Artifact id of the checkpoint that first wrote it; empty if none did."""
     parent_entry_ids: tuple[str, ...]
-    """Other entries that stood in a prompt when the text was written."""
+    """Other entries that were in a prompt when the text was written."""
     memory_version: str
-    """The memory version that brought it in."""
+    """The memory version that added it."""
     environment: str | None = None
-    """Type of the environment; None where there was none."""
+    """Type of the environment; None if there was none."""
     operation: Addition = "add"
     support: int = 1
     """How many times the text was written and helped."""
     credit: float = 0.0
-    """What those gained that saw it, over those of their group from whom memory was withheld, shrunk to 0;
-    see `storage.memory.credit`."""
+    """Mean reward that trajectories with it gained over those of their group without memory, shrunk towards
+    0; see `storage.memory.credit`."""
     credit_count: int = 0
-    """Observations that the credit is the mean of."""
+    """Number of observations behind the credit."""
     retrievals: int = 0
-    """How many prompts it stood in."""
+    """How many prompts held it."""
 
     @property
     def text_key(self) -> str:
-        """32 hex digits, equal for entries that say the same of one task type."""
+        """32 hex digits, equal for entries with the same text and task type."""
         return text_key(self.task_type, self.text)
 
 
@@ -127,11 +127,11 @@ def text_key(task_type: str, text: str) -> str:
 
 
 ENTRY_COLUMNS = [field.name for field in fields(MemoryEntry)]
-"""All but the vector and the model that made it."""
+"""All columns but the vector and the model that made it."""
 
 
 def entry_of(row: Mapping[str, Any]) -> MemoryEntry:
-    """An entry from its columns, with or without others."""
+    """An entry from a row, which may have further columns."""
     values = {name: row[name] for name in ENTRY_COLUMNS}
     return MemoryEntry(**{**values, "parent_entry_ids": tuple(values["parent_entry_ids"])})
 
@@ -148,7 +148,7 @@ def write_delta(path: Path, entries: Sequence[MemoryEntry], embedder: Embedder) 
 def write_embedded(
     path: Path, entries: Sequence[MemoryEntry], vectors: npt.NDArray[np.float32], embedding_model: str
 ) -> int:
-    """Like `write_delta`, for vectors that are there already, [entry, dimension]; of unit length.
+    """Like `write_delta`, with vectors that were computed before: [entry, dimension], of unit length.
 
     Raises ValueError when two entries have one id.
     """
@@ -185,7 +185,7 @@ def entries_digest(rows: pa.Table | Iterable[pa.RecordBatch]) -> str:
     """64 hex digits over entries with their vectors: equal for equal entries, however they are stored.
 
     The sum of the rows' SHA-256 modulo 2**256, so that neither order nor batches matter and rows need not
-    be in memory together. It finds faults, not a forger.
+    be in memory together. It detects faults, not forgery.
     """
     names = [name for name in MEMORY_SCHEMA.names if name != "vector"]
     encode = json.JSONEncoder(allow_nan=False).encode

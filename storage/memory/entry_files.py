@@ -1,4 +1,4 @@
-"""Entries in Parquet, read by the numbers of their rows: only the parts of files that hold these are read."""
+"""Entries in Parquet, read by row numbers: only the row groups that hold these rows are read."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from storage.memory.entries import MEMORY, MEMORY_SCHEMA
 from storage.tables.parquet import require_format
 
 Rows = npt.NDArray[np.int64]
-"""Numbers of rows, ascending, counted from 0 through all files."""
+"""Row numbers, ascending, counted from 0 over all files."""
 
 
 class EntryFiles:
-    """Files of entries. Their footers are read once.
+    """Reads rows of Parquet files of entries. Their footers are read once.
 
     Raises StoreError for a file in another format.
     """
@@ -50,7 +50,7 @@ class EntryFiles:
     def vectors(self, rows: Rows) -> npt.NDArray[np.float32]:
         """The vectors of some entries, [entry, dimension].
 
-        Raises StoreError where they are not all of one length.
+        Raises StoreError if they are not all of the same length.
         """
         column = self.read(rows, ["vector"]).column("vector").combine_chunks()
         lengths = np.unique(column.value_lengths().to_numpy(zero_copy_only=False))

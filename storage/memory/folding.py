@@ -1,4 +1,4 @@
-"""Search results without near-duplicates: entries that say almost the same stand behind the best of them."""
+"""Search results without near-duplicates: entries that say almost the same are grouped under the best one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from difflib import SequenceMatcher
 from storage.memory.view import MemoryHit
 
 LEAST_ALIKE = 0.85
-"""Share of the words, in their order, that two near-duplicates have in common (`SequenceMatcher.ratio`)."""
+"""Least share of words, in order, that two near-duplicates have in common (`SequenceMatcher.ratio`)."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def folded_search(search: Callable[[int], Sequence[MemoryHit]], top_k: int) -> l
     """The best `top_k` hits that say different things.
 
     Args:
-        search: gives the best hits, as many as it is asked for, fewer where there are no more.
+        search: gives the best hits, as many as its argument says, or fewer if there are no more.
     """
     asked = 4 * top_k
     while True:

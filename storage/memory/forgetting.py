@@ -1,8 +1,8 @@
-"""Forgetting: an entry leaves all later versions of a memory, and the record of it and of why stays.
+"""Forgetting: an entry is removed from all later versions of a memory; the record of it and the reason stay.
 
 A request is an artifact whose recipe holds the entry and the reason. It belongs to the iteration that had
-begun when it was made, and takes effect in a memory version of its own, right after that of the iteration.
-So nothing that a run has already made is made again, and all that comes later is made without the entry.
+begun when it was made, and takes effect in a memory version of its own, right after the iteration's version.
+So nothing that a run has already made is made again, and all later artifacts are made without the entry.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from storage.runs.run import Run
 
 @dataclass(frozen=True)
 class Forgotten:
-    """An entry was forgotten.
+    """A request to forget an entry, and where it takes effect.
 
-    `memory_version` no longer holds it; None while the iteration that has begun is not indexed yet: then
-    it takes effect after `iteration`.
+    `memory_version` no longer holds the entry. It is None if the current `iteration` has no memory version
+    yet: then the request takes effect after `iteration`.
     """
 
     entry_id: str
@@ -45,7 +45,7 @@ def forget(store: ArtifactStore, run: Run, entry_id: str, reason: str) -> Forgot
     is being worked on.
     """
     if not reason.strip():
-        raise InputError("give the reason, in a few words: it is kept for those who ask later.")
+        raise InputError("give the reason, in a few words: it is recorded for later readers.")
     with run.lock():
         version = latest_version(run)
         require_held(store, version, entry_id)
@@ -88,9 +88,9 @@ def _record(run: Run, iteration: int, recipe: Recipe, key: str) -> None:
 
 
 def write_forgotten(store: ArtifactStore, folder: Path, parent: str, request: Manifest, version: str) -> int:
-    """Write the files of the memory version that fulfils a request; how many entries leave.
+    """Write the files of the memory version that fulfils a request; returns how many entries it removes.
 
-    None leaves where the entry is gone by other means. `parent` is the version before.
+    It removes none if the entry is gone for another reason. `parent` is the version before.
     """
     entry_id, reason = str(request.settings["entry_id"]), str(request.settings["reason"])
     state = _state(store, parent, entry_id)
@@ -101,7 +101,7 @@ def write_forgotten(store: ArtifactStore, folder: Path, parent: str, request: Ma
 
 
 def require_held(store: ArtifactStore, version: str, entry_id: str) -> None:
-    """Raise InputError, saying what became of it, when a memory version does not hold an entry."""
+    """Raise InputError, which says why, if a memory version does not hold an entry."""
     state = _state(store, version, entry_id)
     if state == "unknown":
         raise InputError(
@@ -113,7 +113,7 @@ def require_held(store: ArtifactStore, version: str, entry_id: str) -> None:
 
 
 def _state(store: ArtifactStore, version: str, entry_id: str) -> Operation | str:
-    """`held`, `unknown`, or the removal of an entry."""
+    """`held`, `unknown`, or the operation that removed the entry."""
     _, deltas = read_chain(store, version)
     gone = removal_of(deltas, entry_id)
     if gone is not None:

@@ -1,4 +1,4 @@
-"""The memory versions of a run, in the order in which they followed each other, from its ledger."""
+"""The memory versions of a run, in the order in which they were made, from its ledger."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class MemoryVersion:
 def memory_versions(run: Run) -> list[MemoryVersion]:
     """All memory versions of a run, the oldest first."""
     found = [entry for entry in run.stages() if entry.kind == "memory"]
-    # Within an iteration the ledger has them in the order in which they were made.
+    # The sort is stable: within an iteration the ledger lists them in the order in which they were made.
     found.sort(key=lambda entry: entry.iteration or 0)
     return [MemoryVersion(entry.iteration or 0, entry.stage, entry.artifact_id) for entry in found]
 
 
 def latest_version(run: Run, iteration: int | None = None) -> str:
-    """The newest memory version, or the newest after an iteration; `empty` before the first.
+    """The newest memory version, or the newest one at the end of an iteration; `empty` before the first.
 
     Raises InputError for an iteration that the run does not have.
     """

@@ -1,7 +1,7 @@
-"""The LanceDB table of a run's memory: a materialised index of committed deltas, always makeable again.
+"""The LanceDB table of a run's memory: a materialised index of committed deltas, which can always be rebuilt.
 
 In the table each memory version is a tag. Memories of `INDEXED_ROWS` entries and more get indexes for
-people's questions; exact search does not use them.
+interactive searches; exact search does not use the vector index.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ CACHE_BYTES = 768 * 2**20
 """What LanceDB may keep of indexes, and as much again of metadata; by its own default up to 7 GB."""
 # What LanceDB raises for files that are gone, cut short or not its own.
 _UNREADABLE = (RuntimeError, ValueError)
-# Cleaning up raises an error once an old version is tagged, and every version here is.
+# Every version here is tagged, and LanceDB's cleaning raises an error for a tagged old version.
 _KEEP_VERSIONS = timedelta(days=100 * 365)
 
 
 def index_folder(store_uri: str, run_name: str) -> Path:
-    """Where a run's table lies: in the store, or, of an object store, on this machine."""
+    """The folder of a run's table: in a local store, or on this machine for an object store."""
     return open_root(store_uri).scratch / "memory" / run_name
 
 
@@ -75,8 +75,8 @@ def _link(source: str, path: str) -> None:
 
 
 class MemoryIndex:
-    """The table in `folder`. It is compared with the artifacts before its first use, and repaired where a
-    kill or a deletion has left it incomplete."""
+    """The table in `folder`. It is compared with the artifacts before its first use, and repaired if a kill
+    or a deletion has left it incomplete."""
 
     def __init__(self, folder: Path, artifacts: ArtifactStore, cache_bytes: int = CACHE_BYTES) -> None:
         self._folder = folder
@@ -104,8 +104,8 @@ class MemoryIndex:
             return self._pinned(version) if self._checksums.versions[version].rows else None
 
     def newest_of(self, versions: Sequence[str]) -> str | None:
-        """The last of these versions that the table was brought up to: `empty` where it was brought up to
-        none of them, None where there is no table, or none that can be read."""
+        """The last of these versions that the table holds; `empty` if it holds none of them, None if there is
+        no readable table."""
         for version in (*reversed(versions), EMPTY_MEMORY):
             if self._tag(version) is not None:
                 return version
@@ -122,12 +122,12 @@ class MemoryIndex:
         return not any(batch.num_rows for batch in remaining(deltas)) or self._holds(deltas)
 
     def _is_checked(self, version: str) -> bool:
-        """Whether a version was checked, and its tag still names the table's version that was."""
+        """Whether a version was checked, and its tag still names the table version that was checked."""
         known = self._checksums.versions.get(version)
         return known is not None and self._tag(version) == known.table_version
 
     def _bring_up_to(self, version: str) -> bool:
-        """Make the table hold a version; False where that has no entries and there is no table."""
+        """Make the table hold a version; False if its chain never added an entry, so it needs no table."""
         base, deltas = read_chain(self._artifacts, version, until=self._is_checked)
         if base != EMPTY_MEMORY:
             with suppress(*_UNREADABLE):
@@ -156,7 +156,7 @@ class MemoryIndex:
         return held == entries_digest(remaining(deltas))
 
     def _repair(self, deltas: Sequence[Delta]) -> None:
-        """Add what the table lacks; if it is still not whole, rebuild it."""
+        """Add what the table lacks; if it is still not complete, rebuild it."""
         with suppress(*_UNREADABLE):
             done = next(
                 (n for n in range(len(deltas), 0, -1) if self._tag(deltas[n - 1].version) is not None), 0
@@ -173,9 +173,9 @@ class MemoryIndex:
     def _extend(self, deltas: Sequence[Delta], base: str, rows: int | None) -> dict[str, CheckedVersion]:
         """Add deltas after the tagged version `base`, which has `rows` entries, and tag each.
 
-        With the last one the table's files and indexes are put in order.
+        With the last one the table's files are compacted and its indexes updated, if needed.
 
-        Raises RuntimeError when the table then has another number of entries than it should.
+        Raises RuntimeError when the table then has a wrong number of entries.
         """
         table = self._connection.open_table(_TABLE)
         at = self._tag(base)
@@ -188,7 +188,7 @@ class MemoryIndex:
             rows += _change(table, delta)
             if delta is deltas[-1]:
                 _maintain(table)
-            if self._tag(delta.version) is not None:  # left over from an abandoned branch
+            if self._tag(delta.version) is not None:  # left by an abandoned branch
                 table.tags.delete(delta.version)
             table.tags.create(delta.version, table.version)
             added[delta.version] = CheckedVersion(table_version=table.version, rows=rows)
@@ -213,7 +213,7 @@ class MemoryIndex:
         return table
 
     def _tag(self, version: str) -> int | None:
-        """The table's version that is tagged as a memory version; None where there is no such tag."""
+        """The table version that is tagged with a memory version; None if there is no such tag."""
         if not self.exists:
             return None
         try:
@@ -244,7 +244,7 @@ class MemoryIndex:
 
 
 def _change(table: Table, delta: Delta) -> int:
-    """Bring one delta into the table; by how many entries it grew."""
+    """Apply one delta to the table; returns by how many entries it grew."""
     operations = by_entry(delta.operations())
     brought: set[str] = set()
     batches = []
@@ -252,8 +252,8 @@ def _change(table: Table, delta: Delta) -> int:
         brought.update(batch.column("entry_id").to_pylist() if operations else ())
         batches.append(apply(batch, operations))
     earlier = {entry_id: done for entry_id, done in operations.items() if entry_id not in brought}
-    # Changed rows are taken out and put in again with the new ones, in one file: what a kill leaves between
-    # the two has no tag, and the table goes on from the version before.
+    # Changed rows are deleted, then added again together with the new ones, in one file. What a kill leaves
+    # between the two has no tag, so the table continues from the version before.
     staying = [entry_id for entry_id, done in earlier.items() if not removes(done)]
     batches += [apply(batch, earlier) for batch in _rows_of(table, staying)]
     gone = 0
@@ -275,7 +275,7 @@ def _rows_of(table: Table, entry_ids: Sequence[str]) -> Iterator[pa.RecordBatch]
 
 
 def _some_at_a_time(entry_ids: Sequence[str]) -> Iterator[str]:
-    """Lists of ids in LanceDB's SQL."""
+    """Lists of at most `_NAMED_AT_ONCE` ids each, in LanceDB's SQL."""
     for start in range(0, len(entry_ids), _NAMED_AT_ONCE):
         yield ", ".join(quote(entry_id) for entry_id in entry_ids[start : start + _NAMED_AT_ONCE])
 
@@ -287,10 +287,10 @@ def _stored(table: Table) -> Iterator[pa.RecordBatch]:
 
 
 def _maintain(table: Table) -> None:
-    """Compact a table of many small files, and keep the indexes of a large one up to its size.
+    """Compact a table of many small files, and adapt the indexes of a large table to its size.
 
-    Files are put together only when there is enough new to put, so that a run's many small versions cost
-    as much each in a long history as in a short one.
+    Files are merged only when enough rows are new, so that each small version of a run costs as much in a
+    long history as in a short one.
     """
     fragments = table.stats()["fragment_stats"]
     rows, largest = table.count_rows(), fragments["lengths"]["max"]

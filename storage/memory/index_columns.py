@@ -1,16 +1,16 @@
-"""Columns that the table of a memory has beside those of its entries, for its indexes to work on.
+"""Columns that the table of a memory has besides those of its entries, for its indexes and for fast reading.
 
-- `index_key` is what the vector index is made of: the entry's vector, then 32 numbers for its task type and
-  32 for its environment. A vector index puts what is near into one partition and looks into the partitions
-  nearest to a query. By its vector alone, an entry that a filter asks for can lie in any of them, so that a
-  search for another task type than that of everything near the query has to look through most of the table.
-  With the codes, entries of one type lie together, and a query that has the code of the type it asks for
-  begins there. A query without codes is as near to all types as to each.
-- `entry` is the whole entry as JSON. LanceDB reads every column by itself, and ten rows of one with few
-  different values in as much time as thousands of them.
-- `credit_step` is the entry's credit in steps of 1/64: the index of few different values answers a range of
-  it faster than one of `credit` does.
-- `text_key` is equal for entries that say the same of one task type.
+- `index_key` is the key of the vector index: the entry's vector, then 32 numbers (a code) for its task type
+  and 32 for its environment. A vector index puts near vectors into one partition and searches the partitions
+  nearest to a query. By their vectors alone, entries that match a filter can lie in any partition: if all
+  entries near the query are of another task type, most of the table has to be searched. With the codes,
+  entries of one type lie together, and a query with the code of its type begins there. A query without codes
+  is equally near to all types.
+- `entry` is the whole entry as JSON. LanceDB reads each column separately. From a column with few different
+  values, reading ten rows takes as long as reading thousands.
+- `credit_step` is the entry's credit in steps of 1/64: an index of few different values answers a range query
+  faster than an index of `credit`.
+- `text_key` is equal for entries with the same text and task type.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CODE_LENGTH = 32
 _NO_CODE = np.zeros(_CODE_LENGTH, np.float32)
 _STEPS = 64
 _FIRST_STEP, _LAST_STEP = -2 * _STEPS, 2 * _STEPS - 1
-"""Of credits from -2 to 2; credits beyond are in these as well."""
+"""First and last step: those of credits -2 and just below 2. Credits beyond are clipped to them."""
 
 
 def index_columns(dimension: int) -> list[pa.Field]:
@@ -43,15 +43,15 @@ def index_columns(dimension: int) -> list[pa.Field]:
         pa.field(CREDIT_STEP, pa.int32()),
         pa.field(TEXT_KEY, pa.string()),
         pa.field(ENTRY, pa.string()),
-        # Half precision: it chooses candidates, which are then compared by their exact vectors.
+        # Half precision is enough to choose candidates, which are then compared by their exact vectors.
         pa.field(INDEX_KEY, pa.list_(pa.float16(), dimension + 2 * _CODE_LENGTH)),
     ]
 
 
 def with_index_columns(rows: pa.Table) -> pa.Table:
-    """Entries with the columns that follow from theirs."""
+    """Entries with these additional columns."""
     vectors = rows.column("vector").combine_chunks().flatten().to_numpy().reshape(rows.num_rows, -1)
-    # Every entry has two codes, so that all keys are of one length and none is nearer for the lack of one.
+    # Every entry has both codes, so that all keys have the same norm and a missing code makes none nearer.
     codes = [
         np.stack([_code(name or "") for name in rows.column(column).to_pylist()])
         for column in ("task_type", "environment")
@@ -71,21 +71,21 @@ def with_index_columns(rows: pa.Table) -> pa.Table:
 
 
 def read_entry(text: str) -> MemoryEntry:
-    """An entry from its `entry`."""
+    """An entry from the JSON in its column `entry`."""
     return entry_of(json.loads(text))
 
 
 def index_key_of(
     query: npt.NDArray[np.float32], task_type: str | None, environment: str | None
 ) -> npt.NDArray[np.float16]:
-    """What to look for in `index_key`: entries like `query`, of one type or environment or of any."""
+    """The key to search for in `index_key`: near `query`, of one task type and environment; None for any."""
     codes = [_NO_CODE if name is None else _code(name) for name in (task_type, environment)]
     key: npt.NDArray[np.float16] = np.concatenate([query, *codes]).astype(np.float16)
     return key
 
 
 def credit_condition(minimum: float) -> str:
-    """`credit >= minimum` in LanceDB's SQL, by the steps as far as they go."""
+    """`credit >= minimum` in LanceDB's SQL, by `credit_step` as far as its range allows."""
     step = int(_steps(np.array([minimum]))[0])
     if step == _LAST_STEP:
         return f"credit >= {minimum!r}"
@@ -100,7 +100,7 @@ def _steps(credit: npt.NDArray[np.float64]) -> npt.NDArray[np.int32]:
 
 @lru_cache(maxsize=4096)
 def _code(name: str) -> npt.NDArray[np.float32]:
-    """A direction of unit length for a name. Those of two names are almost at right angles."""
+    """A unit vector for a name. Those of two names are almost orthogonal."""
     digest = np.frombuffer(hashlib.sha256(name.encode("utf-8")).digest(), np.uint8)
     signs = np.unpackbits(digest)[:_CODE_LENGTH] * 2.0 - 1.0
     direction: npt.NDArray[np.float32] = (signs / np.sqrt(_CODE_LENGTH)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""What a memory version does with entries that are there: updates, returns and removals; in Parquet.
+"""A memory version's operations on existing entries, in Parquet: updates, returns and removals.
 
 A version adds entries (`storage.memory.entries`) and operates on entries. Nothing else changes a memory.
 """
@@ -46,11 +46,10 @@ MEMORY_OPERATIONS = TableFormat(
 
 @dataclass(frozen=True)
 class Operation:
-    """One change of one entry. Numbers are what it adds to those of the entry.
+    """One change of one entry. Its numbers are added to those of the entry.
 
-    `update`: what is known of the entry has grown. `return`: its text was written again, and so the entry
-    was returned unchanged, with more support. `remove`: the entry leaves the memory; it stays in the Parquet
-    that brought it.
+    `update`: there is more evidence about the entry. `return`: its text was written again, so the entry gets
+    more support. `remove`: the entry leaves the memory; it stays in the Parquet file that added it.
     """
 
     operation: OperationName
@@ -66,14 +65,14 @@ class Operation:
     trajectory_ids: tuple[str, ...] = ()
     """Trajectories that wrote the text again."""
     parent_entry_ids: tuple[str, ...] = ()
-    """Entries that stood in the prompts of these."""
+    """Entries that were in the prompts of these trajectories."""
     similarity: float | None = None
-    """Of a text that is nearly the entry's: cosine similarity of the two. None for equal texts."""
+    """Cosine similarity of the entry's text and a near-duplicate of it; None for equal texts."""
     reason: Reason = ""
-    """Why it was removed. `evicted`: the memory was full. `forgotten`: asked for. `replaced`: others
-    stand for it, an entry that has it as parent or those that a merge has kept."""
+    """Why it was removed. `evicted`: the memory was full. `forgotten`: a user asked for it. `replaced`: by
+    an entry that has it as parent, or by those that a merge has kept."""
     detail: str = ""
-    """The policy of the eviction, the reason that was given for forgetting, or by what it was replaced."""
+    """The eviction rule, the reason that was given for forgetting, or what replaced it."""
 
 
 def changed(entry: MemoryEntry, operation: Operation) -> MemoryEntry:
@@ -107,7 +106,7 @@ def by_entry(operations: Iterable[Operation]) -> dict[str, list[Operation]]:
 
 
 def apply(batch: pa.RecordBatch, operations: Mapping[str, Sequence[Operation]]) -> pa.RecordBatch:
-    """Rows of entries after the operations on each; without those that were removed."""
+    """Rows of entries after the operations on each, without the removed ones."""
     ids = batch.column("entry_id").to_pylist()
     kept = [place for place, entry_id in enumerate(ids) if not removes(operations.get(entry_id, ()))]
     if len(kept) < len(ids):

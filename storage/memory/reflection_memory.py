@@ -11,7 +11,7 @@ from storage.memory.view import MemoryVersions
 class ReflectionMemory(MemoryVersions):
     """A run's memory. The stages of the run add to it.
 
-    Without a run, `open` gives a memory that is added to by hand:
+    Without a run, `open` gives a memory to which a program adds lessons itself:
 
         memory = ReflectionMemory.open("store", "kitchen", embedder)
         burnt = Lesson("This oven runs hot: bake at 180, not 200.", "the bread came out black")
@@ -25,8 +25,8 @@ class ReflectionMemory(MemoryVersions):
     def open(
         store_uri: str, name: str, embedder: Embedder, limits: MemoryLimits | None = None
     ) -> StandaloneMemory:
-        """A memory of its own in a store, begun if it is not there; see `StandaloneMemory`.
+        """A standalone memory in a store, created if it is not there; see `StandaloneMemory`.
 
-        Raises InputError where `name` is a training run, or a memory with another embedding model.
+        Raises InputError if `name` is a training run, or a memory with another embedding model.
         """
         return StandaloneMemory(store_uri, name, embedder, limits)

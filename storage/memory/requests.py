@@ -1,5 +1,5 @@
-"""Requests to forget an entry, as recipes. A plan asks which ones a run has, so importing this module imports
-neither polars nor pyarrow."""
+"""Requests to forget an entry, as recipes. Plans look up a run's requests, so to keep them fast this module
+imports neither polars nor pyarrow."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from storage.runs.ledger import LedgerEntry
 from storage.runs.run import latest_entries
 
 REQUEST_STAGE = "forget_request"
-"""Asks that an entry be forgotten, and says why."""
+"""Stage of a request: which entry to forget, and why."""
 
 FORGET_STAGE, FORGET_VERSION = "forget_memory", 2
-"""Removes the entry that a request names."""
+"""Stage that removes the entry that a request names, and the stage's version."""
 
 REQUEST_INPUT = "request"
-"""The input that names the request."""
+"""Name of the input that is the request."""
 
 
 def request_recipe(version: str, entry_id: str, reason: str) -> Recipe:
@@ -43,7 +43,7 @@ def forget_recipe(parent: str, request_id: str) -> Recipe:
 
 
 def forget_requests(entries: Iterable[LedgerEntry]) -> dict[int, tuple[str, ...]]:
-    """Iteration -> the requests to be fulfilled after it, as artifact ids, in order."""
+    """Iteration -> artifact ids of the requests to be fulfilled after it, in order."""
     requests: dict[int, list[tuple[str, str]]] = {}
     for entry in latest_entries(entries):
         if entry.kind == "request":

@@ -1,4 +1,4 @@
-"""Retrieval by more than similarity: what entries were worth, and how often they were written and shown."""
+"""Retrieval by more than similarity: also by an entry's credit, and how often it was written and shown."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ class Scoring:
     score = cosine similarity + credit_weight * credit + support_weight * ln(support)
             - retrieval_penalty * ln(1 + retrievals)
 
-    The `candidates` that are most similar are scored, all others are left out. With all weights 0 this is
-    the vector search. The penalty, which gives other entries their turn, is that of Complementary RL
-    (arXiv 2603.17621).
+    Only the `candidates` most similar entries are scored. With all weights 0 this is the vector search. The
+    penalty, which gives rarely retrieved entries a chance, is that of Complementary RL (arXiv 2603.17621).
     """
 
     credit_weight: float = 0.0
@@ -36,15 +35,15 @@ class Scoring:
     min_similarity: float | None = None
     """Entries that are less similar to the query are not retrieved; None takes all."""
     fallback: Literal["none", "recent"] = "none"
-    """What is retrieved where nothing is similar enough: nothing, or what was written last."""
+    """What is retrieved if nothing is similar enough: nothing, or the entries that were written last."""
 
     @property
     def by_similarity(self) -> bool:
-        """Whether it is the vector search."""
+        """Whether the ranking is that of the vector search."""
         return not (self.credit_weight or self.support_weight or self.retrieval_penalty)
 
     def score(self, similarity: float, credit: float, support: int, retrievals: int) -> float:
-        """What entries are ranked by, rounded as similarities are."""
+        """The score that entries are ranked by, rounded as similarities are."""
         bonus = self.credit_weight * credit + self.support_weight * math.log(support)
         return round(similarity + bonus - self.retrieval_penalty * math.log1p(retrievals), SCORE_DECIMALS)
 
@@ -71,8 +70,8 @@ def scored_search(
 
 
 def most_recent(table: Table, count: int, condition: str) -> Ranked:
-    """The entries that were written last, the newest first, equals by text and then by entry id; without a
-    score."""
+    """The `count` entries that were written last, the newest first; ties are ordered by text, then by entry
+    id. Their score is 0."""
     search = table.search().select(["entry_id", "text", "last_iteration"])
     if condition:
         search = search.where(condition)

@@ -34,7 +34,7 @@ SearchMode = Literal["vector", "text", "hybrid"]
 
 
 class Found(NamedTuple):
-    """An entry that a search found, and what it is ranked by."""
+    """An entry that a search found, with its score; `text` orders entries of equal score."""
 
     entry_id: str
     score: float
@@ -42,8 +42,8 @@ class Found(NamedTuple):
 
 
 Ranked = list[Found]
-"""The best first. Equals are in the order of their texts, and only those of one text by id: ids follow from
-those of artifacts, which change with every edit of the code that made them."""
+"""Hits, the best first. Ties are ordered by text, and only those with the same text by id: ids depend on the
+ids of artifacts, which change with every edit of the code that made them."""
 Candidate = tuple[Found, tuple[Any, ...]]
 """An entry with its cosine similarity, and values of further columns."""
 
@@ -55,7 +55,7 @@ _RANK_OFFSET = 60
 
 @dataclass(frozen=True)
 class MemoryFilter:
-    """Which entries are looked at; None does not restrict."""
+    """Which entries are searched; None does not restrict."""
 
     task_type: str | None = None
     environment: str | None = None
@@ -64,7 +64,7 @@ class MemoryFilter:
     last_iteration: int | None = None
 
     def condition(self) -> str:
-        """The same in LanceDB's SQL; empty where nothing restricts."""
+        """The filter in LanceDB's SQL; empty if nothing restricts."""
         parts: list[str] = []
         if self.task_type is not None:
             parts.append(f"task_type = {quote(self.task_type)}")
@@ -80,7 +80,7 @@ class MemoryFilter:
 
 
 def rank(hit: Found) -> tuple[float, str, str]:
-    """What entries are sorted by."""
+    """The key by which hits are sorted."""
     return -hit.score, hit.text, hit.entry_id
 
 
@@ -100,8 +100,8 @@ def nearest_entries(
         found = _candidates(table, queries[open_queries], limit, condition, columns)
         for query, candidates in zip(open_queries, found, strict=True):
             ranked = sorted(candidates, key=lambda candidate: rank(candidate[0]))
-            # A tie that reaches the last candidate may go on beyond it; then look further, since which of
-            # equal entries LanceDB returns depends on how its files happen to lie.
+            # A tie that reaches the last candidate may continue beyond it. Then search further, since which
+            # of several tied entries LanceDB returns depends on the layout of its files.
             if len(ranked) < limit or ranked[-1][0].score < ranked[top_k - 1][0].score:
                 nearest[query] = ranked[:top_k]
         open_queries = [query for query in open_queries if query not in nearest]
@@ -114,7 +114,7 @@ def indexed_search(
 ) -> list[Ranked]:
     """Like `exact_search`, by the table's vector index: much faster, but an entry may be missed.
 
-    Scores are exact. Where the table has no vector index the search is exact.
+    Scores are exact. If the table has no vector index, the search is exact.
     """
     if vector_index(table) is None:
         return exact_search(table, queries, top_k, chosen.condition())
@@ -127,14 +127,14 @@ def indexed_entries(
 ) -> list[tuple[MemoryEntry, float]]:
     """Entries and their similarity, as `indexed_search` finds them.
 
-    One call answers all, which halves the time of a search that has its entries fetched afterwards.
+    One call returns whole entries; fetching them by a second call would take twice the time.
     """
     key = index_key_of(query, chosen.task_type, chosen.environment)
     search = table.search(key, vector_column_name=INDEX_KEY).distance_type("cosine")
     search = search.nprobes(PROBES if chosen.task_type is None else TYPED_PROBES)
     search = search.refine_factor(max(5, -(-REFINED // top_k)))
     found = _matching(search, chosen.condition(), top_k)
-    if found.num_rows < top_k:  # few meet the condition, and those may lie where was not looked
+    if found.num_rows < top_k:  # few meet the condition, and may lie in partitions that were not searched
         search = table.search(query, vector_column_name="vector").distance_type("cosine")
         found = _matching(search.bypass_vector_index(), chosen.condition(), top_k)
     vectors = found.column("vector").combine_chunks().flatten().to_numpy().reshape(-1, len(query))
@@ -145,7 +145,7 @@ def indexed_entries(
 
 
 def text_search(table: Table, texts: Sequence[str], top_k: int, condition: str) -> list[Ranked]:
-    """The entries whose text or situation has most of the words that are asked for, by BM25."""
+    """The entries whose text or situation best matches the words of each query text, by BM25."""
     from lancedb.query import MultiMatchQuery
 
     searched = table if has_text_index(table) else _with_text_index(table)
@@ -203,7 +203,7 @@ def _candidates(
     if condition:
         search = search.where(condition, prefilter=True)
     rows = search.select(["entry_id", "text", *columns, "_distance"]).limit(limit).to_arrow()
-    # LanceDB numbers the queries only where there are several.
+    # LanceDB numbers the queries only if there are several.
     numbers = rows.column("query_index").to_pylist() if len(queries) > 1 else [0] * rows.num_rows
     values = zip(*(rows.column(name).to_pylist() for name in columns), strict=True)
     found: list[list[Candidate]] = [[] for _ in queries]
@@ -226,7 +226,7 @@ def _matching(search: LanceVectorQueryBuilder, condition: str, limit: int) -> pa
 
 
 def _with_text_index(table: Table) -> Table:
-    """A copy in this process that full text can be searched in; for memories below `INDEXED_ROWS`."""
+    """A copy in memory with a full-text index; for tables of fewer than `INDEXED_ROWS` entries."""
     import lancedb
 
     columns = [name for name in table.schema.names if name not in ("vector", INDEX_KEY, ENTRY)]

@@ -1,8 +1,8 @@
 """Indexes of a large memory's table: for vectors, for words and for the columns that searches filter by.
 
-They answer people's questions in milliseconds. What training retrieves comes from exact search, which uses
-the indexes of the filters alone: whether an approximate search finds an entry depends on how an index was
-trained, and that on the table's history.
+They answer interactive searches in milliseconds. Training retrieves by exact search, which uses only the
+indexes of the filters: whether an approximate search finds an entry depends on how the index was trained,
+and so on the table's history.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from lancedb.table import Table
 
 INDEXED_ROWS = 20_000
-"""A table of at least this many entries has indexes; a smaller one is searched as fast without."""
+"""A table of at least this many entries has indexes; a smaller one is searched as fast without them."""
 
 PROBES = 120
-"""Partitions that a search of the vector index looks into, out of the square root of the entries."""
+"""Partitions that a search of the vector index visits; their total is the square root of the entries."""
 
 TYPED_PROBES = 30
 """The same for one task type, whose entries lie together."""
 
 REFINED = 120
-"""Candidates at least that are compared again by their whole keys, and five times those asked for."""
+"""Least number of candidates that are compared again by their full keys; also at least five times `top_k`."""
 
 TEXT_COLUMNS = ("text", "key_text")
-"""Columns that a search by words looks into: the lesson, and the situation (task and feedback) it is for."""
+"""Columns for search by words: the entry's text, and the situation (task and feedback) that it is for."""
 
 _BITMAPS = ("task_type", "environment", CREDIT_STEP)
 _TREES = ("entry_id", TEXT_KEY, "credit", "iteration")
@@ -42,17 +42,17 @@ _FOR_EVER = timedelta(days=100 * 365)
 
 
 def keep_indexes(table: Table, rows: int) -> None:
-    """Give a table of `rows` rows its indexes, or bring those it has up to its size.
+    """Create the indexes of a table of `rows` rows, or adapt them to its size.
 
-    New rows are added to the indexes when a hundredth of the table is not in them; until then searches go
-    through the new rows one by one. What is added is a part by itself, that each search looks into, so after
-    four such parts the partitions of the vectors are learnt again from all rows; and so they are when the
-    table has become four times as large at once.
+    New rows are added to the indexes when more than a hundredth of the table is not in them; until then
+    searches scan the new rows one by one. Each addition is a separate part of the index, which every search
+    visits. So the vector index is trained again on all rows when it has more than four parts, or when the
+    table has become four times as large since its training.
     """
     names = {index.name for index in table.list_indices()}
     old = next((name for name in names if name.startswith(_VECTOR)), None)
     if old is None:
-        # Files are put together first: a search reads its rows from few files in less time.
+        # Files are merged first: a search reads its rows faster from few files.
         table.optimize(cleanup_older_than=_FOR_EVER)
         _index_columns(table)
         _index_vectors(table, rows)
@@ -71,18 +71,18 @@ def keep_indexes(table: Table, rows: int) -> None:
 
 
 def vector_index(table: Table) -> str | None:
-    """Type of the table's vector index, such as `IVF_RQ`; None where it has none."""
+    """Type of the table's vector index, such as `IVF_RQ`; None if it has none."""
     indexes = table.list_indices()
     return next((str(index.index_type) for index in indexes if index.name.startswith(_VECTOR)), None)
 
 
 def has_text_index(table: Table) -> bool:
-    """Whether full text can be searched in the table itself."""
+    """Whether the table has a full-text index."""
     return any(str(index.index_type) == "FTS" for index in table.list_indices())
 
 
 def index_texts(table: Table) -> None:
-    """Make the indexes of words: lower case, stems, without stop words and accents, in English."""
+    """Create the full-text indexes: English, in lower case, stemmed, without stop words and accents."""
     from lancedb.index import FTS
 
     for column in TEXT_COLUMNS:
@@ -105,8 +105,9 @@ def _index_columns(table: Table) -> None:
 
 
 def _index_vectors(table: Table, rows: int) -> None:
-    """IVF_RQ: one bit a dimension, so that a million entries take 50 MB and the exact vectors of the best
-    candidates decide. It needs dimensions in eights; others get IVF_SQ, with a byte a dimension."""
+    """Create the vector index. IVF_RQ takes one bit per dimension, so a million entries take 50 MB; the exact
+    vectors of the best candidates decide. It needs a multiple of 8 dimensions; for any other number the index
+    is IVF_SQ, with one byte per dimension."""
     from lancedb.index import IvfRq, IvfSq
 
     kind = IvfRq if table.schema.field(INDEX_KEY).type.list_size % 8 == 0 else IvfSq

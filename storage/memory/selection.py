@@ -21,7 +21,7 @@ _DECIMALS = 6
 
 @dataclass(frozen=True)
 class MemoryLimits:
-    """How a memory is kept compact; None does not limit."""
+    """Limits that keep a memory compact; None does not limit."""
 
     merge_similarity: float | None = None
     """Least cosine similarity of near-duplicates."""
@@ -30,7 +30,7 @@ class MemoryLimits:
 
 
 class Held(NamedTuple):
-    """What eviction goes by; the columns of `MemoryView.facts`."""
+    """What eviction depends on, for one entry; the columns of `MemoryView.facts`."""
 
     entry_id: str
     text_key: str
@@ -41,10 +41,11 @@ class Held(NamedTuple):
 def near_duplicates(
     view: MemoryView, entries: Sequence[MemoryEntry], least: float, embedder: Embedder
 ) -> dict[str, tuple[str, float]]:
-    """New entries that say nearly what an earlier one of the same task type says: id -> (its id, similarity).
+    """New entries that are near-duplicates, by id, with the id of the entry that replaces each and the
+    similarity. Entries are compared within a task type.
 
-    Texts are compared with those of the 32 earlier entries that have the most similar situations. The most
-    similar text stands for the new one; of equals the one whose text comes first, then the lesser id.
+    A text is compared with those of the 32 earlier entries with the most similar situations, and with the new
+    texts before it. The most similar text replaces it; ties are ordered by text, then by id.
     """
     earlier: list[list[MemoryEntry]] = [[] for _ in entries]
     for task_type in sorted({entry.task_type for entry in entries}):
@@ -72,12 +73,11 @@ def near_duplicates(
 def evicted(held: pl.DataFrame, changed: Sequence[Held], policy: Eviction, excess: int) -> list[str]:
     """Which `excess` entries leave: those written longest ago, or those of the lowest credit.
 
-    Equals leave by the other of the two, then by the digest of their texts, and only those of one text by
-    id.
+    Ties are ordered by the other of the two criteria, then by the digest of the text, then by id.
 
     Args:
-        held: what was there before, as `MemoryView.facts` gives it.
-        changed: entries that are new, or are not any more as they were.
+        held: the entries before the change, as `MemoryView.facts` gives them.
+        changed: entries that are new or have changed, as they are now.
     """
     now = pl.DataFrame(changed, schema=held.schema, orient="row")
     order = ["last_iteration", "credit"] if policy == "oldest" else ["credit", "last_iteration"]

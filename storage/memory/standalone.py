@@ -1,4 +1,4 @@
-"""A memory without policy and run, for any program that learns from what it tried."""
+"""A memory without a policy or training run, for any program that learns from its attempts."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ class Lesson:
 
     text: str
     situation: str
-    """What it is found by: the similarity of a query to this text."""
+    """The text that queries are compared with, by similarity."""
     task_type: str = ""
     environment: str | None = None
 
     @property
     def entry_id(self) -> str:
-        """Follows from what the lesson says of its task type, so that the same one is never stored twice."""
+        """A digest of text and task type, so that the same lesson is never stored twice."""
         return "m-" + digest([self.text, self.task_type])
 
 
 class StandaloneMemory(MemoryVersions):
-    """A memory that is added to by hand; made by `ReflectionMemory.open`.
+    """A memory to which a program adds lessons itself; made by `ReflectionMemory.open`.
 
-    It lies in the store as a run of its own that only has memory versions, so that `erl-pipeline memory`
-    and `erl-pipeline lineage verify` can look into it, and garbage collection leaves it alone. The
-    iteration of an entry is the number of the `add` that brought it.
+    The store holds it as a run that has only memory versions, so that `erl-pipeline memory` and
+    `erl-pipeline lineage verify` can read it, and garbage collection leaves it alone. The iteration of an
+    entry is the number of the `add` that added it.
 
-    Raises InputError where `name` is a training run, or a memory with another embedding model.
+    Raises InputError if `name` is a training run, or a memory with another embedding model.
     """
 
     def __init__(
@@ -75,10 +75,10 @@ class StandaloneMemory(MemoryVersions):
     def add(self, lessons: Sequence[Lesson]) -> str:
         """Store lessons and return the new memory version.
 
-        A lesson that was added before, for whatever situation, changes nothing, even if it was evicted or
-        forgotten since: what was forgotten stays forgotten. Where none is new, the version stays as it is.
+        A lesson that was added before, for any situation, changes nothing, even if it was evicted or
+        forgotten since: what was forgotten stays forgotten. If none is new, the version stays the same.
 
-        Raises RunBusy while another process adds.
+        Raises RunBusy while another process adds lessons.
         """
         with self._run.lock():
             parent = latest_version(self._run)
@@ -119,7 +119,7 @@ class StandaloneMemory(MemoryVersions):
         return self.at(latest_version(self._run)).search([text], top_k, task_type, mode=mode)[0]
 
     def forget(self, entry_id: str, reason: str) -> str:
-        """Remove an entry from all future versions, keeping the record of why; returns the new version.
+        """Remove an entry from all future versions and record the reason; returns the new version.
 
         Raises InputError when the memory does not hold it.
         """
@@ -128,7 +128,7 @@ class StandaloneMemory(MemoryVersions):
         return forgotten.memory_version
 
     def versions(self) -> list[MemoryVersion]:
-        """All versions, the oldest first; each can be looked into by `at(version.artifact_id)`."""
+        """All versions, the oldest first; `at(version.artifact_id)` opens one."""
         return memory_versions(self._run)
 
     def _known(self, version: str, entry_ids: Sequence[str]) -> set[str]:

@@ -1,6 +1,6 @@
-"""What became of memory entries: when they were retrieved, and how the trajectories that saw them went.
+"""How memory entries were used: when they were retrieved, and the outcomes of the trajectories that saw them.
 
-All of it is derived from the trajectories and memory versions in Parquet; nothing is counted in place.
+All of it is derived from the trajectories and memory versions in Parquet; no counters are stored.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SHOWN = [
 
 
 def rollout_files(store: ArtifactStore, run: Run) -> list[Path]:
-    """The trajectories that a run's rollouts have in Parquet; each artifact is verified."""
+    """The Parquet files of the trajectories of a run's rollouts; each artifact is verified."""
     artifacts = [store.open(entry.artifact_id) for entry in run.stages() if entry.kind == "trajectories"]
     return [
         artifact.rows_path(entry.path)
@@ -45,12 +45,12 @@ def rollout_files(store: ArtifactStore, run: Run) -> list[Path]:
 
 
 def memory_searches(files: Sequence[Path]) -> pl.DataFrame:
-    """One row for each trajectory in files of a role that memory is shown to, in order.
+    """One row for each trajectory in `files` whose role gets memory, in order.
 
     Columns: trajectory_id, episode_id, role, iteration, task_id, task_type, group_id, revision_index,
-    subgroup, memory_version (empty where memory was not searched), memory_entry_ids, text, reward, success,
-    and `base`: the mean reward of the other first attempts at its task in its iteration, which are of the
-    same policy and saw no memory; null where there are none, and where it is a first attempt itself.
+    subgroup, memory_version (empty if memory was not searched), memory_entry_ids, text, reward, success, and
+    `base`. `base` is the mean reward of the other first attempts at its task in its iteration, which are of
+    the same policy and saw no memory; null if there are none, or if first attempts get memory.
     """
     rows = scan_trajectories(files)
     searched = (pl.col("memory_version") != "") | pl.col("subgroup").is_not_null()
@@ -72,7 +72,7 @@ def memory_searches(files: Sequence[Path]) -> pl.DataFrame:
 
 
 def retrieval_counts(seen: pl.DataFrame) -> pl.DataFrame:
-    """How often each entry stood in a prompt: entry_id, iteration, memory_version, retrievals; in order."""
+    """How often each entry was in a prompt: entry_id, iteration, memory_version, retrievals; sorted."""
     return (
         seen.lazy()
         .select("iteration", "memory_version", entry_id="memory_entry_ids")
@@ -104,8 +104,8 @@ def copied(seen: pl.DataFrame, deltas: Sequence[Delta]) -> int:
 def growth(deltas: Sequence[Delta]) -> list[dict[str, int | str]]:
     """What each memory version of a chain changed, and how many entries it has, as rows for a table.
 
-    `added`: entries that were let in, also those that were evicted at once. `copies`: texts that the memory
-    had. `returned` and `updated`: entries that got more support, more evidence.
+    `added`: new entries, including those that the same version evicted. `copies`: written texts that the
+    memory already had. `returned`: entries that got more support; `updated`: entries that got more evidence.
     """
     brought = dict(scan_entries(deltas).group_by("memory_version").len().collect().rows())
     grouped = scan_changes(deltas).group_by("memory_version", "operation", "reason")

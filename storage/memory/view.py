@@ -1,4 +1,4 @@
-"""One version of a memory, to be searched and read, and the memory that gives its versions."""
+"""One version of a memory, for searching and reading, and the object that opens a memory's versions."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _FACTS = {"entry_id": pl.String, "text_key": pl.String, "last_iteration": pl.Int
 class MemoryHit:
     """An entry that was found.
 
-    `score` is the cosine similarity of its key to the query, in [-1, 1]; of a search by words its BM25
-    score, of a hybrid search the sum of its reciprocal ranks; of `MemoryView.retrieve` see `Scoring`.
+    `score` is the cosine similarity of its key to the query, in [-1, 1]. In a search by words it is the BM25
+    score, in a hybrid search the sum of the reciprocal ranks; for `MemoryView.retrieve` see `Scoring`.
     """
 
     entry: MemoryEntry
@@ -48,11 +48,11 @@ class MemoryHit:
 
 
 class MemoryVersions:
-    """The versions of one memory, opened by a table of its own.
+    """The versions of one memory, opened in a LanceDB table of its own.
 
-    The LanceDB table lies in `STORE/memory/<name>`; of an object store, on this machine. It holds what the
-    committed artifacts of the memory versions hold, so any version can be opened by any name and after any
-    kill.
+    The table lies in `STORE/memory/<name>`, or on this machine if the store is an object store. It is built
+    from the committed artifacts of the memory versions, so any version can be opened under any name and after
+    any kill.
     """
 
     def __init__(
@@ -94,19 +94,18 @@ class MemoryView:
         mode: SearchMode = "vector",
         exact: bool = True,
     ) -> list[list[MemoryHit]]:
-        """For each text the `top_k` best entries, the best first, equals by text and then
-        by entry id.
+        """For each text the `top_k` best entries, the best first; ties are ordered by text, then by entry id.
 
         Args:
-            minimum_credit: the least credit.
+            minimum_credit: least credit of the entries.
             mode: by similarity of meaning, by words, or both fused by rank.
-            exact: compare every vector. Without, a memory that has a vector index is searched by it: in
-                milliseconds, but an entry may be missed. What must be reproducible has to be exact, and by
-                vector.
+            exact: compare every vector. If False, a memory that has a vector index is searched by it: in
+                milliseconds, but an entry may be missed. A search that must be reproducible has to be exact,
+                with mode `vector`.
 
         Raises:
             ValueError: `top_k` is less than 1.
-            StoreError: the entries were embedded by another model than the one for the queries.
+            StoreError: the entries were embedded by another model than the queries (not in mode `text`).
         """
         if top_k < 1:
             raise ValueError(f"top_k is {top_k}; it must be at least 1")
@@ -124,10 +123,10 @@ class MemoryView:
     def retrieve(
         self, texts: Sequence[str], top_k: int, scoring: Scoring, task_type: str | None = None
     ) -> list[list[MemoryHit]]:
-        """For each text the `top_k` entries of the highest score, the best first, equals by text and then
-        by entry id.
+        """For each text the `top_k` entries of the highest score, the best first; ties are ordered by text,
+        then by entry id.
 
-        Exact, as everything is that a run's data follow from. Raises StoreError as `search` does.
+        The search is exact, since a run's data depend on it. Raises StoreError as `search` does.
         """
         if self._table is None or not texts:
             return [[] for _ in texts]
@@ -169,7 +168,7 @@ class MemoryView:
 
     @cached_property
     def vector_index(self) -> str | None:
-        """Type of the index that searches which need not be exact go by; None where all are exact."""
+        """Type of the index that searches use which need not be exact; None if all searches are exact."""
         return None if self._table is None else vector_index(self._table)
 
     def count(self) -> int:
@@ -177,7 +176,7 @@ class MemoryView:
         return 0 if self._table is None else int(self._table.count_rows())
 
     def facts(self) -> pl.DataFrame:
-        """What eviction goes by, `storage.memory.selection.Held`, of all entries; by id."""
+        """What eviction depends on (`storage.memory.selection.Held`), for all entries, by id."""
         columns = list(_FACTS)
         if self._table is None:
             return pl.DataFrame(schema=_FACTS)
@@ -189,7 +188,7 @@ class MemoryView:
         return {} if self._table is None else _fetch(self._table, set(entry_ids))
 
     def with_texts(self, text_keys: Sequence[str]) -> dict[str, MemoryEntry]:
-        """The entries that say something, by `MemoryEntry.text_key`."""
+        """The entries with one of these `MemoryEntry.text_key`s, by that key."""
         found = {} if self._table is None else _fetch(self._table, set(text_keys), TEXT_KEY)
         return {entry.text_key: entry for entry in found.values()}
 
@@ -198,7 +197,7 @@ class MemoryView:
         return _frame(self._rows)
 
     def digest(self) -> str:
-        """64 hex digits over the entries; equal for equal memories, whatever their files."""
+        """64 hex digits over the entries; equal for equal memories, however their files are laid out."""
         return entries_digest(self._rows)
 
     @property
@@ -240,7 +239,7 @@ def _fetch(table: Table, values: set[str], column: str = "entry_id") -> dict[str
     for start in range(0, len(wanted), _FETCHED_AT_ONCE):
         some = wanted[start : start + _FETCHED_AT_ONCE]
         condition = f"{column} IN ({', '.join(quote(value) for value in some)})"
-        # One column that holds all others: LanceDB reads each by itself.
+        # The one column that holds all others as JSON: LanceDB reads each column separately.
         rows = table.search().where(condition).select([ENTRY]).limit(len(some)).to_arrow()
         entries += map(read_entry, rows.column(ENTRY).to_pylist())
     return {entry.entry_id: entry for entry in entries}

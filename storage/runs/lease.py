@@ -1,9 +1,10 @@
-"""Leases in an object store: which machine may work on something, where no kernel can keep a lock.
+"""Leases in an object store: they say which machine may work on something, where no kernel can hold a lock.
 
-A lease is a row of numbered objects, `00000001.json`, `00000002.json`, ... The highest number has it. A
-machine takes it by creating the next number, which the store lets only one do (`If-None-Match: *`), and
-keeps it by writing its object again and again. Whoever finds that object released, or not written for the
-lease's duration, may create the next number. Ages are differences of two times of the store's own clock.
+A lease is a sequence of numbered objects, `00000001.json`, `00000002.json`, ... The writer of the highest
+number holds it. A machine takes the lease by creating the next number, which the store allows to only one
+machine (`If-None-Match: *`). It keeps the lease by rewriting its object at intervals. Any machine that finds
+the object released, or not rewritten for the lease's duration, may create the next number. Ages are
+differences of two times of the store's own clock.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _GIVE_UP = 2 / 3
 
 @dataclass(frozen=True)
 class LeaseState:
-    """Who has a lease, and for how many more seconds if nothing is heard of them; `number` 0: nobody yet."""
+    """Who holds a lease, and for how many more seconds if it is not renewed; `number` 0: nobody yet."""
 
     number: int
     holder: str
@@ -45,7 +46,7 @@ class LeaseState:
 
 
 class Lease:
-    """A lease that this process has. A thread writes its object again until `release`."""
+    """A lease that this process holds. A thread renews its object until `release`."""
 
     def __init__(self, root: StoreRoot, folder: str, number: int, machine: str, seconds: float) -> None:
         self.number = number
@@ -66,7 +67,7 @@ class Lease:
             raise RunBusy(self._lost)
 
     def release(self) -> None:
-        """Let others have it at once."""
+        """Free the lease immediately for others."""
         self._ended.set()
         self._thread.join()
         # A store that cannot be written now frees the lease by its age.
@@ -76,7 +77,7 @@ class Lease:
 
     def _renew(self) -> None:
         while not self._ended.wait(self._seconds / _SIGNS_OF_LIFE) and not self._lost:
-            # One failure is no loss: `_look` counts the time since the last success.
+            # One failure does not lose the lease: `_look` measures the time since the last success.
             with suppress(StoreError):
                 self._look()
                 if not self._lost:
@@ -91,13 +92,13 @@ class Lease:
     def _look(self) -> None:
         if _highest(self._root, self._folder) > self.number:
             self._lost = (
-                "another machine has taken over, because nothing was heard of this one. What was committed "
-                "is kept; stop one of the two."
+                "another machine has taken over, because this one did not renew its lease in time. What was "
+                "committed is kept; stop one of the two."
             )
         elif time.monotonic() - self._renewed > self._seconds * _GIVE_UP:
             self._lost = (
-                f"the store took no sign of life for {self._seconds * _GIVE_UP:.0f} seconds, so another "
-                "machine may take over. What was committed is kept; run the same command again."
+                f"this machine's lease could not be renewed for {self._seconds * _GIVE_UP:.0f} seconds, so "
+                "another machine may take over. What was committed is kept; run the same command again."
             )
 
 
@@ -105,17 +106,17 @@ class Lease:
 def hold_lease(
     root: StoreRoot, folder: str, busy: Callable[[LeaseState], str], seconds: float = LEASE_SECONDS
 ) -> Iterator[Lease]:
-    """Have the lease of a folder of an object store.
+    """Hold the lease of a folder of an object store.
 
-    The caller must have this machine's own lock for the same thing: a lease whose holder ran on this machine
-    is then known to be left behind, and is taken at once.
+    The caller must hold this machine's own lock for the same thing. A lease whose holder ran on this machine
+    is then known to be abandoned, and is taken immediately.
 
     Args:
-        busy: the message for a lease that another machine has.
+        busy: gives the message for a lease that another machine holds.
 
     Raises:
-        RunBusy: another machine has it.
-        StoreError: the store cannot be used, or overwrites where it was told not to.
+        RunBusy: another machine holds it.
+        StoreError: the store cannot be used, or overwrites objects that were only to be created.
     """
     state = lease_state(root, folder, seconds)
     if state.held:
@@ -135,9 +136,9 @@ def hold_lease(
 
 
 def lease_state(root: StoreRoot, folder: str, seconds: float = LEASE_SECONDS) -> LeaseState:
-    """Who has a lease now. A holder of this machine counts as gone: ask for this machine's lock first.
+    """Who holds a lease now. A holder on this machine counts as gone: check this machine's own lock first.
 
-    Raises StoreError when the store cannot be used, or overwrites where it was told not to.
+    Raises StoreError when the store cannot be used, or overwrites objects that were only to be created.
     """
     now = _store_time(root, folder)
     number = _highest(root, folder)
@@ -149,7 +150,7 @@ def lease_state(root: StoreRoot, folder: str, seconds: float = LEASE_SECONDS) ->
         holder = f"process {record['pid']} on {record['host']}"
         gone = bool(record["released"]) or record["machine"] == _machine(root)
     except (ValueError, KeyError, TypeError):
-        # An object that is no lease is taken for one that its writer still means to hold.
+        # An unreadable object counts as a lease that is still held.
         holder, gone = "an unknown machine", False
     with store_errors("read", _path(folder, number)):
         age = now - root.fs.modified(_path(folder, number)).timestamp()
@@ -157,8 +158,8 @@ def lease_state(root: StoreRoot, folder: str, seconds: float = LEASE_SECONDS) ->
 
 
 def _store_time(root: StoreRoot, folder: str) -> float:
-    """The store's time, in seconds: that of an object written now. Its writing shows that the store refuses
-    to overwrite when it is asked to, without which two machines would both have a lease."""
+    """The store's time in seconds since 1970: the time of an object that is written now. Writing it also
+    tests that the store supports conditional writes; without them two machines could hold one lease."""
     path = f"{folder}/clock-{secrets.token_hex(8)}"
     try:
         if not write_new(root, path, b"first\n", unique=True) or write_new(root, path, b"second\n"):
@@ -184,7 +185,7 @@ def _content(machine: str, *, released: bool) -> bytes:
 
 
 def _machine(root: StoreRoot) -> str:
-    """A name of this machine's scratch folder; host names are not unique."""
+    """A random name for this machine, kept in its scratch folder; host names are not unique."""
     path = Path(root.scratch) / "machine"
     with store_errors("write", path):
         path.parent.mkdir(parents=True, exist_ok=True)

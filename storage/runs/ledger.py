@@ -1,4 +1,4 @@
-"""The append-only ledger of a run: a JSON line, with a digest, for each artifact that a stage gave it."""
+"""The append-only ledger of a run: a JSON line, with a digest, for each artifact that a stage gave."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from storage.errors import StoreError
 from storage.filesystem import StoreRoot, list_names, read_bytes, store_errors, sync_folder
 
 PART_LINES = 256
-"""Lines that a part of a ledger in an object store holds before the next is begun."""
+"""Most lines of one part of a ledger in an object store."""
 
 _TAIL_BYTES = 4096
 
 
 class LedgerEntry(BaseModel):
-    """One line: a stage gave this artifact. `reused` says that it was there before it was asked for."""
+    """One line: a stage gave this artifact. `reused` says that the artifact was in the store already."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -38,11 +38,11 @@ class LedgerEntry(BaseModel):
 
 
 class Ledger:
-    """A ledger file. A line counts once it ends in a newline: what a kill cut short is ignored, and cut
-    off before the next line is written.
+    """A ledger file. A line counts once it ends in a newline. A line that a kill cut short is ignored, and
+    removed before the next line is written.
 
-    Object stores cannot append, so there the ledger goes on in `ledger.0001.jsonl`, `ledger.0002.jsonl`, ...
-    and only the last part is written anew. Either way a line costs the same however long the ledger is.
+    Object stores cannot append, so there the ledger continues in `ledger.0001.jsonl`, `ledger.0002.jsonl`,
+    ... and only the last part is rewritten. Either way the cost of a line does not grow with the ledger.
     """
 
     def __init__(self, root: StoreRoot, path: str) -> None:
@@ -60,7 +60,7 @@ class Ledger:
                 self._append_to_last_part(line)
 
     def read(self) -> list[LedgerEntry]:
-        """All whole lines, oldest first. Raises StoreError, naming it, for a line that was changed."""
+        """All complete lines, the oldest first. Raises StoreError for a changed line, which it names."""
         entries = []
         for part in [self._path] if self._root.local else self._parts():
             for number, line in enumerate(self._whole_lines(part).split(b"\n")[:-1], start=1):
@@ -69,7 +69,7 @@ class Ledger:
                     raise StoreError(
                         f"{part}, line {number} is not a ledger entry as it was written. Put the file back "
                         "from a copy, or remove the line: `train --check` then finds its artifact and "
-                        "records it again. What somebody asked for by hand must be asked for again."
+                        "records it again. Requests that were made by hand must be made again."
                     )
                 entries.append(entry)
         return entries
@@ -83,7 +83,7 @@ class Ledger:
             self._root.fs.pipe_file(parts[-1], content + line)
 
     def _parts(self) -> list[str]:
-        """The ledger's files in an object store, in order; the first whether or not it exists."""
+        """The ledger's files in an object store, in order; the first is listed even if it does not exist."""
         folder, name = self._path.rsplit("/", 1)
         numbered = re.compile(re.escape(PurePosixPath(name).stem) + r"\.\d{4,}\.jsonl")
         found = sum(1 for other in list_names(self._root, folder) if numbered.fullmatch(other))
@@ -102,7 +102,7 @@ def _line(entry: LedgerEntry) -> bytes:
 
 
 def _entry(line: bytes) -> LedgerEntry | None:
-    """The entry of a line; None where the line is not as it was written."""
+    """The entry of a line; None if the line was changed."""
     content = unseal(line)
     if content is None:
         return None
@@ -125,7 +125,8 @@ def _append_line(path: Path, line: bytes) -> None:
 
 
 def end_of_whole_lines(file: BinaryIO) -> int:
-    """Where the last whole line ends, in bytes; looks from the end of the file, which is not read whole."""
+    """Offset in bytes of the end of the last complete line; searches backwards, without reading the whole
+    file."""
     end = file.seek(0, os.SEEK_END)
     while end > 0:
         start = max(0, end - _TAIL_BYTES)

@@ -1,7 +1,7 @@
 """Locks: one process for each run, and no run at work while files are deleted.
 
-In a local store these are the kernel's locks on files, gone with the process that held them. In an object
-store each is kept by such a lock among the processes of one machine, and by a lease among machines.
+In a local store these are the kernel's file locks, which end with the process that held them. In an object
+store such a lock excludes the other processes of the same machine, and a lease excludes other machines.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _COLLECTION = "collection"
 def lock_run(root: StoreRoot, name: str, lease_seconds: float = LEASE_SECONDS) -> Iterator[Lease | None]:
     """Hold a run for this process; gives its lease in an object store, None in a local one.
 
-    Raises RunBusy, naming process and host, when another has it or files of the store are being deleted.
+    Raises RunBusy, which names process and host, when another process holds it or deletes files of the store.
     """
 
     def busy(holder: str) -> str:
@@ -42,7 +42,8 @@ def lock_run(root: StoreRoot, name: str, lease_seconds: float = LEASE_SECONDS) -
             yield None
             return
         with hold_lease(root, run_lease(root, name), _leased(busy), lease_seconds) as lease:
-            # Only now: whoever deletes takes its lease first and looks at the runs' leases afterwards.
+            # Checked after taking the run's lease: a deleting process takes its own lease first and then
+            # checks those of the runs, so at least one of the two sees the other.
             collection = lease_state(root, _collection_lease(root), lease_seconds)
             if collection.held:
                 raise RunBusy(_leased(_collecting)(collection))
@@ -61,7 +62,7 @@ def run_holder(root: StoreRoot, name: str) -> str | None:
 
 
 def _is_locked(path: Path) -> bool:
-    """Whether a process has a lock; looking takes a shared one for a moment."""
+    """Whether a process holds a lock; the check takes a shared lock for a moment."""
     with store_errors("look at", path), path.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -72,7 +73,7 @@ def _is_locked(path: Path) -> bool:
 
 @contextmanager
 def lock_collection(root: StoreRoot, runs: list[str], lease_seconds: float = LEASE_SECONDS) -> Iterator[None]:
-    """Keep all runs of the store from being worked on, while files are deleted.
+    """Prevent work on any run of the store while files are deleted.
 
     Raises RunBusy when a run is worked on, or when another process deletes files.
     """
@@ -108,7 +109,7 @@ def _collection_lease(root: StoreRoot) -> str:
 
 
 def collection_file(root: StoreRoot) -> Path:
-    """The lock of whoever deletes files, which runs at work share; on this machine."""
+    """The lock file, on this machine, that a deleting process locks alone and runs at work share."""
     return root.scratch / f"{_COLLECTION}.lock"
 
 
@@ -133,7 +134,7 @@ def _file_lock(path: Path, kind: int, busy: Callable[[str], str]) -> Iterator[No
             fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             raise RunBusy(busy(_holder(path))) from None
-        # Of several with a shared lock the last one is named.
+        # Several holders of a shared lock overwrite each other: the file names the last one.
         with store_errors("lock", path):
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, _me(), 0)
@@ -147,7 +148,7 @@ def _me() -> bytes:
 
 
 def _holder(path: Path) -> str:
-    """Who wrote the lock file; between locking and writing there is a moment in which nobody did."""
+    """The holder that the lock file names; for a moment after locking it may name nobody yet."""
     try:
         holder = json.loads(path.read_text())
         return f"process {holder['pid']} on {holder['host']}"

@@ -1,4 +1,4 @@
-"""What a run was begun from, where that is another run: `STORE/runs/<name>/origin.json`."""
+"""The run that another run was begun from: `STORE/runs/<name>/origin.json`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _Record(BaseModel):
 
 
 class BranchOrigin(_Record):
-    """A branch: the artifacts of `run` up to a stage of an iteration, and its own from that stage on."""
+    """A branch: its artifacts are those of `run` before a stage of an iteration, and its own from there."""
 
     type: Literal["branch"] = "branch"
     run: str
@@ -28,7 +28,7 @@ class BranchOrigin(_Record):
     """The first stage of `iteration` that the branch does itself."""
 
     def describe(self) -> str:
-        """In words that follow "begun"."""
+        """A phrase that can follow "begun"."""
         return f"from {self.stage} in iteration {self.iteration} of {self.run}"
 
 
@@ -39,18 +39,18 @@ class OfflineOrigin(_Record):
     run: str
     first_iteration: int
     last_iteration: int
-    """The stored rollouts are trained on in order, one iteration of the new run for each."""
+    """Each iteration of the new run trains on the stored rollouts of one iteration, in order."""
     checkpoint_id: str | None
     """The checkpoint that training begins with; None for the one that the new run's configuration gives."""
     evaluates: bool
 
     @property
     def iterations(self) -> int:
-        """Iterations that the data gives."""
+        """Number of iterations that the stored rollouts allow."""
         return self.last_iteration - self.first_iteration + 1
 
     def describe(self) -> str:
-        """In words that follow "begun"."""
+        """A phrase that can follow "begun"."""
         start = "" if self.checkpoint_id is None else f" at checkpoint {self.checkpoint_id[:12]}"
         evaluation = "" if self.evaluates else ", without evaluation"
         span = f"{self.first_iteration}..{self.last_iteration}"
@@ -63,9 +63,9 @@ _ORIGIN: TypeAdapter[BranchOrigin | OfflineOrigin] = TypeAdapter(Origin)
 
 
 def read_origin(store_uri: str, run_name: str) -> BranchOrigin | OfflineOrigin | None:
-    """What a run was begun from; None for a run that began by itself.
+    """What a run was begun from; None for a run that was not begun from another.
 
-    Raises StoreError for a file that was changed, or that says nothing this program knows.
+    Raises StoreError for a file that was changed, or that holds an origin unknown to this program.
     """
     root = open_root(store_uri)
     path = root.join("runs", run_name, "origin.json")
@@ -79,9 +79,9 @@ def read_origin(store_uri: str, run_name: str) -> BranchOrigin | OfflineOrigin |
 
 
 def write_origin(store_uri: str, run_name: str, origin: BranchOrigin | OfflineOrigin) -> None:
-    """Record what a run was begun from; once, and before its first stage.
+    """Record what a run was begun from. To be called before its first stage; the origin never changes.
 
-    Raises StoreError when it cannot be written or when another origin is there already.
+    Raises StoreError when it cannot be written, or when the run already has another origin.
     """
     root = open_root(store_uri)
     path = root.join("runs", run_name, "origin.json")

@@ -1,4 +1,4 @@
-"""Small files that say what a run is: sealed JSON, laid out for people to read."""
+"""Small files that describe a run: sealed JSON, indented for people to read."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def record_bytes(content: Mapping[str, Any]) -> bytes:
 
 
 def read_record(written: bytes, path: str) -> dict[str, Any]:
-    """The content of a file of `record_bytes`.
+    """The content of a file that `record_bytes` made.
 
-    Raises StoreError where it is not as it was written, or where another version of this program wrote it.
+    Raises StoreError if it was changed, or if another version of this program wrote it.
     """
     document = open_document(written, path)
     if document is None:

@@ -16,7 +16,7 @@ def remove_run(store_uri: str, name: str) -> None:
 
     Raises:
         InputError: there is no such run, or another one was begun from it and needs its plan.
-        RunBusy: somebody works on it.
+        RunBusy: a process works on it.
         StoreError: the store cannot be written.
     """
     root, runs = open_root(store_uri), RunStore(store_uri)
@@ -37,7 +37,7 @@ def _began_from(store_uri: str, other: str, name: str) -> bool:
 
 
 def _remove_files(root: StoreRoot, name: str) -> None:
-    """All but the lock first; `run.json` after that, since a ledger without it would be nobody's."""
+    """Remove `run.json` and the lock last: a ledger without `run.json` would belong to no run."""
     record, local = root.join("runs", name, "run.json"), root.scratch / "runs" / name
     if not root.local:
         kept = (record, root.join("runs", name, "lease"))
@@ -51,5 +51,5 @@ def _remove_files(root: StoreRoot, name: str) -> None:
             path.unlink()
     root.fs.rm_file(record)
     (local / "lock").unlink()
-    with suppress(OSError):  # a run that somebody began just now has a file there
+    with suppress(OSError):  # the folder is not empty if a run of this name was begun just now
         local.rmdir()

@@ -1,8 +1,8 @@
-"""Runs of a store: their settings, their ledger of stages, and the lock that keeps them to one process.
+"""Runs of a store: their settings, their ledger of stages, and the lock that gives each to one process.
 
-Layout: `STORE/runs/<name>/{run.json, ledger.jsonl, lock}`. In an object store `lease/` stands for the lock,
-and every lease has a ledger of its own, `ledger-<number of the lease>.jsonl`: if a machine that was thought
-dead writes once more, it overwrites nothing of its successor's.
+Layout: `STORE/runs/<name>/{run.json, ledger.jsonl, lock}`. In an object store `lease/` takes the place of the
+lock, and every lease has its own ledger, `ledger-<number of the lease>.jsonl`. So if a machine that was
+thought dead writes again, it overwrites nothing of its successor.
 """
 
 from __future__ import annotations
@@ -49,12 +49,11 @@ class Run:
         reused: bool,
         seconds: float,
     ) -> LedgerEntry:
-        """Write down that a stage has given an artifact of a kind; the line, which is on disk when this
-        returns.
+        """Record in the ledger that a stage has given an artifact; returns the line, which is then on disk.
 
-        `key` tells apart several artifacts of one stage in one iteration. `seconds` is wall time.
+        `key` distinguishes several artifacts of one stage in one iteration. `seconds` is wall time.
 
-        Raises RunBusy when another machine has taken the run over.
+        Raises RunBusy when another machine has taken over the run.
         """
         self.require_lock()
         lease = self._lease
@@ -76,18 +75,18 @@ class Run:
         return latest_entries(self.recorded())
 
     def recorded(self) -> list[LedgerEntry]:
-        """Every entry there is, the oldest first."""
+        """All entries of the ledger, the oldest first."""
         if self._root.local:
             return self._ledger("ledger.jsonl").read()
         names = list_names(self._root, self._root.join("runs", self.name))
-        # `ledger.jsonl` is written without a lease, and is read first. Ledgers read their own further parts.
+        # `ledger.jsonl` was written without a lease, and is read first. A Ledger reads its further parts.
         found = sorted(
             (name for name in names if _LEDGER.fullmatch(name)), key=lambda name: (len(name), name)
         )
         return [entry for name in found for entry in self._ledger(name).read()]
 
     def require_lock(self) -> None:
-        """Raise RunBusy when another machine has taken the run over since it was locked."""
+        """Raise RunBusy when another machine has taken over the run since it was locked."""
         if self._lease is not None:
             self._lease.require()
 
@@ -100,10 +99,10 @@ class Run:
     def lock(self, lease_seconds: float = LEASE_SECONDS) -> Iterator[None]:
         """Hold the run for this process; it is free again when the process ends, however it ends.
 
-        In an object store that holds among machines too: one that dies without a word loses the run
-        `lease_seconds` after its last sign of life.
+        In an object store this also excludes other machines. A machine that dies loses the run
+        `lease_seconds` after it last renewed its lease.
 
-        Raises RunBusy, naming process and host, when another has it.
+        Raises RunBusy, which names process and host, when another process holds it.
         """
         with lock_run(self._root, self.name, lease_seconds) as lease:
             self._lease = lease
@@ -130,10 +129,10 @@ class RunStore:
     def create(self, name: str, config: Mapping[str, Any]) -> Run:
         """Begin a run with its resolved configuration (JSON types).
 
-        Raises InputError for a bad name or one that is taken, StoreError when the store cannot be written.
+        Raises InputError for an invalid or taken name, StoreError when the store cannot be written.
         """
         if not _NAME.fullmatch(name):
-            raise InputError(f"{name!r} is no name of a run: use up to 64 letters, digits, '.', '_' and '-'.")
+            raise InputError(f"{name!r} cannot name a run: use up to 64 letters, digits, '.', '_' and '-'.")
         content = record_bytes({"name": name, "config": dict(config)})
         if not write_new(self._root, self._path(name), content):
             raise InputError(f"run {name} exists already in store {self._root.uri}.")
@@ -142,7 +141,8 @@ class RunStore:
     def open(self, name: str) -> Run:
         """An existing run.
 
-        Raises InputError, with the runs there are, for an unknown name, StoreError for a damaged run.json.
+        Raises InputError for an unknown name (with a suggestion or the known names), StoreError for a damaged
+        run.json.
         """
         content = read_bytes(self._root, self._path(name))
         if content is None:
@@ -158,7 +158,7 @@ class RunStore:
         return [name for name in names if self._root.fs.exists(self._path(name))]
 
     def holder(self, name: str) -> str | None:
-        """Who works on a run, in words; None for nobody."""
+        """The process or machine that works on a run, as text; None if there is none."""
         return run_holder(self._root, name)
 
     def _path(self, name: str) -> str:
@@ -166,7 +166,7 @@ class RunStore:
 
 
 def config_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Settings that differ, one `dotted.key: old -> new` for each."""
+    """Settings that differ, each as `dotted.key: old -> new`."""
     before, after = flat_settings(old), flat_settings(new)
     return [
         f"{key}: {before.get(key, 'absent')} -> {after.get(key, 'absent')}"

@@ -1,4 +1,4 @@
-"""What a user of a run was warned of: `STORE/runs/<name>/warning-<kind>.json`, each kind once."""
+"""Warnings given to the user of a run: `STORE/runs/<name>/warning-<kind>.json`, each kind once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FILE = re.compile(r"warning-[a-z_]+\.json")
 
 
 class RunWarning(BaseModel):
-    """One warning. `iteration` is 0 for what was said before the first; `setting` is the one to look at."""
+    """One warning. `iteration` is 0 for a warning before the first; `setting` is the setting to look at."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -27,13 +27,13 @@ class RunWarning(BaseModel):
 
     @property
     def sentence(self) -> str:
-        """What people are told."""
+        """The warning as users see it."""
         where = f"iteration {self.iteration}: " if self.iteration else ""
         return f"{where}{self.text} See {self.setting}."
 
 
 def record_warning(store_uri: str, run_name: str, warning: RunWarning) -> bool:
-    """Write a warning down; False, and nothing changed, where the run has one of this kind already."""
+    """Write a warning down; False, and nothing changed, if the run has one of this kind already."""
     root = open_root(store_uri)
     path = root.join("runs", run_name, f"warning-{warning.kind}.json")
     return write_new(root, path, record_bytes(warning.model_dump(mode="json")))

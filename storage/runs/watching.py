@@ -12,7 +12,7 @@ from storage.filesystem import StoreRoot
 from storage.runs.locks import collection_file
 
 _LOCKS = Path("/proc/locks")
-"""The kernel's list of locks; Linux alone has it."""
+"""The kernel's list of locks; only Linux has it."""
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,10 @@ class Holder:
 
 
 def run_holder(root: StoreRoot, name: str) -> Holder | None:
-    """The process of this machine that holds a run; None where none does.
+    """The process of this machine that holds a run; None if none does.
 
-    The lock is not taken, not even for a moment: who wants to begin must not be refused because somebody
-    looks. Of an object store only processes of this machine are seen.
+    The lock is not taken, not even for a moment: a process that wants to begin must not be refused because
+    another one looks. Holders on other machines, which an object store may have, are not seen.
     """
     path = root.scratch / "runs" / name / "lock"
     try:
@@ -43,11 +43,11 @@ def run_holder(root: StoreRoot, name: str) -> Holder | None:
 def run_mark(root: StoreRoot, name: str) -> tuple[int, ...] | None:
     """Changes whenever a line is added to a run's ledger, and whenever files of the store are collected.
 
-    None for an object store, where that cannot be told without reading.
+    None for an object store, where changes cannot be seen without reading the ledger.
     """
     if not root.local:
         return None
-    # Whoever deletes files writes its name into the file of the lock.
+    # A process that deletes files writes its id into the lock file.
     return *_size_and_time(root.join("runs", name, "ledger.jsonl")), *_size_and_time(collection_file(root))
 
 

@@ -1,1 +1,1 @@
-"""Parquet tables with a schema: trajectories and supervised rows."""
+"""Parquet tables with a schema: trajectories, supervised rows, training records and scores."""

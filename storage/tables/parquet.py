@@ -19,16 +19,16 @@ from storage.filesystem import store_errors
 ROW_GROUP_ROWS = 2000
 _VERSION = b"schema_version"
 _ARROW_SCHEMA = "ARROW:schema"
-"""Key, in a footer's metadata, of the columns as Arrow has them."""
+"""Key, in a footer's metadata, of the Arrow schema of the columns."""
 
 
 @dataclass(frozen=True)
 class TableFormat:
     """A kind of Parquet file: its columns and how they are encoded.
 
-    `float_lists` are columns of high-entropy float lists; `dictionary` names the columns with few
-    distinct values. Both name leaves by their Parquet path. Files of a lower `version` are read with the
-    columns they lack as nulls.
+    `float_lists` names the columns of high-entropy float lists, `dictionary` the columns with few distinct
+    values. Both name leaves by their Parquet path. In files of a lower `version`, missing columns are read as
+    nulls.
     """
 
     name: str
@@ -70,7 +70,7 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], table: TableFormat
 
 
 def read_rows(paths: Sequence[Path], table: TableFormat) -> Iterator[dict[str, Any]]:
-    """Rows of files in order, lists as tuples, missing columns as None.
+    """Rows of files, in order. Lists become tuples; missing columns are None.
 
     Raises StoreError for a file that is not in this format.
     """
@@ -107,9 +107,10 @@ def scan_files(paths: Sequence[Path], table: TableFormat, path_column: str | Non
 
 
 def _require_formats(paths: Sequence[Path], table: TableFormat) -> None:
-    """Like `require_format` for each file; footers that say the same are checked once.
+    """Like `require_format` for each file; equal footers are checked only once.
 
-    A footer's metadata holds the format, its version and the Arrow schema, and is read much faster alone.
+    A footer's metadata holds the format, its version and the Arrow schema. Reading only the metadata is much
+    faster than opening the file.
     """
     known: set[frozenset[tuple[str, str]]] = set()
     for path in paths:

@@ -1,4 +1,4 @@
-"""What is wrong with one row of trajectories from elsewhere, in the types or the meaning of its columns."""
+"""Checks of one row of imported trajectories: the types and the meaning of its columns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Row = dict[str, Any]
 
 
 def row_problems(row: Row) -> Iterator[tuple[str, str]]:
-    """Field and problem. What a column means is looked at only where all types are right."""
+    """The problems of a row, as (field, problem). Meanings are checked only if all types are right."""
     wrong = [
         (column.name, problem)
         for column in TRAJECTORY_SCHEMA
@@ -70,7 +70,7 @@ def _meaning_problems(row: Row) -> Iterator[tuple[str, str]]:
     tokens = len(row["response_token_ids"])
     for name in ("response_mask", "behaviour_logprobs"):
         if len(row[name]) != tokens:
-            yield name, f"has {len(row[name])} values and response_token_ids {tokens}; they must be as many"
+            yield name, f"has {len(row[name])} values and response_token_ids {tokens}; they must be equal"
     for index, bit in enumerate(row["response_mask"]):
         if bit not in (0, 1):
             yield "response_mask", f"value {index} is {bit}; allowed are 0 and 1"
@@ -118,7 +118,7 @@ def _parsed(text: str) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A value in a message, cut short."""
+    """A value as a message shows it: at most 60 characters."""
     try:
         text = json.dumps(value, ensure_ascii=True)
     except (TypeError, ValueError, RecursionError):

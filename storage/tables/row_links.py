@@ -1,4 +1,4 @@
-"""What the rows of a file of trajectories say of each other, and where they contradict."""
+"""Checks of the links between the rows of a file of trajectories."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SHOWN_PROBLEMS = 10
 
 @dataclass
 class Problems:
-    """What is wrong with a file: the first few in words, and how many there are."""
+    """Problems of a file: the messages of the first few, and the number of all."""
 
     shown: list[str] = field(default_factory=list)
     count: int = 0
@@ -25,7 +25,7 @@ class Problems:
 
 
 class RowLinks:
-    """What rows say of each other."""
+    """Collects the ids and links of rows, and reports contradictions and missing rows."""
 
     def __init__(self) -> None:
         self._rows: dict[str, tuple[int, str]] = {}
@@ -37,7 +37,7 @@ class RowLinks:
         self._iteration = 1
 
     def take(self, number: int, row: Mapping[str, Any], problems: Problems) -> None:
-        """Remember a row, and say where it contradicts those before it."""
+        """Remember a row, and add a problem for each contradiction with the rows before it."""
         name, episode, group = row["trajectory_id"], row["episode_id"], row["group_id"]
         first, _ = self._rows.setdefault(name, (number, episode))
         if first != number:
@@ -67,7 +67,7 @@ class RowLinks:
             self._revised.setdefault(episode, number)
 
     def finish(self, problems: Problems) -> None:
-        """Say which links lead nowhere."""
+        """Add a problem for each link to a missing row."""
         for number, parent, episode in self._parents:
             if parent not in self._rows:
                 problems.add(f"row {number}: parent_trajectory_id: no row has the id {shown(parent)}")

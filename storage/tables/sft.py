@@ -57,8 +57,8 @@ class SftRow:
     trajectory_id: str
     """The trajectory whose response it is."""
     role: str | None
-    """What it teaches: the role of a trajectory on its own prompt, or a name for what is taught on that of
-    another; None in files of version 1."""
+    """What it teaches: the trajectory's role if the prompt is its own, else a name for what is taught on the
+    prompt of another trajectory; None in files of version 1."""
     reflection_trajectory_id: str | None
     """The reflection that led to it."""
     first_trajectory_id: str
@@ -74,7 +74,7 @@ class SftRow:
     weight: float
 
     def validate(self) -> None:
-        """Raise ValueError, naming the row, when its columns contradict each other."""
+        """Raise ValueError, which names the row, when its columns contradict each other."""
         if len(self.loss_mask) != len(self.input_token_ids):
             raise ValueError(
                 f"SFT row {self.sft_row_id} has {len(self.input_token_ids)} tokens and "

@@ -37,20 +37,20 @@ class StreamScore:
     """One task of a stream under one condition."""
 
     condition: str
-    """Whose note was given: `none`, `own`, `oracle` or `other`."""
+    """The kind of note that was given: `none`, `own`, `oracle` or `other`."""
     encounter: int
-    """Which task of its stream, from 1."""
+    """The task's place in its stream, from 1."""
     realm: str
     stream: int
     """Which stream of the realm, from 0."""
     task_id: str
     note: str | None
-    """The note that was given; None where there was none (yet)."""
+    """The note that was given; None if there was none (yet)."""
     first_attempt_success: bool
-    """Of the attempt that was given the note."""
+    """Success of the attempt that was given the note."""
     retry_success: bool | None
-    """Of a second attempt, after a reflection that was given the note as memory; also False after an
-    ill-formed reflection. None where nothing was retried, since the attempt without a note succeeded."""
+    """Success of a second attempt, after a reflection that was given the note as memory; also False after an
+    ill-formed reflection. None if there was no second attempt, since the attempt without a note succeeded."""
     first_trajectory_id: str
     reflection_trajectory_id: str | None
 

@@ -1,4 +1,4 @@
-"""What the policy said in a trajectory, as expressions over the columns of trajectories."""
+"""Polars expressions, over the columns of trajectories, for the policy's own messages."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _MESSAGES = pl.List(pl.Struct({"role": pl.String, "content": pl.String}))
 
 
 def said() -> pl.Expr:
-    """The policy's own turns, a line break between them; null where the messages were pruned."""
+    """The policy's own turns, with a line break between them; null if the messages were pruned."""
     return _turns(pl.col("messages"))
 
 
 def says(text: str) -> pl.Expr:
-    """Whether the policy said something; the case of letters counts."""
-    # As JSON has it: messages without it need not be parsed.
+    """Whether the policy's own turns contain a text; upper and lower case differ."""
+    # Messages whose JSON does not hold the escaped text need not be parsed.
     escaped = json.dumps(text, ensure_ascii=False)[1:-1]
     likely = pl.when(pl.col("messages").str.contains(escaped, literal=True)).then(pl.col("messages"))
     return _turns(likely).str.contains(text, literal=True).fill_null(False)

@@ -18,7 +18,7 @@ from storage.tables.parquet import TableFormat, read_rows, scan_files, write_row
 SCHEMA_VERSION = 2
 TRAJECTORY_SCHEMA = pa.schema(
     [
-        pa.field("trajectory_id", pa.string(), nullable=False),  # digest of the recipe and of its place in it
+        pa.field("trajectory_id", pa.string(), nullable=False),  # digest of its artifact and its place in it
         pa.field("episode_id", pa.string(), nullable=False),
         pa.field("parent_trajectory_id", pa.string()),
         pa.field("iteration", pa.int32(), nullable=False),  # the one that sampled it
@@ -34,10 +34,10 @@ TRAJECTORY_SCHEMA = pa.schema(
         pa.field("response_token_ids", pa.list_(pa.int32()), nullable=False),
         pa.field("response_mask", pa.list_(pa.int8()), nullable=False),
         pa.field("behaviour_logprobs", pa.list_(pa.float32()), nullable=False),
-        pa.field("temperature", pa.float32(), nullable=False),  # that it was sampled at
+        pa.field("temperature", pa.float32(), nullable=False),  # sampling temperature
         pa.field("policy_version", pa.string(), nullable=False),
         pa.field("tokenizer_digest", pa.string(), nullable=False),  # of the tokenizer
-        pa.field("reward", pa.float32(), nullable=False),  # of a reflection, that of the attempt after it
+        pa.field("reward", pa.float32(), nullable=False),  # for a reflection, that of the attempt after it
         pa.field("success", pa.bool_(), nullable=False),  # whether the reward reached the threshold
         pa.field("finish_reason", pa.string(), nullable=False),  # how it ended
         pa.field("truncated", pa.bool_(), nullable=False),  # whether a limit cut it off
@@ -79,10 +79,10 @@ TRAJECTORIES = TableFormat(
 NO_METRICS = "{}"
 
 GUIDED, FREE = "guided", "free"
-"""Subgroups of a group that a method splits: memory may stand in the prompt, or was withheld."""
+"""Subgroups of a group that a method splits: with memory in the prompt if there is any, or without memory."""
 
 LOGPROB_TOLERANCE = 1e-4
-"""How far above 0 rounding may bring a log-probability."""
+"""Largest log-probability that counts as rounding error of a value of at most 0."""
 
 
 @dataclass(frozen=True)
@@ -95,57 +95,57 @@ class Trajectory:
 
     trajectory_id: str
     episode_id: str
-    """The task's whole chain of attempts that this is a part of."""
+    """The episode: the whole chain of attempts at a task that this is a part of."""
     parent_trajectory_id: str | None
-    """The trajectory that led to this one, such as the failed attempt that a reflection is on."""
+    """The trajectory that led to this one, such as the failed attempt that a reflection is about."""
     iteration: int
     task_id: str
     task_type: str
     environment: str
     role: str
-    """What it is in its episode; the method declares its roles."""
+    """Its role in the episode; the method declares its roles."""
     revision_index: int
-    """Which round of revision, from 0 for the first attempt."""
+    """Round of revision, from 0 for the first attempt."""
     sample_index: int
-    """Which of the episodes of the same task."""
+    """Number of the episode among those of the same task, from 0."""
     group_id: str
-    """Trajectories whose rewards are compared to give advantages share it."""
+    """Shared by the trajectories whose rewards are compared to compute advantages."""
     subgroup: str | None
-    """Its part of a group that the method splits, such as `guided` and `free`; None where it does not."""
+    """Its part of a group that the method splits, such as `guided` or `free`; None for groups not split."""
     prompt_token_ids: tuple[int, ...]
     response_token_ids: tuple[int, ...]
-    """All turns; environment and tool tokens between them included."""
+    """All turns, including environment and tool tokens between them."""
     response_mask: tuple[int, ...]
     """1 on tokens that the policy sampled, 0 on environment and tool tokens."""
     behaviour_logprobs: tuple[float, ...]
     """Log-probability in nats under the behaviour policy, after temperature; 0 where the mask is 0."""
     temperature: float
     policy_version: str
-    """Artifact id of the checkpoint that sampled it; empty where a model of somebody else's did."""
+    """Artifact id of the checkpoint that sampled it; empty if a model without an artifact did."""
     tokenizer_digest: str
     reward: float
     success: bool
     finish_reason: str
     truncated: bool
     feedback: str
-    """What the environment said of the attempt that this is, or is about."""
+    """What the environment said about this attempt, or about the attempt that a reflection is on."""
     messages: str
-    """For people: JSON list of `{"role", "content"}`."""
+    """The dialogue for people to read: JSON list of `{"role", "content"}`."""
     memory_version: str
-    """The memory that was searched for its prompt; empty where none was."""
+    """The memory version that was searched for its prompt; empty if none was."""
     memory_entry_ids: tuple[str, ...]
-    """Entries that stood in the prompt, the best first."""
+    """Entries that were in the prompt, the best first."""
     seed: int
     """The seed that sampled it."""
     task_payload: str
     """JSON of the task, so that a trajectory can be shown without its environment."""
     text: str | None = None
-    """What the role's parser took from the answer; None where it is ill-formed or was not parsed."""
+    """What the role's parser took from the answer; None if the answer is ill-formed or was not parsed."""
     metrics: str = NO_METRICS
-    """The environment's metrics of the attempt: JSON object, name -> number."""
+    """The environment's metrics for the attempt: JSON object, name -> finite number."""
 
     def validate(self) -> None:
-        """Raise ValueError, naming the trajectory, when its columns contradict each other."""
+        """Raise ValueError, which names the trajectory, when its columns contradict each other."""
         length = len(self.response_token_ids)
         if len(self.response_mask) != length or len(self.behaviour_logprobs) != length:
             raise self._wrong(
@@ -186,7 +186,7 @@ def is_metrics(text: str) -> bool:
 
 
 def trajectory_id(*parts: str | int) -> str:
-    """The id of a trajectory or episode, from what it is: artifact id, task, sample, role, revision."""
+    """The id of a trajectory or episode: a digest of artifact id, task, sample, role and revision."""
     return digest(parts)
 
 

@@ -1,4 +1,4 @@
-"""Trajectories from elsewhere: reading a file that nothing is known of, and checking every row of it."""
+"""Import of trajectories: reading a file from an unknown source, and checking each of its rows."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from storage.wording import counted
 FORMATS = (".parquet", ".jsonl")
 
 _BATCH_ROWS = 1024
-# What pyarrow raises for bytes that are not what they should be.
+# What pyarrow raises for malformed files.
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, OverflowError)
 
 
 class MalformedTrajectories(InputError):
-    """A file of trajectories cannot be read, or has rows that are not as the schema says."""
+    """A file of trajectories cannot be read, or has rows that violate the schema."""
 
 
 def check_trajectories(path: Path) -> int:
-    """Check every row of a file against the trajectory schema; the number of rows.
+    """Check every row of a file against the trajectory schema; returns the number of rows.
 
     Columns are those of `TRAJECTORY_SCHEMA`, in a Parquet file or in JSON lines. Rows are in the order of
     their iterations (from 1); within the file ids are unique, parents are rows of the same episode, an
     episode begins with revision 0, and a group has one task and role.
 
-    Raises MalformedTrajectories, with row and field of at most `SHOWN_PROBLEMS` problems, for a file
-    that cannot be read, has no rows or has a row that is wrong.
+    Raises MalformedTrajectories for a file that cannot be read, has no rows or has a wrong row; its message
+    gives row and field of at most `SHOWN_PROBLEMS` problems.
     """
     problems, links = Problems(), RowLinks()
     rows = 0
@@ -70,14 +70,14 @@ def read_checked(path: Path) -> Iterator[Trajectory]:
 
 
 def _stored(value: Any, kind: pa.DataType) -> Any:
-    """A checked value as trajectories hold it: lists as tuples, and a 1 as 1.0 where floats go."""
+    """A checked value as `Trajectory` holds it: lists become tuples, numbers in float columns floats."""
     if isinstance(value, list):
         return tuple(_stored(each, kind.value_type) for each in value)
     return float(value) if pa.types.is_floating(kind) else value
 
 
 def _numbered_rows(path: Path, problems: Problems) -> Iterator[tuple[int, Row | None]]:
-    """Rows with their number, from 1; None for one that is no row, which is a problem."""
+    """Rows with their numbers, from 1; None for a row that is malformed, which is added to the problems."""
     if path.suffix not in FORMATS:
         raise InputError(f"{path}: allowed are files that end in {' or '.join(FORMATS)}")
     if not path.is_file():
@@ -126,7 +126,7 @@ def _parquet_rows(path: Path, problems: Problems) -> Iterator[tuple[int, Row | N
 
 
 def _name_problems(names: Any) -> list[str]:
-    """Columns that are missing or unknown."""
+    """Problems with column names: missing, unknown or repeated."""
     given = list(names)
     found = [f"{name}: is there more than once" for name in sorted({n for n in given if given.count(n) > 1})]
     for column in TRAJECTORY_SCHEMA:

@@ -1,1 +1,1 @@
-"""Looking after a store: verification, retention and garbage collection."""
+"""Maintenance of a store: verification, retention and garbage collection."""

@@ -1,6 +1,6 @@
-"""Garbage collection: removes what no run reaches, and what killed processes have left behind.
+"""Garbage collection: removes artifacts that no run reaches, and files that killed processes left behind.
 
-An artifact is reached when a line of a run's ledger names it, or when it is an input of one that is reached.
+An artifact is reached if a line of a run's ledger names it, or if it is an input of a reached artifact.
 Qualifications stay: they are about an environment, which any run may use, and are small. A certificate stays
 as long as what it certifies.
 """
@@ -47,16 +47,16 @@ class CollectionPlan:
     runs: int
     reached: int
     reached_bytes: int
-    """Bytes of their files that are in the store."""
+    """Bytes that files of reached artifacts take in the store."""
     unreached: tuple[Manifest, ...]
-    """Each before its inputs, so that a collection that is stopped leaves no artifact without its inputs."""
+    """Each before its inputs, so that an interrupted collection leaves no artifact without its inputs."""
     young: int
-    """Artifacts that no run reaches, but that are younger than the age limit."""
+    """Number of artifacts that no run reaches but that are younger than the age limit."""
     leftovers: tuple[Leftover, ...]
 
     @property
     def bytes(self) -> int:
-        """What removing all of it frees."""
+        """Bytes that removing all unreached artifacts and leftovers frees."""
         return sum(map(committed_bytes, self.unreached)) + sum(item.bytes for item in self.leftovers)
 
 
@@ -66,17 +66,18 @@ def committed_bytes(manifest: Manifest) -> int:
 
 
 def plan_collection(store_uri: str, minimum_age: timedelta) -> CollectionPlan:
-    """What no run reaches and is older than `minimum_age`; changes nothing.
+    """Artifacts that no run reaches and that are older than `minimum_age`, and leftovers; changes nothing.
 
-    The age limit is for artifacts that something commits before a ledger names them.
+    The age limit protects artifacts that are committed before a ledger names them.
 
-    Raises StoreError when a ledger, or a manifest that a run reaches, cannot be read: what it would lead to
-    is then unknown.
+    Raises StoreError when a ledger, or the manifest of a reached artifact, cannot be read: then it is unknown
+    what else is reached.
     """
     root, store = open_root(store_uri), ArtifactStore(store_uri)
     before = datetime.now(UTC) - minimum_age
     runs = _run_names(root, store_uri)
-    # Ledgers after the listing: what is committed and recorded in between is not listed, or is reached.
+    # Ledgers are read after the listing: an artifact that is committed and recorded in between is either not
+    # listed or reached.
     listed = list_folders(root, root.join("artifacts"))
     reached = _reached(store, _roots(store_uri, runs))
     unreached: dict[str, Manifest] = {}
@@ -117,7 +118,7 @@ def plan_collection(store_uri: str, minimum_age: timedelta) -> CollectionPlan:
 
 
 def collect(store_uri: str, minimum_age: timedelta) -> CollectionPlan:
-    """Remove what `plan_collection` finds; gives what was removed.
+    """Remove what `plan_collection` finds; returns what was removed.
 
     A kill leaves whole artifacts and leftovers, which the next call removes.
 
@@ -140,7 +141,7 @@ def collect(store_uri: str, minimum_age: timedelta) -> CollectionPlan:
 
 
 def _stored_bytes(files: Iterable[Mapping[str, Any]]) -> int:
-    """What files take, by fsspec's information; those that artifacts share are counted once."""
+    """Total bytes of files, by fsspec's information; files that artifacts share are counted once."""
     sizes: dict[object, int] = {}
     for info in files:
         sizes[info.get("ino", info["name"])] = int(info["size"])
@@ -179,11 +180,11 @@ def _reached(store: ArtifactStore, roots: Iterable[str]) -> dict[str, Manifest]:
             return store.find(artifact_id)
         except DamagedArtifact as damage:
             raise StoreError(
-                f"{damage} A run reaches it, and what it was made from is not known, so nothing can be said "
-                "to be garbage. `erl-pipeline train CONFIG --check` of that run makes it again."
+                f"{damage} A run reaches it, and what it was made from is not known, so it is not known "
+                "what is garbage. `erl-pipeline train CONFIG --check` of that run makes it again."
             ) from damage
 
-    # One that is missing was set aside, and is made again from what the same ledger names.
+    # A missing artifact was set aside, and is made again from others that the same ledger names.
     return walk_inputs(find, sorted(roots)).manifests
 
 

@@ -1,4 +1,4 @@
-"""Files of a store that belong to nothing: what killed processes have left behind."""
+"""Files of a store that belong to nothing, such as those that killed processes left behind."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}")
 
 @dataclass(frozen=True)
 class Leftover:
-    """Files that belong to nothing. `path` is fsspec's in the store where `remote`, else a local one."""
+    """Files that belong to nothing. `path` is fsspec's path in the store if `remote`, else a local path."""
 
     kind: LeftoverKind
     path: str
@@ -59,7 +59,8 @@ def without_manifest(
 ) -> dict[str, dict[str, Any]]:
     """Files of an artifact's folder that belong to no manifest.
 
-    A local artifact has none: it was published whole, and `lineage verify` names files that were added.
+    For a local artifact with a manifest this is empty: it was published whole, and `lineage verify` reports
+    files that were added later.
     """
     if manifest is None:
         return dict(files)
@@ -88,7 +89,7 @@ def stray_files(
 def pruned_yet_there(
     root: StoreRoot, store: ArtifactStore, manifest: Manifest, files: Mapping[str, dict[str, Any]]
 ) -> list[Leftover]:
-    """Files that were pruned, and that a kill left there."""
+    """Files that count as pruned but that a kill left in place."""
     folder = root.join("artifacts", manifest.stage, manifest.artifact_id)
     own = "" if root.local else f"{upload_folder(manifest)}/"
     return [
@@ -101,7 +102,7 @@ def pruned_yet_there(
 def half_pruned(
     root: StoreRoot, store: ArtifactStore, manifest: Manifest, files: Mapping[str, dict[str, Any]]
 ) -> list[Leftover]:
-    """Rows that a pruning kept, and that a kill left without a record."""
+    """Files of kept rows that a killed pruning left without a record."""
     folder = root.join("artifacts", manifest.stage, manifest.artifact_id)
     own = "" if root.local else f"{upload_folder(manifest)}/"
     found = [path for path in files if path.startswith(f"{own}{KEPT_ROWS}/")]
@@ -128,7 +129,7 @@ def set_aside(root: StoreRoot, before: datetime) -> list[Leftover]:
 def local_leftovers(
     root: StoreRoot, store: ArtifactStore, runs: Sequence[str], ids: set[str], before: datetime
 ) -> list[Leftover]:
-    """What lies on this machine: in a local store, or in the scratch folder of an object store."""
+    """Leftovers on this machine: in a local store, or in the scratch folder of an object store."""
     scratch = root.scratch
     found = [_of_folder("staging of a dead process", path) for path in abandoned(store.staging_folder)]
     found += [_of_folder("half deleted", path) for path in _children(scratch / TRASH)]
@@ -165,12 +166,12 @@ def _leftover(kind: LeftoverKind, path: str, files: Iterable[Mapping[str, Any]],
 
 
 def modified(info: Mapping[str, Any]) -> datetime:
-    """When a file was written, by fsspec's information of a local file or of an object of some store."""
+    """When a file was written, by fsspec's information about a local file or an object."""
     if "mtime" in info:
         return datetime.fromtimestamp(info["mtime"], UTC)
     for name in ("LastModified", "updated", "created"):
         if isinstance(info.get(name), datetime):
             moment: datetime = info[name]
             return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    # Nothing is deleted whose age is not known.
+    # A file of unknown age must not be deleted, so it counts as new.
     return datetime.max.replace(tzinfo=UTC)

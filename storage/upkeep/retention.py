@@ -1,4 +1,4 @@
-"""Retention: old artifacts lose their big files by a stated rule; manifests, ids and lineage stay."""
+"""Retention: old artifacts lose their big files by a given rule; manifests, ids and lineage stay."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FILES: Mapping[Kept, tuple[ArtifactKind, str]] = {
     "optimizer": ("checkpoint", "optimizer.safetensors"),
     "trajectories": ("trajectories", "*.parquet"),
 }
-"""The kind of artifact, and its files by name."""
+"""For each kind of rule: the kind of artifact it is about, and a pattern of file names."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def plan_retention(
 ) -> list[PlannedPruning]:
     """What the rules would prune; changes nothing.
 
-    A file goes only where no run keeps it: an artifact that runs share stays as long as one of them needs it.
+    A file is pruned only if no run keeps it: a shared artifact stays as long as one run keeps it.
 
     Args:
         run_name: the only run whose artifacts may lose files; None for all runs of the store.
@@ -70,7 +70,7 @@ def plan_retention(
 def retain(
     store_uri: str, rules: Mapping[Kept, RetentionRule], run_name: str | None = None
 ) -> list[PlannedPruning]:
-    """Prune what `plan_retention` finds; gives what was pruned.
+    """Prune what `plan_retention` finds; returns what was pruned.
 
     Raises RunBusy when a run of the store is being worked on.
     """
@@ -84,10 +84,10 @@ def retain(
 
 @dataclass
 class RunRetention:
-    """Prunes old files of one run while its lock is held, so also between the stages of its driver.
+    """Prunes old files of one run while its lock is held, also between the stages of its driver.
 
-    Only artifacts that stand in no other run's ledger lose files: another run that is worked on has what it
-    reads in its own ledger. So nobody else needs to be kept from working.
+    Only artifacts that no other run's ledger names lose files: a running run has everything that it reads in
+    its own ledger. So no other run needs to be locked.
     """
 
     store: ArtifactStore
@@ -97,13 +97,13 @@ class RunRetention:
     """Artifacts that have nothing left to lose."""
 
     def apply(self, entries: Sequence[LedgerEntry], needed: Collection[str]) -> list[PlannedPruning]:
-        """Prune what the rules no longer keep; gives what was pruned.
+        """Prune what the rules no longer keep; returns what was pruned.
 
         Args:
-            entries: the latest of each place in the run's ledger.
-            needed: artifacts that something is still to be made from; they stay whole.
+            entries: the latest entry of each (iteration, stage, key) in the run's ledger.
+            needed: ids of artifacts that later artifacts are still to be made from; they stay whole.
 
-        Raises RunBusy when another machine has taken the run over.
+        Raises RunBusy when another machine has taken over the run.
         """
         offered = [
             (kind, artifact_id)
@@ -133,8 +133,9 @@ class RunRetention:
 
 
 def offered_by(entries: Iterable[LedgerEntry], kind: Kept, rule: RetentionRule) -> set[str]:
-    """What a run would give up by a rule. What it began with stays: adapters need it. So do the rollouts of
-    a run that keeps experience, from which any of them may be replayed."""
+    """Ids of the artifacts of a run that a rule does not keep. Artifacts from before the first iteration
+    stay: adapters need the first checkpoint. The rollouts of a run that keeps experience also stay, since any
+    of them may be replayed."""
     listed = list(entries)
     if kind == "trajectories" and any(entry.kind == "experience" for entry in listed):
         return set()
@@ -146,7 +147,7 @@ def offered_by(entries: Iterable[LedgerEntry], kind: Kept, rule: RetentionRule) 
 
 
 def iterations_of(entries: Iterable[LedgerEntry], kind: Kept) -> dict[int, list[str]]:
-    """Iteration -> ids of the artifacts that a rule of a kind is about; 0: from before the first."""
+    """Iteration -> ids of the artifacts that a rule of this kind is about; 0: from before the first."""
     found: dict[int, list[str]] = {}
     for entry in entries:
         if entry.kind == _FILES[kind][0]:
@@ -155,17 +156,17 @@ def iterations_of(entries: Iterable[LedgerEntry], kind: Kept) -> dict[int, list[
 
 
 def files_of(manifest: Manifest, kind: Kept) -> list[FileEntry]:
-    """The files, whether or not they were pruned, that a rule takes of an artifact that it is about."""
+    """The files of an artifact that a rule of this kind is about, also those that were pruned before."""
     return [entry for entry in manifest.files if fnmatchcase(entry.path, _FILES[kind][1])]
 
 
 def rules_about(kind: ArtifactKind) -> list[Kept]:
-    """What can be kept or not of an artifact of a kind."""
+    """Kinds of rules that are about artifacts of a kind."""
     return [kept for kept, (about, _) in _FILES.items() if about == kind]
 
 
 def _beginnings(store_uri: str, runs: Iterable[str]) -> set[str]:
-    """The checkpoints of other runs that runs on stored rollouts begin with."""
+    """Ids of checkpoints of other runs that offline runs, on stored rollouts, begin with."""
     origins = [read_origin(store_uri, name) for name in runs]
     return {
         origin.checkpoint_id

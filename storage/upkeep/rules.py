@@ -17,8 +17,8 @@ _RULE = re.compile(r"(\d{1,9})|(\d{1,9}),every:(\d{1,9})|every:(\d{1,9})")
 
 @dataclass(frozen=True)
 class RetentionRule:
-    """Which iterations keep their files: the `last` few, and those that `every` divides. `origin` is where
-    the rule was given, as people write it; the kind follows."""
+    """Which iterations keep their files: the `last` few, and multiples of `every`. `origin` names the option
+    or setting that gave the rule, up to the kind that follows it."""
 
     text: str
     last: int
@@ -26,13 +26,13 @@ class RetentionRule:
     origin: str = "--retain-"
 
     def kept(self, iterations: Iterable[int]) -> set[int]:
-        """Those of a run's iterations that keep their files; the last one always does."""
+        """The iterations of a run that keep their files; the last one always does."""
         ordered = sorted(set(iterations))
         kept = set(ordered[-self.last :])
         return kept | {number for number in ordered if self.every and number % self.every == 0}
 
     def reason(self, kind: Kept) -> str:
-        """What a record of pruned files says."""
+        """The reason that a record of pruned files gives."""
         return f"the rule {self.origin}{kind} {self.text}"
 
 
@@ -42,7 +42,7 @@ def parse_rule(text: str, origin: str = "--retain-") -> RetentionRule:
     numbers = [int(number) if number else None for number in found.groups()] if found else [0]
     if 0 in numbers:
         raise InputError(
-            f"{text!r} is no rule of retention: give a number of last iterations to keep, at least 1, "
+            f"{text!r} is not a retention rule: give a number of last iterations to keep, at least 1, "
             "or every:K, or both as in 3,every:10."
         )
     last, both, every, every_alone = numbers

@@ -1,4 +1,4 @@
-"""How much of a store each run takes: artifacts that it alone reaches, and those that it shares."""
+"""How much of a store each run takes: artifacts that only it reaches, and those that it shares."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from storage.upkeep.leftovers import list_folders
 
 @dataclass(frozen=True)
 class RunUsage:
-    """Artifacts that a run reaches, and the bytes of their files that are in the store.
+    """Number of artifacts that a run reaches, and the bytes that they take in the store.
 
-    `own` is of those that no other run reaches: garbage collection frees it when the run is removed.
+    `own` are the bytes of artifacts that no other run reaches: garbage collection frees them when the run is
+    removed. `shared` are the bytes of the others.
     """
 
     artifacts: int
@@ -30,8 +31,8 @@ class RunUsage:
 
 
 def usage_by_run(store_uri: str) -> dict[str, RunUsage]:
-    """The usage of every run of a store, by name. An artifact whose manifest is damaged counts as any other,
-    but what it was made from is not known.
+    """The usage of every run of a store, by name. An artifact with a damaged manifest is counted, but its
+    inputs are not known.
 
     Raises StoreError when the store or a ledger cannot be read.
     """

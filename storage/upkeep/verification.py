@@ -1,4 +1,4 @@
-"""Checking a whole run: files against manifests, rows against rows, the memory's table against artifacts."""
+"""Checks of a whole run: files against manifests, rows against rows, the memory's table against artifacts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class VerificationReport:
     memory_entries: int
     sft_rows: int
     pruned_files: int = 0
-    """Files that retention has removed; the other counts are of what was committed."""
+    """Number of files that retention has removed; the other counts include them."""
     pruned_bytes: int = 0
     problems: Problems = field(default_factory=list)
 
@@ -43,8 +43,8 @@ class VerificationReport:
 def verify_run(store: ArtifactStore, run: Run) -> VerificationReport:
     """Hash every artifact that the run's ledger reaches, count rows, and follow every link between rows.
 
-    Links are followed only where all files are whole. Changes nothing. Raises StoreError where the run's own
-    records, from which the rest is found, are damaged.
+    Links are followed only if all files are undamaged. Changes nothing. Raises StoreError if the run's own
+    records (ledger or origin) are damaged.
     """
     read_origin(store.uri, run.name)
     manifests, problems = _reachable(store, run)
@@ -54,7 +54,7 @@ def verify_run(store: ArtifactStore, run: Run) -> VerificationReport:
         problems += [f"artifact {manifest.artifact_id} ({manifest.stage}): {problem}" for problem in found]
     rows = LineageRows(store, manifests)
     if not problems:
-        # What was made from nothing in this store was brought in from elsewhere.
+        # Trajectories without inputs were imported.
         imported = [
             manifest.artifact_id
             for manifest in manifests
@@ -84,14 +84,14 @@ def verify_run(store: ArtifactStore, run: Run) -> VerificationReport:
 def _pruned(store: ArtifactStore, manifests: list[Manifest]) -> list[PrunedFile]:
     files: list[PrunedFile] = []
     for manifest in manifests:
-        # A damaged record is named with the other problems of its artifact.
+        # A damaged record is reported with the other problems of its artifact.
         with suppress(DamagedArtifact):
             files += store.pruned(manifest).files
     return files
 
 
 def _reachable(store: ArtifactStore, run: Run) -> tuple[list[Manifest], Problems]:
-    """Like `lineage.reachable`, but what is missing or damaged is a problem and not an error."""
+    """Like `lineage.reachable`, but a missing or damaged artifact is a problem and not an error."""
     damaged: dict[str, str] = {}
 
     def find(artifact_id: str) -> Manifest | None:
@@ -144,7 +144,7 @@ def _link_problems(store: ArtifactStore, rows: LineageRows, imported: list[str])
 
 
 def _record_problems(store: ArtifactStore, rows: LineageRows, manifests: list[Manifest]) -> Problems:
-    """Rows of training records that name no trajectory."""
+    """Rows of training records whose trajectory does not exist."""
     files = {
         store.open_file(manifest, name): manifest.artifact_id
         for manifest in manifests
@@ -178,8 +178,8 @@ _LINKS: dict[RowKind, list[str]] = {
 
 
 def _memory_problems(store: ArtifactStore, run: Run, manifests: list[Manifest]) -> Problems:
-    """The table is made from the artifacts when it is searched, so it may be absent or behind, but never
-    different."""
+    """Check the memory's table. It is made from the artifacts when it is searched, so it may be absent or
+    behind, but never different."""
     folder = index_folder(store.uri, run.name)
     memories = {m.artifact_id for m in manifests if any(entry.table == "memory" for entry in m.files)}
     versions = [entry.artifact_id for entry in run.stages() if entry.artifact_id in memories]
@@ -189,11 +189,11 @@ def _memory_problems(store: ArtifactStore, run: Run, manifests: list[Manifest]) 
     newest = index.newest_of(versions)
     if newest == EMPTY_MEMORY or (newest is not None and index.holds(newest)):
         return []
-    return [f"the memory's table in {folder} is not what its artifacts say; delete it and it is made again"]
+    return [f"the memory's table in {folder} differs from its artifacts; delete it, and it is rebuilt"]
 
 
 def _committed(store: ArtifactStore, versions: pl.Series) -> pl.Series:
-    """Those versions that are artifacts, or say that there was none."""
+    """Those versions that are artifacts, and the values that mean that there was none."""
     none = ("", EMPTY_MEMORY)
     found = [version for version in versions.unique() if version in none or store.find(version) is not None]
     return pl.Series(found, dtype=pl.String)
@@ -205,7 +205,8 @@ def _repeated(ids: pl.Series) -> Problems:
 
 
 def _dangling(frame: pl.DataFrame, link: str, known: pl.Series) -> Problems:
-    """Rows, known by their first column, whose column `link` names an id that is not in `known`."""
+    """Problems for rows whose column `link` names an id that is not in `known`; rows are named by their first
+    column."""
     row_id = frame.columns[0]
     links = frame.select(row=pl.col(row_id), link=pl.col(link))
     if isinstance(frame.schema[link], pl.List):

@@ -121,7 +121,7 @@ def test_an_arm_that_fails_is_told_of_and_the_others_are_compared(compared: Comp
     )
     assert result.status == 1
     assert "small.broken.seed0: failed: rollouts.tasks_per_iteration: 99 tasks are asked for" in result.errors
-    assert "2 runs failed; the same command tries again." in result.errors
+    assert "2 runs failed; run the same command to try again." in result.errors
     assert [failure["run"] for failure in result.json["failures"]] == [
         "small.broken.seed0",
         "small.broken.seed1",

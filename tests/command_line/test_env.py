@@ -119,7 +119,7 @@ def test_the_end_of_the_input_leaves_the_attempt(monkeypatch: pytest.MonkeyPatch
     result = played(monkeypatch, 'who knows\n"""\nfirst I think\n[up]\n"""\n', prose, "--seed", "3")
     assert result.status == 0
     assert "Your answer held no valid action, so nothing was done." in result.output
-    assert result.output.endswith("The attempt was left after 2 turns; it has no feedback.\n")
+    assert result.output.endswith("The attempt was abandoned after 2 turns; it has no feedback.\n")
 
 
 def test_ctrl_c_leaves_it_too(monkeypatch: pytest.MonkeyPatch, prose: Path) -> None:
@@ -131,7 +131,7 @@ def test_ctrl_c_leaves_it_too(monkeypatch: pytest.MonkeyPatch, prose: Path) -> N
     monkeypatch.setattr("sys.stdin", stdin)
     result = invoke("env", "play", prose)
     assert result.status == 130
-    assert result.output.endswith("The attempt was left; it has no feedback.\n")
+    assert result.output.endswith("The attempt was abandoned; it has no feedback.\n")
 
 
 def test_a_task_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, config: Path) -> None:

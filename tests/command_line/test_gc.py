@@ -31,7 +31,7 @@ def test_by_default_it_only_shows_what_it_would_remove_and_how(store: Path) -> N
         path for path in before if path.name != "collection.lock"
     ]
     young = invoke("gc", "--store", store)
-    assert "Kept, being younger than 1 h: " in young.output
+    assert "Kept, since younger than 1 h: " in young.output
     removed = invoke("gc", "--store", store, "--min-age", "0", "--delete", "--json").json
     assert removed["deleted"] is True
     assert {item["stage"] for item in removed["unreached"]} >= {"bootstrap", "rollout_shard", "evaluate"}
@@ -84,7 +84,7 @@ def test_a_resumption_that_needs_a_pruned_file_says_which(finished: FinishedRun,
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--retain-checkpoints", "0"], "is no rule of retention"),
+        (["--retain-checkpoints", "0"], "is not a retention rule"),
         (["--run", "small"], "give one, such as --retain-checkpoints 3"),
         (["--run", "none", "--retain-checkpoints", "1"], "no run none"),
     ],

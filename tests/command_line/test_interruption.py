@@ -44,7 +44,7 @@ def test_the_first_signal_lets_the_work_end_itself(number: signal.Signals, statu
     process.send_signal(number)
     output, _ = process.communicate(timeout=60)
     assert output.splitlines() == [
-        "Stopping after the commit in flight; once more to stop at once.",
+        "Stopping after the commit in progress; press Ctrl-C again to stop immediately.",
         f"finished what was in flight {status}",
     ]
     assert process.returncode == 0

@@ -145,10 +145,10 @@ def test_export_writes_what_the_memory_holds(store: Path, tmp_path: Path) -> Non
     assert len(frame["vector"][0]) == 384
     words = ["memory", "export", "small", "--output", tmp_path / "memory.jsonl", "--store", store]
     kept = invoke(*words)
-    assert (kept.status, "is there already; --replace writes over it" in kept.errors) == (2, True)
+    assert (kept.status, "exists already; --replace overwrites it" in kept.errors) == (2, True)
     assert invoke(*words, "--replace").status == 0
     refused = invoke("memory", "export", "small", "--output", tmp_path / "memory.csv", "--store", store)
-    assert (refused.status, "neither .parquet nor .jsonl" in refused.errors) == (2, True)
+    assert (refused.status, "name a file that ends in .parquet or .jsonl" in refused.errors) == (2, True)
 
 
 def test_after_forgetting_a_run_goes_on_without_the_entry_and_makes_nothing_again(
@@ -158,7 +158,7 @@ def test_after_forgetting_a_run_goes_on_without_the_entry_and_makes_nothing_agai
     entry = ask(copied, "list", "small", "--sort", "retrieved", "--limit", "1")["shown"][0]["entry_id"]
     words = ["memory", "forget", "small", entry[:14], "--reason", "it misleads", "--store", copied]
     told = invoke(*words)
-    assert (told.status, "from which iteration 4 goes on" in told.output) == (0, True)
+    assert (told.status, "with which iteration 4 begins" in told.output) == (0, True)
     assert "trained on the reflection itself" in told.output
     assert invoke(*words).status == 2
     shown = ask(copied, "show", "small", entry)

@@ -13,9 +13,9 @@ def test_both_sides_and_what_lies_between_them() -> None:
     assert effect_lines(MemoryEffect(GUIDED, FREE, EFFECT)) == [
         "attempts after a reflection that could see memory: 20 of 40 succeeded, 0.500 (0.400 to 0.600); over "
         "other first attempts at the same tasks +0.100 (-0.050 to +0.250)",
-        "attempts after one that memory was withheld from: 10 of 40 succeeded, 0.250 (0.200 to 0.300)",
+        "attempts after a reflection without memory: 10 of 40 succeeded, 0.250 (0.200 to 0.300)",
         "effect of memory on reward: +0.250 (+0.125 to +0.375), 36 compared with their groups, of 9 tasks; "
-        "the seed drew who sees memory, so this is what it did",
+        "the seed drew which reflections see memory, so the effect is causal",
     ]
 
 

@@ -1,4 +1,4 @@
-"""The pages, by what they show."""
+"""The routes of the pages, by what they show."""
 
 from __future__ import annotations
 

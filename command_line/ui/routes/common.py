@@ -1,4 +1,4 @@
-"""What routes need of the application."""
+"""What routes need from the application."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ ThePages = Annotated[Pages, Depends(_pages)]
 
 
 def run_crumbs(run: StoredRun, *further: Crumb) -> list[Crumb]:
-    """The way to something of a run."""
+    """The breadcrumb path to a page of a run."""
     return [Crumb(run.name, address("runs", run.name)), *further]
 
 
 def iteration_crumb(run: StoredRun, iteration: int) -> Crumb:
-    """An iteration of a run as a step on the way."""
+    """An iteration of a run as a step of the path."""
     return Crumb(f"iteration {iteration}", address("runs", run.name, "iterations", iteration))

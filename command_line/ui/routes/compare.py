@@ -32,7 +32,7 @@ def compare(
     x: Axis = "iteration",
     smooth: Annotated[float, Query(ge=0, lt=1)] = 0.0,
 ) -> HTMLResponse:
-    """The chosen runs over each other."""
+    """The page that compares the chosen runs."""
     names = list(dict.fromkeys(run))
     if not 1 <= len(names) <= MOST_RUNS:
         raise InputError(f"Choose 1 to {MOST_RUNS} runs in the table of runs; {len(names)} are chosen.")
@@ -42,7 +42,7 @@ def compare(
     if len(runs) == 2:
         commands = [
             pages.command("The same in the terminal", "diff", *names),
-            pages.command("Where they part", "diff", *names, "--first-divergence"),
+            pages.command("Where they diverge", "diff", *names, "--first-divergence"),
         ]
     return pages.page(
         request,

@@ -1,4 +1,4 @@
-"""Where two runs part."""
+"""Where two runs begin to differ."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def divergence(request: Request, a: str, b: str, stored: TheStore, pages: ThePag
     return pages.page(
         request,
         "divergence.html.j2",
-        title=f"Where {a} and {b} part",
+        title=f"Where {a} and {b} diverge",
         crumbs=[
             Crumb("compare", address("compare", run=[a, b])),
             Crumb("first divergence", address("divergence", a=a, b=b)),

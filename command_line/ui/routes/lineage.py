@@ -1,4 +1,4 @@
-"""Artifacts: their manifests, what they came from and led to."""
+"""Artifacts: their manifests, what they came from and what they led to."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def artifact(request: Request, artifact_id: str, stored: TheStore, pages: ThePag
                 "Evaluate it", "evaluate", manifest.run, "--checkpoint", found, "--tasks", "generated"
             ),
             pages.command(
-                "Take it out of the store",
+                "Write it to a folder",
                 *("export", manifest.run, "--checkpoint", found, "--output", "FOLDER"),
             ),
         ]
@@ -66,7 +66,7 @@ def artifact(request: Request, artifact_id: str, stored: TheStore, pages: ThePag
 def lineage(
     request: Request, identifier: str, stored: TheStore, pages: ThePages, depth: Depth = 2
 ) -> HTMLResponse:
-    """What one thing came from and led to."""
+    """The page of what one thing came from and led to."""
     found = neighbourhood(stored, identifier, depth)
     commands = [
         pages.command(

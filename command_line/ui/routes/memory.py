@@ -1,4 +1,4 @@
-"""The memory of a run: searches as of any iteration, and one entry with all that came of it."""
+"""The memory of a run: lists and searches after any iteration, and one entry with all that it led to."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _MODES = {"vector": "by meaning", "text": "by words", "hybrid": "by both"}
 
 @dataclass(frozen=True)
 class Hit:
-    """An entry in the list, with its score where it was searched for."""
+    """An entry in the list; its score if a search found it, else None."""
 
     entry: dict[str, Any]
     score: float | None
@@ -124,8 +124,8 @@ def memory_page(
 def map_points(
     name: str, stored: TheStore, iteration: str = "", task_type: str = "", colour: Colour = "credit"
 ) -> dict[str, Any]:
-    """The map of a memory version as numbers: the points of its entries, or of those of a task type, and of
-    each the number that it is coloured by."""
+    """The map of a memory version as numbers: the points of its entries, or of those of a task type, and for
+    each point the number that gives its colour."""
     memory = _memory(stored.run(name), stored, iteration)
     listed = EntryList(stored.sealed, memory)
     drawn = memory_map(stored.sealed, memory.version, listed)
@@ -141,7 +141,7 @@ def map_points(
 
 @router.get("/effect")
 def effect(name: str, stored: TheStore, pages: ThePages) -> HTMLResponse:
-    """The piece of a page that says whether memory helps."""
+    """The part of a page that says whether memory helps."""
     run = stored.run(name)
     found = stored.kept(
         name, "effect", lambda: memory_effect(memory_searches(rollout_files(stored.artifacts, run.run)))
@@ -153,7 +153,8 @@ def effect(name: str, stored: TheStore, pages: ThePages) -> HTMLResponse:
 def entry_page(
     request: Request, name: str, entry: str, stored: TheStore, pages: ThePages, policies: bool = False
 ) -> HTMLResponse:
-    """One entry: what it was worth, where it is from, who saw it; `policies`: also which it reached."""
+    """One entry: its credit, where it is from, which trajectories saw it; with `policies` also those that it
+    reached."""
     run = stored.run(name)
     memory = _memory(run, stored, "")
     found = memory.find(entry, _near(stored, run, memory, entry))
@@ -193,19 +194,19 @@ def entry_page(
 
 
 def _memory(run: StoredRun, stored: Stored, iteration: str) -> RunMemory:
-    """The memory of a run after an iteration; for no number, its newest."""
+    """The memory of a run after an iteration; its newest if `iteration` is not a number."""
     number = int(iteration) if iteration.isdecimal() else None
     kept = stored.kept(
         run.name,
         f"memory after {number}",
         lambda: open_memory(stored.uri, run.name, number, stored.artifacts, run.run),
     )
-    # Another object, so that its files are looked at anew.
+    # A new object, which verifies its files again.
     return replace(kept)
 
 
 def _near(stored: Stored, run: StoredRun, memory: RunMemory, entry: str) -> Sequence[Delta] | None:
-    """The deltas that brought the entry of this id or changed any; None where none of the run's did."""
+    """The deltas that added the entry of this id, or that changed any entry; None if none added it."""
     files = stored.kept(run.name, "memory files", lambda: memory_files(stored, run))
     near = set(stored.entries.holding(files, "entry_id", [entry]))
     if not near:
@@ -214,7 +215,7 @@ def _near(stored: Stored, run: StoredRun, memory: RunMemory, entry: str) -> Sequ
 
 
 def _source(searches: pl.DataFrame, trajectory_id: str | None) -> dict[str, Any] | None:
-    """The row that an entry was taken from, where it is one of this run's."""
+    """The row of the trajectory that an entry was taken from, if it is one of this run's."""
     if trajectory_id is None:
         return None
     rows = searches.filter(pl.col("trajectory_id") == trajectory_id).to_dicts()

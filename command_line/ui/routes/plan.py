@@ -1,4 +1,4 @@
-"""The plan of a run with what is done, and its settings."""
+"""The plan of a run, with what is done, and the run's settings."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from erl_pipeline.views.report.tables import version_rows
 router = APIRouter(prefix="/runs/{name}")
 
 _ITERATIONS = 100
-"""Iterations that a page of the plan shows."""
+"""Number of iterations that one page of the plan shows."""
 
 
 @dataclass
 class PlannedCell:
-    """A stage in an iteration: its artifacts, those that are there first."""
+    """A stage in an iteration: ids of its artifacts, and the number of those to come."""
 
     done: list[str] = field(default_factory=list)
     to_come: int = 0
@@ -32,7 +32,8 @@ class PlannedCell:
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """The cells of a run's plan by iteration and stage, its stages in order, and how many are done."""
+    """A run's plan: its stages in order, its cells by iteration and stage, and how many artifacts it has and
+    how many of them are done."""
 
     stages: Sequence[str]
     cells: Mapping[int, Mapping[str, PlannedCell]]
@@ -85,14 +86,14 @@ def _planned(stored: Stored, run: StoredRun, *, at_work: bool) -> PlannedRun:
 
 
 def _iteration_order(stages: dict[str, None], cells: dict[int, dict[str, PlannedCell]]) -> list[str]:
-    """Stages that come only before the first iteration, then the others as iterations go through them."""
+    """Stages that come only before the first iteration, then the others in the order of an iteration."""
     repeated = dict.fromkeys(stage for number, of in cells.items() if number for stage in of)
     return [*(stage for stage in stages if stage not in repeated), *repeated]
 
 
 @router.get("/settings")
 def settings(request: Request, name: str, stored: TheStore, pages: ThePages) -> HTMLResponse:
-    """The settings that a run was begun with, and what its artifacts were made by."""
+    """The settings that a run was begun with, and the versions that made its artifacts."""
     run = stored.run(name)
     return pages.page(
         request,

@@ -82,7 +82,7 @@ def iteration_page(
     rising: bool = False,
     page: Page = 1,
 ) -> HTMLResponse:
-    """The groups of an iteration, what became of its samples, and its artifacts."""
+    """The groups of an iteration, the counts of its samples, and its artifacts."""
     run = stored.run(name)
     records = run.of_iteration(iteration)
     if not records:
@@ -112,7 +112,9 @@ def iteration_page(
     if iteration and learning is not None:
         again = ["replay", name, "--from", learning.stage, "--iteration", str(iteration)]
         commands += [
-            pages.command("Learn again from here, otherwise", *again, "--set", "KEY=VALUE", "--name", "NAME"),
+            pages.command(
+                "Train again from here, with other settings", *again, "--set", "KEY=VALUE", "--name", "NAME"
+            ),
             pages.command("Compute it again, compare bytes", *again),
         ]
     return pages.page(
@@ -177,7 +179,7 @@ def group_page(
 def episode_page(
     request: Request, name: str, iteration: int, episode: str, stored: TheStore, pages: ThePages
 ) -> HTMLResponse:
-    """An episode, side by side."""
+    """An episode, with its trajectories side by side."""
     run = stored.run(name)
     shown = read_episode(stored, run, iteration, episode)
     here = address("runs", name, "iterations", iteration, "episodes", shown.episode_id)
@@ -207,7 +209,7 @@ def tokens(
     pages: ThePages,
     measure: Measure | None = None,
 ) -> HTMLResponse:
-    """The piece of a page that shows the tokens of a trajectory."""
+    """The part of a page that shows the tokens of a trajectory."""
     run = stored.run(name)
     strip = token_strip(stored, run, iteration, trajectory, measure)
     return pages.part(
@@ -219,7 +221,7 @@ def tokens(
 def text(
     name: str, iteration: int, trajectory: str, stored: TheStore, pages: ThePages, held_out: bool = False
 ) -> HTMLResponse:
-    """The piece of a page with all that the policy said in a trajectory."""
+    """The part of a page with the policy's messages in a trajectory."""
     run = stored.run(name)
     files = list(row_files(stored, run, (iteration, iteration), held_out=held_out))
     found = scan_trajectories(files).filter(pl.col("trajectory_id") == trajectory)

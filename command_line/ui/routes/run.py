@@ -1,4 +1,4 @@
-"""One run: how it does, and what it is doing."""
+"""One run: its results, and what it is doing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from storage.runs.origin import read_origin
 router = APIRouter(prefix="/runs/{name}")
 
 _LOOK_SECONDS = 0.5
-"""Between two looks at a run's ledger."""
+"""Seconds between two checks of a run's ledger."""
 _SIGN_OF_LIFE_SECONDS = 15.0
 
 
@@ -32,7 +32,7 @@ def overview(
     x: Axis = "iteration",
     smooth: Annotated[float, Query(ge=0, lt=1)] = 0.0,
 ) -> HTMLResponse:
-    """How a run does."""
+    """The overview of a run: curves, figures and its state."""
     run = stored.run(name)
     config = stored.config(run)
     origin = read_origin(stored.uri, name)
@@ -64,7 +64,7 @@ def overview(
 
 @router.get("/live")
 def live(name: str, stored: TheStore, pages: ThePages) -> HTMLResponse:
-    """The pieces of a page that say what the run does now, and what it has come to."""
+    """The parts of a page that show what the run does now, and its results so far."""
     run = stored.run(name)
     return pages.part(
         "progress.html.j2",
@@ -77,7 +77,7 @@ def live(name: str, stored: TheStore, pages: ThePages) -> HTMLResponse:
 
 @router.get("/events")
 async def events(name: str, stored: TheStore) -> StreamingResponse:
-    """Server-sent events: `state` when the run has committed something, `ended` once nobody works on it."""
+    """Server-sent events: `state` after each commit of the run, `ended` when no process works on it."""
     await run_in_threadpool(stored.run, name)
     return StreamingResponse(_events(stored, name), media_type="text/event-stream")
 
@@ -100,6 +100,6 @@ async def _events(stored: Stored, name: str) -> AsyncIterator[str]:
 
 
 def _state_mark(stored: Stored, name: str) -> str:
-    """Another text whenever the ledger is."""
+    """A text that changes whenever the ledger changes."""
     mark = stored.mark(name)
     return str(len(stored.run(name).recorded)) if mark is None else "-".join(map(str, mark))

@@ -181,8 +181,8 @@ def test_a_manifest_names_files_with_their_digests(page: TestClient, made: Train
 
 def test_two_runs_part_where_the_second_begins(page: TestClient) -> None:
     text = shown(page, "/divergence?a=one&b=two")
-    assert "First artifact that is another" in text
-    assert "They do not part" in shown(page, "/divergence?a=one&b=one")
+    assert "First artifact that differs" in text
+    assert "They do not diverge" in shown(page, "/divergence?a=one&b=one")
 
 
 def test_runs_are_compared_and_their_curves_are_numbers(page: TestClient) -> None:

@@ -35,9 +35,9 @@ HERE = NodeReport(
             0.0,
             "numpy is missing, here 2.3.5: pip install numpy==2.3.5",
         ),
-        (replace(HERE, code="0ther"), 0.0, "the code of erl-pipeline is another one"),
+        (replace(HERE, code="0ther"), 0.0, "the code of erl-pipeline differs"),
         (replace(HERE, plugins={"lake": ""}), 0.0, "plug-in lake, which the run uses, is missing"),
-        (replace(HERE, plugins={"lake": "2b5f"}), 0.0, "the code of plug-in lake is another one"),
+        (replace(HERE, plugins={"lake": "2b5f"}), 0.0, "the code of plug-in lake differs"),
         (
             replace(HERE, store="cannot be used: it is full"),
             0.0,

@@ -276,5 +276,5 @@ def test_an_address_without_a_cluster_is_refused_at_once(store: Path) -> None:
 def test_a_server_of_another_kind_is_no_cluster(store: Path) -> None:
     with HTTPServer(("", 0), BaseHTTPRequestHandler) as server:
         threading.Thread(target=server.handle_request).start()
-        with pytest.raises(ConfigError, match=r"what listens there is no head of Ray"):
+        with pytest.raises(ConfigError, match=r"the server there is not a Ray head"):
             walk(RAY, RayConfig(address=f"127.0.0.1:{server.server_port}"), store, chain(1))

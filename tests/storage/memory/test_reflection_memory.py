@@ -217,7 +217,7 @@ def test_versions_that_are_none_are_refused(
         memory.at("abc")
     with store.create(recipe, run="run", iteration=1) as staging:
         staging.commit()
-    with pytest.raises(InputError, match=r"\(evaluate\) is no memory version"):
+    with pytest.raises(InputError, match=r"\(evaluate\) is not a memory version"):
         memory.at(recipe.artifact_id)
 
 

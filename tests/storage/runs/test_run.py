@@ -39,7 +39,7 @@ def test_unknown_taken_and_bad_names_are_refused(store_uri: str) -> None:
         runs.open("lakes")
     with pytest.raises(InputError, match="run lake exists already"):
         runs.create("lake", {})
-    with pytest.raises(InputError, match=r"'\.\./lake' is no name of a run"):
+    with pytest.raises(InputError, match=r"'\.\./lake' cannot name a run"):
         runs.create("../lake", {})
 
 

@@ -65,7 +65,7 @@ def test_a_rule_keeps_the_last_iterations_and_every_so_many(text: str, kept: set
     "text", ["", "0", "-1", "x", "every:0", "every:", "3,", "every:2,3", "1.5", "3,every:x"]
 )
 def test_anything_else_is_no_rule(text: str) -> None:
-    with pytest.raises(InputError, match="is no rule of retention"):
+    with pytest.raises(InputError, match="is not a retention rule"):
         parse_rule(text)
 
 

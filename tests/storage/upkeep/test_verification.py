@@ -55,7 +55,7 @@ def test_the_table_of_the_memory_may_be_absent_but_not_different(tiny_run: Any, 
     table.add(table.to_arrow())
     table.tags.update(tiny_run.memory, table.version)
     (problem,) = verify_run(tiny_run.store, tiny_run.run).problems
-    assert "is not what its artifacts say; delete it" in problem
+    assert "differs from its artifacts; delete it" in problem
 
 
 def test_damage_is_found_wherever_the_ledger_reaches(tiny_run: Any) -> None:
