@@ -28,8 +28,8 @@ BOARD = {
 }
 HERE = f"/runs/{RUN}"
 _SEARCH_WORDS = 4
-_DISTANT, _SHARED = 37, 8
-"""How many iterations lie between those of successive requests (`_DISTANT`)."""
+_DISTANT = 37
+"""How many iterations lie between those of successive requests."""
 
 
 @dataclass(frozen=True)

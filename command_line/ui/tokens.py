@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from command_line.ui.rows import row_files, training_records
 from command_line.ui.stored import Stored, StoredRun
-from storage.errors import InputError
+from storage.errors import InputError, PrunedFileError
 from storage.tables.trajectories import scan_trajectories
 
 Measure = Literal["advantage", "logprob", "entropy", "ratio", "mismatch"]
@@ -58,9 +58,11 @@ def token_strip(
     """The tokens of a trajectory. Without a `measure`, the advantage is shown if it is stored, else the
     log-probability.
 
-    Raises InputError for an unknown trajectory.
+    Raises InputError for an unknown trajectory, PrunedFileError if retention has removed its tokens.
     """
     row = _row(stored, run, iteration, trajectory_id)
+    if row["response_token_ids"] is None:
+        raise PrunedFileError("Retention has removed the tokens of this trajectory.")
     record = _record(stored, run, trajectory_id)
     values = _values(row, record)
     available = [name for name in MEASURES if values.get(name) is not None]

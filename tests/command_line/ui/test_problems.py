@@ -125,3 +125,11 @@ def test_a_run_of_an_earlier_version_is_in_the_table_and_its_page_says_so(tmp_pa
     assert "train into a new store" in main_text(older.text)
     assert "begun with settings of another version" in main_text(unreadable.text)
     assert page.get("/runs/unreadable/settings").status_code == 200
+
+
+def test_tokens_that_retention_has_removed_are_named(tmp_path: Path) -> None:
+    made = write_page_store(tmp_path)
+    made.store.prune(made.ids["rollout_shard"], ["trajectories.parquet"], "test")
+    answer = client(made.store.uri).get("/runs/one/iterations/1/trajectories/first/tokens")
+    assert "Retention has removed the tokens of this trajectory." in main_text(answer.text)
+    assert answer.status_code < 500
