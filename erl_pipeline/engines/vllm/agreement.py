@@ -1,4 +1,4 @@
-"""Whether a server samples from the policy it should: its log-probabilities beside those of a probe."""
+"""Whether a server samples from the right policy: its log-probabilities compared with those of a probe."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ TOLERANCES = {
 """How far server and probe may lie apart where the coarser of the two computes in this number type.
 
 About three times what rounding alone gave with 135M parameters in bfloat16: 0.05 to 0.08 on average, at
-most 0.7. Small updates move less than that. A weight that was not loaded shows all the same, because all
-weights are set to 0 before they are read, which puts log-probabilities off by nats.
+most 0.7. Small updates change them by less than that. A weight that was not loaded is noticed all the same:
+all weights are set to 0 before they are read, so log-probabilities are then wrong by nats.
 """
 
 

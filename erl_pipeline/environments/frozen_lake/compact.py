@@ -1,9 +1,9 @@
 """FrozenLake in words of one token each, in fields of fixed width, for the tiny policy.
 
-Boards of several sizes stand in a frame of the largest, at its top left, so that a place has the same word
-and position on all of them; cells outside a board are padding.
+Boards of several sizes are shown in a frame of the largest, at its top left, so that a place has the same
+word and position on all of them; cells outside a board are padding.
 
-A turn of the policy is two words: the direction it aims for and the action word it believes to move
+A turn of the policy is two words: the direction it aims for, and the action word that it believes moves
 there. The aim is a thought of one word; without it the cold start does not learn to plan.
 """
 

@@ -27,7 +27,7 @@ class Question:
 
     @property
     def key(self) -> str:
-        """The question as what tells it apart from others."""
+        """What tells the question apart from others."""
         return question_key(self.question)
 
     @property
@@ -37,7 +37,7 @@ class Question:
 
 
 def question_key(question: str) -> str:
-    """A question without what makes no other question of it: case, and the width of white space."""
+    """A question without differences that do not count: case, and the width of white space."""
     return " ".join(question.split()).casefold()
 
 

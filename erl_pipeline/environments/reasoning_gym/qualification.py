@@ -19,7 +19,7 @@ LIST = "qualified.toml"
 class Qualification:
     """The list.
 
-    `qualified`: names. `numeric`: those of them of which every answer is a number. `refused`: name -> why.
+    `qualified`: names. `numeric`: those of them whose answers are all numbers. `refused`: name -> why.
     """
 
     qualified: frozenset[str]

@@ -1,9 +1,9 @@
 """The scorer `math`: expressions compared by math-verify, in a process of its own.
 
-math-verify's own time limits are signals, which work in the first thread of a process alone; and a thread
-cannot be stopped while it computes a power of a power. So a second process compares. It works on one answer
-for two seconds of processor time and in limited memory, and is replaced where it needs more. What can be seen
-to be too large is not given to it.
+math-verify's own time limits are signals, which work only in the main thread of a process, and a thread
+cannot be stopped while it computes a power of a power. So a second process compares. It has two seconds of
+processor time and limited memory for each answer, and is replaced where it needs more. Expressions that are
+visibly too large are not given to it.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ behind it, a box that has another one behind it."""
 
 
 class Moved(NamedTuple):
-    """What a move came to; without effect the state is the same as before."""
+    """What a move led to. A move without effect leaves the state as it was."""
 
     outcome: Outcome
     state: State

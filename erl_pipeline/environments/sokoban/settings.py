@@ -33,8 +33,8 @@ class SokobanConfig(PluginSettings):
     """Generated training boards, all different, none of them a held-out board. The cold start of a tiny
     policy shows them too."""
     test_boards: int | None = Field(default=None, ge=1)
-    """Generated boards of a third split, which `compare` reports on and nothing else looks at; they are no
-    training boards then. `null`: there is no such split."""
+    """Generated boards of a third split. Only `compare` uses it, for its report; the boards are then not
+    trained on. `null`: there is no such split."""
     rows: tuple[int, int] = (6, 8)
     """Least and most rows of a generated board, its border of walls included."""
     columns: tuple[int, int] | None = None
@@ -67,8 +67,8 @@ class SokobanConfig(PluginSettings):
     permute_symbols: bool = False
     """Another permutation of the symbols for each task."""
     instructions: str = _INSTRUCTIONS
-    """What a language model is told first (`format: prose`), as a Jinja template. `actions`: the action
-    words in alphabetical order. How to answer is told with each observation."""
+    """What a language model is told first (`format: prose`), as a Jinja template. Variables: actions, the
+    action words in alphabetical order. Each observation says how to answer."""
 
     @property
     def column_range(self) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Boards from a file: JSON lines as the ERL paper's, or levels in the format of Boxoban."""
+"""Boards from a file: JSON lines like those of the ERL paper, or levels in the format of Boxoban."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class BoardTask:
 
 @dataclass(frozen=True)
 class _Level:
-    """A level as it stands in a file; `line` is that of its name."""
+    """A level as it is in a file; `line` is the line of its name."""
 
     name: str
     line: int

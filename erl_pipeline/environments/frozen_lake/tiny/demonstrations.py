@@ -1,8 +1,8 @@
 """Weak scripted demonstrations of attempts, attempts with notes, and reflections, over a family of worlds.
 
 Every demonstration draws its own permutation of the action words, so that the policy learns to read
-notes and outcomes but cannot know any one world. What is told may be wrong, so that it also learns to
-trust what it sees more than what it is told.
+notes and outcomes but cannot know any one world. Notes may be wrong, so that it also learns to trust what
+it sees more than what it is told.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class DemonstratedEpisode:
 
     @property
     def conversations(self) -> list[Demonstration]:
-        """All that is trained on."""
+        """All conversations that are trained on."""
         return [self.attempt, *self.reflections, *([] if self.retry is None else [self.retry])]
 
     @property
@@ -100,7 +100,7 @@ def seen_moves(steps: Sequence[Step]) -> dict[Direction, str]:
 
 
 def random_world(stream: random.Random, environment: FrozenLakeConfig) -> World:
-    """Where there are realms, it has the name of any of them, which tells nothing of the world yet."""
+    """A world of random words. Where there are realms it has the name of any one, which says nothing yet."""
     symbols = list(environment.symbols)
     if environment.permute_symbols:
         stream.shuffle(symbols)
