@@ -35,10 +35,10 @@ class _Measured(Exception):
 
 
 def require_room(setup: EpisodeSetup, tasks: Sequence[Task]) -> None:
-    """Raise `InputError`, naming the longest, where first prompts fill the policy's context.
+    """Raise `InputError`, naming the task with the longest, where first prompts fill the policy's context.
 
     Of many tasks only those with the largest payloads are looked at, since each takes about a millisecond;
-    any other that is too long is told when it is drawn. Environments that wait are not begun for this.
+    any other that is too long is reported when it is drawn. Environments that wait are not begun for this.
     """
     if setup.timing == "waiting":
         return
@@ -59,7 +59,7 @@ async def _lengths(setup: EpisodeSetup, tasks: Sequence[Task]) -> list[int]:
 
 
 async def _length(setup: EpisodeSetup, task: Task) -> int:
-    """Tokens of a task's first prompt; 0 where its environment does not begin, which its episode tells."""
+    """Tokens of a task's first prompt; 0 where its environment does not begin, which its episode reports."""
     part, own = setup.plugin.part(setup.settings, task)
     environment = GuardedEnvironment(partial(part.plugin.open, part.settings, own), setup.limits.step_seconds)
     context = EpisodeContext(

@@ -26,7 +26,7 @@ class HotpotQAConfig(PluginSettings):
     held_out_share: float = Field(default=0.2, gt=0.0, lt=1.0)
     """Share of the questions that held-out tasks are made of."""
     test_share: float = Field(default=0.2, ge=0.0, lt=1.0)
-    """Share of the questions of the third split, which `compare` alone reports on. 0: there is none."""
+    """Share of the questions that are in the third split, which only `compare` uses. 0: there is none."""
     tool_format: Literal["auto", "template", "plain"] = "auto"
     """`template`: the tool is offered through the policy's chat template, and called in its form. `plain`:
     the policy writes a line `Search: ...`. `auto`: `template` where the policy's chat template knows tools,

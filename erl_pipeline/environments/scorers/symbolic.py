@@ -55,7 +55,7 @@ class _Process:
     def _start(self) -> subprocess.Popen[str]:
         worker = Path(__file__).with_name("compare_expressions.py")
         self._running = subprocess.Popen(
-            # Without -P its folder would be searched for modules, and has some with names of the library.
+            # Without -P, imports would find its folder's modules, such as `numbers`, before standard ones.
             [sys.executable, "-P", str(worker)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

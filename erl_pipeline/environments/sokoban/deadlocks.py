@@ -59,7 +59,7 @@ def _bound_to_wall(board: Board, box: int, boxes: Sequence[int]) -> bool:
 
 
 def _along_wall(board: Board, box: int, side: Direction, ways: tuple[Direction, Direction]) -> set[int]:
-    """The cells that a box can be pushed to along the wall at its side; none where it can leave the wall."""
+    """The cells that a box can be pushed to along this wall; empty where it can leave the wall."""
     along: set[int] = set()
     for way in ways:
         cell: int | None = box

@@ -12,8 +12,8 @@ from erl_pipeline.environments.sokoban.moves import move
 
 
 def push_distances(board: Board) -> dict[int, int]:
-    """For each cell the fewest pushes from it to a goal of a box that is alone on the board; a cell from
-    which no goal can be reached has none."""
+    """For each cell, the fewest pushes that bring a box from it to a goal, if no other box is on the board. A
+    cell from which no goal can be reached is absent."""
     pushes = dict.fromkeys(board.goals, 0)
     queue = deque(sorted(board.goals))
     while queue:

@@ -73,7 +73,7 @@ class TextArenaEnvironment:
         return "\n".join(self._lines)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """There is nothing to release."""
 
     def _begin(self) -> str:
         said: Said = self._game.begin(self._seed)
@@ -92,5 +92,5 @@ class TextArenaEnvironment:
 
 
 def open_textarena(settings: TextArenaConfig, task: Task) -> TextArenaEnvironment:
-    """The environment of a task made by `tasks.training_tasks` and its like."""
+    """The environment of a task made by `tasks`."""
     return TextArenaEnvironment(settings, task)

@@ -17,8 +17,8 @@ LIST = "games.toml"
 
 @dataclass(frozen=True)
 class Games:
-    """The list. `qualified`: names. `drawn_in_play`: those of them that draw random numbers also after their
-    beginning. `refused`: name -> why."""
+    """The list. `qualified`: names. `drawn_in_play`: those of them that draw random numbers after their
+    beginning too. `refused`: name -> why."""
 
     qualified: frozenset[str]
     drawn_in_play: frozenset[str]
