@@ -66,7 +66,7 @@ class ChatServer:
     async def ask(
         self, messages: Sequence[Message], temperature: float, max_new_tokens: int, seed: int
     ) -> ChatAnswer:
-        """The model's next message. `seed` is for servers that heed it. Raises `ChatFailure`."""
+        """The model's next message. `seed` is for servers that use one. Raises `ChatFailure`."""
         question = {
             "model": self._model,
             "messages": [{"role": each["role"], "content": each["content"]} for each in messages],

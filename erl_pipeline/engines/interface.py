@@ -31,8 +31,8 @@ class GenerationRequest:
     """One turn to sample, from the model of this name.
 
     `temperature` 0 means the most probable token each time. `conversation` names the dialogue this turn
-    belongs to: an engine may keep its key-value cache between two turns of one conversation, the second
-    of which extends the token ids of the first.
+    belongs to: an engine may keep its key-value cache between two turns of one conversation. The token ids
+    of a later turn extend those of the turn before.
     """
 
     prompt_token_ids: tuple[int, ...]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Cell = Literal["floor", "start", "goal", "hole", "wall", "box", "box_on_goal", "mark"]
-"""What lies in a cell; `mark` is anything else, told apart by its label."""
+"""What is in a cell; `mark` is anything else, told apart by its label."""
 
 
 @dataclass(frozen=True)

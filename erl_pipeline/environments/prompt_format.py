@@ -35,7 +35,7 @@ class PromptFormat(AttemptPrompts, Protocol):
     """Prompts of attempts, and of the reflections between them."""
 
     def retry(self, instructions: str, report: AttemptReport, notes: Sequence[str]) -> list[Message]:
-        """The opening of a later attempt that is told how the attempt before it failed.
+        """The opening of a later attempt that is told how the previous attempt failed.
 
         `report` is of that attempt, with the observation that this one begins with. `notes` as in `attempt`;
         there are none where no reflection was written. For a tiny policy to be given such prompts, its

@@ -24,7 +24,7 @@ def training_memory(
     uses: int = 1,
     processes: int = 1,
 ) -> list[Part]:
-    """What one optimizer step needs beside the program itself.
+    """What one optimizer step needs besides the program itself.
 
     Args:
         dtype: number type of the model's weights.

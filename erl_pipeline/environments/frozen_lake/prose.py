@@ -1,4 +1,4 @@
-"""FrozenLake in sentences, for language models. No rule and no meaning of a symbol is told."""
+"""FrozenLake in sentences, for language models. No rule and no meaning of a symbol is explained."""
 
 from __future__ import annotations
 

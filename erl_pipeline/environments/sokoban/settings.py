@@ -42,13 +42,13 @@ class SokobanConfig(PluginSettings):
     boxes: tuple[int, int] = (1, 1)
     """Least and most boxes of a generated board; it has as many goals."""
     inner_walls: tuple[int, int] = (0, 0)
-    """Least and most walls of a generated board beside those of its border."""
+    """Least and most walls of a generated board besides those of its border."""
     solution_length: tuple[int, int] = (1, 8)
     """Least and most moves of the shortest solution of a generated board."""
     max_steps: int = Field(default=8, ge=1)
     """Moves in one attempt. The `max_steps` of a JSON line wins for its task; Boxoban's levels have none."""
     at_deadlock: Literal["continue", "end"] = "continue"
-    """`end`: an attempt is over once a box stands in a deadlock that feedback has a name for. `continue`: it
+    """`end`: an attempt is over once boxes are in a deadlock that feedback has a name for. `continue`: it
     goes on to the last step, as in the paper."""
     action_mode: Literal["step", "plan"] = "step"
     """`step`: one action a turn, with an observation after each. `plan`: all actions in one turn."""

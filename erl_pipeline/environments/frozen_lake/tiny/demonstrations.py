@@ -60,7 +60,7 @@ def demonstrate(
     stream: random.Random, environment: FrozenLakeConfig, cold_start: ColdStartConfig, boards: Sequence[Board]
 ) -> DemonstratedEpisode:
     """One attempt at a random board in a random world and, where it failed, reflections on it; perhaps also
-    an attempt that is told of the failed one."""
+    a retry, an attempt that is told how this one failed."""
     board = stream.choice(boards)
     world = random_world(stream, environment)
     prompts = CompactPrompts(environment.action_words)

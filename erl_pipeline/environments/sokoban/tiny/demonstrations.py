@@ -58,7 +58,7 @@ def demonstrate(
     stream: random.Random, environment: SokobanConfig, cold_start: ColdStartConfig, boards: Sequence[Board]
 ) -> DemonstratedEpisode:
     """One attempt at a random board in a random world and, where it failed, reflections on it; perhaps also
-    an attempt that is told of the failed one."""
+    a retry, an attempt that is told how this one failed."""
     board, world = stream.choice(boards), random_world(stream, environment)
     prompts = CompactPrompts(environment.action_words)
     game = compact_game(environment, board, world, environment.max_steps)
