@@ -44,7 +44,7 @@ def draw_tokens(
     cumulative = weights.sum(dim=-1, dtype=torch.float64).cumsum(dim=-1)  # [batch, blocks]
     total = cumulative[:, -1:]
     if not bool(total.isfinite().all()):
-        raise EngineError("the policy's logits are no finite numbers: its weights are damaged or it diverged")
+        raise EngineError("the policy's logits are not finite: its weights are damaged, or training diverged")
     targets = uniforms[:, None] * total
     block = _invert(cumulative, targets)
     below = torch.nn.functional.pad(cumulative, (1, 0)).gather(1, block)

@@ -320,7 +320,7 @@ class EnvironmentPlugin(Generic[SettingsT]):
         """The parts for the cold start. Raises `ValueError` where these settings give none."""
         parts = self.tiny(settings)
         if parts is None:
-            needed = f"; allowed with policy.type: tiny is {self.tiny_needs}" if self.tiny_needs else ""
+            needed = f"; policy.type: tiny needs {self.tiny_needs}" if self.tiny_needs else ""
             raise ValueError(f"environment: these settings have no form for a policy of type: tiny{needed}")
         return parts
 
@@ -341,7 +341,9 @@ def part_of(parts: Mapping[str, Part], task: Task) -> tuple[Part, Task]:
     """
     name = part_name(task.task_id)
     if name not in parts:
-        raise InputError(f"task {task.task_id} is of no part of the mixture, which has {', '.join(parts)}")
+        raise InputError(
+            f"task {task.task_id} belongs to no part of the mixture, which has {', '.join(parts)}"
+        )
     mark = f"{name}/"
     own = replace(task, task_id=task.task_id.removeprefix(mark), task_type=task.task_type.removeprefix(mark))
     return parts[name], own

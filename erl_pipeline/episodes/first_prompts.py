@@ -49,8 +49,8 @@ def require_room(setup: EpisodeSetup, tasks: Sequence[Task]) -> None:
         return
     raise InputError(
         f"task {looked_at[longest].task_id}: its prompt has {lengths[longest]} tokens, but the policy's "
-        f"context holds {setup.limits.context_length}; it is the longest of {len(tasks)} tasks. Take it and "
-        "others like it out, or use a longer context"
+        f"context holds {setup.limits.context_length}; it is the longest of {len(tasks)} tasks. Remove it "
+        "and others like it, or use a longer context"
     )
 
 

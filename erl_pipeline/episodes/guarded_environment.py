@@ -171,10 +171,10 @@ def _checked_text(text: str) -> str:
 def _checked_transition(transition: Transition) -> Transition:
     """The transition; raises where its row could not be stored or trained on."""
     if not math.isfinite(transition.reward):
-        raise ValueError(f"the reward {transition.reward} is no finite number")
+        raise ValueError(f"the reward {transition.reward} is not a finite number")
     for name, value in transition.metrics.items():
         if not math.isfinite(value):
-            raise ValueError(f"the metric {name!r} is {value}, no finite number")
+            raise ValueError(f"the metric {name!r} is {value}, not a finite number")
     for message in transition.messages:
         if message["role"] not in ("user", "tool") or not isinstance(message["content"], str):
             raise ValueError(f"{message!r} is no user or tool message with text as its content")

@@ -31,7 +31,7 @@ def model_size(config: RunConfig) -> ModelSize:
     policy = config.policy
     if not isinstance(policy, PretrainedPolicyConfig):
         raise InputError(
-            "policy.type: tiny has no config.json; it needs next to no memory beside that of the program"
+            "policy.type: tiny has no config.json; it needs almost no memory besides that of the program"
         )
     lora = policy.lora
     if lora is None:

@@ -45,8 +45,8 @@ async def put_adapter(client: VllmClient, policy_version: str, adapter: ServedAd
         except EngineError as error:
             variables = " ".join(f"{name}={value}" for name, value in ADAPTER_ENVIRONMENT.items())
             raise EngineError(
-                f"{error}. A server takes LoRA adapters when it was started with {variables}, --enable-lora, "
-                "--lora-target-modules and a --max-lora-rank that is high enough"
+                f"{error}. A server takes LoRA adapters only when it was started with {variables}, "
+                "--enable-lora, --lora-target-modules and a --max-lora-rank that is high enough"
             ) from error
     for name in loaded:
         if name != wanted:
@@ -86,9 +86,9 @@ async def prove_adapter(
     )
     if _STANDARD_ERRORS * error <= _SHARE_NEEDED and not share >= _SHARE_NEEDED:
         raise EngineError(
-            f"{client.url} does not apply the adapter of policy {policy_version}: of the change that it "
-            f"makes to the trainer's log-probabilities the server shows {share:.2f} (standard error "
-            f"{error:.2g}), where all would be 1"
+            f"{client.url} does not apply the adapter of policy {policy_version}: the server shows "
+            f"{share:.2f} of the change that the adapter makes to the trainer's log-probabilities (standard "
+            f"error {error:.2g}); with the adapter it would show 1"
         )
 
 

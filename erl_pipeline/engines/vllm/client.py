@@ -21,7 +21,7 @@ class ServerFailure(Exception):
 
 
 class UndefinedLogprobs(EngineError):
-    """The weights of a server give log-probabilities that are no numbers, which JSON cannot hold."""
+    """The weights of a server give log-probabilities that are not numbers, which JSON cannot hold."""
 
 
 class VllmClient:
@@ -205,7 +205,7 @@ class VllmClient:
                     # Somebody else's server that was restarted has lost its adapters.
                     raise ServerFailure(f"{self.url} has no adapter {body['model']}: {text[:500]}")
                 if answer.status == 400 and _NOT_A_NUMBER in text:
-                    raise UndefinedLogprobs(f"{self.url}{path} computed values that are no numbers")
+                    raise UndefinedLogprobs(f"{self.url}{path} computed values that are not numbers")
                 if answer.status >= 400:
                     raise EngineError(f"{self.url}{path} refused the request ({answer.status}): {text[:500]}")
                 return await answer.json() if answer.content_type == "application/json" else None

@@ -98,8 +98,8 @@ class ModelServers:
         highest = max((max(request.prompt_token_ids) for request in requests), default=0)
         if highest >= vocabulary:
             raise EngineError(
-                f"a prompt holds token id {highest}, but policy {self._served.checkpoint_id} has "
-                f"{vocabulary} tokens"
+                f"a prompt holds token id {highest}, but policy {self._served.checkpoint_id} has a "
+                f"vocabulary of {vocabulary} tokens"
             )
         return self._pool
 

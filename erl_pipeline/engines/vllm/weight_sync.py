@@ -104,7 +104,7 @@ async def _conclude(
     bound = _tolerance(policy)
     refused = f"{client.url} does not serve policy {policy.policy_version} after a {method}"
     if math.isnan(difference.mean):
-        raise EngineError(f"{refused}: its log-probabilities are no numbers")
+        raise EngineError(f"{refused}: its log-probabilities are not numbers")
     if not difference.within(bound):
         raise EngineError(
             f"{refused}: its log-probabilities differ from the trainer's by {difference.mean:.3g} nats on "

@@ -179,7 +179,7 @@ class FrozenLakeConfig(PluginSettings):
     def _realms_have_a_use(self) -> FrozenLakeConfig:
         if self.realms is not None and self.actions != "realms":
             raise ValueError(
-                f"realms: they are for actions: realms; allowed with actions: {self.actions} is null"
+                f"realms: only actions: realms takes it; allowed with actions: {self.actions} is null"
             )
         return self
 
@@ -187,7 +187,7 @@ class FrozenLakeConfig(PluginSettings):
     def _prompts_have_a_use(self) -> FrozenLakeConfig:
         if self.prompts is not None and self.format != "short":
             raise ValueError(
-                f"prompts: they are for format: short; allowed with format: {self.format} is null"
+                f"prompts: only format: short takes it; allowed with format: {self.format} is null"
             )
         return self
 

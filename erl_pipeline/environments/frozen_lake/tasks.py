@@ -80,12 +80,12 @@ def _check_compact(config: FrozenLakeConfig, path: Path, task: BoardTask) -> Non
     if task.board.height > height or task.board.width > width:
         raise InputError(
             f"task file {path}, task {task.task_id}: the board is {task.board.size_name}, but format: "
-            f"compact with environment.rows: {list(config.rows)} has room for {height}x{width} at most"
+            f"compact with environment.rows: {list(config.rows)} shows boards of at most {height}x{width}"
         )
     if task.max_steps > config.max_steps:
         raise InputError(
-            f"task file {path}, task {task.task_id}: max_steps is {task.max_steps}, but format: compact with "
-            f"environment.max_steps: {config.max_steps} has room for no more than that"
+            f"task file {path}, task {task.task_id}: max_steps is {task.max_steps}, but format: compact "
+            f"allows no more than environment.max_steps: {config.max_steps}"
         )
 
 

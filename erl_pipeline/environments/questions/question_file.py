@@ -93,7 +93,7 @@ def _parse_line(number: int, line: str, source: Literal["lines", "gsm8k"]) -> Qu
         raise ValueError("its JSON is nested too deeply") from error
     missing = [key for key in ("question", "answer") if not isinstance(record, dict) or key not in record]
     if missing:
-        raise ValueError(f"{', '.join(missing)} missing; needed is an object with question and answer")
+        raise ValueError(f"{', '.join(missing)} missing; needed: an object with question and answer")
     question = _text("question", record.pop("question"))
     answer = record.pop("answer")
     if isinstance(answer, int | float) and not isinstance(answer, bool) and math.isfinite(answer):

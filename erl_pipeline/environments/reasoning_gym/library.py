@@ -46,6 +46,6 @@ def _require_library() -> None:
         raise ConfigError(f"environment: reasoning-gym is not installed: {_INSTALL}") from error
     if version != VERSION:
         raise ConfigError(
-            f"environment: reasoning-gym {version} is installed, but which of its tasks can be trained on is "
-            f"known for {VERSION}: {_INSTALL}"
+            f"environment: reasoning-gym {version} is installed, but the list of tasks that can be trained "
+            f"on is for {VERSION}: {_INSTALL}"
         )

@@ -46,6 +46,6 @@ def require_qualified(name: str) -> None:
         raise ValueError(f"tasks: {name} of reasoning-gym is refused: {listed.refused[name]}")
     near = get_close_matches(name, listed.qualified, n=3)
     hint = (
-        f"; like it are {', '.join(near)}" if near else f"; there are {', '.join(sorted(listed.qualified))}"
+        f"; similar are {', '.join(near)}" if near else f"; there are {', '.join(sorted(listed.qualified))}"
     )
     raise ValueError(f"tasks: {name}: reasoning-gym has no dataset of this name{hint}")

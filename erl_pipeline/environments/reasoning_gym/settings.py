@@ -58,7 +58,7 @@ class ReasoningGymConfig(PluginSettings):
             return {value: {}}
         if isinstance(value, list):
             if len(set(map(str, value))) != len(value):
-                raise ValueError(f"tasks: {value}: allowed is each name once; weights make one more frequent")
+                raise ValueError(f"tasks: {value}: each name is allowed once; weights make one more frequent")
             return {name: {} for name in value}
         if isinstance(value, dict):
             return {name: {} if settings is None else settings for name, settings in value.items()}
@@ -68,7 +68,7 @@ class ReasoningGymConfig(PluginSettings):
     @classmethod
     def _that_qualify(cls, tasks: dict[str, DatasetConfig]) -> dict[str, DatasetConfig]:
         if not tasks:
-            raise ValueError("tasks: needed is at least one name")
+            raise ValueError("tasks: at least one name is needed")
         for name in tasks:
             require_qualified(name)
         return tasks

@@ -95,7 +95,7 @@ def checked_score(scorer: Scorer, answer: str | None, payload: Mapping[str, Any]
     if not isinstance(score, Real) or not math.isfinite(score) or not 0.0 <= score <= 1.0:
         raise ScorerFailed(f"it gave {score!r}; allowed are numbers from 0 to 1")
     if not isinstance(scored.remark, str):
-        raise ScorerFailed(f"its remark is {scored.remark!r}, no text")
+        raise ScorerFailed(f"its remark is {scored.remark!r}, not a text")
     return Scored(float(score), scored.remark)
 
 

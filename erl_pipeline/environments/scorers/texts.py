@@ -54,7 +54,7 @@ def _short_enough(payload: Mapping[str, Any]) -> None:
     length = len(str(payload["answer"]))
     if length > LONGEST_ANSWER:
         raise ValueError(
-            f"answer: it has {length:,} characters; allowed are {LONGEST_ANSWER:,}, as of a policy's answer"
+            f"answer: it has {length:,} characters; allowed are {LONGEST_ANSWER:,}, as for a policy's answer"
         )
 
 

@@ -73,8 +73,8 @@ def _check_compact(config: SokobanConfig, path: Path, task: BoardTask) -> None:
         )
     if task.max_steps > config.max_steps:
         raise InputError(
-            f"{named}: max_steps is {task.max_steps}, but format: compact with environment.max_steps: "
-            f"{config.max_steps} has room for no more than that"
+            f"{named}: max_steps is {task.max_steps}, but format: compact allows no more than "
+            f"environment.max_steps: {config.max_steps}"
         )
 
 

@@ -25,7 +25,7 @@ class TextArenaEnvironment:
         self._game = Game(task.payload["game"])
         start = start_of(self._game, task.payload["game"], self._seed)
         if start != task.payload["start"]:
-            raise RuntimeError(f"{task.task_id}: the game begins otherwise than when the task was made")
+            raise RuntimeError(f"{task.task_id}: the game does not begin as it did when the task was made")
         self._ending: Ending | None = None
         self._lines: list[str] = []
         self._turns = 0

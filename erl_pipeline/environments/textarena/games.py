@@ -40,6 +40,6 @@ def require_qualified(game: str) -> None:
     if game in listed.refused:
         raise ValueError(f"game: {game} of TextArena is refused: {listed.refused[game]}")
     raise ValueError(
-        f"game: {game}: TextArena has no game of this name that one player plays; there are "
+        f"game: {game}: TextArena has no game of this name for one player; there are "
         f"{', '.join(sorted(listed.qualified))}"
     )

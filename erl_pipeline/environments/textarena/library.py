@@ -114,8 +114,8 @@ def require_library() -> None:
         raise ConfigError(f"environment: textarena is not installed: {_INSTALL}") from error
     if version != VERSION:
         raise ConfigError(
-            f"environment: textarena {version} is installed, but which of its games can be trained on is "
-            f"known for {VERSION}: {_INSTALL}"
+            f"environment: textarena {version} is installed, but the list of games that can be trained on "
+            f"is for {VERSION}: {_INSTALL}"
         )
 
 

@@ -128,8 +128,8 @@ def demonstrate(
         notes = hearsay(stream, situation.world, warm_start) if kind == "noted" else {}
         return demonstrate_attempt(stream, situation, notes)
     raise ConfigError(
-        "policy.warm_start.reflections: on these boards no attempt fails and shows what a word does; set 0, "
-        "or allow larger boards or longer ways"
+        "policy.warm_start.reflections: on these boards no attempt both fails and shows what a word does; "
+        "set it to 0, or allow larger boards or longer ways"
     )
 
 

@@ -25,7 +25,7 @@ def test_datasets_are_named_one_by_one_in_a_list_or_with_weights() -> None:
     [
         ("game_of_life_halting", "game_of_life_halting of reasoning-gym is refused: "),
         ("boxnet", "gives no right answer"),
-        ("leg_countin", "has no dataset of this name; like it are leg_counting"),
+        ("leg_countin", "has no dataset of this name; similar are leg_counting"),
         ("?", "there are ab, acre"),
         ([], "at least one name"),
         (["gcd", "gcd"], "each name once"),
