@@ -19,7 +19,7 @@ POLICY = "policy"
 """The name of the model that attempts tasks; a method may have others."""
 
 PROBE_TEMPERATURE = 2.0
-"""The highest temperature that vLLM accepts: there log-probabilities before and after it differ most."""
+"""The highest temperature that vLLM accepts, and so the one that changes log-probabilities most."""
 
 
 class Interrupted(Exception):

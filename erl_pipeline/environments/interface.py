@@ -25,7 +25,7 @@ SettingsT = TypeVar("SettingsT", bound=PluginSettings)
 Timing = Literal["instant", "waiting"]
 
 Embedders = Callable[[str], "Embedder"]
-"""Gives the model of a name that embeds texts; an environment loads none by itself."""
+"""Gives the model that embeds texts, by its name; an environment loads none by itself."""
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ class EnvironmentPlugin(Generic[SettingsT]):
     used_packages: Callable[[SettingsT], Sequence[str]] = _no_packages
     """As `packages`, but for packages that depend on the settings, such as that of the scorer they name."""
     task_key: Callable[[Mapping[str, Any]], str] = payload_key
-    """A key of the problem, from a task's payload: tasks with the same key are the same problem. By it,
+    """The key of a problem, from a task's payload: tasks with the same key are the same problem, so that
     held-out tasks are never trained on, whatever their ids are. It must take any JSON object, since payloads
     are also read from imported rows."""
     timing: Timing = "instant"

@@ -1,8 +1,8 @@
 """One encounter with a task of a streamed evaluation: the task under each condition, by one policy.
 
-Each condition has a note. A first attempt gets it in its prompt. Where the attempt without any note failed, a
-reflection on that failure gets the note as memory, and a second attempt follows. So all retries of an
-encounter answer the same failure, and differ only in the note.
+Each condition gives a note, or none. A first attempt gets it in its prompt. Where the attempt without any
+note failed, a reflection on that failure gets the note as memory, and a second attempt follows. So all
+retries of an encounter answer the same failure, and differ only in the note.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def play_episodes(
     """Play one episode for each task and sample index.
 
     `samples` are the indices of every task, or a sequence with those of each task. A failure of an
-    environment ends its episode and is recorded. Raises `EnvironmentFailed` when all of them failed,
+    environment ends its episode and is recorded. Raises `EnvironmentFailed` when all environments failed,
     `Interrupted` once `stop` is set, and what the engine raises.
     """
     environments: dict[int, GuardedEnvironment] = {}

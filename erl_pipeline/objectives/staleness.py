@@ -38,10 +38,11 @@ class WeightSummary:
     """Importance weights of the policy about to be trained over the one that sampled.
 
     Effective sample sizes are `(sum w)^2 / (n sum w^2)` (Kong 1992), in (0, 1]: one of these samples is worth
-    this share of a sample of the policy's own. One is of the raw weights, one of those after truncation or
-    masking. Samples are tokens, or sequences where the correction's level is `sequence`. `capped` is the
-    share of samples above the cap, `weight_mean` the mean weight that the update uses, `behaviour_kl` is
-    KL(sampler || policy) in nats per token by the k3 estimator. Without tokens all are 0.
+    this share of a sample of the policy's own. The first is for the raw weights, the one named `capped` for
+    those after truncation or masking. Samples are tokens, or sequences where the correction's level is
+    `sequence`. `capped` is the share of samples above the cap, and `weight_mean` the mean weight that the
+    update uses. `behaviour_kl` is KL(sampler || policy) in nats per token by the k3 estimator. Without tokens
+    all are 0.
     """
 
     tokens: int

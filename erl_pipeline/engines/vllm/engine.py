@@ -78,7 +78,7 @@ class VllmEngine:
         self._loop.close()
 
     def serve(self, model: str, checkpoint: ServedCheckpoint) -> list[WeightSync]:
-        """Give the checkpoint to the servers of `model` and prove that they serve it; how each one got it.
+        """Give the checkpoint to the servers of `model`, prove that they serve it, return how each got it.
 
         Raises:
             EngineError: a server cannot be shown to sample from this policy; none is served then.

@@ -75,7 +75,7 @@ class ModelServers:
         )
 
     async def serve(self, checkpoint: ServedCheckpoint, policy: ServedPolicy) -> list[WeightSync]:
-        """Give the policy to every server and prove that it serves it; how each one got it."""
+        """Give the policy to every server, prove that each serves it, and return how each got it."""
         if self._pool is None:
             replicas = self._replicas(checkpoint, policy)
             pool = ServerPool(replicas, self._config.max_failures, self._config.startup_seconds)

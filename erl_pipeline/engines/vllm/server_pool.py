@@ -67,7 +67,7 @@ class ServerPool:
             await replica.client.__aexit__(kind, error, trace)
 
     async def serve(self, policy: ServedPolicy) -> list[WeightSync]:
-        """Give the policy to every server and prove that it serves it; nothing may be in flight.
+        """Give the policy to every server and prove that each serves it; nothing may be in flight.
 
         Raises `EngineError` when a server cannot be made to serve it.
         """

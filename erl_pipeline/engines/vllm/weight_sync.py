@@ -80,7 +80,7 @@ async def sync_weights(client: VllmClient, server: ManagedServer | None, policy:
 
 
 async def prove_restarted(client: VllmClient, policy: ServedPolicy, started: float) -> WeightSync:
-    """The proof for a server that was started with this policy; `started` is its time by `perf_counter`."""
+    """The proof for a server that was started with this policy, at `started` by `time.perf_counter`."""
     await _put_adapter(client, policy)
     return await _conclude(client, policy, "restart", await _distance(client, policy.probe), started)
 

@@ -14,8 +14,8 @@ from erl_pipeline.environments.tiny_parts import Demonstration, Examination, Que
 def tiny_parts(settings: MixtureConfig) -> TinyParts | None:
     """What the parts need together; None where one of them has no form for a tiny policy.
 
-    A word that several parts have is one token. There are retries, attempts that are told how another one
-    failed, only where all parts demonstrate them.
+    A word that several parts have is one token. Attempts that are told how another one failed are
+    demonstrated only where all parts demonstrate them.
     """
     found: dict[str, TinyParts] = {}
     for name, part in parts_of(settings).items():
