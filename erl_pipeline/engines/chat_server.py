@@ -13,19 +13,19 @@ import httpx
 from erl_pipeline.environments.messages import Message
 from storage.errors import ConfigError
 
-_SHOWN_ANSWER = 200  # characters of a server's own words on what is wrong
+_SHOWN_ANSWER = 200  # characters of a server's answer that an error message quotes
 
 
 @dataclass(frozen=True)
 class ChatAnswer:
-    """What the model said. `cut_off` says that it reached the most tokens that were allowed."""
+    """What the model said. `cut_off`: whether it ended at the limit of new tokens."""
 
     text: str
     cut_off: bool
 
 
 class ChatFailure(Exception):
-    """No answer came: `error` (the server refused, or said what no chat completion is) or `timeout`."""
+    """No answer came: `error` (the server refused, or its answer was no chat completion) or `timeout`."""
 
     def __init__(self, kind: Literal["error", "timeout"], text: str) -> None:
         super().__init__(text)
@@ -36,8 +36,8 @@ class ChatServer:
     """Asks one model of one server; an asynchronous context manager, to be used in one event loop.
 
     Args:
-        url: such as `http://gpu-1:8000`; `/v1/chat/completions` is asked.
-        model: by the name that the server knows.
+        url: such as `http://gpu-1:8000`; questions go to its `/v1/chat/completions`.
+        model: the name under which the server knows it.
         api_key: sent as bearer token; None sends none.
         request_seconds: deadline of one answer.
         max_in_flight: most questions that the server has at the same time; others wait here.
@@ -54,7 +54,7 @@ class ChatServer:
 
     async def __aenter__(self) -> ChatServer:
         self._places = asyncio.Semaphore(self._max_in_flight)
-        # The deadline is that of the whole answer, however it trickles in.
+        # `ask` has a deadline for the whole answer, however slowly it arrives.
         self._client = httpx.AsyncClient(headers=self._headers, timeout=None)
         return self
 
@@ -66,7 +66,7 @@ class ChatServer:
     async def ask(
         self, messages: Sequence[Message], temperature: float, max_new_tokens: int, seed: int
     ) -> ChatAnswer:
-        """The model's next message. `seed` is for servers that heed it. Raises `ChatFailure`."""
+        """The model's next message. `seed` is for servers that use one. Raises `ChatFailure`."""
         question = {
             "model": self._model,
             "messages": [{"role": each["role"], "content": each["content"]} for each in messages],
@@ -101,8 +101,8 @@ def _read(answer: httpx.Response) -> ChatAnswer:
 
 
 def key_of(environment: Mapping[str, str], variable: str | None, setting: str) -> str | None:
-    """The key in an environment variable; None for no variable. Raises ConfigError, naming the setting, for
-    one that is not set."""
+    """The key in an environment variable; None for no variable. Raises ConfigError, which names the setting,
+    where the variable is not set."""
     if variable is None:
         return None
     if variable not in environment:

@@ -28,7 +28,7 @@ from erl_pipeline.engines.short_query_attention import fast_decoding
 class _CachedBatch:
     """Conversations whose keys and values are held.
 
-    `rows` maps a conversation to its row and `lengths[row]` tokens of `token_ids[row]` are in the
+    `rows` maps a conversation to its row, and `token_ids[row]` are the tokens of the row that are in the
     cache; `slot_mask` is `[rows, slots]`, 1 where a slot holds a token.
     """
 
@@ -66,7 +66,7 @@ class TransformersEngine:
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         """Answer the requests, in order.
 
-        Conversations that continue are answered from the caches of the call before; all others are
+        Conversations that continue are answered from the caches of the previous call; all others are
         cut into batches of similar length. Raises `Interrupted` when the run was asked to stop.
         """
         answers: dict[int, Generation] = {}
@@ -120,11 +120,11 @@ class TransformersEngine:
         return self._decode(batch, logits, mine, chosen, answers)
 
     def _prefill(self, batch: _CachedBatch, prompts: Sequence[tuple[int, ...]]) -> torch.Tensor:
-        """Bring each row's cache up to its prompt; logits `[rows, vocabulary]` of what comes next."""
+        """Extend each row's cache to the end of its prompt; logits `[rows, vocabulary]` of the next token."""
         device = self._model.device
         blocks = [prompt[len(known) :] for prompt, known in zip(prompts, batch.token_ids, strict=True)]
         width = max(len(block) for block in blocks)
-        # Zeros stand in for the padding of the block, on its left.
+        # Zeros pad each block on its left; the mask hides them.
         input_ids = torch.tensor([(0,) * (width - len(block)) + block for block in blocks])
         block_mask = torch.tensor([[0] * (width - len(block)) + [1] * len(block) for block in blocks])
         input_ids, block_mask = input_ids.to(device), block_mask.to(device)

@@ -20,8 +20,8 @@ class EmbeddedEngine:
 
     Args:
         max_batch_sequences: most sequences in one forward pass.
-        stop: ends a call with `Interrupted`.
-        on_tokens: is told of tokens as they are drawn.
+        stop: when it is set, a call ends with `Interrupted`.
+        on_tokens: called after each decoding step with the number of tokens that it drew.
     """
 
     def __init__(

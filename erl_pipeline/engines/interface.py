@@ -1,8 +1,8 @@
-"""The one interface behind which every generation engine stands. Importing it never imports torch.
+"""The one interface of all generation engines. Importing it never imports torch.
 
-An engine serves models by name, one checkpoint of each at a time. How it is given a checkpoint differs: an
-engine in this process takes the loaded policy, one in another process a `ServedCheckpoint`, which is plain
-data that whoever has the policy makes (`erl_pipeline.engines.serving`).
+An engine serves models by name, one checkpoint of each at a time. How it is given a checkpoint differs. An
+engine in this process takes the loaded policy. An engine in another process takes a `ServedCheckpoint`: plain
+data, made where the policy is loaded (`erl_pipeline.engines.serving`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ POLICY = "policy"
 """The name of the model that attempts tasks; a method may have others."""
 
 PROBE_TEMPERATURE = 2.0
-"""The highest temperature that vLLM takes: there a log-probability before temperature differs most."""
+"""The highest temperature that vLLM accepts, and so the one that changes log-probabilities most."""
 
 
 class Interrupted(Exception):
@@ -31,8 +31,8 @@ class GenerationRequest:
     """One turn to sample, from the model of this name.
 
     `temperature` 0 means the most probable token each time. `conversation` names the dialogue this turn
-    belongs to: an engine may keep its key-value cache between two turns of one conversation, the second
-    of which extends the token ids of the first.
+    belongs to: an engine may keep its key-value cache between two turns of one conversation. The token ids
+    of a later turn extend those of the turn before.
     """
 
     prompt_token_ids: tuple[int, ...]
@@ -69,13 +69,13 @@ class GenerationEngine(Protocol):
 
 @dataclass(frozen=True)
 class Probe:
-    """Sequences `[sequence][time]` and what a policy says of how they go on: the proof of its weights.
+    """Sequences `[sequence][time]` and a policy's log-probabilities of them, which identify its weights.
 
     `logprobs[i]`, in nats at temperature 1, belong to the last tokens of `token_ids[i]`, each given all
     tokens before it. `dtype` is the number type that they were computed in, such as `bfloat16`.
-    `hot_logprobs` are of every token that could follow each sequence, at `PROBE_TEMPERATURE`:
-    `[sequences, vocabulary]`. `base_logprobs` are as `logprobs`, of the policy without its adapter; None
-    where it has none.
+    `hot_logprobs`, `[sequences, vocabulary]`, are those of every token that could follow each sequence, at
+    `PROBE_TEMPERATURE`. `base_logprobs` are like `logprobs`, but of the policy without its adapter; None
+    where it has no adapter.
     """
 
     token_ids: tuple[tuple[int, ...], ...]
@@ -87,11 +87,11 @@ class Probe:
 
 @dataclass(frozen=True)
 class ServedAdapter:
-    """A LoRA adapter that makes the policy out of its base.
+    """A LoRA adapter that turns its base model into the policy.
 
     `folder` has `adapter_model.safetensors` and `adapter_config.json`; None where the policy is the base
-    itself, before the first update. `modules` are the last parts of the names of the modules that adapters
-    of this run change, and `rank` is theirs.
+    itself, before the first update. `rank` is that of all adapters of this run, and `modules` are the last
+    parts of the names of the modules that they change.
     """
 
     folder: Path | None
@@ -103,8 +103,8 @@ class ServedAdapter:
 class ServedCheckpoint:
     """What an engine in another process needs to take over the weights of a checkpoint, and to prove it.
 
-    `base_folder` is a `save_pretrained` folder: the policy itself, or what its `adapter` belongs to. Turns
-    end after any of `end_token_ids`.
+    `base_folder` is a `save_pretrained` folder: the policy itself, or the base of its `adapter`. A turn
+    ends after any of `end_token_ids`.
     """
 
     checkpoint_id: str

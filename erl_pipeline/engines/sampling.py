@@ -30,7 +30,7 @@ def draw_tokens(
         temperature 1 where it is 0). Sums run in float64, so that the tail of a large vocabulary
         is not lost to rounding. The inversion finds a block of tokens first, then the token in it.
 
-    Raises EngineError for logits of which no distribution can be made.
+    Raises EngineError for logits that give no distribution.
     """
     greedy = temperatures == 0
     scale = torch.where(greedy, torch.ones_like(temperatures), temperatures)
@@ -44,7 +44,7 @@ def draw_tokens(
     cumulative = weights.sum(dim=-1, dtype=torch.float64).cumsum(dim=-1)  # [batch, blocks]
     total = cumulative[:, -1:]
     if not bool(total.isfinite().all()):
-        raise EngineError("the policy's logits are no finite numbers: its weights are damaged or it diverged")
+        raise EngineError("the policy's logits are not finite: its weights are damaged, or training diverged")
     targets = uniforms[:, None] * total
     block = _invert(cumulative, targets)
     below = torch.nn.functional.pad(cumulative, (1, 0)).gather(1, block)
@@ -58,9 +58,9 @@ def draw_tokens(
 
 
 def _invert(cumulative: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """First places `[batch, 1]` where the sums exceed the targets; never one that adds nothing.
+    """First places `[batch, 1]` where the sums exceed the targets; never a place of weight 0.
 
-    Rounding may put a target at the very end of the sums: it belongs to the last place that adds to them.
+    Rounding may put a target at the very end of the sums: it then belongs to the last place with a weight.
     """
     last = torch.searchsorted(cumulative, cumulative[:, -1:].contiguous())
     return torch.minimum(torch.searchsorted(cumulative, targets, right=True), last)

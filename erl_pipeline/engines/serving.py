@@ -1,4 +1,4 @@
-"""A policy as an engine in another process is given it: folders, and a probe that proves its weights."""
+"""How an engine in another process is given a policy: folders, and a probe that identifies its weights."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def served_checkpoint(
 def make_probe(model: PreTrainedModel) -> Probe:
     """The probe of this model: fixed prompts of arbitrary tokens, and how the model itself continues them.
 
-    Its own continuations, because in coarse number types the log-probability of a token that the model
-    would never say is mostly rounding error.
+    The continuations are the model's own, because in coarse number types the log-probability of a token that
+    the model would never say is mostly rounding error.
     """
     prompts = np.random.Generator(np.random.Philox(_SEED)).integers(
         model.config.vocab_size, size=(_SEQUENCES, _PROMPT_LENGTH)
@@ -61,7 +61,7 @@ def make_probe(model: PreTrainedModel) -> Probe:
         logits = model(input_ids=tokens, use_cache=False, logits_to_keep=1).logits[:, -1]
         drawn = torch.from_numpy(uniforms[:, tokens.shape[1]]).to(model.device)
         tokens = torch.cat([tokens, draw_tokens(logits, ones, drawn)[0][:, None]], dim=1)
-    # Once more in one pass, as training computes them.
+    # Again, but in one pass, as training computes log-probabilities.
     logits = model(input_ids=tokens, use_cache=False).logits
     probe = Probe(
         token_ids=tuple(tuple(row) for row in tokens.tolist()),

@@ -1,8 +1,8 @@
-"""Attention of a few new tokens a row over a long cache, for sampling on a CPU.
+"""Attention of a few new tokens per row over a long cache, for sampling on a CPU.
 
-The built-in kernel first repeats keys and values for all query heads that share them, and spreads its
-work over queries, of which a decoding step has one in each row. Batched matrix products, with the query
-heads of one key-value head stacked, are about five times as fast there.
+The built-in kernel first repeats keys and values for all query heads that share them. It also divides its
+work by queries, and a decoding step has only one per row. Batched matrix products, with the query heads of
+one key-value head stacked, are about five times as fast in this case.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from transformers.masking_utils import sdpa_mask
 
 SHORT_QUERIES = "short_queries"
 _BUILT_IN = "sdpa"
-_MOST_QUERIES = 16  # new tokens a row; the built-in kernel is as fast with more
+_MOST_QUERIES = 16  # new tokens per row; with more, the built-in kernel is as fast
 
 
 def short_query_attention(
@@ -29,16 +29,16 @@ def short_query_attention(
     attention_mask: torch.Tensor | None,
     **settings: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention as transformers calls it; the built-in kernel where that is faster, or asked for more.
+    """Attention as transformers calls it; the built-in kernel where it is faster or `settings` need it.
 
     Args:
         query: `[rows, heads, queries, dim]`; key, value: `[rows, kv_heads, slots, dim]`.
-        attention_mask: `[rows, 1, queries, slots]`, true where a query sees a slot; None: it sees all.
+        attention_mask: `[rows, 1, queries, slots]`, true where a query sees a slot; None: one query sees all.
 
     Returns `[rows, queries, heads, dim]`.
     """
     queries = query.shape[2]
-    # Without a mask several queries are causal among themselves.
+    # Without a mask, several queries attend causally to each other, which only the built-in kernel does.
     known_mask = queries == 1 if attention_mask is None else attention_mask.dtype == torch.bool
     plain = known_mask and settings.get("position_bias") is None and key.shape[-1] == value.shape[-1]
     if query.device.type != "cpu" or queries > _MOST_QUERIES or not plain:
@@ -62,10 +62,10 @@ def attend(
     visible: torch.Tensor | None,
     scale: float,
 ) -> torch.Tensor:
-    """`[rows, heads, queries, dim]`. Scores are fp32 throughout, as in fused kernels.
+    """Attention as `[rows, heads, queries, dim]`. Scores are fp32 throughout, as in fused kernels.
 
-    A query that sees no slot, which stands for no token, gets the mean of all: a finite number, since
-    what it yields is multiplied by 0 later on.
+    A query that sees no slot belongs to no token. It gets the mean of all slots: the result must be finite,
+    since it is multiplied by 0 later.
     """
     rows, heads, queries, dim = query.shape
     kv_heads = key.shape[1]

@@ -15,8 +15,8 @@ OperationName = Literal["add", "update", "return"]
 class ExperienceOperation:
     """What is to be done with the experience.
 
-    `add`: `text` is new. `update`: `text` takes the place of some of the lessons that the episode had; their
-    places, from 0, are in `lessons`. `return`: everything stays as it is.
+    `add`: `text` is new. `update`: `text` replaces some of the lessons that the episode had; `lessons` has
+    their places, from 0. `return`: everything stays as it is.
     """
 
     operation: OperationName
@@ -28,8 +28,8 @@ class ExperienceOperation:
 class EpisodeRecord:
     """A finished attempt, as it was stored.
 
-    `opening` is what the policy was told before it first spoke, with the `lessons` that stood in it; `turns`
-    is all that follows, the policy's words and the environment's.
+    `opening` is what the policy was told before it first spoke, including the `lessons`; `turns` is all that
+    follows, the policy's words and the environment's.
     """
 
     opening: Sequence[Message]
@@ -60,6 +60,5 @@ class ExperienceFormat(Protocol):
         ...
 
     def read_merging(self, text: str) -> Sequence[str] | None:
-        """The texts that are to be there in their place, none where all stay; None for an ill-formed
-        answer."""
+        """The texts that replace those shown, empty where all of them stay; None for an ill-formed answer."""
         ...

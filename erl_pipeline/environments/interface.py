@@ -25,7 +25,7 @@ SettingsT = TypeVar("SettingsT", bound=PluginSettings)
 Timing = Literal["instant", "waiting"]
 
 Embedders = Callable[[str], "Embedder"]
-"""A model that embeds texts, by its name; an environment loads none by itself."""
+"""Gives the model that embeds texts, by its name; an environment loads none by itself."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Task:
     """One problem instance.
 
     `task_type` is the kind that memory is filtered by, such as `frozen_lake-4x4`. `payload` is JSON and
-    holds all that opens the environment; nothing of it reaches a prompt but through the environment.
+    holds all that is needed to open the environment; it reaches a prompt only through the environment.
     """
 
     task_id: str
@@ -51,9 +51,9 @@ class Transition:
     """What one turn led to.
 
     `messages` are what the policy reads before its next turn: `user` messages, or `tool` messages that
-    answer its calls. The rewards of all turns are added up to the reward of the attempt. `metrics` are
-    numbers about the turn, for people; by their names they are added up over an attempt's turns, or
-    averaged (`EnvironmentPlugin.mean_metrics`).
+    answer its calls. The reward of the attempt is the sum over its turns. `metrics` are numbers about the
+    turn, for people, by name. They are summed over an attempt's turns too, or averaged where
+    `EnvironmentPlugin.mean_metrics` has their name.
     """
 
     messages: Sequence[Message]
@@ -63,20 +63,19 @@ class Transition:
 
 
 class ScorerFailed(Exception):
-    """What `step` raises where an attempt is over and cannot be scored, since the code that scores failed.
+    """Raised by `step` where an attempt is over but cannot be scored, since the code that scores failed.
 
-    Its row has `finish_reason: scorer_error` and is never trained. Where more than a hundredth of an
-    iteration's episodes end so, the run stops.
+    The row of the attempt has `finish_reason: scorer_error` and is never trained on. Where more than a
+    hundredth of an iteration's episodes end in this way, the run stops.
     """
 
 
 class Environment(Protocol):
     """The state of one attempt; `reset` begins another one at the same task.
 
-    One that waits for something (a server, a container, a search) awaits it, or does it in a thread
-    (`erl_pipeline.environments.threads.in_threads`), so that no other episode is held up. What any method
-    raises ends the episode, with attempt reward 0, as does one that does not return in time
-    (`rollouts.step_seconds`).
+    An environment that waits for something (a server, a container, a search) awaits it, or does it in a
+    thread (`erl_pipeline.environments.threads.in_threads`), so that no other episode is held up. A method
+    that raises, or does not return in time (`rollouts.step_seconds`), ends the episode with attempt reward 0.
     """
 
     @property
@@ -100,8 +99,8 @@ class Environment(Protocol):
     async def feedback(self) -> str:
         """What can be said of the finished attempt, such as outcome and counts.
 
-        It must be true, and must not give the answer away: reflections are written on it, and what they
-        say is trained.
+        It must be true, and must not give the answer away: reflections are written from it, and the policy is
+        trained on them.
         """
         ...
 
@@ -110,7 +109,7 @@ class Environment(Protocol):
         ...
 
     async def close(self) -> None:
-        """Give back what the environment holds. Called once, after the last attempt or a failure."""
+        """Release what the environment holds. Called once, after the last attempt or a failure."""
         ...
 
 
@@ -159,11 +158,11 @@ class TaskStreams:
     """
 
     realms: Callable[[Any], Sequence[str]]
-    """The names of the held-out realms, each the `task_type` of its tasks; none with settings that have
-    none."""
+    """The names of the held-out realms, each the `task_type` of its tasks; empty where the settings have no
+    realms."""
     tasks: Callable[[Any, int, int, int], Mapping[str, Sequence[Task]]]
-    """Arguments: the run's seed, how many realms, how many tasks of each. The first realms, in order, with
-    tasks that are all different, and that no training task equals."""
+    """Arguments: the run's seed, how many realms, how many tasks of each. Returns the first realms, in order,
+    with their tasks: all of them different, and none equal to a training task."""
     lesson: Callable[[Any, Task], str]
     """All that is hidden in a task's realm, as a perfect reflection would say it."""
 
@@ -181,15 +180,15 @@ class Part:
 @dataclass(frozen=True)
 class BuiltFiles:
     """Files such as a search index: built once, kept as an artifact, and shared by all runs with the same
-    settings of it, whatever their tasks and seeds are."""
+    settings for them, whatever their tasks and seeds are."""
 
     settings: Callable[[Any], PluginSettings]
-    """Of the environment's settings those that the files follow from, all others at their defaults."""
+    """The environment's settings that the files depend on, all others at their defaults."""
     build: Callable[[Any, Path, Embedders], Mapping[str, int]]
-    """Writes the files into an empty folder; returns counts of what is in them. Given are the settings above,
-    with the paths of the files they name. Raises `InputError` for bad files."""
+    """Writes the files into an empty folder; returns counts of what is in them. Its first argument is the
+    settings above, with the paths of the files that they name. Raises `InputError` for bad files."""
     open: Callable[[Any, Task, Path, Embedders], Environment]
-    """As `EnvironmentPlugin.open`, with the folder that was built, in which nothing may be changed."""
+    """As `EnvironmentPlugin.open`, with the folder that was built. It may change nothing in the folder."""
 
 
 @dataclass(frozen=True)
@@ -220,21 +219,22 @@ class EnvironmentPlugin(Generic[SettingsT]):
     prompts: Callable[[SettingsT], PromptFormat | None] = _no_prompts
     """Prompts that go with the environment's own rendering; None: the method's templates, as chat."""
     files: Callable[[SettingsT], Mapping[str, Path]] = _no_files
-    """Setting that names a file -> that file. Identity holds its digest instead of the setting."""
+    """Setting that names a file -> that file. Identity has the file's digest instead of the setting."""
     packages: tuple[str, ...] = ()
     """Further packages whose code decides what happens, such as a game's rules; its own always counts."""
     used_packages: Callable[[SettingsT], Sequence[str]] = _no_packages
-    """The same of packages that follow from the settings, such as that of the scorer that they name."""
+    """As `packages`, but for packages that depend on the settings, such as that of the scorer they name."""
     task_key: Callable[[Mapping[str, Any]], str] = payload_key
-    """From a task's payload what makes it the same problem as another: held-out tasks are never trained on,
-    whatever their ids are. It must take any JSON object, since payloads are also read from imported rows."""
+    """The key of a problem, from a task's payload: tasks with the same key are the same problem, so that
+    held-out tasks are never trained on, whatever their ids are. It must take any JSON object, since payloads
+    are also read from imported rows."""
     timing: Timing = "instant"
     """`instant`: no method ever waits, so that the episodes of a batch can go in step, and rollouts can be
     repeated byte for byte. `waiting`: steps take as long as they take; no episode waits for another's."""
     mean_metrics: frozenset[str] = frozenset()
-    """Metrics of turns whose mean over an attempt's turns is kept; of all others it is the sum."""
+    """Metrics of turns whose mean over an attempt's turns is kept; for all others the sum is kept."""
     tiny: Callable[[SettingsT], TinyParts | None] = _no_tiny_parts
-    """What the cold start of a tiny policy needs; None where these settings give no such form."""
+    """What the cold start of a tiny policy needs; None where these settings have no form for one."""
     tiny_needs: str = ""
     """The settings with which `tiny` gives something, such as `format: compact`."""
     tiny_exclude: frozenset[str] = frozenset()
@@ -244,42 +244,42 @@ class EnvironmentPlugin(Generic[SettingsT]):
     method's templates, as chat."""
     tiny_extractor: Callable[[SettingsT], TinyParts | None] = _no_tiny_parts
     """What the cold start of a tiny model that extracts experience needs; its prompts are those of
-    `experience`. None where these settings give no such form."""
+    `experience`. None where these settings have no form for such a model."""
     streams: TaskStreams | None = None
     """Held-out realms for streamed evaluation; None where no settings give any."""
     difficulty: Callable[[SettingsT, Task], float] | None = None
-    """How hard a task is, as a number that grows with it, such as the moves of its shortest solution. Only
-    the order of the numbers counts. None where the environment cannot tell."""
+    """How hard a task is: the larger the number, the harder the task, such as the moves of its shortest
+    solution. Only the order of the numbers counts. None where the environment cannot tell."""
     parts: Callable[[SettingsT], Mapping[str, Part]] = _no_parts
-    """Of a mixture the environments that it consists of, by name; none of all others. The code of each part
-    counts as that of the mixture. The ids and types of a part's tasks begin with `NAME/`."""
+    """The environments that a mixture consists of, by name; empty for all other environments. The code of
+    each part counts as the mixture's. The ids and types of a part's tasks begin with `NAME/`."""
     tiny_view: Callable[[SettingsT], SettingsT] | None = None
     """The settings that the cold start depends on, where `tiny_exclude` cannot say it."""
     gold_answer: Callable[[SettingsT, Task], str | Sequence[str] | None] | None = None
-    """A perfect attempt, by which `env qualify` sees that it gets reward 1: what the policy would say in each
-    turn, word for word as `step` reads it (a tool call with its `<tool_call>` around it); a text alone is an
-    attempt of one turn. The task is one that these settings gave. It may look into the payload, needs no
-    state, and gives the same for the same task. None for a task without a known solution; the field itself
-    is None where the environment can solve none. Nothing that it gives ever reaches a policy."""
+    """A perfect attempt; `env qualify` checks that it gets reward 1. It is what the policy would say in each
+    turn, word for word as `step` reads it (a tool call with its `<tool_call>` around it); a single text is an
+    attempt of one turn. The task is one that these settings gave. The function may look into the payload,
+    needs no state, and gives the same for the same task. None for a task without a known solution; the field
+    itself is None where the environment can solve none. Nothing that it gives ever reaches a policy."""
     picture: Callable[[SettingsT, Task, Sequence[str]], Picture] | None = None
-    """An attempt as a picture, from what the policy said in each of its turns, for pages. The task is a
-    stored one; `KeyError`, `TypeError` or `ValueError` for a payload that is not as its own are. None: the
-    task is shown as text."""
+    """An attempt as a picture for the user interface, from what the policy said in each of its turns. The
+    task is a stored one; `KeyError`, `TypeError` or `ValueError` for a payload that is not of this
+    environment. None: the task is shown as text."""
     documents: Callable[[SettingsT, Task, str], FoundDocuments | None] | None = None
-    """The documents in one message of the environment, such as what a search found, for pages; None for a
-    message without any. The task is a stored one, as for `picture`. None: messages are shown as text."""
+    """The documents in one message of the environment, such as what a search found, for the user interface;
+    None for a message without any. The task is a stored one, as for `picture`. None: messages are shown as
+    text."""
     extra: str = ""
-    """The extra of its distribution that the environment cannot do without, such as `reasoning-gym` for
-    `pip install 'erl-pipeline[reasoning-gym]'`, so that `env list` can say that it is missing; empty for
-    none."""
+    """The extra of its distribution that the environment needs, such as `reasoning-gym` for
+    `pip install 'erl-pipeline[reasoning-gym]'`; `env list` says where it is missing. Empty for none."""
     built_files: BuiltFiles | None = None
     """Files that are built once and that episodes are opened with, by `built_files.open` instead of `open`;
     None where there are none. A mixture has some where a part has (`built_files_of`)."""
 
     for_template: Callable[[SettingsT, bool], SettingsT] = _for_any_template
-    """The settings as episodes of a policy have them, by whether its chat template knows tools: shows them,
-    and has them called as `erl_pipeline.environments.tool_calls` reads it. Raises `InputError` where the
-    settings ask for tools that the policy cannot be given."""
+    """The settings for the episodes of a policy. The second argument: whether its chat template knows tools,
+    which means that it shows them and has them called as `erl_pipeline.environments.tool_calls` reads calls.
+    Raises `InputError` where the settings ask for tools that the policy cannot be given."""
 
     warm_start: WarmStart | None = None
     """Demonstrations for the warm start of a pretrained policy; None where no settings have any."""
@@ -290,8 +290,8 @@ class EnvironmentPlugin(Generic[SettingsT]):
         return self.parts is not _no_parts
 
     def part(self, settings: SettingsT, task: Task) -> tuple[Part, Task]:
-        """The part of a mixture that a task is of, and the task as that part made it; for all other
-        environments it is themselves, and the task.
+        """The part of a mixture that a task is of, and the task as that part made it; for any other
+        environment, the environment itself and the task.
 
         Raises `InputError` for a task that is of no part.
         """
@@ -299,13 +299,13 @@ class EnvironmentPlugin(Generic[SettingsT]):
         return part_of(parts, task) if parts else (Part(self, settings), task)
 
     def built_files_of(self, settings: SettingsT) -> BuiltFiles | None:
-        """None also for a mixture of which no part builds files."""
+        """`built_files`; None also for a mixture of which no part builds files."""
         parts = self.parts(settings).values()
         needed = any(part.plugin.built_files is not None for part in parts) if parts else True
         return self.built_files if needed else None
 
     def timing_of(self, settings: SettingsT) -> Timing:
-        """`waiting` also where a part of a mixture waits."""
+        """`timing`; `waiting` also for a mixture of which a part waits."""
         parts = self.parts(settings).values()
         return "waiting" if any(part.plugin.timing == "waiting" for part in parts) else self.timing
 
@@ -320,7 +320,7 @@ class EnvironmentPlugin(Generic[SettingsT]):
         """The parts for the cold start. Raises `ValueError` where these settings give none."""
         parts = self.tiny(settings)
         if parts is None:
-            needed = f"; allowed with policy.type: tiny is {self.tiny_needs}" if self.tiny_needs else ""
+            needed = f"; policy.type: tiny needs {self.tiny_needs}" if self.tiny_needs else ""
             raise ValueError(f"environment: these settings have no form for a policy of type: tiny{needed}")
         return parts
 
@@ -341,7 +341,9 @@ def part_of(parts: Mapping[str, Part], task: Task) -> tuple[Part, Task]:
     """
     name = part_name(task.task_id)
     if name not in parts:
-        raise InputError(f"task {task.task_id} is of no part of the mixture, which has {', '.join(parts)}")
+        raise InputError(
+            f"task {task.task_id} belongs to no part of the mixture, which has {', '.join(parts)}"
+        )
     mark = f"{name}/"
     own = replace(task, task_id=task.task_id.removeprefix(mark), task_type=task.task_type.removeprefix(mark))
     return parts[name], own

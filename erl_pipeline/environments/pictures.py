@@ -1,4 +1,4 @@
-"""Pictures of attempts for pages: a board and the way that was gone on it, or the documents of a search."""
+"""What the user interface shows of attempts: a board and the way taken on it, or a search's documents."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from typing import Literal
 
 Cell = Literal["floor", "start", "goal", "hole", "wall", "box", "box_on_goal", "mark"]
-"""What lies in a cell; `mark` is anything else, told apart by its label."""
+"""What is in a cell; `mark` is anything else, told apart by its label."""
 
 
 @dataclass(frozen=True)
 class Picture:
     """A board, and where an attempt went on it.
 
-    `path` are the cells (row, column) in which the player was, the first one included; one that did not move
-    is there twice in a row. `notes` say what the board does not show, such as moves that had no effect.
+    `path` are the cells (row, column) in which the player was, the first one included; a move without effect
+    repeats the cell. `notes` say what the board does not show, such as moves that had no effect.
     """
 
     cells: Sequence[Sequence[Cell]]
     path: Sequence[tuple[int, int]] = ()
     boxes: Sequence[tuple[int, int]] = ()
-    """Where boxes lie at the end, where the game has any."""
+    """Where boxes are at the end, if the game has any."""
     notes: Sequence[str] = ()
 
     @property
@@ -47,7 +47,7 @@ class Document:
 
 @dataclass(frozen=True)
 class FoundDocuments:
-    """What an answer of the environment shows: documents, the best first, and what it says behind them."""
+    """What a message of the environment shows: documents, the best first, and the text after them."""
 
     documents: Sequence[Document]
     rest: str = ""

@@ -11,7 +11,7 @@ from erl_pipeline.environments.messages import Message
 
 @dataclass(frozen=True)
 class AttemptReport:
-    """A finished attempt as a reflection prompt shows it; all of it is text that is true of the attempt."""
+    """A finished attempt as a reflection prompt shows it; all of it is true of the attempt."""
 
     observation: str
     trace: str
@@ -35,11 +35,11 @@ class PromptFormat(AttemptPrompts, Protocol):
     """Prompts of attempts, and of the reflections between them."""
 
     def retry(self, instructions: str, report: AttemptReport, notes: Sequence[str]) -> list[Message]:
-        """The opening of a later attempt that is told how the attempt before it failed.
+        """The opening of a later attempt that is told how the previous attempt failed.
 
         `report` is of that attempt, with the observation that this one begins with. `notes` as in `attempt`;
-        there are none where no reflection was written. Where a tiny policy is to be given such prompts, its
-        demonstrations have to have them (`TinyParts.retry_tokens`).
+        there are none where no reflection was written. For a tiny policy to be given such prompts, its
+        demonstrations must have them (`TinyParts.retry_tokens`).
         """
         ...
 

@@ -32,15 +32,15 @@ class BlockingEnvironment(Protocol):
 def in_threads(environment: BlockingEnvironment) -> Environment:
     """The environment with its methods called in one thread, where they may block without stalling others.
 
-    A call that never returns holds its thread, but neither an episode nor the end of the process. `close`
+    A call that never returns blocks its thread, but neither an episode nor the end of the process. `close`
     is then called in another thread, where it may end what hangs.
     """
     return _Threaded(environment)
 
 
 async def in_thread(function: Callable[[], Result]) -> Result:
-    """What `function` returns or raises, called in a thread of its own, which a call that never returns holds
-    without holding anything else."""
+    """What `function` returns or raises, called in a thread of its own. A call that never returns blocks
+    nothing but this thread."""
     worker = _Worker()
     try:
         return await worker.call(function)
@@ -83,7 +83,7 @@ class _Threaded:
 
 
 class _Worker:
-    """A thread that calls one function after the other. It is a daemon: a call that hangs stops no exit."""
+    """A thread that calls one function after the other. It is a daemon: a hanging call delays no exit."""
 
     def __init__(self) -> None:
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -91,7 +91,7 @@ class _Worker:
         self.busy = False
 
     async def call(self, function: Callable[[], Result]) -> Result:
-        """What `function` returns or raises. When this is cancelled the function still goes on."""
+        """What `function` returns or raises. The function goes on even when this call is cancelled."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="environment", daemon=True)
             self._thread.start()

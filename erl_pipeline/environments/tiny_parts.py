@@ -1,4 +1,4 @@
-"""What an environment gives so that the tiny policy can be made for it by a cold start."""
+"""What an environment provides for the cold start of a tiny policy."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from erl_pipeline.config.policy import ColdStartConfig
 from erl_pipeline.environments.messages import Message
 
 Demonstration = Sequence[Message]
-"""A conversation of user and assistant messages; the assistant's words are trained."""
+"""A conversation of user and assistant messages; the assistant's words are trained on."""
 
 
 @dataclass(frozen=True)
 class Question:
     """A demonstration that no training step shows, whose last turn has words that must be right.
 
-    `places` are those of the words in that turn, from 0.
+    `places` are the positions of these words in that turn, from 0.
     """
 
     demonstration: Demonstration
@@ -26,7 +26,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Examination:
-    """A skill that the cold start is to have taught: by it the training may be made longer.
+    """A skill that the cold start should teach: training may go on until the policy has it.
 
     The share of asked words that the policy finds most probable, each after the demonstrated words before
     it, is reported under `name`.
@@ -55,7 +55,7 @@ class TinyParts:
     """An endless stream of demonstrated episodes, each with one conversation or more. It depends on the
     seeded generator alone, and shows no held-out task."""
     examination: Examination | None = None
-    """None: the cold start takes its steps, whatever was learned."""
+    """None: the cold start takes a fixed number of steps, whatever was learned."""
     retry_tokens: int = 0
-    """Tokens by which the prompt of an attempt that is told how another failed is longer. 0: such attempts
-    are not demonstrated, whatever `ColdStartConfig.retries` says."""
+    """Tokens that a prompt has in addition when it shows how another attempt failed. 0: attempts with such a
+    prompt are not demonstrated, whatever `ColdStartConfig.retries` says."""

@@ -14,7 +14,7 @@ from typing import Any
 from erl_pipeline.environments.messages import AssistantTurn, CalledTool, Message, ToolCall
 
 MARKERS = ("<tool_call>", "</tool_call>")
-"""What a call stands between. A tokenizer may have tokens of their own for them."""
+"""What a call is written between. A tokenizer may have a special token for each."""
 
 _CALL = re.compile(r"<tool_call>(.*?)(</tool_call>|(?=<tool_call>)|\Z)", re.DOTALL)
 
@@ -29,7 +29,7 @@ def read_turn(text: str, turn: int) -> AssistantTurn:
 
 
 def assistant_message(turn: AssistantTurn) -> Message:
-    """The message of a turn. Well-formed calls are structured; text that is none stays in the content."""
+    """The message of a turn. Well-formed calls become structured; all other text stays in the content."""
     if not turn.tool_calls:
         return {"role": "assistant", "content": turn.text}
     calls = iter(turn.tool_calls)

@@ -1,4 +1,4 @@
-"""What an environment gives so that a pretrained policy can be fine-tuned before the first iteration."""
+"""What an environment provides for the fine-tuning of a pretrained policy before the first iteration."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from erl_pipeline.environments.tiny_parts import Demonstration
 
 @dataclass(frozen=True)
 class WarmStartQuestion:
-    """A prompt of a held-out task. `scores` gives numbers of the policy's answer, by their names; a question
-    need not have all of them."""
+    """A prompt of a held-out task. `scores` gives the scores of the policy's answer, by name; a question need
+    not have all of them."""
 
     prompt: Sequence[Message]
     scores: Callable[[str], Mapping[str, float]]
@@ -24,7 +24,7 @@ class WarmStartQuestion:
 
 @dataclass(frozen=True)
 class WarmStartParts:
-    """Demonstrations in the prompts of `EnvironmentPlugin.prompts`, and an examination in the same."""
+    """Demonstrations and an examination, both in the prompts of `EnvironmentPlugin.prompts`."""
 
     demonstrations: Callable[[random.Random, DemonstrationsWarmStart], Iterator[Demonstration]]
     """An endless stream that depends on the seeded generator alone, and shows no held-out task."""

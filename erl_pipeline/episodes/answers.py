@@ -22,7 +22,7 @@ class AsynchronousEngine(Protocol):
     """An engine that samples many turns at a time, in an event loop of its own."""
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run `work` in the engine's event loop to its end; may raise `Interrupted`, which cancels it."""
+        """Run `work` to its end in the engine's event loop; may raise `Interrupted`, which cancels it."""
         ...
 
     async def sample(self, request: GenerationRequest) -> Generation:
@@ -31,7 +31,7 @@ class AsynchronousEngine(Protocol):
 
 
 class InStep:
-    """Answers a batch when every episode waits, always the earliest phase of all, in order of the episodes.
+    """Answers a batch when every episode waits: the questions of the earliest phase, by order of episodes.
 
     First attempts are answered turn by turn, then what follows them, and so on. What is batched together
     depends on the episodes alone, so that the same episodes get the same bytes. All of them must be under
@@ -104,14 +104,14 @@ class AsTheyCome:
         return await self._retrievals.ask(asked)
 
     def ended(self, index: int) -> None:
-        """Nobody waits for it."""
+        """No other episode waits for this."""
 
 
 class OneByOne:
     """Sends each turn to an engine that has many under way; memory is asked in another thread.
 
-    Episodes step in the engine's event loop, where the answers arrive, since the hop to another thread and
-    back would let the server run half-empty; `on_tokens` is called there too.
+    Episodes run in the engine's event loop, where the answers arrive: a detour through another thread would
+    let the server run half-empty. `on_tokens` is called there too.
     """
 
     def __init__(
@@ -130,13 +130,13 @@ class OneByOne:
         return await self._retrievals.ask(asked)
 
     def ended(self, index: int) -> None:
-        """Nobody waits for it."""
+        """No other episode waits for this."""
 
 
 class Collected(Generic[Question, Answer]):
-    """Has questions answered in another thread, one batch at a time: what is asked meanwhile is the next.
+    """Has questions answered in another thread, one batch at a time: what is asked meanwhile is the next one.
 
-    `thread` is where; by default one of the event loop's.
+    `thread` is that thread; by default it is one of the event loop's.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class Collected(Generic[Question, Answer]):
         loop = asyncio.get_running_loop()
         mine: asyncio.Future[Answer] = loop.create_future()
         self._asked.append((question, mine))
-        # Those that can go on now may ask something too.
+        # Other episodes that can go on now may add a question to this batch.
         await asyncio.sleep(0)
         async with self._free:
             if not mine.done():

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _NO_ROOM = "The conversation reached the end of the policy's context before the attempt was over."
 
 Opening = Callable[[str, str], Sequence[Message] | Awaitable[Sequence[Message]]]
-"""Makes the prompt of an attempt of the environment's instructions and first observation; one that asks
-memory first is awaited."""
+"""Makes the prompt of an attempt from the environment's instructions and first observation. It is awaited
+where it asks memory first."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class Attempt:
     """One try at the task.
 
     `finish_reason` is `done`, `context` (no room was left for another turn), `environment_error`,
-    `environment_timeout` or `scorer_error`. After the latter three the reward is 0, and `report.feedback`
-    says what happened, for people only.
+    `environment_timeout` or `scorer_error`. With the last three the reward is 0, and `report.feedback` says
+    what happened, for people only.
     """
 
     dialogue: Dialogue
@@ -62,7 +62,7 @@ class Attempt:
         subgroup: str | None = None,
     ) -> Trajectory:
         """Its trajectory; `parent` is the reflection (or attempt) that led to it, `hits` are the entries of
-        memory that stood in its prompt."""
+        memory that were in its prompt."""
         return trajectory(
             context.identity,
             context.limits.by_role[place.role],
@@ -84,7 +84,7 @@ class Attempt:
 
 
 async def play_attempt(context: EpisodeContext, place: Place, opening: Opening) -> Attempt:
-    """Play the task once, from the beginning. What fails in the environment ends it, as data.
+    """Play the task once, from the beginning. A failure of the environment ends it and is recorded.
 
     Raises `InputError` when the prompt of a first attempt fills the policy's context, or when the environment
     offers tools that the policy's chat template does not show.

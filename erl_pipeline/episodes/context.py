@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Place:
-    """Where in its episode a conversation stands; `phase` as in `SampleRequest`."""
+    """The place of a conversation in its episode; `phase` as in `SampleRequest`."""
 
     role: str
     phase: int
@@ -40,11 +40,11 @@ class EpisodeContext:
     ask_policy: Callable[[SampleRequest], Awaitable[Generation]]
     ask_memory: Callable[[RetrievalRequest], Awaitable[list[MemoryHit]]]
     mean_metrics: frozenset[str] = frozenset()
-    """Metrics of turns that are averaged over an attempt; all others are added up."""
+    """Metrics of turns that are averaged over an attempt; all others are summed."""
     withhold: float = 0.0
     """Share of a group's samples that see no memory."""
     chat_server: ChatServer | None = None
-    """A model beside the engine's that the protocol asks, such as a judge."""
+    """A model outside the engine that the protocol asks, such as a judge."""
 
     @property
     def subgroup(self) -> str | None:

@@ -25,8 +25,8 @@ class ChatTokenizer:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer
-        # The text between two turns depends on the messages there alone, and observations repeat; the
-        # first attempts of a group have one prompt.
+        # The text between two turns depends only on the messages there, and observations repeat; the first
+        # attempts of a group have the same prompt.
         self._between_turns_of = lru_cache(maxsize=4096)(self._between_turns)
         self._prompt_of = lru_cache(maxsize=1024)(self._prompt)
 
@@ -120,7 +120,7 @@ class ChatTokenizer:
 
     @cached_property
     def _unspoken(self) -> frozenset[int]:
-        """Special tokens that are no part of what is said."""
+        """Special tokens that are not part of what is said."""
         markers = set(self._tokenizer.convert_tokens_to_ids(list(MARKERS)))
         return frozenset(self._tokenizer.all_special_ids) - markers
 

@@ -1,8 +1,8 @@
 """One encounter with a task of a streamed evaluation: the task under each condition, by one policy.
 
-Under a condition a note is handed in. A first attempt is given it in its prompt. And after an attempt
-without any note has failed, a reflection on that is given it as memory, and a second attempt follows. All
-retries of an encounter so answer the same failure, and differ in the note alone.
+Each condition gives a note, or none. A first attempt gets it in its prompt. Where the attempt without any
+note failed, a reflection on that failure gets the note as memory, and a second attempt follows. So all
+retries of an encounter answer the same failure, and differ only in the note.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from erl_pipeline.episodes.rows import Outcome, trajectory
 from storage.tables.trajectories import Trajectory
 
 Condition = Literal["none", "own", "oracle", "other"]
-"""Whose note is given: none; the stream's own latest that helped; the realm's true one; another realm's true
-one."""
+"""Which note is given: none; the latest of the stream's own that helped; the true one of the realm; the true
+one of another realm."""
 CONDITIONS: tuple[Condition, ...] = get_args(Condition)
 """In the order of the trajectories' `sample_index`. The first is the one without a note."""
 
@@ -31,14 +31,15 @@ STREAMED_RETRY = "streamed_retry"
 
 @dataclass(frozen=True)
 class EncounterRules:
-    """What all encounters have in common: prompts, and by the task's id the note of each condition."""
+    """What all encounters have in common: prompts, and for each task's id the note of each condition."""
 
     prompts: PromptFormat
     notes: Mapping[str, Mapping[Condition, str | None]]
 
 
 async def play_encounter(context: EpisodeContext, rules: EncounterRules) -> list[Trajectory]:
-    """Play one task under all conditions; the trajectories of each, with its place as `sample_index`."""
+    """Play one task under all conditions; returns the trajectories, with the condition's place as
+    `sample_index`."""
     notes = rules.notes[context.identity.task.task_id]
     rows: list[Trajectory] = []
     attempts: list[Attempt] = []

@@ -35,10 +35,10 @@ class _Measured(Exception):
 
 
 def require_room(setup: EpisodeSetup, tasks: Sequence[Task]) -> None:
-    """Raise `InputError`, naming the longest, where first prompts fill the policy's context.
+    """Raise `InputError`, naming the task with the longest, where first prompts fill the policy's context.
 
     Of many tasks only those with the largest payloads are looked at, since each takes about a millisecond;
-    any other that is too long is told when it is drawn. Environments that wait are not begun for this.
+    any other that is too long is reported when it is drawn. Environments that wait are not begun for this.
     """
     if setup.timing == "waiting":
         return
@@ -49,8 +49,8 @@ def require_room(setup: EpisodeSetup, tasks: Sequence[Task]) -> None:
         return
     raise InputError(
         f"task {looked_at[longest].task_id}: its prompt has {lengths[longest]} tokens, but the policy's "
-        f"context holds {setup.limits.context_length}; it is the longest of {len(tasks)} tasks. Take it and "
-        "others like it out, or use a longer context"
+        f"context holds {setup.limits.context_length}; it is the longest of {len(tasks)} tasks. Remove it "
+        "and others like it, or use a longer context"
     )
 
 
@@ -59,7 +59,7 @@ async def _lengths(setup: EpisodeSetup, tasks: Sequence[Task]) -> list[int]:
 
 
 async def _length(setup: EpisodeSetup, task: Task) -> int:
-    """Tokens of a task's first prompt; 0 where its environment does not begin, which its episode tells."""
+    """Tokens of a task's first prompt; 0 where its environment does not begin, which its episode reports."""
     part, own = setup.plugin.part(setup.settings, task)
     environment = GuardedEnvironment(partial(part.plugin.open, part.settings, own), setup.limits.step_seconds)
     context = EpisodeContext(

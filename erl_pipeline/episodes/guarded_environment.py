@@ -1,4 +1,4 @@
-"""An environment whose failures are data: what it raises and what it never returns end one episode only."""
+"""An environment whose failures are data: an exception, or a call that hangs, ends one episode only."""
 
 from __future__ import annotations
 
@@ -128,8 +128,8 @@ class _TooLate(Exception):
 
 
 async def _within(seconds: float, work: Coroutine[Any, Any, Result]) -> Result:
-    """What `work` returns. Raises `_TooLate` where it does not by the deadline, and is cancelled then."""
-    # Most environments answer at once. Then no timer is needed, which would cost more than they do.
+    """What `work` returns. Where it does not return by the deadline it is cancelled; raises `_TooLate`."""
+    # Most environments answer without waiting. Then no timer is needed, which would cost more than they do.
     try:
         waits_for = work.send(None)
     except StopIteration as end:
@@ -147,7 +147,7 @@ async def _within(seconds: float, work: Coroutine[Any, Any, Result]) -> Result:
 
 @types.coroutine
 def _resume(work: Coroutine[Any, Any, Result], waits_for: Any) -> Generator[Any, Any, Result]:
-    """The rest of a coroutine that was begun and waits for something."""
+    """The rest of a coroutine that has begun and waits for `waits_for`; returns its result."""
     while True:
         try:
             answer = yield waits_for
@@ -169,12 +169,12 @@ def _checked_text(text: str) -> str:
 
 
 def _checked_transition(transition: Transition) -> Transition:
-    """Rows with other values could not be stored, or not be trained."""
+    """The transition; raises where its row could not be stored or trained on."""
     if not math.isfinite(transition.reward):
-        raise ValueError(f"the reward {transition.reward} is no finite number")
+        raise ValueError(f"the reward {transition.reward} is not a finite number")
     for name, value in transition.metrics.items():
         if not math.isfinite(value):
-            raise ValueError(f"the metric {name!r} is {value}, no finite number")
+            raise ValueError(f"the metric {name!r} is {value}, not a finite number")
     for message in transition.messages:
         if message["role"] not in ("user", "tool") or not isinstance(message["content"], str):
             raise ValueError(f"{message!r} is no user or tool message with text as its content")

@@ -15,14 +15,14 @@ from erl_pipeline.episodes.rows import Outcome, trajectory
 from storage.tables.trajectories import Trajectory
 
 AskJudge = Callable[[str, AttemptReport], Sequence[Message]]
-"""Makes the judge's prompt of an environment's instructions and the report of an attempt."""
+"""Makes the judge's prompt from an environment's instructions and the report of an attempt."""
 
 _ILL_FORMED = "ill_formed"
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a judge said of an attempt; None where it said nothing.
+    """What a judge said of an attempt; `text` is None where it said nothing.
 
     `finish_reason` is that of its last token, `ill_formed` (no letter in it), `judge_error`, `judge_timeout`,
     or `context` (its prompt fills the context of the policy that judges). `problem` is for people.
@@ -34,13 +34,13 @@ class Judgement:
     problem: str = ""
 
     def applied_to(self, attempt: Attempt) -> Attempt:
-        """The attempt with what the judge said as its feedback; with that of rules where it said nothing."""
+        """The attempt with the judge's words as its feedback; unchanged where the judge said nothing."""
         if self.text is None:
             return attempt
         return replace(attempt, report=replace(attempt.report, feedback=self.text))
 
     def row(self, context: EpisodeContext, place: Place, attempt: Attempt, parent: str) -> Trajectory:
-        """Its trajectory; `parent` is the attempt's. Nothing is rewarded: it is never trained."""
+        """Its trajectory; `parent` is the attempt's. Its reward is always 0: it is never trained on."""
         return trajectory(
             context.identity,
             context.limits.by_role[place.role],
@@ -60,7 +60,8 @@ class Judgement:
 
 
 async def judge(context: EpisodeContext, place: Place, attempt: Attempt, ask: AskJudge) -> Judgement:
-    """Have a finished attempt judged, by the policy or by the context's chat server. What fails is data."""
+    """Have a finished attempt judged, by the policy or by the context's chat server. A server's failure is
+    recorded, not raised."""
     messages = ask(attempt.instructions, attempt.report)
     if context.chat_server is not None:
         return await _judge_on_server(context, context.chat_server, place, messages)
@@ -75,7 +76,7 @@ async def _judge_on_server(
     context: EpisodeContext, server: ChatServer, place: Place, messages: Sequence[Message]
 ) -> Judgement:
     limits = context.limits.by_role[place.role]
-    # The server's tokens are not known, and need not be: a conversation without tokens is never trained.
+    # The server's tokens are not known, and need not be: a judge's conversation is never trained on.
     dialogue = Dialogue(context.chat, (), context.limits.end_token_ids)
     dialogue.messages += messages
     try:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 class RoleLimits:
     """How the turns of one role are sampled: by which model, at which temperature, up to how many tokens.
 
-    `model` is None where none of the run's models samples them, but one that somebody else serves.
+    `model` is None where they are sampled by a model that somebody else serves, not by one of the run.
     """
 
     temperature: float

@@ -1,4 +1,4 @@
-"""The loop that runs many episodes at a time, each a coroutine, whatever answers them."""
+"""The loop that runs many episodes at a time, each a coroutine, whatever answers their questions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _STOP_POLL_SECONDS = 0.2
 
 Episode = Callable[[int, "Answers"], Coroutine[Any, Any, list[Trajectory]]]
-"""Begins an episode; it is told its index, and asks its questions with it."""
+"""Begins an episode. It is given its index, and asks its questions with it."""
 
 
 class Answers(Protocol):
@@ -45,8 +45,8 @@ async def run_episodes(
 ) -> list[list[Trajectory]]:
     """Run all episodes to their end; returns each one's trajectories, in order.
 
-    At most `max_in_flight` episodes are under way; each begins when its turn comes. `on_episode` is told
-    each one that ends, in the order in which they end. Raises `Interrupted` once `stop` is set, and what
+    At most `max_in_flight` episodes are under way; each begins when its turn comes. `on_episode` is called
+    with each one that ends, in the order in which they end. Raises `Interrupted` once `stop` is set, and what
     an answer raises; the other episodes are cancelled then.
     """
     results: dict[int, list[Trajectory]] = {}
@@ -66,7 +66,7 @@ async def run_episodes(
                     playing.create_task(play_one_after_another(upcoming))
             watch.cancel()
     except ExceptionGroup as errors:
-        # One tells what happened; the others follow from it.
+        # The first says what happened; the others follow from it.
         raise _first(errors) from None
     return [results[index] for index in range(len(episodes))]
 

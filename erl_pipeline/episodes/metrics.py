@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 
 class TurnMetrics:
-    """Adds up what an environment says of each turn; those in `means` are averaged over the turns that say
-    something of them."""
+    """Sums the metrics of an attempt's turns; those in `means` are averaged over the turns that have them."""
 
     def __init__(self, means: frozenset[str]) -> None:
         self._means = means
@@ -15,7 +14,7 @@ class TurnMetrics:
         self._counts: dict[str, int] = {}
 
     def add(self, metrics: Mapping[str, float]) -> None:
-        """The metrics of one turn."""
+        """Add the metrics of one turn."""
         for name, value in metrics.items():
             self._sums[name] = self._sums.get(name, 0.0) + value
             self._counts[name] = self._counts.get(name, 0) + 1

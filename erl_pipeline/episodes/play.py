@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class EpisodeSetup:
     """What all episodes of a shard have in common: environment with its settings, protocol, tokenizer, and
-    the model beside the engine's that the protocol asks, if any."""
+    the model outside the engine that the protocol asks, if any."""
 
     plugin: EnvironmentPlugin[Any]
     settings: Settings
@@ -58,7 +58,7 @@ class Batches:
 
     engine: GenerationEngine
     max_in_flight: int = 256
-    """Most episodes under way; all of them with an environment that is `instant`."""
+    """Most episodes under way. With an environment that is `instant`, all are under way."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Turns:
 class Played:
     """The trajectories, episode by episode, and how many environments and judges failed.
 
-    `determinism` says what the environment's timing and a chat server allow; the engine has a word in it too.
+    `determinism` is what the environment's timing and a chat server allow; the engine may allow less.
     """
 
     rows: list[Trajectory]
@@ -92,9 +92,10 @@ def play_episodes(
     on_episode: Callable[[list[Trajectory]], None] = lambda rows: None,
     stop: threading.Event | None = None,
 ) -> Played:
-    """One episode for each task and sample index; `samples` are those of every task, or of each.
+    """Play one episode for each task and sample index.
 
-    An environment that fails ends its episode as data. Raises `EnvironmentFailed` when all of them did,
+    `samples` are the indices of every task, or a sequence with those of each task. A failure of an
+    environment ends its episode and is recorded. Raises `EnvironmentFailed` when all environments failed,
     `Interrupted` once `stop` is set, and what the engine raises.
     """
     environments: dict[int, GuardedEnvironment] = {}
@@ -191,7 +192,7 @@ async def _with_server(
 def _raise_when_all_failed(
     identities: Sequence[EpisodeIdentity], environments: dict[int, GuardedEnvironment]
 ) -> None:
-    """Where nothing can be learned from, somebody has to look at the environment."""
+    """Raise where all episodes failed: nothing can be learned, and somebody must look at the environment."""
     if not environments or any(each.failure is None for each in environments.values()):
         return
     failure, first = environments[0].failure, identities[0]

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class SampleRequest:
     """One turn of a policy.
 
-    `phase` says where in its episode the request stands; where episodes go in step, the earliest phase of
-    all is finished first, so that batches stay large.
+    `phase` says how far the episode is; where episodes go in step, the earliest phase of all is finished
+    first, so that batches stay large.
     """
 
     phase: int
@@ -34,7 +34,7 @@ class RetrievalRequest:
 
 
 Retrieve = Callable[[Sequence[RetrievalRequest]], "list[list[MemoryHit]]"]
-"""Answers many retrievals at once, in order."""
+"""Answers many retrievals together, in order."""
 
 
 def nothing_remembered(requests: Sequence[RetrievalRequest]) -> list[list[MemoryHit]]:

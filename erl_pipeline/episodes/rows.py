@@ -47,7 +47,7 @@ class EpisodeIdentity:
         return trajectory_id(self.provenance.recipe_id, self.task.task_id, self.sample_index)
 
     def seed(self, role: str, revision: int, turn: int) -> int:
-        """Seed of one turn: (run seed, iteration, task, sample, role, revision, turn). Rows hold that of
+        """Seed of one turn: (run seed, iteration, task, sample, role, revision, turn). Rows hold the seed of
         turn 0."""
         origin = self.provenance
         return derive_seed(
@@ -76,9 +76,9 @@ def situation(opening: Sequence[Message], feedback: str) -> str:
 class Outcome:
     """What a conversation of an episode led to; the names are those of the columns.
 
-    `parent` is the trajectory that led to this one, `text` a reflection as it is used, `hits` are the memory
-    entries that stood in the prompt; None where no memory was asked. `subgroup` is its part of a group that
-    is split. `metrics` are the environment's.
+    `parent` is the trajectory that led to this one, `text` a reflection as it is used. `hits` are the memory
+    entries that were in the prompt; None where no memory was asked. `subgroup` is its part of a group that is
+    split. `metrics` are the environment's.
     """
 
     role: str

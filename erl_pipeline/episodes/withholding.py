@@ -1,4 +1,4 @@
-"""Who of a group sees memory: drawn by the seed, so that what memory does can be told from chance."""
+"""Which samples of a group see memory: drawn by the seed, so that its effect can be told from chance."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _SEEDS = 2**63
 
 
 def subgroup_of(identity: EpisodeIdentity, withhold: float) -> str | None:
-    """`free` where memory is withheld from an episode, `guided` where it is not; None where it is from none.
+    """`free` where memory is withheld from an episode, else `guided`; None where all episodes see memory.
 
     Systematic sampling: of any K samples in a row memory is withheld from K * `withhold`, rounded up or down,
-    and from each with probability `withhold`. Follows from (run seed, iteration, task, sample).
+    and from each with probability `withhold`. It depends only on (run seed, iteration, task, sample).
     """
     if withhold == 0.0:
         return None

@@ -35,7 +35,7 @@ def group_advantages(
 
 @dataclass(frozen=True)
 class GroupCount:
-    """How many groups there are, and how many of them tell nothing: of one, or of equal rewards."""
+    """How many groups there are, and how many of them tell nothing: those of one, or of equal rewards."""
 
     groups: int
     without_advantage: int
@@ -48,7 +48,7 @@ def count_groups(rewards: Sequence[float], group_keys: Sequence[Hashable]) -> Gr
 
 
 def _groups(rewards: Sequence[float], group_keys: Sequence[Hashable]) -> list[list[int]]:
-    """Members of each group whose rewards differ."""
+    """The members of each group in which rewards differ."""
     members: defaultdict[Hashable, list[int]] = defaultdict(list)
     for index, (_, key) in enumerate(zip(rewards, group_keys, strict=True)):
         members[key].append(index)

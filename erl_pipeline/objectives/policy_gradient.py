@@ -17,7 +17,7 @@ LossNormalization = Literal["token_mean", "sequence_mean", "sequence_sum"]
 @dataclass(frozen=True)
 class Surrogate:
     """`loss`: `[tokens]`, to be minimised. `ratio`: `[tokens]`, without gradient. `clipped`: `[tokens]`,
-    true where a bound is active: the token gives no gradient, or under CISPO that of the bound."""
+    true where a bound is active: the token has no gradient, or under CISPO one weighted by the bound."""
 
     loss: torch.Tensor
     ratio: torch.Tensor
@@ -63,7 +63,7 @@ def cispo_surrogate(
 ) -> Surrogate:
     """`-sg(clip(r, lowest, highest)) A log p` with `r = exp(logprobs - old_logprobs)`.
 
-    CISPO (arXiv 2506.13585, eq. 4); Complementary RL trains its extractor so (arXiv 2603.17621, eq. 3).
+    CISPO (arXiv 2506.13585, eq. 4); Complementary RL trains its extractor with it (arXiv 2603.17621, eq. 3).
 
     The gradient of a token is `clip(r) A grad log p`, not zero where the ratio is clipped. All tensors:
     `[tokens]`; gradients flow into `logprobs` alone.

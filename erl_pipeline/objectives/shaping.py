@@ -11,7 +11,7 @@ from erl_pipeline.objectives.importance import bounded
 
 @dataclass(frozen=True)
 class ReplayedTokens:
-    """All `[tokens]`: `loss`, to be minimised; `ratio` w and `weight`, what stands in its place, without
+    """All `[tokens]`: `loss`, to be minimised; `ratio` w, and `weight` g(w) that replaces it, both without
     gradient."""
 
     loss: torch.Tensor

@@ -37,11 +37,12 @@ STALENESS_TABLE = TableFormat(
 class WeightSummary:
     """Importance weights of the policy about to be trained over the one that sampled.
 
-    Effective sample sizes are `(sum w)^2 / (n sum w^2)` (Kong 1992): the share, in (0, 1], of samples of
-    the policy's own that these are worth; of the raw weights, and after truncation or masking. Samples are
-    tokens, or sequences where the correction's level is `sequence`. `capped` is their share above the cap,
-    `weight_mean` the mean weight that the update uses, `behaviour_kl` KL(sampler || policy) in nats a token
-    by the k3 estimator. Without tokens all are 0.
+    Effective sample sizes are `(sum w)^2 / (n sum w^2)` (Kong 1992), in (0, 1]: one of these samples is worth
+    this share of a sample of the policy's own. The first is for the raw weights, the one named `capped` for
+    those after truncation or masking. Samples are tokens, or sequences where the correction's level is
+    `sequence`. `capped` is the share of samples above the cap, and `weight_mean` the mean weight that the
+    update uses. `behaviour_kl` is KL(sampler || policy) in nats per token by the k3 estimator. Without tokens
+    all are 0.
     """
 
     tokens: int
@@ -55,7 +56,8 @@ class WeightSummary:
 def summarize_weights(
     rows: Sequence[Trajectory], logprobs: Sequence[torch.Tensor], correction: DecoupledCorrection
 ) -> WeightSummary:
-    """`logprobs`: for each row those of its tokens with mask 1 under the policy, nats."""
+    """The summary for these rows. `logprobs`: for each row those of its tokens with mask 1 under the policy,
+    nats."""
     if not rows:
         return WeightSummary(0, 0.0, 0.0, 0.0, 0.0, 0.0)
     behaviour, sequence = _behaviour(rows)
@@ -117,7 +119,7 @@ def weight_rows(
 
 
 def _behaviour(rows: Sequence[Trajectory]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probabilities of the sampler at all tokens with mask 1, and the number of the row of each."""
+    """Log-probabilities of the sampler at all tokens with mask 1, and the row number of each token."""
     behaviour = [
         [logprob for logprob, bit in zip(row.behaviour_logprobs, row.response_mask, strict=True) if bit]
         for row in rows

@@ -31,7 +31,7 @@ def model_size(config: RunConfig) -> ModelSize:
     policy = config.policy
     if not isinstance(policy, PretrainedPolicyConfig):
         raise InputError(
-            "policy.type: tiny has no config.json; it needs next to no memory beside that of the program"
+            "policy.type: tiny has no config.json; it needs almost no memory besides that of the program"
         )
     lora = policy.lora
     if lora is None:
@@ -48,11 +48,11 @@ def training_processes(config: RunConfig) -> int:
 def estimate_memory(config: RunConfig, size: ModelSize, sequence_tokens: int | None = None) -> list[Part]:
     """Memory of training and sampling with these settings, for a policy of these sizes.
 
-    Left out are the program and its libraries, what a GPU's driver takes, and what an engine keeps for its
-    own computation.
+    The program and its libraries, what a GPU's driver takes, and what an engine keeps for its own computation
+    are left out.
 
     Args:
-        sequence_tokens: of a sequence in flight; default: `engine.max_context`, else 1,024.
+        sequence_tokens: tokens of a sequence in flight; default: `engine.max_context`, else 1,024.
     """
     policy = config.policy
     dtype = policy.dtype if isinstance(policy, PretrainedPolicyConfig) else "float32"

@@ -1,4 +1,4 @@
-"""The parts that memory is needed for, and where they lie."""
+"""What memory is needed for, and where."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Part:
 
 
 def count(number: float) -> str:
-    """A number of weights or tokens, short."""
+    """A number of weights or tokens, in short form."""
     for scale, letter in ((1e9, "G"), (1e6, "M")):
         if number >= scale:
             return f"{number / scale:.4g} {letter}"

@@ -16,9 +16,9 @@ def sampling_memory(size: ModelSize, width: int, sequences: int, tokens: int, re
 
     Args:
         width: bytes of a weight and of a cached number.
-        sequences: those in flight at one time.
-        tokens: of one of them, prompt and answer together.
-        replicas: copies of the weights; 0 where the trainer's own are sampled from.
+        sequences: how many are in flight at the same time.
+        tokens: tokens of one sequence, prompt and answer together.
+        replicas: copies of the weights; 0 where sampling uses the trainer's own.
     """
     parts = []
     weights = size.parameters + size.adapter_parameters

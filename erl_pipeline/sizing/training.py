@@ -24,21 +24,21 @@ def training_memory(
     uses: int = 1,
     processes: int = 1,
 ) -> list[Part]:
-    """What one optimizer step needs beside the program itself.
+    """What one optimizer step needs besides the program itself.
 
     Args:
-        dtype: of the model's weights.
+        dtype: number type of the model's weights.
         reference: whether a second copy of the model is loaded for the KL term.
         uses: kinds of updates that the run makes; with `moments: by_use` each has moments of its own.
-        processes: those that share weights, gradients and state. Parts of `trainer` are then of one of them,
-            those of its host of all.
+        processes: how many share weights, gradients and state. Parts in `trainer` are then those of one
+            process, parts in its host those of all.
     """
     width = BYTES[dtype]
     trained = size.adapter_parameters or size.parameters
     frozen = size.parameters if size.adapter_parameters else 0
     held = trained + frozen
     on_host = optimizer.state_device == "cpu"
-    # On the device of fp32 weights the optimizer steps on the weights themselves.
+    # With fp32 weights on its own device, the optimizer updates the weights themselves.
     copies = dtype != "float32" or on_host
     state: Place = "trainer's host" if on_host else "trainer"
 
@@ -65,12 +65,12 @@ def training_memory(
 
 
 def _gathered(size: ModelSize, width: int, trained: int, held: int, processes: int) -> list[Part]:
-    """What a process has whole for a while (`erl_pipeline.trainers.fsdp2.sharding.shard`).
+    """What a process holds unsharded for a while (`erl_pipeline.trainers.fsdp2.sharding.shard`).
 
-    All through a pass these are the weights outside the blocks; beside them stand the block at work and the
-    one that comes next. Of the block at work and of what lies outside there are also whole gradients, and
-    their fp32 copies, which are added up over the processes. Each process loads the whole model in host
-    memory before it keeps its part.
+    Throughout a pass these are the weights outside the blocks, those of the block at work and those of the
+    next block. The block at work and the weights outside the blocks also have whole gradients, and fp32
+    copies of them, which are summed over the processes. Each process loads the whole model into host memory
+    before it keeps its part.
     """
     outside = size.parameters - size.layers * size.block_parameters
     weights = outside + 2 * size.block_parameters
@@ -132,8 +132,8 @@ def _activations(size: ModelSize, width: int, microbatch: MicrobatchConfig) -> P
 
 
 def _logits(size: ModelSize, width: int) -> Part:
-    """Logits and their gradient in the weights' precision, and two fp32 copies while the softmax is taken
-    (on a GPU of all rows at once; a CPU takes some rows at a time)."""
+    """Logits and their gradient in the weights' precision, and two fp32 copies while the softmax is computed
+    (on a GPU for all rows together; a CPU takes some rows at a time)."""
     per_logit = 2 * width + 8
     return Part(
         "trainer",

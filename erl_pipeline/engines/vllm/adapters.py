@@ -1,8 +1,8 @@
 """Policies that are LoRA adapters: the server keeps the weights of the base and is given a small adapter.
 
 An adapter is loaded under its policy version, a name that no other adapter ever has. Each request names
-its adapter: the server refuses one that it does not have, and shares no cached prompt between adapters. A
-request that names none is answered by the base.
+its adapter: the server refuses an adapter that it does not have, and shares no cached prompt between
+adapters. A request that names none is answered by the base.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from erl_pipeline.engines.vllm.client import VllmClient
 from storage.errors import EngineError
 
 ADAPTER_ENVIRONMENT = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"}
-"""Variables of a server that is to load adapters while it runs."""
+"""Environment variables of a server that loads adapters while it runs."""
 
 _SERVED_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 _SHARE_NEEDED = 0.5
@@ -27,7 +27,7 @@ _STANDARD_ERRORS = 5.0
 def adapter_arguments(adapter: ServedAdapter) -> list[str]:
     """Arguments of a server that serves one adapter at a time, of the rank and modules of this one."""
     room = next(served for served in _SERVED_RANKS if served >= adapter.rank)
-    # A server that may adapt the output head dies of requests for log-probabilities of a prompt (vLLM 0.32).
+    # A server that may adapt the output head crashes when asked for a prompt's log-probabilities (vLLM 0.32).
     modules = ["--lora-target-modules", *adapter.modules]
     return ["--enable-lora", *modules, "--max-loras=1", f"--max-lora-rank={room}"]
 
@@ -45,8 +45,8 @@ async def put_adapter(client: VllmClient, policy_version: str, adapter: ServedAd
         except EngineError as error:
             variables = " ".join(f"{name}={value}" for name, value in ADAPTER_ENVIRONMENT.items())
             raise EngineError(
-                f"{error}. A server takes LoRA adapters when it was started with {variables}, --enable-lora, "
-                "--lora-target-modules and a --max-lora-rank that is high enough"
+                f"{error}. A server takes LoRA adapters only when it was started with {variables}, "
+                "--enable-lora, --lora-target-modules and a --max-lora-rank that is high enough"
             ) from error
     for name in loaded:
         if name != wanted:
@@ -86,9 +86,9 @@ async def prove_adapter(
     )
     if _STANDARD_ERRORS * error <= _SHARE_NEEDED and not share >= _SHARE_NEEDED:
         raise EngineError(
-            f"{client.url} does not apply the adapter of policy {policy_version}: of the change that it "
-            f"makes to the trainer's log-probabilities the server shows {share:.2f} (standard error "
-            f"{error:.2g}), where all would be 1"
+            f"{client.url} does not apply the adapter of policy {policy_version}: the server shows "
+            f"{share:.2f} of the change that the adapter makes to the trainer's log-probabilities (standard "
+            f"error {error:.2g}); with the adapter it would show 1"
         )
 
 
@@ -96,7 +96,7 @@ def applied_share(trainer: np.ndarray, server: np.ndarray, rounding: np.ndarray)
     """How much of the trainer's change of log-probabilities the server shows, and its standard error.
 
     The least-squares factor between the two changes: 1 where the server applies the adapter, 0 where it
-    does not. `rounding` is by how much they differ without an adapter; all have one shape.
+    does not. `rounding` is how much the two differ without an adapter; all three have the same shape.
     """
     size = float(np.sum(trainer**2))
     if size == 0.0:

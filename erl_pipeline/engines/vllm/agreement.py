@@ -1,4 +1,4 @@
-"""Whether a server samples from the policy it should: its log-probabilities beside those of a probe."""
+"""Whether a server samples from the right policy: its log-probabilities compared with those of a probe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from erl_pipeline.engines.interface import Probe
 
 @dataclass(frozen=True)
 class LogprobDifference:
-    """How far two sets of log-probabilities lie apart: mean and maximum of |difference|, in nats."""
+    """How far two sets of log-probabilities differ: mean and maximum of |difference|, in nats."""
 
     mean: float
     maximum: float
@@ -27,11 +27,11 @@ TOLERANCES = {
     "float16": LogprobDifference(mean=3e-2, maximum=3e-1),
     "bfloat16": LogprobDifference(mean=2e-1, maximum=2.0),
 }
-"""How far server and probe may lie apart where the coarser of the two computes in this number type.
+"""How far server and probe may differ where the coarser of the two computes in this number type.
 
 About three times what rounding alone gave with 135M parameters in bfloat16: 0.05 to 0.08 on average, at
-most 0.7. Small updates move less than that. A weight that was not loaded shows all the same, because all
-weights are set to 0 before they are read, which puts log-probabilities off by nats.
+most 0.7. Small updates change them by less than that. A weight that was not loaded is noticed all the same:
+all weights are set to 0 before they are read, so log-probabilities are then wrong by nats.
 """
 
 
@@ -41,7 +41,7 @@ def tolerance(probe_dtype: str, server_dtype: str) -> LogprobDifference:
 
 
 def compare(probe: Probe, logprobs: Sequence[Sequence[float]]) -> LogprobDifference:
-    """How far `logprobs`, of the last tokens of the probe's sequences, lie from the probe's.
+    """How far `logprobs`, of the last tokens of the probe's sequences, differ from the probe's.
 
     There may be more of them than the probe has; those of earlier tokens are left out.
     """
@@ -51,7 +51,7 @@ def compare(probe: Probe, logprobs: Sequence[Sequence[float]]) -> LogprobDiffere
 
 
 def compare_hot(probe: Probe, drawn: Sequence[tuple[int, float]]) -> LogprobDifference:
-    """How far a server's log-probabilities of tokens that it drew lie from the probe's.
+    """How far a server's log-probabilities of tokens that it drew differ from the probe's.
 
     One token was drawn after each of the probe's sequences, at `PROBE_TEMPERATURE`.
     """

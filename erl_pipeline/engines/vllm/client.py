@@ -13,7 +13,7 @@ from erl_pipeline.engines.interface import Generation, GenerationRequest
 from storage.errors import EngineError
 
 _NOT_A_NUMBER = "Out of range float values are not JSON compliant"
-"""Python's `json` says this of nan and infinities; so does the answer of a server that computed them."""
+"""Error text of Python's `json` for nan and infinities; the answer of a server that computed them has it."""
 
 
 class ServerFailure(Exception):
@@ -21,7 +21,7 @@ class ServerFailure(Exception):
 
 
 class UndefinedLogprobs(EngineError):
-    """The weights of a server give log-probabilities that are no numbers, which JSON cannot hold."""
+    """The weights of a server give log-probabilities that are not numbers, which JSON cannot hold."""
 
 
 class VllmClient:
@@ -31,7 +31,7 @@ class VllmClient:
         url: such as `http://127.0.0.1:8000`.
         api_key: sent as bearer token; None sends none.
         stop_token_ids: generation ends after one of these; nothing else ends it before its limit.
-        request_seconds: deadline of one request, its waiting in the server's queue included.
+        request_seconds: deadline of one request, including its wait in the server's queue.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class VllmClient:
         await self._session.close()
 
     async def context_length(self) -> int:
-        """Most tokens of prompt and answer together."""
+        """The most tokens that a prompt and its answer may have together."""
         models = await self._call("GET", "/v1/models")
         return int(models["data"][0]["max_model_len"])
 
@@ -105,7 +105,7 @@ class VllmClient:
         """
         body = {
             "token_ids": list(token_ids),
-            # Scoring cannot go without sampling; that token is thrown away.
+            # A request for scores must sample too; that token is thrown away.
             "sampling_params": {
                 "max_tokens": 1,
                 "temperature": 0.0,
@@ -120,7 +120,7 @@ class VllmClient:
         ]
 
     async def draw(self, token_ids: Sequence[int], temperature: float, seed: int) -> tuple[int, float]:
-        """One token drawn after `token_ids`, and the log-probability, in nats, that it is said to have."""
+        """One token drawn after `token_ids`, and the log-probability that the server reports, in nats."""
         body = {
             "token_ids": list(token_ids),
             "sampling_params": {
@@ -156,7 +156,7 @@ class VllmClient:
         return [model["id"] for model in models["data"] if model["parent"] is not None]
 
     async def load_adapter(self, name: str, folder: Path) -> None:
-        """Read a LoRA adapter under a name that none has.
+        """Load a LoRA adapter under a name that no other has.
 
         Raises `EngineError` when the server does not take adapters while it runs.
         """
@@ -167,18 +167,18 @@ class VllmClient:
         await self._call("POST", "/v1/unload_lora_adapter", {"lora_name": name})
 
     async def sleep(self, level: Literal[1, 2]) -> None:
-        """Give GPU memory back: the prefix cache, and the weights to host memory (1) or for good (2).
+        """Free GPU memory: drop the prefix cache, and move the weights to host memory (1) or drop them (2).
 
-        Requests wait until `wake_up`. After level 2 the weights are undefined until they are read anew.
+        Requests wait until `wake_up`. After level 2 the weights are undefined until they are read again.
         """
         await self._call("POST", f"/sleep?level={level}")
 
     async def wake_up(self) -> None:
-        """Take GPU memory again and answer requests."""
+        """Allocate GPU memory again and answer requests."""
         await self._call("POST", "/wake_up")
 
     async def sleeping(self) -> bool:
-        """Whether requests wait."""
+        """Whether the server sleeps, so that requests wait."""
         return bool((await self._call("GET", "/is_sleeping"))["is_sleeping"])
 
     async def label_weights(self, policy_version: str) -> None:
@@ -190,7 +190,7 @@ class VllmClient:
         return str((await self._call("GET", "/weight_info"))["weight_version"])
 
     async def _infer(self, body: dict[str, Any], base: bool = False) -> Any:
-        """The answer of the adapter, unless there is none or `base` is wanted, else of the model."""
+        """The adapter's answer; the base model's where there is no adapter or `base` is wanted."""
         named = body if base or self.adapter is None else {**body, "model": self.adapter}
         return await self._call("POST", "/inference/v1/generate", named)
 
@@ -202,10 +202,10 @@ class VllmClient:
                 if answer.status >= 500:
                     raise ServerFailure(f"{self.url}{path} answered {answer.status}: {text[:500]}")
                 if answer.status == 404 and body is not None and "model" in body:
-                    # A server of somebody else that was restarted has lost what it was given.
+                    # Somebody else's server that was restarted has lost its adapters.
                     raise ServerFailure(f"{self.url} has no adapter {body['model']}: {text[:500]}")
                 if answer.status == 400 and _NOT_A_NUMBER in text:
-                    raise UndefinedLogprobs(f"{self.url}{path} computed values that are no numbers")
+                    raise UndefinedLogprobs(f"{self.url}{path} computed values that are not numbers")
                 if answer.status >= 400:
                     raise EngineError(f"{self.url}{path} refused the request ({answer.status}): {text[:500]}")
                 return await answer.json() if answer.content_type == "application/json" else None

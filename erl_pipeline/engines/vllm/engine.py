@@ -37,8 +37,8 @@ class VllmEngine:
     Args:
         config: what to start, or which servers to use.
         folder: for the servers' logs and copies of checkpoints, by model; readable by the servers.
-        environment: variables in which the keys of `config.servers` stand, such as `os.environ`.
-        stop: ends what is waited for, a server's start too, with `Interrupted`.
+        environment: variables that hold the keys of `config.servers`, such as `os.environ`.
+        stop: when it is set, whatever is waited for ends with `Interrupted`, a server's start too.
         on_progress: called while a server of our own starts.
     """
 
@@ -78,7 +78,7 @@ class VllmEngine:
         self._loop.close()
 
     def serve(self, model: str, checkpoint: ServedCheckpoint) -> list[WeightSync]:
-        """Give the checkpoint to the servers of `model`, with proof; returns how each server took it.
+        """Give the checkpoint to the servers of `model`, prove that they serve it, return how each got it.
 
         Raises:
             EngineError: a server cannot be shown to sample from this policy; none is served then.
@@ -104,7 +104,7 @@ class VllmEngine:
         return own[0] if own else None
 
     def offload(self) -> None:
-        """Give the memory of our own servers back, as the configuration says; `serve` takes it again."""
+        """Free the memory of our own servers, as the configuration says; `serve` allocates it again."""
         if self._config.sleep or self._config.lifecycle == "per_stage":
             for model in self._models.values():
                 self.run(model.offload())
@@ -114,7 +114,7 @@ class VllmEngine:
         self.run(self._serving(model).pool().reset_prefix_caches())
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run `work` in the event loop of this engine to its end.
+        """Run `work` to its end in the event loop of this engine.
 
         Raises `Interrupted`, and cancels it, when the run is asked to stop.
         """
@@ -155,7 +155,7 @@ class VllmEngine:
         return self._models[model]
 
     def _servers_for(self, model: str) -> ModelServers:
-        """Those of this model; for one that is new, servers that are started with its first checkpoint."""
+        """The servers of this model; those of a new model start with its first checkpoint."""
         if model not in self._models:
             if self._config.servers and self._models:
                 raise ConfigError(

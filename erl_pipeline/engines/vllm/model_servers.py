@@ -75,7 +75,7 @@ class ModelServers:
         )
 
     async def serve(self, checkpoint: ServedCheckpoint, policy: ServedPolicy) -> list[WeightSync]:
-        """Give the policy to every server, with proof; how each took it."""
+        """Give the policy to every server, prove that each serves it, and return how each got it."""
         if self._pool is None:
             replicas = self._replicas(checkpoint, policy)
             pool = ServerPool(replicas, self._config.max_failures, self._config.startup_seconds)
@@ -83,14 +83,14 @@ class ModelServers:
         return await self._pool.serve(policy)
 
     def finish(self, checkpoint: ServedCheckpoint) -> None:
-        """The checkpoint is served: answer requests, and drop copies of earlier ones."""
+        """To be called once the checkpoint is served: allow requests, and delete copies of earlier ones."""
         for older in (self._folder / "serving").glob("*"):
             if older.name != _copy_name(checkpoint):
                 shutil.rmtree(older)
         self._served = checkpoint
 
     def pool(self, requests: Sequence[GenerationRequest] = ()) -> ServerPool:
-        """The pool, once it serves a checkpoint that can read the requests; else EngineError."""
+        """The pool. Raises EngineError where it serves no checkpoint that has all tokens of the requests."""
         if self._pool is None or self._served is None:
             raise EngineError(f"the vLLM engine serves no checkpoint of model {self._name}")
         vocabulary = self._served.probe.hot_logprobs.shape[1]
@@ -98,16 +98,16 @@ class ModelServers:
         highest = max((max(request.prompt_token_ids) for request in requests), default=0)
         if highest >= vocabulary:
             raise EngineError(
-                f"a prompt holds token id {highest}, but policy {self._served.checkpoint_id} has "
-                f"{vocabulary} tokens"
+                f"a prompt holds token id {highest}, but policy {self._served.checkpoint_id} has a "
+                f"vocabulary of {vocabulary} tokens"
             )
         return self._pool
 
     async def offload(self) -> None:
-        """Give the memory of our own servers back, as the configuration says; `serve` takes it again."""
+        """Free the memory of our own servers, as the configuration says; `serve` allocates it again."""
         self._served = None
         if self._pool is not None:
-            # The base of adapters is not replaced, so it must be kept, in host memory.
+            # The base of adapters is not read again, so it must be kept, in host memory.
             level: Literal[1, 2] = 1 if self._adapted else 2
             await self._pool.offload(level if self._config.sleep else None)
 
@@ -117,7 +117,7 @@ class ModelServers:
             await self._pool.__aexit__(None, None, None)
 
     def failure_log(self) -> str:
-        """Of our own servers; empty where there are none."""
+        """The failure logs of our own servers; empty where there are none."""
         return "\n".join(server.failure_log() for server in self.servers)
 
     def _write_copy(self, checkpoint: ServedCheckpoint) -> Path:
@@ -155,10 +155,10 @@ class ModelServers:
 
 
 def devices_of_replicas(config: VllmEngineConfig, visible: str | None) -> list[str | None]:
-    """What CUDA is to see of each replica: as many devices as one server computes on, and others for each.
+    """`CUDA_VISIBLE_DEVICES` of each replica: as many devices as one server computes on, none of them twice.
 
-    One replica sees what there is (None). `visible` names the devices that this process may use, as
-    `CUDA_VISIBLE_DEVICES` does; None is all. Raises ConfigError where they are too few.
+    A single replica may see all devices (None). `visible` names the devices that this process may use, as
+    `CUDA_VISIBLE_DEVICES` does; None is all. Raises ConfigError where there are too few.
     """
     if config.replicas == 1:
         return [None]

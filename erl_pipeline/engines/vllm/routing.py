@@ -1,4 +1,4 @@
-"""Which replica answers a request: the one that has computed most of its prompt, unless others are idler."""
+"""Which replica answers a request: the one that has computed most of its prompt, unless it is too busy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
 BLOCK_TOKENS = 16
-"""Tokens whose keys and values a vLLM server keeps together, and finds again only together."""
+"""Tokens in a block, whose keys and values a vLLM server stores and reuses only together."""
 _BUSIER = 2
 _REQUESTS_MORE = 8
 
@@ -16,7 +16,7 @@ class PrefixRouter:
 
     A group's attempts share their prompt, and a turn of a conversation begins with all turns before it: on
     one replica such a beginning is computed once. A replica keeps what it has computed as long as its cache
-    has room; the router forgets a beginning when `most_blocks` others were used after it.
+    has room; the router forgets a block when `most_blocks` others were used after it.
     """
 
     def __init__(self, most_blocks: int = 100_000) -> None:
@@ -24,11 +24,11 @@ class PrefixRouter:
         self._holders: OrderedDict[int, set[int]] = OrderedDict()
 
     def choose(self, prompt_token_ids: Sequence[int], in_flight: dict[int, int]) -> int:
-        """The replica for a prompt, which has its blocks from then on.
+        """The replica for a prompt. From then on it counts as having the prompt's blocks.
 
-        It is the one that has the longest beginning of it, if that is at least half of its whole blocks. A
-        replica with more than twice as many requests, and 8 more, than the idlest is passed over. Among
-        equals the idlest gets the prompt, and among those the first.
+        It is the one that has the longest beginning of the prompt, if that is at least half of the prompt's
+        whole blocks; otherwise the idlest one. A replica with more than 2n + 8 requests is passed over, where
+        the idlest has n. Among equals the idlest gets the prompt, and among those the first.
 
         Args:
             in_flight: requests under way, by the number of each replica that can be chosen.
@@ -47,7 +47,7 @@ class PrefixRouter:
         return chosen
 
     def forget(self, replica: int | None = None) -> None:
-        """A replica, or every one, has an empty cache from now on."""
+        """To be called when the cache of a replica, or of every one (None), was emptied."""
         if replica is None:
             self._holders.clear()
             return
@@ -55,7 +55,7 @@ class PrefixRouter:
             holders.discard(replica)
 
     def _held(self, blocks: list[int], replica: int) -> int:
-        """How many blocks from the first on the replica has."""
+        """How many of these blocks the replica has before the first that it lacks."""
         for count, block in enumerate(blocks):
             if replica not in self._holders.get(block, ()):
                 return count
@@ -70,7 +70,7 @@ class PrefixRouter:
 
 
 def _blocks(token_ids: Sequence[int]) -> Iterator[int]:
-    """A hash of each whole block and all that stands before it."""
+    """A hash of each whole block and all tokens before it."""
     before = 0
     for start in range(0, len(token_ids) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
         before = hash((before, *token_ids[start : start + BLOCK_TOKENS]))

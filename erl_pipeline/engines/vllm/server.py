@@ -30,7 +30,7 @@ class ManagedServer:
     """vLLM's OpenAI-compatible server on the loopback interface, on a free port, with a random key.
 
     As a context manager it is stopped however the block ends; when this process is killed, the server's
-    process group goes too. The developer endpoints are on, since new weights are read through them; like
+    process group ends too. The developer endpoints are on, since new weights are read through them; like
     `/health` they ask for no key, so every user of this machine can reach them.
 
     Args:
@@ -117,12 +117,12 @@ class ManagedServer:
 
     @property
     def running(self) -> bool:
-        """Whether its process lives; a server that hangs lives too."""
+        """Whether its process is alive; that of a server that hangs is alive too."""
         process = self._process
         return process is not None and process.poll() is None
 
     def failure_log(self) -> str:
-        """Why its processes failed since the last start, as far as they said, and the end of its log."""
+        """Why its processes failed since the last start, as far as the log says, and the end of the log."""
         told = [f"  {reason}" for reason in reasons(self._log_file, self._log_begin)]
         return "\n".join([*told, f"last log lines, of {self._log_file}:", last_lines(self._log_file)])
 
@@ -131,7 +131,7 @@ class ManagedServer:
         command = [sys.executable, "-I", str(supervisor), self._executable, *self._server_command()]
         environment = {
             **os.environ,
-            # Not an argument: those can be read by every user of the machine.
+            # Not an argument: every user of the machine can read those.
             "VLLM_API_KEY": self.api_key,
             "VLLM_SERVER_DEV_MODE": "1",
             "VLLM_NO_USAGE_STATS": "1",
@@ -153,7 +153,7 @@ class ManagedServer:
             if self._process is process:
                 self._process = None
         assert process.stdin is not None
-        # The supervisor takes the closed pipe for the end of this process: one way to stop for both.
+        # A closed pipe tells the supervisor that this process ended; it is also how we stop the server.
         process.stdin.close()
         process.wait()
         # Where the supervisor was killed itself, engine processes may be left in its group.

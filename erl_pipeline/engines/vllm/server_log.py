@@ -1,4 +1,4 @@
-"""What the log of a vLLM server says of its end."""
+"""What the log of a vLLM server says about why it ended."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _TAIL_BYTES = 32768
 _SEARCHED_BYTES = 2**20
 _MOST_REASONS = 3
 
-# Exceptions, with or without what vLLM writes before a line, and workers that a signal ended: -9 is how the
-# kernel takes one whose memory it needs.
+# Exceptions, with or without what vLLM writes before a line, and workers that a signal ended: with -9 the
+# kernel ends a process whose memory it needs.
 _REASON = re.compile(
     r"^(?:\([^)]* pid=\d+\) ERROR [^\[]*\[[^\]]*\] )?"
     r"([A-Za-z_][\w.]*(?:Error|Exception): .+|Worker proc .* died unexpectedly \(exit code: -\d+\).*)$"
 )
-# Of an exception that another process had, which stands further up.
+# Such a line only repeats an exception of another process, which is further up in the log.
 _ECHO = "root cause"
 
 
@@ -29,13 +29,13 @@ def last_lines(log: Path) -> str:
 
 
 def reasons(log: Path, begin: int) -> list[str]:
-    """The first exceptions that the server's processes told of, each once, from a place in the log on.
+    """The first exceptions that the server's processes reported after a place in the log, each once.
 
     When a worker fails, vLLM's other processes fill the end of the log with exceptions of their own, which
-    say no more than that.
+    say only that it failed.
 
     Args:
-        begin: in bytes; where the last start of the server began.
+        begin: in bytes; where the log of the server's last start begins.
     """
     if not log.exists():
         return []

@@ -21,7 +21,7 @@ _RECOVERY_POLL_SECONDS = 1.0
 
 @dataclass
 class Replica:
-    """One server of a pool; `server` is set when it is our own."""
+    """One server of a pool; `server` is set when it is our own. `returns` is how often it has recovered."""
 
     client: VllmClient
     server: ManagedServer | None = None
@@ -39,8 +39,8 @@ class ServerPool:
     same seed. Each request gets one answer.
 
     Args:
-        replicas: clients not yet entered; servers of our own that are started.
-        max_failures: failures of servers that are survived while one policy is served.
+        replicas: their clients are not entered yet; our own servers among them need not run yet.
+        max_failures: the most failures of servers that are tolerated while one policy is served.
         recovery_seconds: how long to wait for a server when all are set aside.
     """
 
@@ -67,7 +67,7 @@ class ServerPool:
             await replica.client.__aexit__(kind, error, trace)
 
     async def serve(self, policy: ServedPolicy) -> list[WeightSync]:
-        """Hand the policy to every server, with proof; nothing may be in flight.
+        """Give the policy to every server and prove that each serves it; nothing may be in flight.
 
         Raises `EngineError` when a server cannot be made to serve it.
         """
@@ -82,7 +82,7 @@ class ServerPool:
         return syncs
 
     async def offload(self, level: Literal[1, 2] | None) -> None:
-        """Give the memory of our own servers back: they sleep at this level, or end (None).
+        """Free the memory of our own servers: they sleep at this level, or end (None).
 
         `serve` wakes or starts them again; until then nothing is sampled. A server that cannot sleep ends.
         """
@@ -180,7 +180,7 @@ class ServerPool:
             self._changed.notify_all()
 
     async def _bring_up(self, replica: Replica) -> WeightSync:
-        """Make one server serve the policy; a server of our own that does not work is started anew."""
+        """Make one server serve the policy; a server of our own that does not work is restarted."""
         assert self._policy is not None
         started = time.perf_counter()
         if replica.server is not None and not (replica.available and replica.server.running):

@@ -1,4 +1,4 @@
-"""A checkpoint as a running server can be given it: complete, and with an output head of its own.
+"""A checkpoint in a form that a running server can reload: complete, and with an output head of its own.
 
 Some builds of vLLM (the CPU build) pack the output head into a layout of their own. When such a server
 reloads a model with tied embeddings, it keeps the old head, and then samples from neither policy. So the
@@ -22,11 +22,11 @@ _HEAD_FILE = "output_head.safetensors"
 def write_serving_copy(checkpoint_folder: Path, folder: Path) -> Path:
     """The folder to serve `checkpoint_folder` from: itself when its embeddings are not tied, else `folder`.
 
-    `folder` is made; its files are links to those of the checkpoint, except for a configuration that says
-    the embeddings are not tied and a file with the head. Raises `EngineError` when the checkpoint lacks
-    a tensor: a reload would keep the one of the policy before.
+    `folder` is made. Its files are links to those of the checkpoint, except for a configuration that says
+    the embeddings are not tied, and a file with the head. Raises `EngineError` when the checkpoint lacks
+    a tensor: a reload would keep the previous policy's tensor.
     """
-    # Only here are model classes needed: the engine itself handles plain files and numbers.
+    # Model classes are needed only here: the engine itself handles plain files and numbers.
     import torch
     from safetensors.torch import save_file
     from transformers import AutoConfig, AutoModelForCausalLM

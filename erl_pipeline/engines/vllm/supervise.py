@@ -1,9 +1,9 @@
 """Run a command that must not outlive its owner: `python -I supervise.py COMMAND [ARGUMENT ...]`.
 
-Standard library alone, so that it starts at once. The owner holds the other end of this process's
-standard input; when the owner ends, in whatever way, the pipe closes and the whole process group goes.
-A pipe also works where the owner started the server from a thread that has ended, which the
-parent-death signal of Linux takes for the owner's death.
+It uses the standard library alone, so that it starts quickly. The owner holds the other end of this process's
+standard input; when the owner ends, in whatever way, the pipe closes and the whole process group is ended.
+A pipe also works where the thread that started the server has ended; the parent-death signal of Linux would
+take that for the owner's death.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main(command: list[str]) -> None:
     """Run `command` until it ends or the owner is gone, then end its process group, this process included."""
     # Processes that their parents leave behind become children of this one, so that it can await them.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    # With a handler, not ignored: that would be inherited by the command.
+    # A handler that does nothing, instead of SIG_IGN, which the command would inherit.
     signal.signal(signal.SIGTERM, lambda number, frame: None)
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_supervisor)
     child_ended = os.pidfd_open(child.pid)
@@ -37,12 +37,12 @@ def main(command: list[str]) -> None:
 
 
 def _die_with_supervisor() -> None:
-    """In the child: be killed when this supervisor is; its main thread, which starts us, ends last."""
+    """In the child: be killed when the supervisor is; its main thread, which starts the child, ends last."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _end_group() -> None:
-    """Ask all to end and wait a while, so that shared memory is given back, then kill what is left."""
+    """Ask all processes to end and wait a while, so that they free shared memory; then kill what is left."""
     os.killpg(0, signal.SIGTERM)
     deadline = time.monotonic() + _GRACE_SECONDS
     try:

@@ -17,13 +17,13 @@ from erl_pipeline.engines.vllm.server import ManagedServer
 from storage.errors import EngineError
 
 Method = Literal["kept", "reload", "load", "restart"]
-"""How a server got a policy: `kept` what it had, read all weights (`reload`) or an adapter (`load`), or was
-started with it (`restart`)."""
+"""How a server got a policy: it had it already (`kept`), read all weights (`reload`) or an adapter (`load`),
+or was started with it (`restart`)."""
 
 
 @dataclass(frozen=True)
 class ServedPolicy:
-    """What a server is to serve: the weights in `folder` (see `write_serving_copy`), and an adapter of them
+    """What a server is to serve: the weights in `folder` (see `write_serving_copy`), and an adapter for them
     where there is one. `dtype` is the number type that the server computes in."""
 
     policy_version: str
@@ -45,7 +45,7 @@ class WeightSync:
 
 
 async def sync_weights(client: VllmClient, server: ManagedServer | None, policy: ServedPolicy) -> WeightSync:
-    """Load the policy into a running server, unless it says it has it, and prove it.
+    """Load the policy into a running server, unless the server says it has it; prove that it serves it.
 
     A server of our own (`server`) that fails the proof is restarted with the policy, and must prove it
     again. Raises `EngineError` when the server serves something else even then, `ServerFailure` when it
@@ -54,7 +54,7 @@ async def sync_weights(client: VllmClient, server: ManagedServer | None, policy:
     started = time.perf_counter()
     if await client.sleeping():
         await client.wake_up()
-    # A server of somebody else may just have been out of reach: a reload would drop its cache for nothing.
+    # Somebody else's server may only have been out of reach: a reload would drop its cache for nothing.
     if await client.weights_label() == policy.policy_version and await _has_adapter(client, policy):
         difference = await _distance(client, policy.probe)
         if difference.within(_tolerance(policy)):
@@ -80,7 +80,7 @@ async def sync_weights(client: VllmClient, server: ManagedServer | None, policy:
 
 
 async def prove_restarted(client: VllmClient, policy: ServedPolicy, started: float) -> WeightSync:
-    """The proof for a server that was started with this policy; `started` is of `time.perf_counter`."""
+    """The proof for a server that was started with this policy, at `started` by `time.perf_counter`."""
     await _put_adapter(client, policy)
     return await _conclude(client, policy, "restart", await _distance(client, policy.probe), started)
 
@@ -104,7 +104,7 @@ async def _conclude(
     bound = _tolerance(policy)
     refused = f"{client.url} does not serve policy {policy.policy_version} after a {method}"
     if math.isnan(difference.mean):
-        raise EngineError(f"{refused}: its log-probabilities are no numbers")
+        raise EngineError(f"{refused}: its log-probabilities are not numbers")
     if not difference.within(bound):
         raise EngineError(
             f"{refused}: its log-probabilities differ from the trainer's by {difference.mean:.3g} nats on "

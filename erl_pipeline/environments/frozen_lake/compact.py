@@ -1,9 +1,9 @@
 """FrozenLake in words of one token each, in fields of fixed width, for the tiny policy.
 
-Boards of several sizes stand in a frame of the largest, at its top left, so that a place has the same word
-and position on all of them; cells outside a board are padding.
+Boards of several sizes are shown in a frame of the largest, at its top left, so that a place has the same
+word and position on all of them; cells outside a board are padding.
 
-A turn of the policy is two words: the direction it aims for and the action word it believes to move
+A turn of the policy is two words: the direction it aims for, and the action word that it believes moves
 there. The aim is a thought of one word; without it the cold start does not learn to plan.
 """
 
@@ -17,7 +17,7 @@ from erl_pipeline.environments.frozen_lake.steps import Action, Ending, Outcome,
 from erl_pipeline.environments.frozen_lake.world import World
 from erl_pipeline.environments.hidden_words.directions import DIRECTIONS, Direction
 
-OUTCOMES: tuple[Outcome, ...] = ("bump", "bad", "fell", "goal")  # beside the four directions
+OUTCOMES: tuple[Outcome, ...] = ("bump", "bad", "fell", "goal")  # besides the four directions
 PADDING = "."
 STEP_WORDS = 4  # aim, action, outcome, cell
 _ENDING_WORDS: dict[Ending, str] = {
@@ -65,7 +65,7 @@ class CompactRendering:
         return [Action(word, cast(Direction, aim)) for aim, word in zip(aims, actions, strict=True)]
 
     def observation(self, steps: Sequence[Step]) -> str:
-        """What the last step did and where the player stands."""
+        """What the last step did and where the player is."""
         return f"{steps[-1].outcome} {self._cell_word(steps[-1])}"
 
     def trace(self, steps: Sequence[Step]) -> str:

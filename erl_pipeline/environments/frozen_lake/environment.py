@@ -11,7 +11,7 @@ from erl_pipeline.environments.messages import AssistantTurn, ToolSchema, user_m
 
 
 class FrozenLakeEnvironment:
-    """The attempts of one episode. It computes all at once and never waits."""
+    """The attempts of one episode. It computes everything immediately and never waits."""
 
     def __init__(self, game: FrozenLake) -> None:
         self._game = game
@@ -22,7 +22,7 @@ class FrozenLakeEnvironment:
 
     @property
     def tools(self) -> Sequence[ToolSchema]:
-        """None: actions are words."""
+        """Empty: actions are words."""
         return ()
 
     async def reset(self) -> Observation:
@@ -44,7 +44,7 @@ class FrozenLakeEnvironment:
         return self._game.trace()
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """There is nothing to release."""
 
 
 def open_frozen_lake(config: FrozenLakeConfig, task: Task) -> FrozenLakeEnvironment:

@@ -1,4 +1,4 @@
-"""One attempt at a FrozenLake board: its rules and its record, without anything of a conversation."""
+"""One attempt at a FrozenLake board: its rules and its record, without the conversation."""
 
 from __future__ import annotations
 

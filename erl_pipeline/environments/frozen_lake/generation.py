@@ -1,4 +1,4 @@
-"""Boards from a seed. Boards of different splits can never meet: a board's own hash says which it is."""
+"""Boards from a seed. No board can be in two splits: the hash of a board decides its split."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _TRIES_PER_BOARD = 2_000
 
 
 def split_of(board: Board, config: FrozenLakeConfig) -> Split:
-    """What a generated board is for, whatever the seed it came from.
+    """The split of a generated board, whatever the seed it came from.
 
-    Only without `test_boards` may those of the test be trained on; held out they are never.
+    Without `test_boards` the boards of the test split are training boards; they are never held-out boards.
     """
     digest = hashlib.sha256("/".join(board.rows).encode()).digest()
     split = _SMALL_SPLITS.get(digest[0] % _SHARES, "training")
@@ -56,7 +56,7 @@ def generate_boards(
 
 
 def _random_board(stream: random.Random, config: FrozenLakeConfig) -> Board | None:
-    """One draw; None where the shortest path is not as long as asked for."""
+    """One draw; None where the shortest path is shorter or longer than `path_length` allows."""
     height = stream.randint(*config.rows)
     width = height if config.columns is None else stream.randint(*config.columns)
     cells = list(range(height * width))

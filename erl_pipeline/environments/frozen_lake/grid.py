@@ -22,7 +22,7 @@ def grid(board: Board, symbols: Symbols, player: int) -> str:
 
 
 def read_bracketed(text: str, words: Container[str]) -> list[Action]:
-    """The actions in the last brackets or code fence; empty when one of them is none of the words."""
+    """The actions in the last brackets or code fence; empty when one of them is not among `words`."""
     found = list(_BRACKETED.finditer(text))
     if not found:
         return []

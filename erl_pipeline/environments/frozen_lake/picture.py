@@ -1,4 +1,4 @@
-"""The board of an attempt with the way that the player went, for pages."""
+"""The board of an attempt with the way that the player went, for the user interface."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ENDS = {"fell": "fell into a hole", "goal": "reached the goal"}
 
 
 def attempt_picture(config: FrozenLakeConfig, task: Task, turns: Sequence[str]) -> Picture:
-    """The board, and the way of an attempt, found by doing again what the policy said in its turns."""
+    """The board, and the way of an attempt, found by replaying what the policy said in its turns."""
     board = Board(tuple(task.payload["board"]))
     game = game_of(config, task)
     game.reset()

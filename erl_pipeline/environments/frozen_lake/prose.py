@@ -1,4 +1,4 @@
-"""FrozenLake in sentences, for language models. No rule and no meaning of a symbol is told."""
+"""FrozenLake in sentences, for language models. No rule and no meaning of a symbol is explained."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ProseRendering:
 
     @property
     def _realm(self) -> list[str]:
-        """Said once, before the board, since all that was learned of the action words belongs to it."""
+        """Said once, before the board, since whatever is learned of the action words holds in this realm."""
         return [f"Realm: {self._world.realm}"] if self._world.realm else []
 
     @property

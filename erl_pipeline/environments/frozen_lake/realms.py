@@ -1,6 +1,6 @@
-"""Realms: named worlds, each with a permutation of the action words of its own.
+"""Realms: named worlds, each with its own permutation of the action words.
 
-A realm's name stands before the board, so that what was learned of a realm helps there again, and only
+A realm's name is shown before the board, so that what was learned of a realm helps in it again, and only
 there. Realms that no training task has show whether a lesson is learned and kept within an evaluation.
 """
 

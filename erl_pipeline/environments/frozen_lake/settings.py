@@ -11,7 +11,7 @@ from erl_pipeline.config.prompts import PromptTemplates
 from erl_pipeline.config.templates import check_template
 
 PERMUTATIONS = 24
-"""Of four action words."""
+"""How many there are of four action words."""
 
 MOST_PLACES = 9
 """Rows and columns of a board whose places `format: short` can name."""
@@ -74,8 +74,8 @@ class FrozenLakeConfig(PluginSettings):
     """Generated training boards, all different, none of them a held-out board. The cold start of a tiny
     policy shows them too."""
     test_boards: int | None = Field(default=None, ge=1)
-    """Generated boards of a third split, which `compare` reports on and nothing else looks at; they are no
-    training boards then. `null`: there is no such split."""
+    """Generated boards of a third split. Only `compare` uses it, for its report; the boards are then not
+    trained on. `null`: there is no such split."""
     rows: tuple[int, int] = (4, 4)
     """Least and most rows of a generated board."""
     columns: tuple[int, int] | None = None
@@ -93,12 +93,12 @@ class FrozenLakeConfig(PluginSettings):
     format: Literal["prose", "short", "compact"] = "compact"
     """`prose` and `short` are for language models: `prose` explains itself, `short` takes a third of the
     tokens and has to be learned, as by `policy.warm_start`. `compact` is word-level and of fixed width, for
-    the tiny policy. Boards of several sizes are shown there in a frame of the largest that `rows` and
-    `columns` allow."""
+    the tiny policy; it shows boards of several sizes in a frame of the largest that `rows` and `columns`
+    allow."""
     actions: Literal["named", "hidden_world", "per_task", "realms"] = "hidden_world"
     """`named`: the words say what they do. `hidden_world`: one permutation of neutral words for the whole
-    run, never told. `per_task`: another permutation for each task. `realms`: each task is in a realm, whose
-    name stands before the board and is its `task_type`; each realm has a permutation of its own."""
+    run, never told. `per_task`: another permutation for each task. `realms`: each task is in a realm, and
+    each realm has its own permutation; its name is shown before the board and is part of `task_type`."""
     realms: RealmConfig | None = None
     """How many realms there are; only with `actions: realms`, which sets `{training: 16, held_out: 8}`."""
     action_words: tuple[str, str, str, str] = ("a", "b", "c", "d")
@@ -110,9 +110,9 @@ class FrozenLakeConfig(PluginSettings):
     permute_symbols: bool = False
     """Another permutation of the symbols for each task."""
     instructions: str = _INSTRUCTIONS
-    """What a language model is told first, as a Jinja template. `actions`: the action words in alphabetical
-    order. `format: prose` tells with each observation how to answer; `format: short` never does, and has
-    `Actions:` and the words as its default."""
+    """What a language model is told first, as a Jinja template. Variables: actions, the action words in
+    alphabetical order. `format: prose` says with each observation how to answer; `format: short` never does,
+    and its default is `Actions:` and the words."""
     prompts: ShortPrompts | None = None
     """The prompts of `format: short`, and only of that; `null` takes its defaults."""
 
@@ -179,7 +179,7 @@ class FrozenLakeConfig(PluginSettings):
     def _realms_have_a_use(self) -> FrozenLakeConfig:
         if self.realms is not None and self.actions != "realms":
             raise ValueError(
-                f"realms: they are for actions: realms; allowed with actions: {self.actions} is null"
+                f"realms: only actions: realms takes it; allowed with actions: {self.actions} is null"
             )
         return self
 
@@ -187,7 +187,7 @@ class FrozenLakeConfig(PluginSettings):
     def _prompts_have_a_use(self) -> FrozenLakeConfig:
         if self.prompts is not None and self.format != "short":
             raise ValueError(
-                f"prompts: they are for format: short; allowed with format: {self.format} is null"
+                f"prompts: only format: short takes it; allowed with format: {self.format} is null"
             )
         return self
 

@@ -1,8 +1,8 @@
 """FrozenLake in few tokens, for language models that a warm start has taught the format.
 
-What the user says is the grid alone. An answer names the places of player and goal, then the directions of a
+The user message is the grid alone. An answer names the places of player and goal, then the directions of a
 way between them, then the action word for each: `P21 G12: up right [ river apple ]`. Only the words in the
-brackets are done; what stands before them is a short thought.
+brackets are carried out; what comes before them is a short thought.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class ShortRendering:
 def short_answer(
     board: Board, symbols: Symbols, way: Sequence[Direction], words: Mapping[Direction, str]
 ) -> str:
-    """A whole plan. `way`: the directions that are aimed for; `words`: what is believed to move there.
+    """A whole plan. `way`: the directions that are aimed for; `words`: the word believed to move in each.
 
     A place is its row and column, from 1.
     """
@@ -90,7 +90,7 @@ def short_reflection(known: Mapping[Direction, str]) -> str:
 
 
 def aimed_way(text: str) -> list[Direction]:
-    """The directions that an answer aims for, before its brackets; empty where it names none or others."""
+    """The directions that an answer names before its brackets; empty where a word there is no direction."""
     named = text.partition(":")[2].partition("[")[0].split()
     way = [direction for word in named for direction in DIRECTIONS if word == direction]
     return way if len(way) == len(named) else []

@@ -63,7 +63,7 @@ def _parse_line(line: str) -> BoardTask:
         raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from error
     missing = [key for key in _KEYS if not isinstance(record, dict) or key not in record]
     if missing:
-        raise ValueError(f"{', '.join(missing)} missing; needed is an object with {', '.join(_KEYS)}")
+        raise ValueError(f"{', '.join(missing)} missing; needed: an object with {', '.join(_KEYS)}")
     task_id, rows, max_steps = (record[key] for key in _KEYS)
     if not isinstance(task_id, str) or not task_id:
         raise ValueError(f"task_id: {task_id!r}; allowed is a text that is not empty")

@@ -19,7 +19,7 @@ from storage.errors import InputError
 
 
 def training_tasks(config: FrozenLakeConfig, seed: int) -> list[Task]:
-    """The boards of `task_file`, or generated ones. `seed` is the run's and chooses the hidden world."""
+    """The boards of `task_file`, or generated ones. `seed` is the run's seed and chooses the hidden world."""
     if config.task_file is not None:
         return tasks_from_file(config, seed, Path(config.task_file))
     return _as_tasks(
@@ -30,8 +30,8 @@ def training_tasks(config: FrozenLakeConfig, seed: int) -> list[Task]:
 
 
 def held_out_tasks(config: FrozenLakeConfig, seed: int, count: int) -> list[Task]:
-    """The first boards of `held_out_file`, or generated ones that no training board of this configuration
-    equals, in the realms of training. Raises `InputError` where the file has too few."""
+    """The first boards of `held_out_file`, or generated boards that are no training boards of this
+    configuration; in the realms of training. Raises `InputError` where the file has too few."""
     if config.held_out_file is None:
         return _as_tasks(config, seed, _generated(config, "held_out", held_out_boards(config, count)))
     path = Path(config.held_out_file)
@@ -42,7 +42,7 @@ def held_out_tasks(config: FrozenLakeConfig, seed: int, count: int) -> list[Task
 
 
 def held_out_boards(config: FrozenLakeConfig, count: int) -> list[Board]:
-    """Generated boards that no training board of this configuration equals."""
+    """Generated boards that are no training boards of this configuration."""
     return _apart(config, "held_out", count)
 
 
@@ -63,7 +63,7 @@ def tasks_from_file(config: FrozenLakeConfig, seed: int, path: Path) -> list[Tas
 
 
 def board_key(payload: Mapping[str, Any]) -> str:
-    """The board alone: with other words, symbols or a further step it is the same problem."""
+    """The board alone: with other words or symbols, or one more step, it is the same problem."""
     return json.dumps(payload.get("board"))
 
 
@@ -80,12 +80,12 @@ def _check_compact(config: FrozenLakeConfig, path: Path, task: BoardTask) -> Non
     if task.board.height > height or task.board.width > width:
         raise InputError(
             f"task file {path}, task {task.task_id}: the board is {task.board.size_name}, but format: "
-            f"compact with environment.rows: {list(config.rows)} has room for {height}x{width} at most"
+            f"compact with environment.rows: {list(config.rows)} shows boards of at most {height}x{width}"
         )
     if task.max_steps > config.max_steps:
         raise InputError(
-            f"task file {path}, task {task.task_id}: max_steps is {task.max_steps}, but format: compact with "
-            f"environment.max_steps: {config.max_steps} has room for no more than that"
+            f"task file {path}, task {task.task_id}: max_steps is {task.max_steps}, but format: compact "
+            f"allows no more than environment.max_steps: {config.max_steps}"
         )
 
 
@@ -105,7 +105,7 @@ def _generated(config: FrozenLakeConfig, split: Split, boards: Iterable[Board]) 
 
 
 def _as_tasks(config: FrozenLakeConfig, seed: int, tasks: Iterable[BoardTask]) -> list[Task]:
-    """The realms of training take turns, where there are any."""
+    """The tasks of these boards; the realms of training, where there are any, take turns."""
     realms = training_realms(config)
     return [
         board_task(config, seed, task, realms[number % len(realms)] if realms else None)
@@ -114,7 +114,7 @@ def _as_tasks(config: FrozenLakeConfig, seed: int, tasks: Iterable[BoardTask]) -
 
 
 def board_task(config: FrozenLakeConfig, seed: int, task: BoardTask, realm: int | None) -> Task:
-    """A board with its world. What memory keeps of a realm is for that realm, so the realm is its type."""
+    """A board with its world. Its type is its realm, since what memory keeps of a realm holds only there."""
     world = world_of_task(config, seed, task.task_id, realm)
     payload = {
         "board": list(task.board.rows),

@@ -1,1 +1,1 @@
-"""What games with four hidden action words share in their form for the tiny policy: notes of four slots."""
+"""What games with four hidden action words share in their format for the tiny policy: notes of four slots."""

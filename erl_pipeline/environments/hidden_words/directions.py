@@ -9,7 +9,7 @@ DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 
 
 class KnowsWords(Protocol):
-    """A world, as far as its action words go."""
+    """A world that knows its action words."""
 
     def word_for(self, direction: Direction) -> str:
         """The action word that moves in this direction."""

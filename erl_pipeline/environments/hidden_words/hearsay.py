@@ -1,4 +1,4 @@
-"""What demonstrations are told: slots of notes and memory, which may be wrong as reflections may."""
+"""The notes and memory that demonstrations are told: slots, which may be wrong as reflections may."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Slots = Mapping[Direction, str]
 
 
 class NoteErrors(Protocol):
-    """How often what is told is wrong."""
+    """How often notes are wrong."""
 
     @property
     def swapped_notes(self) -> float:
@@ -28,7 +28,7 @@ class NoteErrors(Protocol):
 
 
 def hearsay(stream: random.Random, world: KnowsWords, errors: NoteErrors) -> Slots:
-    """One to four slots of a world: as it is, with the words of two directions swapped, or in any order."""
+    """One to four slots of a world: right, with the words of two directions swapped, or in any order."""
     words = [world.word_for(direction) for direction in DIRECTIONS]
     chance = stream.random()
     if chance < errors.swapped_notes:
@@ -41,7 +41,7 @@ def hearsay(stream: random.Random, world: KnowsWords, errors: NoteErrors) -> Slo
 
 
 def corrected(memory: Slots, seen: Slots) -> Slots:
-    """What can be said after an attempt: what it has shown, and of memory what that does not refute.
+    """What can be said after an attempt: what it has shown, and what it has not refuted of memory.
 
     A remembered word that moved elsewhere is dropped, so that its direction is unknown again.
     """

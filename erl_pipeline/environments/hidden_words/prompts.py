@@ -1,8 +1,8 @@
 """Prompts of fixed width for the tiny policy.
 
 A reflection is four slots, one for each direction (up, right, down, left): the action word that moves
-there, or `?`. First and second attempts differ in the slots alone, so every word keeps its position; those
-that are shown the failed attempt have it behind the slots.
+there, or `?`. First and second attempts differ in the slots alone, so every word keeps its position. Prompts
+that show the failed attempt have it after the slots.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class CompactPrompts:
 
 
 def _merged(reflections: Iterable[str]) -> str:
-    """One line of slots; each takes the first reflection that knows it, so the preferred come first."""
+    """One line of slots, each from the first reflection that knows it: preferred reflections come first."""
     slots = [UNKNOWN] * SLOTS
     for reflection in reflections:
         slots = [new if old == UNKNOWN else old for old, new in zip(slots, reflection.split(), strict=True)]

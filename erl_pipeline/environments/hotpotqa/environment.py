@@ -59,7 +59,7 @@ class HotpotQA:
 
     @property
     def tools(self) -> Sequence[ToolSchema]:
-        """None in the plain protocol, which the instructions explain."""
+        """Empty in the plain protocol, which the instructions explain."""
         return () if self._config.is_plain else (SEARCH_TOOL,)
 
     def reset(self) -> Observation:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from storage.memory.search import Ranked
 
 INDEXED_PASSAGES = 20_000
-"""From so many pages on the vectors have an index, which may miss a page; fewer are compared one by one."""
+"""With so many pages or more, the vectors have an index, which may miss a page; fewer are all compared."""
 
 _TABLE = "passages"
 _ABOUT = "index.json"
@@ -45,14 +45,15 @@ def passages_of(config: HotpotQAConfig) -> list[Passage]:
 def build_index(
     passages: Sequence[Passage], folder: Path, embedder: Embedder | None, embedded_characters: int
 ) -> Mapping[str, int]:
-    """Write the index of these pages into an empty folder; counts what is in it.
+    """Write the index of these pages into an empty folder; returns how many pages and vectors it has.
 
-    Which page is found follows from the pages alone, but for the index of many vectors, whose partitions
-    LanceDB draws at random; and LanceDB gives its files names of its own. So a folder is built once and kept.
+    A folder is built once and kept, since two builds differ: LanceDB names its files as it likes, and draws
+    the partitions of an index of many vectors at random. Without such an index the pages alone decide what a
+    search finds.
 
     Args:
         embedder: makes the vectors; None for an index of words alone.
-        embedded_characters: what of a page its vector is made of; the title comes first.
+        embedded_characters: how many characters of a page its vector is made of; the title comes first.
     """
     import lancedb
     import pyarrow as pa
@@ -77,7 +78,7 @@ def build_index(
 
 
 class SearchIndex:
-    """An index that was built, for searches from any thread.
+    """A built index, for searches from any thread.
 
     Args:
         folder: where it was built.
@@ -114,7 +115,7 @@ class SearchIndex:
         return self._pages([int(hit.entry_id) for hit in best])
 
     def by_vector(self, vector: npt.NDArray[np.float32], count: int) -> list[int]:
-        """The places, in the list that the index was built of, of the pages nearest to a vector."""
+        """The pages nearest to a vector, as places in the list that the index was built from."""
         return [row["number"] for row in self._nearest(vector, count)]
 
     def _by_words(self, query: str, count: int) -> list[dict[str, Any]]:
@@ -152,7 +153,7 @@ class SearchIndex:
 
     @staticmethod
     def _ranked(rows: Sequence[Mapping[str, Any]], column: str, sign: float) -> Ranked:
-        """Best first, of equals the one that comes first in the files."""
+        """Best first; among equals, the page that comes first in the files."""
         from storage.memory.search import Found
 
         rows = sorted(rows, key=lambda row: (sign * row[column], row["number"]))
@@ -178,8 +179,8 @@ def open_index(folder: Path, embedder: Embedder | None) -> SearchIndex:
 
 
 def _vector_index(rows: int, dimension: int) -> Any:
-    """IVF_RQ: one bit a dimension, and the exact vectors of the best candidates decide. It needs dimensions
-    in eights; others get IVF_SQ."""
+    """IVF_RQ: one bit per dimension, and the exact vectors of the best candidates decide. It needs a multiple
+    of eight dimensions; other vectors get IVF_SQ."""
     from lancedb.index import IvfRq, IvfSq
 
     kind = IvfRq if dimension % 8 == 0 else IvfSq

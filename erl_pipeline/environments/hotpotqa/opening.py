@@ -1,4 +1,4 @@
-"""Opening an environment with its search index, and building that."""
+"""Building a search index, and opening an environment with it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BUILT_FROM = frozenset(
 
 
 def index_settings(config: HotpotQAConfig) -> HotpotQAConfig:
-    """The settings that the index follows from, all others at their defaults."""
+    """The settings that the index depends on, all others at their defaults."""
     fields = HotpotQAConfig.model_fields
     others = {name: each.get_default() for name, each in fields.items() if name not in _BUILT_FROM}
     if config.search == _WORDS_ALONE:
@@ -31,7 +31,7 @@ def index_settings(config: HotpotQAConfig) -> HotpotQAConfig:
 
 
 def for_template(config: HotpotQAConfig, knows_tools: bool) -> HotpotQAConfig:
-    """The settings with the protocol that a policy can speak. Raises `InputError` for another one."""
+    """The settings with a protocol that the policy can use. Raises `InputError` if they ask for another."""
     if knows_tools:
         return config
     if config.tool_format == "template":
@@ -60,7 +60,7 @@ def open_with_index(config: HotpotQAConfig, task: Task, folder: Path, embedders:
 
 
 def open_without_index(config: HotpotQAConfig, task: Task) -> Environment:
-    """Raises `InputError`: it is opened with its index."""
+    """Raises `InputError`: the environment can only be opened with its index."""
     raise InputError(
         "environment hotpotqa searches an index that is built beforehand; open it with `built_files`"
     )

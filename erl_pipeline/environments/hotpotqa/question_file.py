@@ -44,7 +44,7 @@ def read_questions(path: Path) -> list[Question]:
     except ValueError as error:
         raise InputError(f"question file {path} is not JSON: {error}") from error
     if not isinstance(records, list) or not records:
-        raise InputError(f"question file {path} holds no questions; needed is a list of objects")
+        raise InputError(f"question file {path} holds no questions; needed: a list of objects")
     questions: list[Question] = []
     places: dict[str, int] = {}
     for number, record in enumerate(records, start=1):
@@ -52,7 +52,7 @@ def read_questions(path: Path) -> list[Question]:
             question = _question(record)
             if question.question_id in places:
                 raise ValueError(
-                    f"_id {question.question_id!r} is that of question {places[question.question_id]}"
+                    f"_id {question.question_id!r} is already that of question {places[question.question_id]}"
                 )
         except ValueError as error:
             raise InputError(f"question file {path}, question {number}: {error}") from error
@@ -70,7 +70,7 @@ def read_passages(path: Path) -> list[Passage]:
         try:
             record = json.loads(line)
             if not isinstance(record, dict):
-                raise ValueError("needed is an object with title and text")
+                raise ValueError("needed: an object with title and text")
             passages.append(Passage(_line(record, "title"), _words(record, "text")))
         except ValueError as error:
             raise InputError(f"passage file {path}, line {number}: {error}") from error
@@ -95,7 +95,7 @@ def _text(path: Path) -> str:
 def _question(record: Any) -> Question:
     missing = [key for key in _KEYS if not isinstance(record, dict) or key not in record]
     if missing:
-        raise ValueError(f"{', '.join(missing)} missing; needed is an object with {', '.join(_KEYS)}")
+        raise ValueError(f"{', '.join(missing)} missing; needed: an object with {', '.join(_KEYS)}")
     context = _context(record["context"])
     return Question(
         question_id=_words(record, "_id"),
@@ -110,7 +110,7 @@ def _question(record: Any) -> Question:
 
 def _context(value: Any) -> tuple[Passage, ...]:
     if not isinstance(value, list) or not value or not all(map(_is_page, value)):
-        raise ValueError("context: needed is a list of [title, [sentences]]")
+        raise ValueError("context: a list of [title, [sentences]] is needed")
     return tuple(Passage(" ".join(title.split()), "".join(sentences).strip()) for title, sentences in value)
 
 
@@ -131,7 +131,7 @@ def _supporting(value: Any, titles: set[str]) -> tuple[str, ...]:
     if not pairs or not all(
         isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs
     ):
-        raise ValueError("supporting_facts: needed is a list of [title, number of the sentence]")
+        raise ValueError("supporting_facts: a list of [title, number of the sentence] is needed")
     found = tuple(dict.fromkeys(" ".join(title.split()) for title, _ in pairs))
     for title in found:
         if title not in titles:

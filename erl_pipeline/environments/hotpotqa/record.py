@@ -11,7 +11,7 @@ Ending = Literal["answered", "turns_used", "bad_calls"]
 
 @dataclass(frozen=True)
 class SearchRecord:
-    """A search: the titles that it returned, and how many of them no search before it had."""
+    """A search: the titles that it returned, and how many of them no earlier search had returned."""
 
     query: str
     titles: Sequence[str]
@@ -28,7 +28,7 @@ class Verdict:
 
 
 Event = SearchRecord | Verdict | str
-"""What one action led to; a text is a call that could not be done, and why."""
+"""What one action led to; a text says why a call could not be done."""
 
 
 @dataclass
@@ -66,8 +66,8 @@ class Record:
 
 
 def feedback(record: Record) -> str:
-    """What was found and what was not. Neither the answer nor a title of a supporting page is in it, and no
-    words of the policy's, which could be either."""
+    """What was found and what was not. It has neither the answer nor a title of a supporting page. It has no
+    words of the policy either, since they could be one of these."""
     return " ".join([_of_the_end(record), *_of_searches(record), *_of_bad_calls(record)])
 
 

@@ -1,4 +1,4 @@
-"""The message that answers a search: how it is written, and how a page reads it again."""
+"""The message that answers a search: how it is written, and how the user interface reads it back."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def turns_left_as_text(left: int) -> str:
 
 
 def documents_in(config: HotpotQAConfig, task: Task, message: str) -> FoundDocuments | None:
-    """The pages in a message, those marked that the question is about; None where it has none."""
+    """The pages in a message, with a mark on those that the question needs; None where it has none."""
     if not message.startswith("[1] "):
         return None
     ending = _TURNS_LEFT.search(message)
@@ -48,7 +48,7 @@ def documents_in(config: HotpotQAConfig, task: Task, message: str) -> FoundDocum
 
 
 def _document(text: str, supporting: Sequence[str]) -> Document:
-    # A title may have a colon in it; those that matter are known.
+    # A title may have a colon in it; the titles of needed pages are known.
     known = next((title for title in supporting if text.startswith(f"{title}: ")), None)
     title = text.partition(": ")[0] if known is None else known
     return Document(title, text.removeprefix(f"{title}: "), needed=known is not None)

@@ -18,7 +18,7 @@ _WHOLE = frozenset({"yes", "no", "noanswer"})
 def normalise(answer: str) -> str:
     """Lower case, without punctuation and articles, words with one space between them.
 
-    An answer of which nothing would be left, such as the letter A, keeps its articles and punctuation: an
+    Where nothing would be left of an answer, such as the letter A, it keeps its articles and punctuation: an
     answer without words must not equal it. The official evaluation has no such rule.
     """
     lower = answer.lower()

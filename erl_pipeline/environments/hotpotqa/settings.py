@@ -26,7 +26,7 @@ class HotpotQAConfig(PluginSettings):
     held_out_share: float = Field(default=0.2, gt=0.0, lt=1.0)
     """Share of the questions that held-out tasks are made of."""
     test_share: float = Field(default=0.2, ge=0.0, lt=1.0)
-    """Share of the questions of the third split, which `compare` alone reports on. 0: there is none."""
+    """Share of the questions that are in the third split, which only `compare` uses. 0: there is none."""
     tool_format: Literal["auto", "template", "plain"] = "auto"
     """`template`: the tool is offered through the policy's chat template, and called in its form. `plain`:
     the policy writes a line `Search: ...`. `auto`: `template` where the policy's chat template knows tools,
@@ -40,18 +40,18 @@ class HotpotQAConfig(PluginSettings):
     passage_characters: int = Field(default=600, ge=1)
     """Characters of a page that the policy is shown; the rest is cut off."""
     embedding_model: str = "all-MiniLM-L6-v2"
-    """Makes the vectors; named as that of the memory is. Not used by `search: full_text`."""
+    """The model that makes the vectors, named like that of the memory. Not used by `search: full_text`."""
     embedded_characters: int = Field(default=120, ge=1)
-    """Characters of a page, its title first, that its vector is made of. The time that the index takes to
-    build follows from it; full text always covers the whole page."""
+    """Characters of a page, its title first, that its vector is made of. The more there are, the longer the
+    index takes to build; full text always covers the whole page."""
     max_turns: int = Field(default=5, ge=1, le=64)
-    """Turns in one attempt, the answer's included."""
+    """The most turns in one attempt, including the turn that answers."""
     max_bad_calls: int = Field(default=3, ge=1)
-    """With so many calls that could not be done an attempt ends, without reward."""
+    """After this many calls that could not be done, an attempt ends without reward."""
     reward: Literal["f1", "exact_match"] = "f1"
-    """What the answer earns. An attempt succeeds from `rollouts.success_threshold` on: with `exact_match`
-    that is an exact match; with `f1` and a threshold of 1 it is the right words in any order, with a lower
-    threshold a part of them."""
+    """The reward of an answer. An attempt succeeds where it reaches `rollouts.success_threshold`: with
+    `exact_match` that is an exact match; with `f1` and a threshold of 1 it is the right words in any order,
+    and with a lower threshold some of them."""
 
     @property
     def is_plain(self) -> bool:

@@ -16,7 +16,7 @@ Split = Literal["training", "held_out", "test"]
 
 
 def training_tasks(config: HotpotQAConfig, seed: int) -> list[Task]:
-    """The questions of neither other split. The run's seed hides nothing here, and is not used."""
+    """The questions that are in no other split. The run's seed is not used, since nothing is hidden here."""
     return _tasks(config, "training")
 
 
@@ -56,13 +56,13 @@ def _tasks(config: HotpotQAConfig, split: Split) -> list[Task]:
     chosen = _splits(config, {question_key(task.payload) for task in tasks})
     own = [task for task in tasks if chosen[question_key(task.payload)] == split]
     if split == "held_out":
-        # In an order of their own, so that a few of them are not those that a file happens to begin with.
+        # Ordered by hash, so that the first few are not simply those that the file begins with.
         own.sort(key=lambda task: _place(config, question_key(task.payload)))
     return own
 
 
 def _splits(config: HotpotQAConfig, keys: set[str]) -> dict[str, Split]:
-    """Which split each question is in; questions of the same words are in one."""
+    """Which split each question is in; questions with the same words are in the same split."""
     ordered = sorted(keys, key=lambda key: _place(config, key))
     test = round(config.test_share * len(ordered))
     held_out = round(config.held_out_share * len(ordered))

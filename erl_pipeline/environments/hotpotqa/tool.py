@@ -1,7 +1,7 @@
 """The search tool, and what the policy asks for in a turn: by the chat template's calls, or in plain lines.
 
 The plain protocol: a turn has a line `Search: what to look for` or a line `Answer: the answer`. The first of
-them counts, since what a policy writes after a search is not what the search returned.
+them counts: what follows a search in the same turn was written before the search returned anything.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from erl_pipeline.environments.messages import AssistantTurn, ToolCall, ToolSche
 SEARCH = "search"
 MAX_QUERY_CHARACTERS = 400
 MAX_CALLS = 4
-"""Calls of one turn that are done."""
+"""The most calls of one turn that are carried out."""
 
 SEARCH_TOOL: ToolSchema = {
     "type": "function",
@@ -34,7 +34,7 @@ _SHOWN = 60
 _SAID = r"(?:the )?(?:final )?answer(?: is)?"
 _ANSWER = re.compile(rf"^[ \t*#>-]*{_SAID}[ \t]*:(.*)$", re.IGNORECASE | re.MULTILINE)
 _LINE = re.compile(rf"^[ \t*#>-]*(search|{_SAID})[ \t]*:(.*)$", re.IGNORECASE | re.MULTILINE)
-_AROUND = " \t\r*"  # what stands around words in Markdown
+_AROUND = " \t\r*"  # characters around words in Markdown
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Search:
 
 @dataclass(frozen=True)
 class BadCall:
-    """What cannot be done, and why, in words for the policy."""
+    """A call or text that asks for nothing that can be done. `problem` says why, in words for the policy."""
 
     problem: str
     call: ToolCall | None = None
@@ -66,7 +66,7 @@ Action = Search | BadCall | Answer
 def read_tool_calls(turn: AssistantTurn) -> Sequence[Action]:
     """What a turn asks for by the chat template's calls; never empty.
 
-    A turn with calls is no answer, whatever else it says. Without calls its last line `Answer: ...` is.
+    A turn with calls is no answer, whatever else it says. Without calls, its last line `Answer: ...` is one.
     """
     if turn.tool_calls:
         return [

@@ -11,8 +11,8 @@ from erl_pipeline.environments.mixture.tasks import parts_of
 
 
 def building_settings(settings: MixtureConfig) -> MixtureConfig:
-    """The parts that build files, each with the settings that its files follow from; without the others, and
-    without weights."""
+    """The parts that build files, each with the settings that its files depend on; other parts are left out,
+    and all weights are 1."""
     parts = {
         name: settings.parts[name].model_copy(
             update={"environment": built.settings(part.settings), "weight": 1.0}

@@ -28,7 +28,7 @@ class PartConfig(Settings):
     @model_validator(mode="before")
     @classmethod
     def _known_environment(cls, values: Any) -> Any:
-        # Which environments are installed is asked here, since this module is imported while they are found.
+        # Looked up here and not at import: this module is imported while installed environments are found.
         if not isinstance(values, dict) or "environment" not in values:
             return values
         return {**values, "environment": _environment(values["environment"])}
@@ -63,7 +63,7 @@ class MixtureConfig(PluginSettings):
 
     type: Literal["mixture"] = "mixture"
     parts: dict[str, PartConfig]
-    """Name -> environment and weight. The name stands in the ids of the part's tasks."""
+    """Name -> environment and weight. The ids of the part's tasks begin with the name."""
 
     @field_validator("parts")
     @classmethod
@@ -76,5 +76,5 @@ class MixtureConfig(PluginSettings):
                     f"parts: {name!r}: allowed are names of letters, digits, `_` and `-` that begin with a "
                     "letter or a digit"
                 )
-        # Recipes know no order of names, so there is one.
+        # Recipes do not keep the order of names, so it must not matter.
         return dict(sorted(parts.items()))

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 
 def turns(weights: Mapping[str, float], count: int) -> list[str]:
-    """The parts of `count` places in a row, in proportion to their weights at each length of the row.
+    """The parts for `count` places in a row, in proportion to their weights at every length of the row.
 
-    The next place is that of the part whose next turn comes first, where the k-th turn (from 0) of a part of
-    weight w comes at (k + 1/2) / w (Webster's method); of equals it is the first part's. A smaller `count`
-    gives the beginning of the same list.
+    The next place goes to the part whose next turn comes first, where the k-th turn (from 0) of a part of
+    weight w comes at (k + 1/2) / w (Webster's method); among equals it goes to the first part. A smaller
+    `count` gives the beginning of the same list.
     """
     taken: Counter[str] = Counter()
     row = []

@@ -34,7 +34,7 @@ def training_tasks(settings: MixtureConfig, seed: int) -> list[Task]:
 
 
 def held_out_tasks(settings: MixtureConfig, seed: int, count: int) -> list[Task]:
-    """Held-out tasks of the parts, in proportion to their weights at each length of the list."""
+    """Held-out tasks of the parts, in proportion to their weights at every length of the list."""
     weights = {name: part.weight for name, part in settings.parts.items()}
     row = turns(weights, count)
     parts, counts = parts_of(settings), Counter(row)
@@ -88,8 +88,8 @@ def for_template(settings: MixtureConfig, knows_tools: bool) -> MixtureConfig:
 
 
 def _named(name: str, part: Part, task: Task) -> Task:
-    """A part's task as one of the mixture. Its environment is the type of the part, by which a row of any run
-    is known to be of the same problem."""
+    """A part's task as one of the mixture. Its `environment` is the part's type, so that rows of the same
+    problem are recognised in any run."""
     return replace(
         task,
         task_id=f"{name}/{task.task_id}",

@@ -14,8 +14,8 @@ from erl_pipeline.environments.tiny_parts import Demonstration, Examination, Que
 def tiny_parts(settings: MixtureConfig) -> TinyParts | None:
     """What the parts need together; None where one of them has no form for a tiny policy.
 
-    A word that several parts have is one token. Attempts that are told how another failed are
-    demonstrated only where all parts do so.
+    A word that several parts have is one token. Attempts that are told how another one failed are
+    demonstrated only where all parts demonstrate them.
     """
     found: dict[str, TinyParts] = {}
     for name, part in parts_of(settings).items():
@@ -47,7 +47,7 @@ def tiny_parts(settings: MixtureConfig) -> TinyParts | None:
 
 
 def tiny_view(settings: MixtureConfig) -> MixtureConfig:
-    """What the cold start depends on: not on the weights, nor on what none of the parts depends on."""
+    """The settings that the cold start depends on: those of each part's cold start, but not the weights."""
     parts = {
         name: settings.parts[name].model_copy(
             update={"environment": part.plugin.shown_to_tiny(part.settings), "weight": 1.0}
@@ -58,7 +58,7 @@ def tiny_view(settings: MixtureConfig) -> MixtureConfig:
 
 
 def _examination(found: Mapping[str, Examination]) -> Examination | None:
-    """The questions of all parts that have some, so that what is reported is the mean over questions."""
+    """One examination with the questions of all parts that have some: it reports the mean over questions."""
     if len(found) < 2:
         return next(iter(found.values()), None)
 

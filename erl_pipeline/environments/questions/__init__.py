@@ -1,4 +1,4 @@
-"""Questions with a checkable answer, from a file of JSON lines, scored by a function of anyone."""
+"""Questions with a checkable answer, from a file of JSON lines, scored by any installed scorer."""
 
 from __future__ import annotations
 

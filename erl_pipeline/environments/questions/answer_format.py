@@ -1,4 +1,4 @@
-"""Where the answer stands in what the policy says. All of it takes time in proportion to the text."""
+"""Finding the answer in what the policy says, always in a time proportional to the length of the text."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _OPEN, _CLOSE = "<answer>", "</answer>"
 
 @dataclass(frozen=True)
 class Format:
-    """How an answer is asked for, how it is found, what is said where there is none, and a reply with one in
-    place of `{}`."""
+    """A way to mark an answer: how it is asked for, how it is found, what is said where there is none, and
+    `marked`, a reply with `{}` in place of the answer."""
 
     asked: str
     find: Callable[[str], str | None]
@@ -29,7 +29,7 @@ class Format:
 
 
 def in_box(text: str) -> str | None:
-    """What stands in the last `\\boxed{...}` that is closed; of nested boxes, in the innermost."""
+    """The content of the last `\\boxed{...}` that is closed; of nested boxes, that of the innermost."""
     opened: list[int | None] = []  # where the content of a box begins; None for any other brace
     found: tuple[int, int] | None = None
     for match in _BRACES.finditer(text):
@@ -45,7 +45,7 @@ def in_box(text: str) -> str | None:
 
 
 def in_tag(text: str) -> str | None:
-    """What stands in the last `<answer>...</answer>`."""
+    """The content of the last `<answer>...</answer>`."""
     end = text.rfind(_CLOSE)
     begin = text.rfind(_OPEN, 0, end) if end >= 0 else -1
     return None if begin < 0 else _some(text[begin + len(_OPEN) : end])

@@ -30,7 +30,7 @@ class QuestionEnvironment:
 
     @property
     def instructions(self) -> str:
-        """The user's own, and how the answer is to be marked."""
+        """The user's own instructions, and how the answer is to be marked."""
         return f"{self._told} {self._format.asked}".strip()
 
     async def reset(self) -> Observation:
@@ -70,7 +70,7 @@ class QuestionEnvironment:
         return f"The question was: {self._payload['question']}\n\nThe reply was: {self._said}"
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """There is nothing to release."""
 
 
 def open_question(config: QuestionsConfig, task: Task) -> QuestionEnvironment:

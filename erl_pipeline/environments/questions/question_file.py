@@ -27,7 +27,7 @@ class Question:
 
     @property
     def key(self) -> str:
-        """The question as what tells it apart from others."""
+        """What tells the question apart from others."""
         return question_key(self.question)
 
     @property
@@ -37,7 +37,7 @@ class Question:
 
 
 def question_key(question: str) -> str:
-    """A question without what makes no other question of it: case, and the width of white space."""
+    """A question without differences that do not count: case, and the width of white space."""
     return " ".join(question.split()).casefold()
 
 
@@ -93,7 +93,7 @@ def _parse_line(number: int, line: str, source: Literal["lines", "gsm8k"]) -> Qu
         raise ValueError("its JSON is nested too deeply") from error
     missing = [key for key in ("question", "answer") if not isinstance(record, dict) or key not in record]
     if missing:
-        raise ValueError(f"{', '.join(missing)} missing; needed is an object with question and answer")
+        raise ValueError(f"{', '.join(missing)} missing; needed: an object with question and answer")
     question = _text("question", record.pop("question"))
     answer = record.pop("answer")
     if isinstance(answer, int | float) and not isinstance(answer, bool) and math.isfinite(answer):

@@ -34,14 +34,14 @@ class QuestionsConfig(PluginSettings):
     task_type: str = Field(default="questions", min_length=1)
     """The kind of all lines that name none; memory is filtered by it."""
     answer_format: AnswerFormat = "boxed"
-    """Where the answer stands in what the policy says. `boxed`: in the last `\\boxed{...}`. `tag`: in the
-    last `<answer>...</answer>`. `last_line`: the last line, without a label such as `Answer:`. `whole`: all
-    of it."""
+    """Where the answer is in what the policy says. `boxed`: in the last `\\boxed{...}`. `tag`: in the last
+    `<answer>...</answer>`. `last_line`: the last line, without a label such as `Answer:`. `whole`: all of
+    it."""
     scorer: str = "exact"
     """Name of the scorer: `exact`, `numeric`, `math`, `contains`, `f1`, or one of an installed package;
     `erl-pipeline plugins` lists them."""
     instructions: str = ""
-    """What the policy is told before the question; how to mark the answer is said after it."""
+    """What the policy is told before the question; a sentence on how to mark the answer is added to it."""
 
     @field_validator("scorer")
     @classmethod

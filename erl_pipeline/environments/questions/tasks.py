@@ -1,4 +1,4 @@
-"""The training, held-out and test tasks of a run, apart by what they ask."""
+"""The training, held-out and test tasks of a run: no question is in two of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Split:
 
 
 def files(config: QuestionsConfig) -> dict[str, Path]:
-    """The files that the settings name. Raises ConfigError where the one that is needed is not given."""
+    """The files that the settings name. Raises ConfigError where `training_file` is not given."""
     if config.training_file is None:
         raise ConfigError("environment.training_file: give a file of questions, one JSON object a line")
     named = {"training_file": config.training_file, "held_out_file": config.held_out_file}
@@ -63,7 +63,7 @@ def tasks_from_file(config: QuestionsConfig, seed: int, path: Path) -> list[Task
 
 
 def split(config: QuestionsConfig) -> Split:
-    """All questions, by split. Raises `InputError` for bad files, and for a question that is in both."""
+    """All questions, by split. Raises `InputError` for bad files, and for a question in both files."""
     paths = files(config)
     training = _read(config, paths["training_file"])
     if "held_out_file" not in paths:
@@ -90,7 +90,7 @@ def _read(config: QuestionsConfig, path: Path) -> list[Question]:
 def _set_aside(
     questions: Sequence[Question], config: QuestionsConfig
 ) -> tuple[Sequence[Question], Sequence[Question]]:
-    """The test questions, and all others, in a random order that the order of the file does not change."""
+    """The test questions, and all others, in a random order that does not depend on the order of the file."""
     shuffled = sorted(questions, key=lambda each: each.key)
     random.Random(f"questions/{config.split_seed}").shuffle(shuffled)
     test = round(config.test_share * len(shuffled))

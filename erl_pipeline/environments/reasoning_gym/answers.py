@@ -14,7 +14,7 @@ _BRACE = re.compile(r"\\boxed\{|\{|\}")
 
 @dataclass(frozen=True)
 class Form:
-    """How an answer is to be given: `asked` tells it to the policy, `missing` that there was none."""
+    """How an answer is to be given: `asked` says so to the policy, `missing` says that there was none."""
 
     asked: str
     missing: str
@@ -28,13 +28,13 @@ def find_answer(answer_format: AnswerFormat, text: str) -> str | None:
 
 
 def _tagged(text: str) -> str:
-    """What stands between the last pair of tags."""
+    """The text between the last pair of tags."""
     start = text.rfind(_OPENING, 0, max(0, text.rfind(_CLOSING)))
     return text[start + len(_OPENING) :].partition(_CLOSING)[0] if start >= 0 else ""
 
 
 def _boxed(text: str) -> str:
-    """What stands in the last box that is closed; braces within it are its own."""
+    """The content of the last box that is closed; it may have braces in pairs."""
     opened: list[tuple[bool, int]] = []
     last = (-1, -1)
     for match in _BRACE.finditer(text):

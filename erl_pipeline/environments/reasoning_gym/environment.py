@@ -57,7 +57,7 @@ class ReasoningGymEnvironment:
         return f"Question: {self._entry['question'].strip()}\nAnswer: {self._text.strip()}"
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """There is nothing to release."""
 
 
 def gold_answer(settings: ReasoningGymConfig, task: Task) -> str | None:
@@ -70,5 +70,5 @@ def gold_answer(settings: ReasoningGymConfig, task: Task) -> str | None:
 
 
 def open_reasoning_gym(settings: ReasoningGymConfig, task: Task) -> ReasoningGymEnvironment:
-    """The environment of a task made by `tasks.training_tasks` and its like."""
+    """The environment of a task made by `tasks`."""
     return ReasoningGymEnvironment(settings, task)

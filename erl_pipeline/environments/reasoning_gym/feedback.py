@@ -1,4 +1,4 @@
-"""What is said of a finished attempt: only what is true of the policy's own answer, never the right one."""
+"""Feedback on a finished attempt: only what is true of the policy's own answer, never the right answer."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Entries of reasoning-gym from a seed, made in a process of their own.
 
-Five datasets go through sets of text, whose order depends on the hash seed of the process; others use the
+Five datasets loop over sets of strings, whose order depends on the hash seed of the process; others use the
 global random generator. The process has hash seed 0, so that equal settings give equal entries everywhere.
 """
 
@@ -41,8 +41,8 @@ class Request:
 
 
 def split_of(question: str, third: bool) -> Split:
-    """What a question is for, whichever seed it came from: half of all are trained on, a quarter is held out,
-    and a quarter is for the test, or else trained on too."""
+    """The split of a question, whichever seed it came from: half of all questions are trained on, a quarter
+    is held out, and a quarter is for the test, or is trained on too where there is no test split."""
     split = _QUARTERS[hashlib.sha256(question.encode()).digest()[0] % len(_QUARTERS)]
     return "training" if split == "test" and not third else split
 
@@ -74,7 +74,7 @@ def entries_of(request: Request) -> list[dict[str, Any]]:
 
 
 def _of_split(request: Request) -> Iterator[dict[str, Any]]:
-    """Entries with different questions, of which a right answer is known that the scorer finds right."""
+    """Entries with different questions, each with a known answer that the scorer finds right."""
     seen: set[str] = set()
     without_new = given = 0
     for entry in _stream(request):
@@ -95,14 +95,15 @@ def _of_split(request: Request) -> Iterator[dict[str, Any]]:
 
 def _stream(request: Request) -> Iterator[dict[str, Any]]:
     """Entries without end, as JSON keeps them. Neighbouring seeds of a dataset give nearly the same entries,
-    so those of the chunks are drawn."""
+    so the seed of each chunk is a hash."""
     for chunk in itertools.count():
         digest = hashlib.sha256(f"{request.name}/{request.seed}/{chunk}".encode()).digest()
         made = library.dataset(
             request.name, request.config, size=_CHUNK, seed=int.from_bytes(digest[:4], "big") >> 1
         )
         for number in range(len(made)):
-            # Metadata may hold fractions or dates; where a scorer needs them its own answer is not right.
+            # Fractions and dates in metadata become text. A scorer that needs them finds the known answer
+            # wrong, and `_of_split` leaves the entry out.
             yield json.loads(json.dumps(made[number], default=str))
 
 

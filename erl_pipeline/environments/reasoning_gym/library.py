@@ -11,7 +11,7 @@ from typing import Any
 from storage.errors import ConfigError
 
 VERSION = "0.1.25"
-"""The list of datasets that qualify holds for this version, and scores may be others in another one."""
+"""The list of qualified datasets is for this version; another version may score differently."""
 
 _INSTALL = "pip install 'erl-pipeline[reasoning-gym]'"
 
@@ -29,7 +29,7 @@ def dataset(name: str, config: Mapping[str, Any], *, size: int, seed: int) -> An
 
 
 def scorer(name: str, config: Mapping[str, Any]) -> Any:
-    """The dataset whose `score_answer(answer, entry)` scores answers; kept for the next one."""
+    """The dataset whose `score_answer(answer, entry)` scores answers; it is kept for later answers."""
     return _scorer(name, json.dumps(config, sort_keys=True))
 
 
@@ -46,6 +46,6 @@ def _require_library() -> None:
         raise ConfigError(f"environment: reasoning-gym is not installed: {_INSTALL}") from error
     if version != VERSION:
         raise ConfigError(
-            f"environment: reasoning-gym {version} is installed, but which of its tasks can be trained on is "
-            f"known for {VERSION}: {_INSTALL}"
+            f"environment: reasoning-gym {version} is installed, but the list of tasks that can be trained "
+            f"on is for {VERSION}: {_INSTALL}"
         )

@@ -19,7 +19,7 @@ LIST = "qualified.toml"
 class Qualification:
     """The list.
 
-    `qualified`: names. `numeric`: those of them of which every answer is a number. `refused`: name -> why.
+    `qualified`: names. `numeric`: those of them whose answers are all numbers. `refused`: name -> why.
     """
 
     qualified: frozenset[str]
@@ -46,6 +46,6 @@ def require_qualified(name: str) -> None:
         raise ValueError(f"tasks: {name} of reasoning-gym is refused: {listed.refused[name]}")
     near = get_close_matches(name, listed.qualified, n=3)
     hint = (
-        f"; like it are {', '.join(near)}" if near else f"; there are {', '.join(sorted(listed.qualified))}"
+        f"; similar are {', '.join(near)}" if near else f"; there are {', '.join(sorted(listed.qualified))}"
     )
     raise ValueError(f"tasks: {name}: reasoning-gym has no dataset of this name{hint}")

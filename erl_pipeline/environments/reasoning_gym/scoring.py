@@ -1,4 +1,4 @@
-"""Scoring an answer by the library, guarded: whatever an answer is, there is a score."""
+"""Scoring an answer with the library, guarded so that every answer gets a score."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HUGE_EXPONENT = re.compile(r"\d[eE][+-]?\d{4,}")
 
 @dataclass(frozen=True)
 class Score:
-    """A score from 0 to 1; 1 is right. `problem`: why the answer was not scored, then the score is 0."""
+    """A score from 0 to 1; 1 is right. `problem`: why the answer was not scored; its score is then 0."""
 
     value: float
     problem: str | None = None
@@ -40,7 +40,7 @@ class Score:
 def score(name: str, config: Mapping[str, Any], entry: Mapping[str, Any], answer: str) -> Score:
     """The score of an answer to a stored entry of dataset `name`.
 
-    What the library raises and what it gives outside 0 to 1 are a score of 0, with the problem.
+    Where the library raises, or gives a number outside 0 to 1, the score is 0, with the problem.
     """
     problem = _unsafe(name, answer)
     if problem is not None:
@@ -48,7 +48,7 @@ def score(name: str, config: Mapping[str, Any], entry: Mapping[str, Any], answer
     scorer = library.scorer(name, config)
     try:
         value = float(scorer.score_answer(answer, deepcopy(dict(entry))))
-    # Scorers raise whatever their parsing of an odd answer leads to. It says of the answer that it is wrong.
+    # Scorers raise whatever their parsing of an odd answer leads to; such an answer is wrong.
     except Exception as error:
         return Score(0.0, f"the scorer could not read it ({type(error).__name__})")
     if not 0.0 <= value <= 1.0:
@@ -67,7 +67,7 @@ def known_answer(name: str, entry: Mapping[str, Any]) -> str | None:
 
 
 def _unsafe(name: str, answer: str) -> str | None:
-    """Why the answer must not be given to the scorer; None for all that may."""
+    """Why the answer must not be given to the scorer; None for one that may."""
     if len(answer) > LONGEST_ANSWER:
         return f"it is longer than {LONGEST_ANSWER} characters"
     if _HUGE_EXPONENT.search(answer):
@@ -79,7 +79,7 @@ def _unsafe(name: str, answer: str) -> str | None:
 
 
 def _is_literal(answer: str) -> bool:
-    """Whether `eval` can do nothing with it, or reads a list of literals."""
+    """Whether it is safe to `eval`: words alone, or a literal such as a list."""
     if re.fullmatch(r"[\w\s]*", answer):
         return True
     try:
@@ -102,4 +102,4 @@ _EVALUATED: Mapping[str, Callable[[str], bool]] = {
     "spiral_matrix": _is_literal,
     "string_insertion": _is_literal,
 }
-"""Datasets whose scorers evaluate an answer as code -> whether this answer is harmless."""
+"""Dataset whose scorer evaluates an answer as code -> a function that says whether an answer is harmless."""

@@ -14,7 +14,7 @@ Reward = Literal["exact", "score"]
 
 
 class DatasetConfig(Settings):
-    """How much of one dataset of reasoning-gym is asked, and how hard it is."""
+    """How many tasks are of one dataset of reasoning-gym, and how hard they are."""
 
     weight: float = Field(default=1.0, gt=0.0)
     """Its share of the tasks, in proportion to the weights of the others."""
@@ -39,8 +39,8 @@ class ReasoningGymConfig(PluginSettings):
     training_tasks: int = Field(default=1024, ge=1)
     """Training tasks of all datasets together, all with different questions."""
     test_tasks: int | None = Field(default=None, ge=1)
-    """Tasks of a third split, which `compare` reports on and nothing else looks at. `null`: there is none,
-    and its questions may be trained on."""
+    """Tasks of a third split. Only `compare` uses it, for its report. `null`: there is none, and its
+    questions may be trained on."""
     task_seed: int = Field(default=0, ge=0)
     """The tasks derive from it alone, so that runs with different seeds share their tasks."""
     answer_format: AnswerFormat = "tag"
@@ -49,7 +49,7 @@ class ReasoningGymConfig(PluginSettings):
     reward: Reward = "exact"
     """`exact`: 1 for an answer with score 1, 0 for all others. `score`: the score, from 0 to 1."""
     instructions: str = "Answer the question."
-    """What a policy is told before the question. How to give the answer is told after it."""
+    """What a policy is told before the question. How to give the answer is said after the question."""
 
     @field_validator("tasks", mode="before")
     @classmethod
@@ -58,7 +58,7 @@ class ReasoningGymConfig(PluginSettings):
             return {value: {}}
         if isinstance(value, list):
             if len(set(map(str, value))) != len(value):
-                raise ValueError(f"tasks: {value}: allowed is each name once; weights make one more frequent")
+                raise ValueError(f"tasks: {value}: each name is allowed once; weights make one more frequent")
             return {name: {} for name in value}
         if isinstance(value, dict):
             return {name: {} if settings is None else settings for name, settings in value.items()}
@@ -68,7 +68,7 @@ class ReasoningGymConfig(PluginSettings):
     @classmethod
     def _that_qualify(cls, tasks: dict[str, DatasetConfig]) -> dict[str, DatasetConfig]:
         if not tasks:
-            raise ValueError("tasks: needed is at least one name")
+            raise ValueError("tasks: at least one name is needed")
         for name in tasks:
             require_qualified(name)
         return tasks

@@ -27,7 +27,7 @@ def test_tasks(settings: ReasoningGymConfig, seed: int) -> list[Task]:
 
 
 def question_key(payload: Mapping[str, Any]) -> str:
-    """The question; an entry with another dataset's settings can ask the same."""
+    """The question: an entry made with other settings can ask the same."""
     entry = payload.get("entry")
     return str(entry.get("question")) if isinstance(entry, dict) else ""
 
@@ -63,8 +63,8 @@ def _tasks(settings: ReasoningGymConfig, split: Split, count: int) -> list[Task]
 
 
 def _turns(settings: ReasoningGymConfig, count: int) -> list[str]:
-    """The dataset of each task: next is always the one that is furthest behind its share, so that the
-    beginning of the list is mixed as the whole."""
+    """The dataset of each task. The next one is always the dataset furthest behind its share, so that the
+    beginning of the list is mixed like the whole."""
     total = sum(dataset.weight for dataset in settings.tasks.values())
     turns: list[str] = []
     given: Counter[str] = Counter()

@@ -1,7 +1,7 @@
 """A program that compares expressions by math-verify: one JSON line `[right, said]` in, one verdict out.
 
-A child of it compares, which is ended by the system where one comparison takes more processor time or memory
-than it may. Since libraries are imported before it is forked, the next child is there within milliseconds.
+A child process compares. It is ended by the system where one comparison takes too much processor time or
+memory. Libraries are imported before it is forked, so the next child is there within milliseconds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BYTES = 2 * 2**30
 
 
 def _verdict(right: str, said: str) -> str:
-    # Its own limits are signals too; the one below stands for all of them.
+    # Without math-verify's own time limits, which are signals too: the timer below covers everything.
     from math_verify import parse, verify
 
     gold, target = (parse(_marked(text), parsing_timeout=None) for text in (right, said))
@@ -30,7 +30,7 @@ def _verdict(right: str, said: str) -> str:
 
 
 def _marked(text: str) -> str:
-    """As math-verify finds it: in a box, unless it is marked already."""
+    """The text as math-verify finds it: in a box, unless it is marked already."""
     return text if "\\boxed" in text or "$" in text else f"\\boxed{{{text}}}"
 
 
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def _answer_lines(answers: int, owes: mmap.mmap) -> None:
-    """What the child does. Where it is ended at a line it owes a verdict."""
+    """What the child does. Where it is ended within a line, `owes` says that a verdict is missing."""
     # Unbuffered: the next child goes on where this one ended.
     with os.fdopen(os.dup(sys.stdin.fileno()), "rb", buffering=0) as lines:
         while line := lines.readline():

@@ -1,6 +1,6 @@
 """The interface of a scorer: how good an answer is.
 
-A package of anyone can add one: a function that an entry point of `erl_pipeline.scorers` names.
+Any package can add one: a function that an entry point of `erl_pipeline.scorers` names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LONGEST_ANSWER = 10_000
 class Scored:
     """A score from 0 to 1, where 1 is right, and a sentence about the answer that the policy may read.
 
-    The remark must be true and must not give the right answer away: reflections are written on it.
+    The remark must be true and must not give the right answer away: reflections are written from it.
     """
 
     score: float
@@ -32,14 +32,14 @@ class Scored:
 
 
 class ScorerFunction(Protocol):
-    """All that a scorer has to be. It may raise: then the episode's row says so and is not trained."""
+    """All that a scorer has to be. It may raise: then the episode's row says so and is not trained on."""
 
     def __call__(self, answer: str | None, payload: Mapping[str, Any]) -> float | Scored:
         """The score of an answer.
 
         Args:
             answer: what the policy marked as its answer; None where it marked none.
-            payload: the task's: `question`, `answer`, and all further fields of its line.
+            payload: the task's `question`, its `answer`, and all further fields of its line.
         """
         ...
 
@@ -55,20 +55,20 @@ def _its_answer(payload: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Scorer:
-    """A function with more to be said of it. A plain function stands for one with these defaults."""
+    """A function that scores, and facts about it. A plain function counts as a scorer with these defaults."""
 
     score: ScorerFunction
     check_task: Callable[[Mapping[str, Any]], None] = _any_task
     """Raises `ValueError`, saying what is wrong, for the payload of a task that cannot be scored."""
     gold_answer: Callable[[Mapping[str, Any]], str | None] = _its_answer
-    """From a task's payload an answer that scores 1, by which `env qualify` sees that there is one; None
-    where none is known. It never reaches a policy."""
+    """An answer that scores 1, from a task's payload; `env qualify` checks that it does. None where none is
+    known. It never reaches a policy."""
     packages: tuple[str, ...] = ()
     """Further packages whose code decides the score; its own always counts."""
     install: str = ""
     """The command that installs `packages`, for the message where one is missing."""
     bounded: bool = False
-    """It looks at no more than so many characters and always returns soon, so that it needs no thread."""
+    """Whether it looks at a limited number of characters and always returns soon; it then needs no thread."""
 
     def __call__(self, answer: str | None, payload: Mapping[str, Any]) -> float | Scored:
         """The score of an answer."""
@@ -82,10 +82,10 @@ def scorer_named(name: str) -> Scorer:
 
 
 def checked_score(scorer: Scorer, answer: str | None, payload: Mapping[str, Any]) -> Scored:
-    """The score of an answer, from 0 to 1. Raises `ScorerFailed` where the scorer raises or gives another."""
+    """The score of an answer. Raises `ScorerFailed` where the scorer raises or gives none from 0 to 1."""
     try:
         given = scorer(answer, payload)
-    # Whatever the code of a user raises is data of one episode, an exit included.
+    # Whatever a user's code raises, an exit too, concerns one episode only.
     except (Exception, SystemExit) as error:
         frames = extract_tb(error.__traceback__)
         place = f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}"
@@ -95,12 +95,12 @@ def checked_score(scorer: Scorer, answer: str | None, payload: Mapping[str, Any]
     if not isinstance(score, Real) or not math.isfinite(score) or not 0.0 <= score <= 1.0:
         raise ScorerFailed(f"it gave {score!r}; allowed are numbers from 0 to 1")
     if not isinstance(scored.remark, str):
-        raise ScorerFailed(f"its remark is {scored.remark!r}, no text")
+        raise ScorerFailed(f"its remark is {scored.remark!r}, not a text")
     return Scored(float(score), scored.remark)
 
 
 def too_long(answer: str | None, longest: int = LONGEST_ANSWER) -> Scored | None:
-    """The score of an answer that is longer than a scorer looks at; None for one that is not."""
+    """The score of an answer that is too long for a scorer to look at; None for one that is not."""
     if answer is None or len(answer) <= longest:
         return None
     return Scored(0.0, f"An answer of more than {longest:,} characters is not looked at.")

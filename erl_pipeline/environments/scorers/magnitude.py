@@ -1,4 +1,4 @@
-"""Seeing, before anything is computed, that an expression has a number that no machine can hold."""
+"""Finding out, before anything is computed, whether an expression has a number that no machine can hold."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def has_huge_number(text: str) -> bool:
 
 
 def _is_huge(tower: list[int]) -> bool:
-    """Of `[a, b, c]` whether a to the power of b to the power of c is huge."""
+    """For `[a, b, c]`, whether a ** (b ** c) is huge."""
     exponent = 1.0
     for base in reversed(tower[1:]):
         exponent = _power(base, exponent)
@@ -32,7 +32,7 @@ def _is_huge(tower: list[int]) -> bool:
 
 
 def _power(base: int, exponent: float) -> float:
-    """Not more than is needed to see that it is huge."""
+    """The power, or, where it is larger, a number that is large enough to count as huge."""
     if base <= 1:
         return float(base)
     if exponent * math.log10(base) > math.log10(_LARGEST_EXPONENT):

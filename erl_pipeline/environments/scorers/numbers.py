@@ -11,7 +11,7 @@ from typing import Any
 from erl_pipeline.environments.scorers.interface import Scored, Scorer, too_long
 
 RELATIVE_TOLERANCE = Fraction(1, 1_000_000)
-_LONGEST = 200  # characters of an answer, so that no number has more digits than can be computed with at once
+_LONGEST = 200  # characters of an answer, so that no number has too many digits to compute with quickly
 
 _NUMBER = re.compile(
     r"""(?<![\w.])(?P<sign>[-+]?)[ ]?
@@ -27,16 +27,16 @@ _DROPPED = re.compile(r"\\[,!;]|\\ |[$€£\\]")
 
 @dataclass(frozen=True)
 class Number:
-    """A number that was read, and whether a percent sign stood after it."""
+    """A number that was read, and whether a percent sign came after it."""
 
     value: Fraction
     percent: bool
 
 
 def read_number(text: str) -> Number | None:
-    """The only number in a text, whatever words stand around it; None where there is none, or several.
+    """The only number in a text, whatever words are around it; None where there is none, or several.
 
-    Read are `1,234.5`, `-3e2`, `3/4`, `1 1/2`, `\\frac{3}{4}`, with a currency sign before or `%` after it.
+    It reads `1,234.5`, `-3e2`, `3/4`, `1 1/2` and `\\frac{3}{4}`, with a currency sign before or `%` after.
     """
     plain = _DROPPED.sub("", _FRACTION.sub(r"\1/\2", text.replace("−", "-")))
     found = list(_NUMBER.finditer(plain))
@@ -60,7 +60,7 @@ def _numeric(answer: str | None, payload: Mapping[str, Any]) -> float | Scored:
         return Scored(0.0, "It is not a number, or holds more than one.")
     allowed = max(abs(right.value) * RELATIVE_TOLERANCE, _tolerance(payload))
     values = [said.value]
-    if said.percent != right.percent:  # 20 % is said as 20 or as 0.2
+    if said.percent != right.percent:  # 20 % may be written as 20 or as 0.2
         values.append(said.value / 100 if said.percent else said.value * 100)
     return float(any(abs(value - right.value) <= allowed for value in values))
 
@@ -86,4 +86,4 @@ def _check(payload: Mapping[str, Any]) -> None:
 
 
 numeric = Scorer(_numeric, _check, bounded=True)
-"""1 where both are the same number, to a millionth or to the task's own field `tolerance`."""
+"""1 where both are the same number, to a millionth of it or to the task's own field `tolerance`."""

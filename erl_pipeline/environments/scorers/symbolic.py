@@ -1,9 +1,9 @@
 """The scorer `math`: expressions compared by math-verify, in a process of its own.
 
-math-verify's own time limits are signals, which work in the first thread of a process alone; and a thread
-cannot be stopped while it computes a power of a power. So a second process compares. It works on one answer
-for two seconds of processor time and in limited memory, and is replaced where it needs more. What can be seen
-to be too large is not given to it.
+math-verify's own time limits are signals, which work only in the main thread of a process, and a thread
+cannot be stopped while it computes a power of a power. So a second process compares. It has two seconds of
+processor time and limited memory for each answer, and is replaced where it needs more. Expressions that are
+visibly too large are not given to it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Process:
     def _start(self) -> subprocess.Popen[str]:
         worker = Path(__file__).with_name("compare_expressions.py")
         self._running = subprocess.Popen(
-            # Without -P its folder would be searched for modules, and has some with names of the library.
+            # Without -P, imports would find its folder's modules, such as `numbers`, before standard ones.
             [sys.executable, "-P", str(worker)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

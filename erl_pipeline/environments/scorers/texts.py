@@ -16,7 +16,7 @@ _ARTICLES = frozenset({"a", "an", "the"})
 
 
 def normalised(text: str) -> str:
-    """Compatible characters, case and white space made equal; without quotes and full stops around it."""
+    """The text with characters (NFKC), case and white space made uniform, and no punctuation around it."""
     folded = unicodedata.normalize("NFKC", text).casefold()
     return " ".join(folded.split()).strip(_AROUND)
 
@@ -54,7 +54,7 @@ def _short_enough(payload: Mapping[str, Any]) -> None:
     length = len(str(payload["answer"]))
     if length > LONGEST_ANSWER:
         raise ValueError(
-            f"answer: it has {length:,} characters; allowed are {LONGEST_ANSWER:,}, as of a policy's answer"
+            f"answer: it has {length:,} characters; allowed are {LONGEST_ANSWER:,}, as for a policy's answer"
         )
 
 
@@ -73,6 +73,6 @@ def _has_words(payload: Mapping[str, Any]) -> None:
 exact = Scorer(_exact, _has_text, bounded=True)
 """1 where the normalised texts are equal."""
 contains = Scorer(_contains, _has_words, bounded=True)
-"""1 where the words of the right answer stand in the given one, in a row."""
+"""1 where the given answer has the words of the right one, in a row."""
 f1 = Scorer(_f1, _has_words, bounded=True)
 """The harmonic mean of precision and recall of the words."""

@@ -37,7 +37,7 @@ ENVIRONMENT = EnvironmentPlugin(
     task_key=tasks.board_key,
     tiny=tiny_parts,
     tiny_needs="format: compact",
-    # Demonstrations draw a world of their own each time, and boards that are generated.
+    # Each demonstration draws its own world and a generated board, so these settings do not change it.
     tiny_exclude=frozenset({"world_seed", "task_file", "held_out_file", "instructions"}),
     gold_answer=gold_answer,
     picture=attempt_picture,

@@ -76,14 +76,14 @@ class Board:
 
     @cached_property
     def neighbours(self) -> dict[Direction, tuple[int | None, ...]]:
-        """For each direction and cell the cell beside it; None for a wall. All around the board are walls."""
+        """For each direction and cell, the cell beside it; None for a wall, and outside the board."""
         return {
             direction: tuple(self._beside(cell, *offset) for cell in range(len(self.letters)))
             for direction, offset in _OFFSETS.items()
         }
 
     def is_solved(self, boxes: Sequence[int]) -> bool:
-        """Whether every box stands on a goal."""
+        """Whether every box is on a goal."""
         return self.goals.issuperset(boxes)
 
     def boxes_on_goals(self, boxes: Sequence[int]) -> int:

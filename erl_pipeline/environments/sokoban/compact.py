@@ -1,10 +1,10 @@
 """Sokoban in words of one token each, in fields of fixed width, for the tiny policy.
 
-A turn of the policy is two words: the direction it aims for and the action word it believes to move
+A turn of the policy is two words: the direction it aims for, and the action word that it believes moves
 there. The aim is a thought of one word; without it the cold start does not learn to plan.
 
 All boards of a run are shown in a frame of one size: the cells within the border of the largest board. A
-smaller board stands in the upper left corner, with walls beside it.
+smaller board is in the upper left corner, with walls beside it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from erl_pipeline.environments.sokoban.world import World
 
 START = "start"
 OUTCOMES: tuple[str, ...] = (*(each for each in get_args(Outcome) if each not in DIRECTIONS), "bad")
-"""What moves come to beside the four directions."""
+"""The outcomes of steps other than the four directions."""
 PADDING = "."
 SOLVED, STUCK, LOST = ENDINGS = ("solved", "stuck", "lost")
 

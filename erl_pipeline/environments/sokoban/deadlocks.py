@@ -1,6 +1,6 @@
-"""Deadlocks: boxes that will never stand on a goal, whatever the player does.
+"""Deadlocks: boxes that can never all be brought onto goals, whatever the player does.
 
-Only those are named that can be seen at a glance; a board may be lost without any of them.
+Only deadlocks that can be seen at a glance are found; a board may be lost without any of them.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from erl_pipeline.environments.sokoban.board import Board
 
 Deadlock = Literal["corner", "wall", "square"]
 """`corner`: a box in a corner that is no goal. `wall`: boxes along a wall that they cannot leave, with too
-few goals along it. `square`: four cells in a square, all of them boxes or walls, with two boxes or more and
-one of them on no goal."""
+few goals along it. `square`: four cells in a square, all of them boxes or walls, with two boxes or more, at
+least one of them not on a goal."""
 
 _ACROSS: tuple[tuple[Direction, tuple[Direction, Direction]], ...] = (
     ("up", ("left", "right")),
@@ -47,8 +47,8 @@ def _in_corner(board: Board, box: int) -> bool:
 
 
 def _bound_to_wall(board: Board, box: int, boxes: Sequence[int]) -> bool:
-    """Whether a box that is in no corner stands along an unbroken wall between two corners, with fewer goals
-    along it than boxes."""
+    """Whether a box that is in no corner is along an unbroken wall between two corners, with fewer goals than
+    boxes along it."""
     if _in_corner(board, box):
         return False
     for side, ways in _ACROSS:
@@ -59,7 +59,7 @@ def _bound_to_wall(board: Board, box: int, boxes: Sequence[int]) -> bool:
 
 
 def _along_wall(board: Board, box: int, side: Direction, ways: tuple[Direction, Direction]) -> set[int]:
-    """The cells that a box can be pushed to along the wall at its side; none where it can leave the wall."""
+    """The cells that a box can be pushed to along this wall; empty where it can leave the wall."""
     along: set[int] = set()
     for way in ways:
         cell: int | None = box
@@ -72,7 +72,7 @@ def _along_wall(board: Board, box: int, side: Direction, ways: tuple[Direction, 
 
 
 def _in_square(board: Board, box: int, boxes: Sequence[int]) -> bool:
-    """Whether the other three cells of some square with this box are walls or boxes, one a box at least."""
+    """Whether the other three cells of some square with this box are walls or boxes, at least one a box."""
     for side in ("up", "down"):
         for way in ("left", "right"):
             around = _square(board, box, side, way)

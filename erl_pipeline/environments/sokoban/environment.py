@@ -12,7 +12,7 @@ from erl_pipeline.environments.sokoban.settings import SokobanConfig
 
 
 class SokobanEnvironment:
-    """The attempts of one episode. It computes all at once and never waits."""
+    """The attempts of one episode. It computes everything immediately and never waits."""
 
     def __init__(self, game: Sokoban) -> None:
         self._game = game
@@ -25,7 +25,7 @@ class SokobanEnvironment:
 
     @property
     def tools(self) -> Sequence[ToolSchema]:
-        """None: actions are words."""
+        """Empty: actions are words."""
         return ()
 
     async def reset(self) -> Observation:
@@ -49,7 +49,7 @@ class SokobanEnvironment:
         return self._game.trace()
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """There is nothing to release."""
 
     def _metrics(self, result: TurnResult) -> dict[str, float]:
         """Numbers whose sums over an attempt are: boxes on goals at its end, whether it ended in a deadlock

@@ -1,4 +1,4 @@
-"""One attempt at a Sokoban board: its record and its end, without anything of a conversation."""
+"""One attempt at a Sokoban board: its record and its end, without the conversation."""
 
 from __future__ import annotations
 

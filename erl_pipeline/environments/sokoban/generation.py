@@ -1,4 +1,4 @@
-"""Boards from a seed. Boards of different splits can never meet: a board's own hash says which it is."""
+"""Boards from a seed. No board can be in two splits: the hash of a board decides its split."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _TRIES_WITHOUT_A_NEW_BOARD = 20_000
 
 
 def split_of(board: Board, config: SokobanConfig) -> Split:
-    """What a generated board is for, whatever the seed it came from.
+    """The split of a generated board, whatever the seed it came from.
 
-    Only without `test_boards` may those of the test be trained on; held out they are never.
+    Without `test_boards` the boards of the test split are training boards; they are never held-out boards.
     """
     digest = hashlib.sha256("/".join(board.rows).encode()).digest()
     split = _SMALL_SPLITS.get(digest[0] % _SHARES, "training")
@@ -76,7 +76,7 @@ def random_board(stream: random.Random, config: SokobanConfig) -> Board:
 
 
 def _is_wanted(board: Board, config: SokobanConfig) -> bool:
-    """Whether the shortest solution is as long as asked for."""
+    """Whether the length of the shortest solution is one that `solution_length` allows."""
     if deadlocks(board, board.start.boxes):
         return False
     shortest, longest = config.solution_length

@@ -14,15 +14,15 @@ from erl_pipeline.environments.sokoban.settings import SokobanConfig
 from erl_pipeline.environments.sokoban.solving import push_distances, pushes_needed
 
 MOST_STATES = 50_000
-"""States that are looked at; some seconds. A board of which more would have to be has no gold answer."""
+"""The most states that are searched, in some seconds. A board that needs more has no gold answer."""
 _PUSH_WEIGHT = 8
-"""Moves that a push still needed counts for: with 1 the way found is a shortest one, but four boxes on ten by
-ten cells take a hundred times as many states."""
+"""How many moves each push that is still needed counts for. With 1 the search finds a shortest way, but four
+boxes on ten by ten cells then take a hundred times as many states."""
 
 
 def gold_answer(config: SokobanConfig, task: Task) -> list[str] | None:
-    """The turns of a way to the solution, one turn in mode `plan`; None where none was found of as many moves
-    as the task allows."""
+    """The turns of a way to the solution, one turn in mode `plan`; None where no way was found within the
+    moves that the task allows."""
     way = solution(Board(tuple(task.payload["board"])), task.payload["max_steps"])
     if way is None:
         return None
@@ -33,7 +33,7 @@ def solution(board: Board, most: int, most_states: int = MOST_STATES) -> list[Di
     """The directions of at most `most` moves that bring all boxes onto goals, not always the fewest; None
     where there are none, or none within `most_states` states. Always the same ones for the same board.
 
-    Weighted A*: of the states that were reached, that with the fewest moves made and pushes needed goes on.
+    Weighted A*: the next state is the one with the smallest sum of moves made and weighted pushes needed.
     """
     pushes = push_distances(board)
     came: dict[State, tuple[State, Direction]] = {}

@@ -8,12 +8,12 @@ from erl_pipeline.environments.hidden_words.directions import Direction
 from erl_pipeline.environments.sokoban.board import Board, State
 
 Outcome = Literal["up", "right", "down", "left", "wall", "box_wall", "box_box"]
-"""The direction that the player really moved in; or what nothing moved for: a wall, a box that has a wall
-behind it, a box that has another one behind it."""
+"""The direction that the player really moved in, or why nothing moved: a wall, a box with a wall behind it,
+or a box with another box behind it."""
 
 
 class Moved(NamedTuple):
-    """What a move came to; without effect the state is the same as before."""
+    """What a move led to. A move without effect leaves the state as it was."""
 
     outcome: Outcome
     state: State

@@ -1,4 +1,4 @@
-"""The board of an attempt with the way that the player went and where the boxes ended, for pages."""
+"""The board of an attempt, with the player's way and where the boxes ended, for the user interface."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CELLS: Mapping[str, Cell] = {
 
 
 def attempt_picture(config: SokobanConfig, task: Task, turns: Sequence[str]) -> Picture:
-    """The board as it began, the player's way, and the boxes at the end, found by doing again what the policy
+    """The board as it began, the player's way, and the boxes at the end, found by replaying what the policy
     said in its turns."""
     game = game_of(config, task)
     game.reset()

@@ -1,4 +1,4 @@
-"""Sokoban in sentences, for language models. No rule and no meaning of a symbol is told before an attempt."""
+"""Sokoban in sentences, for language models. Rules and meanings of symbols are not told before an attempt."""
 
 from __future__ import annotations
 

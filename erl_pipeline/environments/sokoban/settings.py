@@ -33,8 +33,8 @@ class SokobanConfig(PluginSettings):
     """Generated training boards, all different, none of them a held-out board. The cold start of a tiny
     policy shows them too."""
     test_boards: int | None = Field(default=None, ge=1)
-    """Generated boards of a third split, which `compare` reports on and nothing else looks at; they are no
-    training boards then. `null`: there is no such split."""
+    """Generated boards of a third split. Only `compare` uses it, for its report; the boards are then not
+    trained on. `null`: there is no such split."""
     rows: tuple[int, int] = (6, 8)
     """Least and most rows of a generated board, its border of walls included."""
     columns: tuple[int, int] | None = None
@@ -42,13 +42,13 @@ class SokobanConfig(PluginSettings):
     boxes: tuple[int, int] = (1, 1)
     """Least and most boxes of a generated board; it has as many goals."""
     inner_walls: tuple[int, int] = (0, 0)
-    """Least and most walls of a generated board beside those of its border."""
+    """Least and most walls of a generated board besides those of its border."""
     solution_length: tuple[int, int] = (1, 8)
     """Least and most moves of the shortest solution of a generated board."""
     max_steps: int = Field(default=8, ge=1)
     """Moves in one attempt. The `max_steps` of a JSON line wins for its task; Boxoban's levels have none."""
     at_deadlock: Literal["continue", "end"] = "continue"
-    """`end`: an attempt is over once a box stands in a deadlock that feedback has a name for. `continue`: it
+    """`end`: an attempt is over once boxes are in a deadlock that feedback has a name for. `continue`: it
     goes on to the last step, as in the paper."""
     action_mode: Literal["step", "plan"] = "step"
     """`step`: one action a turn, with an observation after each. `plan`: all actions in one turn."""
@@ -67,8 +67,8 @@ class SokobanConfig(PluginSettings):
     permute_symbols: bool = False
     """Another permutation of the symbols for each task."""
     instructions: str = _INSTRUCTIONS
-    """What a language model is told first (`format: prose`), as a Jinja template. `actions`: the action
-    words in alphabetical order. How to answer is told with each observation."""
+    """What a language model is told first (`format: prose`), as a Jinja template. Variables: actions, the
+    action words in alphabetical order. Each observation says how to answer."""
 
     @property
     def column_range(self) -> tuple[int, int]:

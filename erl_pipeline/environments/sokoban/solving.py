@@ -12,14 +12,14 @@ from erl_pipeline.environments.sokoban.moves import move
 
 
 def push_distances(board: Board) -> dict[int, int]:
-    """For each cell the fewest pushes from it to a goal of a box that is alone on the board; a cell from
-    which no goal can be reached has none."""
+    """For each cell, the fewest pushes that bring a box from it to a goal, if no other box is on the board. A
+    cell from which no goal can be reached is absent."""
     pushes = dict.fromkeys(board.goals, 0)
     queue = deque(sorted(board.goals))
     while queue:
         cell = queue.popleft()
         for direction in DIRECTIONS:
-            # Pulling the box from `cell` to `before` needs room for the player beside that.
+            # To push a box from `before` to `cell`, the player must be on the other side of `before`.
             before = board.neighbours[direction][cell]
             if before is None or before in pushes or board.neighbours[direction][before] is None:
                 continue
@@ -56,9 +56,9 @@ def solution_length(board: Board, most: int | None = None) -> int | None:
 
 
 def require_solvable(board: Board, max_steps: int) -> None:
-    """Raise `ValueError`, saying why, where the board cannot be solved in so many moves.
+    """Raise `ValueError`, saying why, where the board cannot be solved in `max_steps` moves.
 
-    With one box the answer is exact. With more it is so only for boxes that are lost from the start, and for
+    With one box the check is exact. With more boxes it only finds boxes that are lost from the start, and
     boards that need more pushes than there are moves.
     """
     names = deadlocks(board, board.start.boxes)
@@ -119,7 +119,7 @@ class Solutions:
         return moves
 
     def _reachable(self) -> dict[State, list[State]]:
-        """Each state that can be reached, with those from which one move leads to it."""
+        """Each state that can be reached, with the states from which one move leads to it."""
         before: dict[State, list[State]] = {self._board.start: []}
         queue = deque(before)
         while queue:

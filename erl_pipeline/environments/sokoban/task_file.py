@@ -1,4 +1,4 @@
-"""Boards from a file: JSON lines as the ERL paper's, or levels in the format of Boxoban."""
+"""Boards from a file: JSON lines like those of the ERL paper, or levels in the format of Boxoban."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class BoardTask:
 
 @dataclass(frozen=True)
 class _Level:
-    """A level as it stands in a file; `line` is that of its name."""
+    """A level as it is in a file; `line` is the line of its name."""
 
     name: str
     line: int
@@ -74,7 +74,7 @@ def _parse_line(line: str) -> BoardTask:
         raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from error
     missing = [key for key in _KEYS if not isinstance(record, dict) or key not in record]
     if missing:
-        raise ValueError(f"{', '.join(missing)} missing; needed is an object with {', '.join(_KEYS)}")
+        raise ValueError(f"{', '.join(missing)} missing; needed: an object with {', '.join(_KEYS)}")
     task_id, rows, max_steps = (record[key] for key in _KEYS)
     if not isinstance(task_id, str) or not task_id:
         raise ValueError(f"task_id: {task_id!r}; allowed is a text that is not empty")
@@ -107,7 +107,7 @@ def _levels(path: Path, max_steps: int) -> Iterator[tuple[int, BoardTask]]:
 def _parse_level(path: Path, level: _Level, max_steps: int) -> BoardTask:
     try:
         if not level.name:
-            raise ValueError("the level has no name; needed is a line such as '; 0'")
+            raise ValueError("the level has no name; needed: a line such as '; 0'")
         return _task(f"{path.stem}-{level.name}", level.rows, max_steps)
     except ValueError as error:
         raise InputError(f"task file {path}, line {level.line}, level {level.name!r}: {error}") from error

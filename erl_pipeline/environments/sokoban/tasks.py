@@ -18,15 +18,15 @@ from storage.errors import InputError
 
 
 def training_tasks(config: SokobanConfig, seed: int) -> list[Task]:
-    """The boards of `task_file`, or generated ones. `seed` is the run's and chooses the hidden world."""
+    """The boards of `task_file`, or generated ones. `seed` is the run's seed and chooses the hidden world."""
     if config.task_file is not None:
         return tasks_from_file(config, seed, Path(config.task_file))
     return _generated(config, seed, "training", generate_boards(config, "training", config.training_boards))
 
 
 def held_out_tasks(config: SokobanConfig, seed: int, count: int) -> list[Task]:
-    """The first boards of `held_out_file`, or generated ones that no training board of this configuration
-    equals. Raises `InputError` where the file has too few."""
+    """The first boards of `held_out_file`, or generated boards that are no training boards of this
+    configuration. Raises `InputError` where the file has too few."""
     if config.held_out_file is None:
         return _generated(config, seed, "held_out", _apart(config, "held_out", count))
     path = Path(config.held_out_file)
@@ -52,7 +52,7 @@ def tasks_from_file(config: SokobanConfig, seed: int, path: Path) -> list[Task]:
 
 
 def board_key(payload: Mapping[str, Any]) -> str:
-    """The board alone: with other words, symbols or a further step it is the same problem."""
+    """The board alone: with other words or symbols, or one more step, it is the same problem."""
     return json.dumps(payload.get("board"))
 
 
@@ -73,8 +73,8 @@ def _check_compact(config: SokobanConfig, path: Path, task: BoardTask) -> None:
         )
     if task.max_steps > config.max_steps:
         raise InputError(
-            f"{named}: max_steps is {task.max_steps}, but format: compact with environment.max_steps: "
-            f"{config.max_steps} has room for no more than that"
+            f"{named}: max_steps is {task.max_steps}, but format: compact allows no more than "
+            f"environment.max_steps: {config.max_steps}"
         )
 
 

@@ -25,7 +25,7 @@ class TextArenaEnvironment:
         self._game = Game(task.payload["game"])
         start = start_of(self._game, task.payload["game"], self._seed)
         if start != task.payload["start"]:
-            raise RuntimeError(f"{task.task_id}: the game begins otherwise than when the task was made")
+            raise RuntimeError(f"{task.task_id}: the game does not begin as it did when the task was made")
         self._ending: Ending | None = None
         self._lines: list[str] = []
         self._turns = 0
@@ -73,7 +73,7 @@ class TextArenaEnvironment:
         return "\n".join(self._lines)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """There is nothing to release."""
 
     def _begin(self) -> str:
         said: Said = self._game.begin(self._seed)
@@ -92,5 +92,5 @@ class TextArenaEnvironment:
 
 
 def open_textarena(settings: TextArenaConfig, task: Task) -> TextArenaEnvironment:
-    """The environment of a task made by `tasks.training_tasks` and its like."""
+    """The environment of a task made by `tasks`."""
     return TextArenaEnvironment(settings, task)

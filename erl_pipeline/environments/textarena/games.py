@@ -17,8 +17,8 @@ LIST = "games.toml"
 
 @dataclass(frozen=True)
 class Games:
-    """The list. `qualified`: names. `drawn_in_play`: those of them that draw random numbers also after their
-    beginning. `refused`: name -> why."""
+    """The list. `qualified`: names. `drawn_in_play`: those of them that draw random numbers after their
+    beginning too. `refused`: name -> why."""
 
     qualified: frozenset[str]
     drawn_in_play: frozenset[str]
@@ -40,6 +40,6 @@ def require_qualified(game: str) -> None:
     if game in listed.refused:
         raise ValueError(f"game: {game} of TextArena is refused: {listed.refused[game]}")
     raise ValueError(
-        f"game: {game}: TextArena has no game of this name that one player plays; there are "
+        f"game: {game}: TextArena has no game of this name for one player; there are "
         f"{', '.join(sorted(listed.qualified))}"
     )

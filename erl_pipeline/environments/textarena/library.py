@@ -1,8 +1,8 @@
 """A game of the library, made repeatable.
 
-The games draw from the global random generator, also while they are played. Each game here has a state of
-that generator of its own, which is put in place for its calls, under a lock: neither other games nor other
-threads change what it draws.
+The games draw from the global random generator, also while they are played. Each game here has its own state
+of that generator, which is put in place for its calls, under a lock. So other games, in whatever thread, do
+not change what it draws.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from storage.errors import ConfigError
 
 VERSION = "0.7.4"
-"""The list of games that qualify holds for this version."""
+"""The list of qualified games is for this version."""
 
 LONGEST_MOVE = 1_000
 
@@ -56,7 +56,7 @@ class Game:
         self._env = self._call(lambda: _make(name))
 
     def begin(self, seed: int) -> Said:
-        """Begin anew; equal seeds give equal games."""
+        """Begin another game; equal seeds give equal games."""
         with _LOCK:
             held = random.getstate()
             random.seed(seed)
@@ -66,9 +66,9 @@ class Game:
         return self._said()
 
     def move(self, text: str) -> tuple[Said, bool]:
-        """Make a move; what the game says to it, and whether the game is over.
+        """Make a move; returns the game's reply, and whether the game is over.
 
-        Of a longer text the game is given the last `LONGEST_MOVE` characters: some fail at huge numbers.
+        Of a longer text the game gets the last `LONGEST_MOVE` characters: some games fail on huge numbers.
         """
         done, _ = self._call(lambda: self._env.step(text[-LONGEST_MOVE:]))
         return self._said(), bool(done)
@@ -80,7 +80,7 @@ class Game:
         return Ending(float(rewards[0]), str(told["reason"]) if told["invalid_move"] else None)
 
     def state_digest(self) -> str:
-        """A digest of all that the game holds, the same in every process."""
+        """A digest of the game's whole state, the same in every process."""
         state = json.dumps(_plain(vars(self._env.env if hasattr(self._env, "env") else self._env)))
         return hashlib.sha256(state.encode()).hexdigest()[:16]
 
@@ -114,8 +114,8 @@ def require_library() -> None:
         raise ConfigError(f"environment: textarena is not installed: {_INSTALL}") from error
     if version != VERSION:
         raise ConfigError(
-            f"environment: textarena {version} is installed, but which of its games can be trained on is "
-            f"known for {VERSION}: {_INSTALL}"
+            f"environment: textarena {version} is installed, but the list of games that can be trained on "
+            f"is for {VERSION}: {_INSTALL}"
         )
 
 
@@ -126,7 +126,7 @@ def _make(name: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON that is the same wherever it is made: sets sorted, objects by what they hold."""
+    """A value for JSON that is the same in every process: sets are sorted, objects are their attributes."""
     if isinstance(value, (str, int, float, bool, type(None))):
         return value
     if isinstance(value, dict):

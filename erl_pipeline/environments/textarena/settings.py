@@ -19,15 +19,15 @@ class TextArenaConfig(PluginSettings):
     training_tasks: int = Field(default=256, ge=1)
     """Training tasks, each a beginning of the game that no other task has."""
     test_tasks: int | None = Field(default=None, ge=1)
-    """Tasks of a third split, which `compare` reports on and nothing else looks at. `null`: there is none,
-    and its beginnings may be trained on."""
+    """Tasks of a third split. Only `compare` uses it, for its report. `null`: there is none, and its
+    beginnings may be trained on."""
     task_seed: int = Field(default=0, ge=0)
     """The tasks derive from it alone, so that runs with different seeds share their tasks."""
     max_turns: int = Field(default=20, ge=1)
     """Turns of one attempt; the game's own limit may be lower. A move that the game refuses costs a turn."""
     reward: Literal["won", "score"] = "won"
     """`won`: 1 for a game with the full score, 0 for all others. `score`: the game's own score at its end,
-    from 0 to 1; most games give a part of it for a part of the solution."""
+    from 0 to 1; most games give part of the score for part of the solution."""
 
     @field_validator("game")
     @classmethod

@@ -45,15 +45,15 @@ def start_key(payload: Mapping[str, Any]) -> str:
 
 
 def start_of(game: Game, name: str, seed: int) -> str:
-    """How a game begins with a seed: what it holds, and where it draws in play the seed too."""
+    """How a game begins with a seed: a digest of its state, and of games that draw in play the seed too."""
     game.begin(seed)
     digest = game.state_digest()
     return f"{digest}-{seed}" if name in games().drawn_in_play else digest
 
 
 def _split_of(start: str, third: bool) -> Split:
-    """Half of all beginnings are trained on, a quarter is held out, and a quarter is for the test, or else
-    trained on too."""
+    """Half of all beginnings are trained on, a quarter is held out, and a quarter is for the test, or is
+    trained on too where there is no test split."""
     split = _QUARTERS[hashlib.sha256(start.encode()).digest()[0] % len(_QUARTERS)]
     return "training" if split == "test" and not third else split
 

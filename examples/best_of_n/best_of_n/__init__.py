@@ -1,5 +1,5 @@
-"""Best-of-n distillation (RAFT, arXiv 2304.06767): n attempts at each task, of which the best that succeeded
-are trained on by supervision. There is no reinforcement-learning update."""
+"""Best-of-n distillation (RAFT, arXiv 2304.06767): n attempts at each task, and supervised training on the
+best of those that succeeded. There is no reinforcement-learning update."""
 
 from __future__ import annotations
 

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class SelectionSettings(Settings):
-    """What the selection follows from, beside the rollouts."""
+    """What the selection depends on, besides the rollouts."""
 
     keep: int
     prefer: Literal["shortest", "first"]
 
 
 def best_attempts(rows: Sequence[Trajectory], settings: SelectionSettings) -> list[Trajectory]:
-    """The best attempts at each task that succeeded, all different; tasks in the order of the rows."""
+    """The best successful attempts at each task, all different; tasks in the order of the rows."""
     by_task: dict[str, list[Trajectory]] = {}
     for row in rows:
         if row.success and not row.truncated:
@@ -44,7 +44,7 @@ def _best(rows: Sequence[Trajectory], settings: SelectionSettings) -> list[Traje
 
 def _compute(call: StageCall[SelectionSettings]) -> StageResult:
     """Write the best attempts as supervised rows, each on its own prompt."""
-    # Imported here, so that a plan is made without them.
+    # Imported here, so that a plan can be made without them.
     from storage.tables.sft import write_sft_rows
     from storage.tables.trajectories import read_trajectories
 
@@ -64,6 +64,6 @@ SELECT_BEST = Stage(
     output="sft_dataset",
     settings=SelectionSettings,
     compute=_compute,
-    # An edited selection is another artifact, without a new version.
+    # An edited selection gives another artifact, without a new version.
     code=("method",),
 )

@@ -17,13 +17,13 @@ class BestOfNConfig(PluginSettings):
 
     type: Literal["best_of_n"] = "best_of_n"
     keep: int = Field(default=1, ge=1)
-    """Most attempts of one task that are trained on, all of them different."""
+    """The most attempts at one task that are trained on, all of them different."""
     prefer: Literal["shortest", "first"] = "shortest"
     """Which of the successful attempts with the same reward is better: the one with the fewest sampled
     tokens, or the one that was sampled first."""
 
 
 class BestOfNEpisodeSettings(PluginSettings):
-    """What an episode follows from: nothing that can be set."""
+    """What an episode depends on: nothing that can be set."""
 
     type: Literal["best_of_n"] = "best_of_n"

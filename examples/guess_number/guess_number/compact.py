@@ -1,7 +1,7 @@
 """The game in words of one token each, for the tiny policy.
 
-A turn of the policy is one number, the answer to it one word. A reflection is two slots: the least and the
-largest number that is still possible, or `?`. Every word of a prompt has its fixed place.
+A turn of the policy is one number, and the answer to it is one word. A reflection is two slots: the least and
+the largest number that are still possible, or `?`. Every word of a prompt has a fixed place.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class CompactTexts:
         return f"{game.low} {game.high}"
 
     def read(self, text: str) -> int | None:
-        """The number, when it is all that the text holds; one of more digits than any task has is none."""
+        """The number, when the text holds nothing else and it has no more digits than a task may have."""
         return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
     def answer(self, game: Game, guess: Guess) -> str:
@@ -75,7 +75,7 @@ def slots_text(numbers: range | None) -> str:
 
 
 def _merged(reflections: Iterable[str]) -> str:
-    """One line of slots; each takes the first reflection that knows it, so the preferred come first."""
+    """One line of slots, each from the first reflection that knows it: preferred reflections come first."""
     slots = [UNKNOWN] * SLOTS
     for reflection in reflections:
         slots = [new if old == UNKNOWN else old for old, new in zip(slots, reflection.split(), strict=True)]

@@ -61,7 +61,7 @@ class GuessNumber:
         return self._texts.trace(self._game)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """There is nothing to release."""
 
     def _begin(self) -> Game:
         return Game(**self._task.payload, max_guesses=self._settings.max_guesses)
@@ -73,7 +73,7 @@ def reward(guess: Guess) -> float:
 
 
 def gold_answer(settings: GuessNumberConfig, task: Task) -> str:
-    """A perfect attempt: the right number at once."""
+    """A perfect attempt: the right number as the first guess."""
     number = task.payload["number"]
     return str(number) if settings.format == "compact" else f"[{number}]"
 

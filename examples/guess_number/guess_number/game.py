@@ -1,4 +1,4 @@
-"""One attempt: its rules and its record, without anything of a conversation."""
+"""One attempt: its rules and its record, without the conversation."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Game:
         return made
 
     def possible(self) -> range:
-        """The numbers that the answers so far leave."""
+        """The numbers that are still possible after the answers so far."""
         return possible(range(self.low, self.high + 1), self._guesses)
 
     def _answer(self, number: int | None) -> Answer:
@@ -60,7 +60,7 @@ class Game:
 
 
 def possible(numbers: range, guesses: Sequence[Guess]) -> range:
-    """Which of the numbers the answers to some guesses leave."""
+    """The numbers that are still possible after the answers to these guesses."""
     first, last = numbers[0], numbers[-1]
     for guess in guesses:
         if guess.number is None:

@@ -10,7 +10,7 @@ from erl_pipeline.config.base import PluginSettings
 
 
 class GuessNumberConfig(PluginSettings):
-    """A number of a given range is to be found; reward 1 for it, 0 when the guesses are used up."""
+    """Find a number in a given range: reward 1 when it is found, 0 when the guesses are used up."""
 
     type: Literal["guess_number"] = "guess_number"
     largest: int = Field(default=24, ge=4, le=999)

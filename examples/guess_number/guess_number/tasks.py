@@ -1,6 +1,6 @@
 """The training and held-out tasks: a range, and the number in it that is to be found.
 
-They are told apart by their ranges, so that no held-out task begins as a training task does.
+The two splits have different ranges, so that no held-out task begins like a training task.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def demonstrate(
 
 
 def _some_truth(stream: random.Random, numbers: range, number: int) -> range:
-    """A part of the numbers that holds this one."""
+    """A random part of the numbers that includes this one."""
     return range(stream.randint(numbers[0], number), stream.randint(number, numbers[-1]) + 1)
 
 

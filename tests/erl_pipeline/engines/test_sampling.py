@@ -66,5 +66,5 @@ def test_a_stream_depends_on_its_seed_alone_and_its_beginning_not_on_its_length(
 
 def test_logits_that_are_no_numbers_are_an_error() -> None:
     logits = torch.tensor([[0.0, 1.0], [0.0, float("nan")]])
-    with pytest.raises(EngineError, match="no finite numbers"):
+    with pytest.raises(EngineError, match="logits are not finite"):
         draw_tokens(logits, torch.ones(2), torch.zeros(2, dtype=torch.float64))

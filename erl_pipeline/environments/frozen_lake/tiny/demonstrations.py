@@ -1,8 +1,8 @@
 """Weak scripted demonstrations of attempts, attempts with notes, and reflections, over a family of worlds.
 
 Every demonstration draws its own permutation of the action words, so that the policy learns to read
-notes and outcomes but cannot know any one world. What is told may be wrong, so that it also learns to
-trust what it sees more than what it is told.
+notes and outcomes but cannot know any one world. Notes may be wrong, so that it also learns to trust what
+it sees more than what it is told.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class DemonstratedEpisode:
 
     @property
     def conversations(self) -> list[Demonstration]:
-        """All that is trained on."""
+        """All conversations that are trained on."""
         return [self.attempt, *self.reflections, *([] if self.retry is None else [self.retry])]
 
     @property
@@ -60,7 +60,7 @@ def demonstrate(
     stream: random.Random, environment: FrozenLakeConfig, cold_start: ColdStartConfig, boards: Sequence[Board]
 ) -> DemonstratedEpisode:
     """One attempt at a random board in a random world and, where it failed, reflections on it; perhaps also
-    an attempt that is told of the failed one."""
+    a retry, an attempt that is told how this one failed."""
     board = stream.choice(boards)
     world = random_world(stream, environment)
     prompts = CompactPrompts(environment.action_words)
@@ -100,7 +100,7 @@ def seen_moves(steps: Sequence[Step]) -> dict[Direction, str]:
 
 
 def random_world(stream: random.Random, environment: FrozenLakeConfig) -> World:
-    """Where there are realms, it has the name of any of them, which tells nothing of the world yet."""
+    """A world of random words. Where there are realms it has the name of any one, which says nothing yet."""
     symbols = list(environment.symbols)
     if environment.permute_symbols:
         stream.shuffle(symbols)

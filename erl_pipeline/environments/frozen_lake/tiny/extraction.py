@@ -1,5 +1,5 @@
-"""Extraction of experience in the compact format: four slots, as a reflection, after a word that says what
-becomes of them."""
+"""Extraction of experience in the compact format: the name of an operation, then four slots, as in a
+reflection."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ EXTRACTION_WORDS = ("extract", "merge", "add", "update", "return")
 
 
 class CompactExtraction:
-    """Prompts of the extractor; one lesson at most is shown, and one operation is answered.
+    """Prompts of the extractor. At most one lesson is shown, and the answer is one operation.
 
     Extraction: `BOARD trace STEPS ENDING memory SLOTS extract` is answered by `add SLOTS`, `update SLOTS` or
-    `return`. What a last step came to is only in the ending, since the policy was not told it in a turn.
+    `return`. The outcome of the last step is only in the ending, since no turn told it to the policy.
     Merging: `merge SLOTS SLOTS ...` is answered by `SLOTS ...` or `return`.
     """
 
@@ -27,7 +27,7 @@ class CompactExtraction:
         self._max_steps = max_steps
 
     def situation(self, record: EpisodeRecord) -> str:
-        """As an attempt without notes is told it."""
+        """The task as the prompt of an attempt without notes shows it."""
         return f"{self._observation(record)}{_NOTES}{_BLANK}"
 
     def extraction(self, record: EpisodeRecord) -> list[Message]:
@@ -66,8 +66,8 @@ class CompactExtraction:
         return record.opening[-1]["content"].partition(_NOTES)[0]
 
     def _trace(self, record: EpisodeRecord) -> str:
-        """`aim action outcome cell` of each step; padded where the policy's words or the outcome are no such
-        thing, and to the width of a whole attempt."""
+        """`aim action outcome cell` of each step. Padding replaces texts that are not two words, and fills up
+        to the width of a whole attempt."""
         words: list[str] = []
         for place, turn in enumerate(record.turns):
             if turn["role"] != "assistant":

@@ -30,15 +30,15 @@ _FALSE_LESSON = 0.25  # share of lessons that are of another world
 
 
 def experience_format(settings: FrozenLakeConfig) -> CompactExtraction | None:
-    """The prompts of an extractor in the compact format; None for others, and for plans, in which no outcome
-    of a step is told."""
+    """The prompts of an extractor in the compact format; None for other formats, and for plans, which are not
+    told the outcome of each step."""
     if settings.format != "compact" or settings.action_mode != "step":
         return None
     return CompactExtraction(settings.action_words, settings.max_steps)
 
 
 def tiny_extractor(settings: FrozenLakeConfig) -> TinyParts | None:
-    """The parts of these settings; None where there are no prompts for them. Raises as `vocabulary`."""
+    """The parts for these settings; None where `experience_format` has none. Raises as `vocabulary`."""
     if experience_format(settings) is None:
         return None
 
@@ -95,14 +95,14 @@ def demonstrate_extraction(
 
 
 def extraction_answer(lesson: Mapping[Direction, str], shown: Mapping[Direction, str]) -> str:
-    """What the moves that were shown make of a lesson: they are believed more than it."""
+    """The operation on a lesson after these moves were seen, which override the lesson."""
     if all(lesson.get(direction) == word for direction, word in shown.items()):
         return "return"
     return f"{'update' if lesson else 'add'} {slots_text(corrected(lesson, shown))}"
 
 
 def demonstrate_merge(stream: random.Random, environment: FrozenLakeConfig) -> Demonstration:
-    """Lessons of one world or two, and those that remain when all that agree are one."""
+    """Lessons of one or two worlds, and those that remain after lessons that agree are merged."""
     worlds = [random_world(stream, environment) for _ in range(stream.choice((1, 1, 1, 2)))]
     lessons = [some_slots(stream, stream.choice(worlds)) for _ in range(stream.randint(2, _MOST_MERGED))]
     prompts = CompactExtraction(environment.action_words, environment.max_steps)
@@ -111,7 +111,7 @@ def demonstrate_merge(stream: random.Random, environment: FrozenLakeConfig) -> D
 
 
 def merge_answer(lessons: Sequence[Mapping[Direction, str]]) -> str:
-    """Each lesson joins the first before it with which it agrees in all slots and words."""
+    """Each lesson is merged into the first earlier one that it agrees with in all slots and words."""
     merged: list[dict[Direction, str]] = []
     for lesson in lessons:
         into = next((each for each in merged if _agree(each, lesson)), None)
@@ -123,7 +123,7 @@ def merge_answer(lessons: Sequence[Mapping[Direction, str]]) -> str:
 
 
 def some_slots(stream: random.Random, world: World) -> dict[Direction, str]:
-    """One to four slots as they are in a world."""
+    """One to four slots that are true in a world."""
     told = stream.sample(DIRECTIONS, stream.randint(1, SLOTS))
     return {direction: world.word_for(direction) for direction in told}
 

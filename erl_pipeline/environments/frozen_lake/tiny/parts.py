@@ -23,7 +23,7 @@ _WORDS_PER_TURN = 7  # aim, action, <end>, <user>, outcome, cell, <assistant>
 
 
 def tiny_parts(settings: FrozenLakeConfig) -> TinyParts | None:
-    """The parts of these settings; None for `format: prose`.
+    """The parts for these settings; None for formats other than `compact`.
 
     Raises `ConfigError` where a chosen symbol or action word is a word of the format itself.
     """

@@ -14,9 +14,8 @@ from erl_pipeline.environments.hidden_words.directions import DIRECTIONS, Direct
 class ScriptedPlayer:
     """Aims along a shortest path, guesses the words it does not know, and keeps to what it has seen.
 
-    `notes` are the words it is told, which may be wrong: of the worlds that its moves have not refuted it
-    believes one that agrees with most of them. With the chance `random_intent` it aims in a random
-    direction.
+    `notes` are the words it is told, which may be wrong. Among the worlds that its moves have not refuted, it
+    believes one that agrees with most notes. With probability `random_intent` it aims in a random direction.
     """
 
     def __init__(

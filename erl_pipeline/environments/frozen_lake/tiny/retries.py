@@ -1,4 +1,4 @@
-"""Demonstrations of attempts whose prompt shows how the attempt before failed."""
+"""Demonstrations of attempts whose prompt shows how the previous attempt failed."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def demonstrate_retry(
     seen: Mapping[Direction, str],
     reflection: str,
 ) -> Demonstration:
-    """Another attempt after the failed one that `game` has just played, told of it alone or with `reflection`
-    too. The player knows the notes and the words that the failed attempt showed, `seen`, which count for
-    more."""
+    """Another attempt after the failed one that `game` has just played. Its prompt shows the failed attempt
+    and, in some demonstrations, `reflection` too. The player knows what the prompt says, and trusts the words
+    that the failed attempt showed (`seen`) more than the reflection."""
     notes = [] if stream.random() < _BLANK_NOTES else [reflection]
     known = {**_slots(notes), **seen}
     trace, feedback = game.trace(), game.feedback()
@@ -43,7 +43,7 @@ def demonstrate_retry(
 def play_out(
     game: FrozenLake, player: ScriptedPlayer, environment: FrozenLakeConfig, attempt: list[Message]
 ) -> float:
-    """Add the turns of an attempt that was begun to the conversation, until it is over; its reward."""
+    """Play an attempt that was begun to its end and add its turns to the conversation; returns its reward."""
     while True:
         text = player.move() if environment.action_mode == "step" else player.plan(environment.max_steps)
         attempt.append({"role": "assistant", "content": text})
@@ -55,7 +55,7 @@ def play_out(
 
 
 def _slots(notes: list[str]) -> Mapping[Direction, str]:
-    """The words that a reflection knows."""
+    """The words that these reflections know."""
     return {
         direction: word
         for text in notes

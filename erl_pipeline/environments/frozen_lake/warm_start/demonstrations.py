@@ -1,7 +1,7 @@
 """Scripted attempts, attempts with notes, and reflections, each in a world of its own.
 
-Who attempts knows the world, which the policy cannot: without notes the words come out as uniform guesses,
-and with notes as far as these are right. What is learned is the format, the planning, and the use of notes.
+The demonstrator knows the world, and the policy cannot. So the policy learns to guess words uniformly without
+notes, and to trust notes as far as they are right. It also learns the format and the planning.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class Situation:
         return FrozenLake(self.board, self.world, self.settings.max_steps, "plan", rendering)
 
     def player(self, stream: random.Random, notes: Mapping[Direction, str]) -> ScriptedPlayer:
-        """One that walks a shortest way, and believes what it is told."""
+        """A player that walks a shortest way and believes what it is told."""
         return ScriptedPlayer(stream, self.board, self.settings.action_words, notes, _NO_ERRORS)
 
     def attempt(self, notes: Slots) -> list[Message]:
-        """The prompt of an attempt that is told these words; of a first attempt without any."""
+        """The prompt of an attempt that is told these words; without any, the prompt of a first attempt."""
         game = self.game()
         told = [short_reflection(notes)] if notes else []
         return self.prompts.attempt(game.instructions, game.reset(), told)
@@ -80,8 +80,8 @@ def demonstrate_attempt(stream: random.Random, situation: Situation, notes: Slot
 def demonstrate_reflection(
     stream: random.Random, situation: Situation, warm_start: DemonstrationsWarmStart
 ) -> list[Message] | None:
-    """A reflection on an attempt that failed and moved; None where no guess did. It says which words moved
-    where, and what a memory adds to that; what was seen counts for more."""
+    """A reflection on an attempt that failed and moved; None where no guessed attempt did both. It says which
+    words moved where, and what a memory adds to that; what was seen overrides the memory."""
     memory = hearsay(stream, situation.world, warm_start) if stream.random() < warm_start.memories else {}
     for _ in range(_TRIES):
         game = situation.game()
@@ -102,7 +102,7 @@ def demonstrate_reflection(
 
 
 def shown_words(steps: Sequence[Step], world: World) -> dict[Direction, str]:
-    """The action words whose direction an attempt has shown: those of all moves but into the edge."""
+    """The action words whose direction an attempt has shown: those of all moves except against the edge."""
     moved = [step.action.word for step in steps if step.action is not None and step.outcome != "bump"]
     return {direction: word for direction in DIRECTIONS for word in moved if world.actions[word] == direction}
 
@@ -113,7 +113,7 @@ def demonstrate(
     warm_start: DemonstrationsWarmStart,
     boards: Sequence[Board],
 ) -> list[Message]:
-    """One conversation, of a kind that is drawn by the shares.
+    """One conversation. Its kind is drawn with the shares in `warm_start`.
 
     Raises ConfigError where no reflection can be demonstrated.
     """
@@ -128,8 +128,8 @@ def demonstrate(
         notes = hearsay(stream, situation.world, warm_start) if kind == "noted" else {}
         return demonstrate_attempt(stream, situation, notes)
     raise ConfigError(
-        "policy.warm_start.reflections: on these boards no attempt fails and shows what a word does; set 0, "
-        "or allow larger boards or longer ways"
+        "policy.warm_start.reflections: on these boards no attempt both fails and shows what a word does; "
+        "set it to 0, or allow larger boards or longer ways"
     )
 
 

@@ -15,7 +15,7 @@ from erl_pipeline.environments.warm_start import WarmStart, WarmStartParts
 
 
 def _parts(settings: FrozenLakeConfig) -> WarmStartParts | None:
-    """None for other formats, and for `actions: named`, in which there is nothing to find out."""
+    """The parts for `format: short`; None for others, and for `actions: named`, which hides nothing."""
     if settings.format != "short" or settings.actions == "named":
         return None
 
@@ -34,6 +34,6 @@ def _parts(settings: FrozenLakeConfig) -> WarmStartParts | None:
 WARM_START = WarmStart(
     parts=_parts,
     needs="format: short and actions other than named",
-    # Demonstrations draw a world of their own each time, and boards that are generated.
+    # Each demonstration draws its own world and a generated board, so these settings do not change it.
     exclude=frozenset({"world_seed", "task_file", "held_out_file"}),
 )

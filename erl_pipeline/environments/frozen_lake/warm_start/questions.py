@@ -60,7 +60,7 @@ class AttemptScores:
         return scores
 
     def _success(self, aims: list[Direction]) -> float:
-        """The reward of going these ways."""
+        """The reward of moving in these directions."""
         game = self.situation.game()
         game.reset()
         return game.step(f"[{' '.join(self.situation.words[aim] for aim in aims)}]").reward
@@ -71,7 +71,7 @@ class AttemptScores:
 
 @dataclass(frozen=True)
 class ReflectionScores:
-    """Whether a reflection is what the demonstration says."""
+    """Whether a reflection equals the demonstrated one."""
 
     expected: str
 

@@ -1,4 +1,4 @@
-"""Which rules of a question an answer breaks, as far as the question itself says so.
+"""Which rules of a question an answer breaks, as far as the question itself shows it.
 
 A checker reads the question's data and the policy's own answer, never the right answer, so that what it says
 is true and gives nothing away.
@@ -13,7 +13,7 @@ from typing import Any
 from erl_pipeline.environments.reasoning_gym.checkers import arithmetic, graphs, grids, moves, words
 
 Checker = Callable[[Mapping[str, Any], str], Iterator[str]]
-"""Arguments: the metadata of the entry, and the answer. Each broken rule is a sentence."""
+"""Arguments: the metadata of the entry, and the answer. Yields a sentence for each broken rule."""
 
 CHECKERS: Mapping[str, Checker] = {
     "base_conversion": arithmetic.base_conversion,

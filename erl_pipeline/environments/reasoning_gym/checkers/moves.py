@@ -1,4 +1,4 @@
-"""Answers that are moves: they are made, one after the other."""
+"""Answers that are moves: each checker replays them, one after the other."""
 
 from __future__ import annotations
 

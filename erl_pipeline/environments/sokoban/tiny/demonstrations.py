@@ -1,8 +1,8 @@
 """Weak scripted demonstrations of attempts, attempts with notes, and reflections, over a family of worlds.
 
 Every demonstration draws its own permutation of the action words, so that the policy learns to read
-notes and outcomes but cannot know any one world. What is told may be wrong, so that it also learns to
-trust what it sees more than what it is told.
+notes and outcomes but cannot know any one world. Notes may be wrong, so that it also learns to trust what
+it sees more than what it is told.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class DemonstratedEpisode:
 
     @property
     def conversations(self) -> list[Demonstration]:
-        """All that is trained on."""
+        """All conversations that are trained on."""
         return [self.attempt, *self.reflections, *([] if self.retry is None else [self.retry])]
 
     @property
@@ -58,7 +58,7 @@ def demonstrate(
     stream: random.Random, environment: SokobanConfig, cold_start: ColdStartConfig, boards: Sequence[Board]
 ) -> DemonstratedEpisode:
     """One attempt at a random board in a random world and, where it failed, reflections on it; perhaps also
-    an attempt that is told of the failed one."""
+    a retry, an attempt that is told how this one failed."""
     board, world = stream.choice(boards), random_world(stream, environment)
     prompts = CompactPrompts(environment.action_words)
     game = compact_game(environment, board, world, environment.max_steps)
@@ -91,7 +91,7 @@ def seen_moves(steps: Sequence[Step]) -> dict[Direction, str]:
 
 
 def random_world(stream: random.Random, environment: SokobanConfig) -> World:
-    """Any of the worlds that these settings allow."""
+    """One of the worlds that these settings allow, drawn at random."""
     symbols = list(environment.symbols)
     if environment.permute_symbols:
         stream.shuffle(symbols)

@@ -17,9 +17,9 @@ from erl_pipeline.environments.sokoban.steps import Step
 class ScriptedPlayer:
     """Aims along a shortest solution, guesses the words it does not know, and keeps to what it has seen.
 
-    `notes` are the words it is told, which may be wrong: of the worlds that its moves have not refuted it
-    believes one that agrees with most of them. With the chance `random_intent`, and where there is no
-    solution any more, it aims in a random direction.
+    `notes` are the words it is told, which may be wrong. Among the worlds that its moves have not refuted, it
+    believes one that agrees with most notes. With probability `random_intent`, and where there is no solution
+    any more, it aims in a random direction.
     """
 
     def __init__(

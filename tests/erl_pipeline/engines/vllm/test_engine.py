@@ -123,7 +123,7 @@ def test_more_prompt_tokens_at_once_than_one_step_takes(engine: VllmEngine, mode
 
 
 def test_a_token_outside_the_vocabulary_is_refused(engine: VllmEngine) -> None:
-    with pytest.raises(EngineError, match="token id 44, but policy policy-1 has 44 tokens"):
+    with pytest.raises(EngineError, match="token id 44, but policy policy-1 has a vocabulary of 44"):
         engine.generate([request(0, prompt_token_ids=(5, VOCABULARY))])
 
 

@@ -93,7 +93,7 @@ def test_weights_that_are_no_numbers_are_not_served(gpt2_server: ManagedServer, 
         model.lm_head.weight[5] = float("nan")
     checkpoint = save(model, tmp_path / "checkpoint")
     broken = ServedPolicy("broken", write_serving_copy(checkpoint, tmp_path / "copy"), sound, "float32")
-    with pytest.raises(EngineError, match=r"does not serve policy broken .* are no numbers"):
+    with pytest.raises(EngineError, match=r"does not serve policy broken .* are not numbers"):
         with_client(gpt2_server, lambda client: sync_weights(client, None, broken))
 
 

@@ -102,7 +102,7 @@ def test_there_are_sixteen_and_eight_realms_where_nothing_is_said_of_them() -> N
             {"actions": "realms", "realms": {"training": 20, "held_out": 5}},
             "allowed are 24 realms in all",
         ),
-        ({"realms": {}}, "realms: they are for actions: realms; allowed with actions: hidden_world is null"),
+        ({"realms": {}}, "realms: only actions: realms takes it; allowed with actions: hidden_world is null"),
     ],
 )
 def test_impossible_realms_are_refused(values: dict[str, object], message: str) -> None:

@@ -32,7 +32,7 @@ def test_tasks_come_in_the_order_of_the_file_and_blank_lines_are_skipped(tmp_pat
     [
         ("{", "not JSON: .* at column 2"),
         ("[]", "task_id, board, max_steps missing"),
-        ('{"task_id": "two", "max_steps": 8}', "board missing; needed is an object with"),
+        ('{"task_id": "two", "max_steps": 8}', "board missing; needed: an object with"),
         ('{"task_id": "", "board": ["SG"], "max_steps": 8}', "task_id: ''; allowed is"),
         ('{"task_id": "two", "board": "SG", "max_steps": 8}', "board: allowed is a list of rows"),
         ('{"task_id": "two", "board": [1], "max_steps": 8}', "board: allowed is a list of rows"),

@@ -48,7 +48,9 @@ def test_held_out_boards_avoid_the_boards_of_a_task_file(tmp_path: Path) -> None
 
 def test_compact_refuses_boards_for_which_its_frame_has_no_room(tmp_path: Path) -> None:
     path = write_tasks(tmp_path / "tasks.jsonl", (["SFG"], 6), (["SFFFG"], 6))
-    with pytest.raises(InputError, match=r"task task-1: the board is 1x5, but .* has room for 4x4 at most"):
+    with pytest.raises(
+        InputError, match=r"task task-1: the board is 1x5, but .* shows boards of at most 4x4"
+    ):
         tasks_from_file(FrozenLakeConfig(), 0, path)
 
 
@@ -64,7 +66,7 @@ def test_compact_refuses_more_steps_than_its_prompts_hold(tmp_path: Path) -> Non
     board = generate_boards(FrozenLakeConfig(), "training", 1)[0]
     path = write_tasks(tmp_path / "tasks.jsonl", (list(board.rows), 8))
     with pytest.raises(
-        InputError, match=r"task task-0: max_steps is 8, but .*max_steps: 6 has room for no more"
+        InputError, match=r"task task-0: max_steps is 8, but .* no more than environment.max_steps: 6"
     ):
         tasks_from_file(FrozenLakeConfig(), 0, path)
 

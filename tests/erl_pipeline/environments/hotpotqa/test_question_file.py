@@ -28,10 +28,10 @@ def test_a_question_of_the_official_format_is_read(tmp_path: Path) -> None:
     [
         ({"answer": ""}, "answer: ''; allowed is a text that is not empty"),
         ({"question": 3}, "question: 3; allowed is a text"),
-        ({"context": [["River Ode", "text"]]}, r"context: needed is a list of \[title, \[sentences\]\]"),
-        ({"supporting_facts": []}, "supporting_facts: needed is a list"),
+        ({"context": [["River Ode", "text"]]}, r"context: a list of \[title, \[sentences\]\]"),
+        ({"supporting_facts": []}, "supporting_facts: a list"),
         ({"supporting_facts": [["Oslo", 0]]}, "supporting_facts: the context has no page 'Oslo'"),
-        ({"_id": "q-1"}, "_id 'q-1' is that of question 1"),
+        ({"_id": "q-1"}, "_id 'q-1' is already that of question 1"),
     ],
 )
 def test_a_bad_question_is_named_with_what_is_wrong(
@@ -44,9 +44,7 @@ def test_a_bad_question_is_named_with_what_is_wrong(
 
 def test_a_question_without_its_answer_is_refused(tmp_path: Path) -> None:
     file = write(tmp_path, {key: value for key, value in MAYOR.items() if key != "answer"})
-    with pytest.raises(
-        InputError, match="question 1: answer missing; needed is an object with _id, question"
-    ):
+    with pytest.raises(InputError, match="question 1: answer missing; needed: an object with _id, question"):
         read_questions(Path(file))
 
 

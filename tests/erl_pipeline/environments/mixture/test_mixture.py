@@ -84,7 +84,9 @@ def test_a_part_gets_its_own_task_and_plays_it() -> None:
         return await environment.feedback()
 
     assert asyncio.run(play())
-    with pytest.raises(InputError, match="task none/1 is of no part of the mixture, which has large, small"):
+    with pytest.raises(
+        InputError, match="task none/1 belongs to no part of the mixture, which has large, small"
+    ):
         plugin().part(settings, Task("none/1", "", "", {}))
 
 
@@ -112,7 +114,7 @@ def test_the_cold_start_depends_on_no_weight() -> None:
 
 
 def test_a_part_without_a_form_for_the_tiny_policy_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"allowed with policy.type: tiny is parts that each have a form"):
+    with pytest.raises(ValueError, match=r"policy.type: tiny needs parts that each have a form"):
         config(large={"environment": {**LAKE, "format": "prose"}})
 
 

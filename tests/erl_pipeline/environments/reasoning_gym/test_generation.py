@@ -68,5 +68,5 @@ def test_a_missing_extra_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_another_version_of_the_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     library._require_library.cache_clear()
     monkeypatch.setattr(library, "VERSION", "0.0.1")
-    with pytest.raises(ConfigError, match=r"is installed, but which of its tasks .* known for 0\.0\.1"):
+    with pytest.raises(ConfigError, match=r"is installed, but the list of tasks .* is for 0\.0\.1"):
         library.dataset("gcd", {}, size=1, seed=0)

@@ -25,10 +25,10 @@ def test_datasets_are_named_one_by_one_in_a_list_or_with_weights() -> None:
     [
         ("game_of_life_halting", "game_of_life_halting of reasoning-gym is refused: "),
         ("boxnet", "gives no right answer"),
-        ("leg_countin", "has no dataset of this name; like it are leg_counting"),
+        ("leg_countin", "has no dataset of this name; similar are leg_counting"),
         ("?", "there are ab, acre"),
         ([], "at least one name"),
-        (["gcd", "gcd"], "each name once"),
+        (["gcd", "gcd"], "each name is allowed once"),
         ({"gcd": {"weight": 0}}, "greater than 0"),
         ({"gcd": {"config": {"seed": 1}}}, "seed is set by environment.task_seed"),
         ({"gcd": {"config": {"size": 1}}}, "size is set by environment.training_tasks"),

@@ -215,7 +215,7 @@ def test_a_plain_function_is_a_scorer() -> None:
         ("1", "it gave '1'; allowed"),
         (None, "it gave None; allowed"),
         (Scored(float("inf")), "it gave inf; allowed"),
-        (Scored(1.0, 3), "its remark is 3, no text"),  # type: ignore[arg-type]
+        (Scored(1.0, 3), "its remark is 3, not a text"),  # type: ignore[arg-type]
     ],
 )
 def test_a_score_that_is_none_fails(given: Any, message: str) -> None:

@@ -80,7 +80,7 @@ def test_there_are_test_tasks_where_they_are_asked_for() -> None:
         ([*ROW, "#" * 5, "#" * 5, "#" * 5, "#" * 5], 8, r"the board is 7x5, but .* boards of at most 6x6"),
         (["@$."], 8, "needs a board with walls all around"),
         (["######", "#@$. #", "# $. #", "######"], 8, r"the board has 2 boxes, but .*: \[1, 1\] shows 1"),
-        (ROW, 9, "max_steps is 9, but .*max_steps: 8 has room for no more"),
+        (ROW, 9, "max_steps is 9, but .* no more than environment.max_steps: 8"),
     ],
 )
 def test_compact_refuses_what_its_prompts_do_not_hold(

@@ -92,7 +92,7 @@ def test_reset_begins_the_same_game_again() -> None:
 def test_a_game_that_begins_otherwise_than_its_task_says_is_an_error() -> None:
     settings, task = first_task()
     other = Task(task.task_id, task.task_type, task.environment, {**task.payload, "start": "0"})
-    with pytest.raises(RuntimeError, match="begins otherwise than when the task was made"):
+    with pytest.raises(RuntimeError, match="does not begin as it did when the task was made"):
         TextArenaEnvironment(settings, other)
 
 
@@ -122,7 +122,7 @@ def test_a_game_with_too_few_beginnings_says_so() -> None:
         ("Wordle-v0", "needs word lists that nltk downloads"),
         ("TowerOfHanoi-v0", "all seeds give the same game"),
         ("FifteenPuzzle-v0", "half of all such boards cannot be solved"),
-        ("Chess", "no game of this name that one player plays"),
+        ("Chess", "no game of this name for one player"),
     ],
 )
 def test_games_that_cannot_be_trained_on_are_refused_with_the_reason(game: str, problem: str) -> None:

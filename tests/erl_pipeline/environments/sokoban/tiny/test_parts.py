@@ -58,7 +58,7 @@ def test_demonstrations_speak_in_the_words_fit_and_follow_from_the_seed(changes:
 
 
 def test_prose_has_no_parts() -> None:
-    with pytest.raises(ValueError, match=r"type: tiny; allowed with policy\.type: tiny is format: compact"):
+    with pytest.raises(ValueError, match=r"type: tiny; policy\.type: tiny needs format: compact"):
         ENVIRONMENT.require_tiny(SokobanConfig(format="prose"))
 
 
