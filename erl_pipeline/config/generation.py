@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from erl_pipeline.config.base import Settings
+from erl_pipeline.config.server_arguments import option_name, require_readable
 
 _CUTS_SUPPORT = (
     "it gives tokens that the policy could draw a probability of 0, and the ratio of the trained policy to "
@@ -134,7 +135,8 @@ class VllmEngineConfig(Settings):
     """Compute long prompts in parts, between the steps of other sequences: useful on a GPU. vLLM's CPU build
     crashes when it splits the prompt of a request that has a seed, and all requests here have one."""
     arguments: tuple[str, ...] = ()
-    """Further arguments of the server that is started, such as `--tensor-parallel-size=2`."""
+    """Further arguments of the server that is started, such as `--tensor-parallel-size=2`; an option and its
+    value may also be two items of the list."""
     environment: dict[str, str] = Field(default_factory=dict)
     """Environment variables of the server that is started, such as `VLLM_CPU_KVCACHE_SPACE: "4"`."""
     startup_seconds: float = Field(default=600.0, gt=0.0)
@@ -147,9 +149,9 @@ class VllmEngineConfig(Settings):
     @field_validator("arguments")
     @classmethod
     def _leaves_ours_alone(cls, arguments: tuple[str, ...]) -> tuple[str, ...]:
+        require_readable(arguments)
         for argument in arguments:
-            # vLLM treats underscores as hyphens.
-            name = argument.partition("=")[0].replace("_", "-")
+            name = option_name(argument)
             if re.sub("^--(no-)?", "", name) in _SET_BY_THE_PIPELINE:
                 raise ValueError(
                     f"{name} is set by the pipeline: log-probabilities must be those of the distribution "

@@ -79,7 +79,8 @@ class GuardedEnvironment:
         environment, self._opened = self._opened, None
         try:
             await _within(min(self._seconds, _CLOSE_SECONDS), environment.close())
-        except Exception:  # Whatever a foreign environment raises must not end other episodes.
+        # Whatever a foreign environment raises, an exit too, must not end other episodes.
+        except (Exception, SystemExit):
             self.close_failed = True
 
     @property
@@ -103,13 +104,15 @@ class GuardedEnvironment:
             text = f"{name} did not return within {self._seconds:g} seconds"
             self.failure = EnvironmentFailure("environment_timeout", text)
             raise self.failure from error
-        except Exception as error:  # Whatever a foreign environment raises is data of its episode.
+        # Whatever a foreign environment raises, an exit too, is data of its episode.
+        except (Exception, SystemExit) as error:
             raise self._failed(name, error) from error
 
     def _read(self, name: str, function: Callable[[], Result]) -> Result:
         try:
             return function()
-        except Exception as error:  # Whatever a foreign environment raises is data of its episode.
+        # Whatever a foreign environment raises, an exit too, is data of its episode.
+        except (Exception, SystemExit) as error:
             raise self._failed(name, error) from error
 
     def _failed(self, name: str, error: BaseException) -> EnvironmentFailure:

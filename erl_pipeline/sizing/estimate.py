@@ -8,6 +8,7 @@ from erl_pipeline.config.generation import VllmEngineConfig
 from erl_pipeline.config.installed import plugins
 from erl_pipeline.config.policy import PretrainedPolicyConfig
 from erl_pipeline.config.run import RunConfig
+from erl_pipeline.config.server_arguments import copies_of_server
 from erl_pipeline.plan.sources import unread_sources
 from erl_pipeline.policies.model_size import ModelSize, read_model_size
 from erl_pipeline.runs.run_plans import plan_run
@@ -19,8 +20,6 @@ from storage.errors import InputError
 
 ASSUMED_TOKENS = 1024
 """Tokens of a sequence in flight where the configuration sets no `engine.max_context`."""
-
-_REPLICAS = "--data-parallel-size="
 
 
 def model_size(config: RunConfig) -> ModelSize:
@@ -86,15 +85,8 @@ def estimate_memory(config: RunConfig, size: ModelSize, sequence_tokens: int | N
     engine = config.engine
     if isinstance(engine, VllmEngineConfig):
         tokens = sequence_tokens or engine.max_context or ASSUMED_TOKENS
-        replicas = max(1, len(engine.servers)) * _data_parallel(engine)
+        replicas = (len(engine.servers) or engine.replicas) * copies_of_server(engine.arguments)
         return training + sampling_memory(size, BYTES[engine.dtype], engine.max_in_flight, tokens, replicas)
     rollouts = config.rollouts
     sequences = min(engine.max_batch_sequences, rollouts.tasks_per_shard * rollouts.group_size)
     return training + sampling_memory(size, BYTES[dtype], sequences, sequence_tokens or ASSUMED_TOKENS, 0)
-
-
-def _data_parallel(engine: VllmEngineConfig) -> int:
-    sizes = [
-        argument.removeprefix(_REPLICAS) for argument in engine.arguments if argument.startswith(_REPLICAS)
-    ]
-    return int(sizes[-1]) if sizes and sizes[-1].isdecimal() else 1

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from erl_pipeline.config.generation import VllmEngineConfig
+from erl_pipeline.config.server_arguments import devices_of_server
 from erl_pipeline.engines.interface import GenerationRequest, ServedAdapter, ServedCheckpoint
 from erl_pipeline.engines.vllm.adapters import ADAPTER_ENVIRONMENT, adapter_arguments
 from erl_pipeline.engines.vllm.client import VllmClient
@@ -162,7 +163,7 @@ def devices_of_replicas(config: VllmEngineConfig, visible: str | None) -> list[s
     """
     if config.replicas == 1:
         return [None]
-    each = _parallel_size(config.arguments)
+    each = devices_of_server(config.arguments)
     given = config.environment.get("CUDA_VISIBLE_DEVICES", visible)
     names = [str(number) for number in range(each * config.replicas)] if not given else given.split(",")
     if len(names) < each * config.replicas:
@@ -171,16 +172,6 @@ def devices_of_replicas(config: VllmEngineConfig, visible: str | None) -> list[s
             f"CUDA_VISIBLE_DEVICES names {len(names)}: {given}"
         )
     return [",".join(names[first : first + each]) for first in range(0, each * config.replicas, each)]
-
-
-def _parallel_size(arguments: Sequence[str]) -> int:
-    """Devices that one server computes on: tensor parallel times pipeline parallel."""
-    size = 1
-    for argument in arguments:
-        name, _, value = argument.partition("=")
-        if name.replace("_", "-") in ("--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp"):
-            size *= int(value)
-    return size
 
 
 def server_arguments(config: VllmEngineConfig, adapter: ServedAdapter | None = None) -> list[str]:

@@ -35,8 +35,21 @@ def test_arguments_cannot_undo_what_the_pipeline_needs(argument: str) -> None:
 
 
 def test_other_arguments_pass() -> None:
-    arguments = ("--tensor-parallel-size=2", "--gpu-memory-utilization=0.5")
+    arguments = ("--tensor-parallel-size=2", "--seed", "1", '--compilation-config={"level": 0}')
     assert VllmEngineConfig(arguments=arguments).arguments == arguments
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--tensor-parallel-size 2",), "write --tensor-parallel-size=2, or two items"),
+        (("--tensor-parallel-size=two",), "'two'; allowed is a whole number above 0"),
+        (("--data-parallel-size",), "''; allowed is a whole number above 0"),
+    ],
+)
+def test_arguments_that_no_server_can_read_are_refused(arguments: tuple[str, ...], reason: str) -> None:
+    with pytest.raises(ValidationError, match=reason):
+        VllmEngineConfig(arguments=arguments)
 
 
 @pytest.mark.parametrize(

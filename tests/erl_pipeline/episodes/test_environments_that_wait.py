@@ -1,6 +1,7 @@
 """Slow, failing and hanging environments, while other episodes are played."""
 
 import asyncio
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -30,6 +31,10 @@ async def never(*_: object) -> Any:
 
 async def raises(*_: object) -> Any:
     raise KeyError("no such page")
+
+
+async def exits(*_: object) -> Any:
+    sys.exit("no licence")
 
 
 def in_second(method: str, does: Callable[..., Awaitable[Any]]) -> Callable[[Task], Scripted]:
@@ -137,15 +142,16 @@ def test_a_blocking_environment_in_a_thread_stalls_no_other_episode() -> None:
 
 @pytest.mark.parametrize("timing", TIMINGS)
 @pytest.mark.parametrize(
-    ("method", "text"),
+    ("method", "does", "text"),
     [
-        ("on_reset", "reset: KeyError: 'no such page'"),
-        ("on_step", "step: KeyError: 'no such page'"),
-        ("on_feedback", "feedback: KeyError: 'no such page'"),
+        ("on_reset", raises, "reset: KeyError: 'no such page'"),
+        ("on_step", raises, "step: KeyError: 'no such page'"),
+        ("on_feedback", raises, "feedback: KeyError: 'no such page'"),
+        ("on_step", exits, "step: SystemExit: no licence"),
     ],
 )
-def test_what_raises_ends_its_episode_as_data(timing: Timing, method: str, text: str) -> None:
-    given, opened = scripted(in_second(method, raises), timing)
+def test_what_raises_ends_its_episode_as_data(timing: Timing, method: str, does: Any, text: str) -> None:
+    given, opened = scripted(in_second(method, does), timing)
     played = play_episodes(given, tasks(3), range(1), Batches(DownwardBatches()))
 
     failed = [row for row in played.rows if row.task_id == "t1"]
@@ -251,7 +257,7 @@ def test_what_no_row_could_hold_is_an_error_of_the_environment(transition: Trans
     assert text in row.feedback
 
 
-@pytest.mark.parametrize("closing", [raises, never])
+@pytest.mark.parametrize("closing", [raises, exits, never])
 def test_a_close_that_fails_is_only_counted(closing: Any) -> None:
     given, _ = scripted(lambda task: Scripted(on_close=closing), step_seconds=0.05)
     played = play_episodes(given, tasks(2), range(1), Batches(DownwardBatches()))
@@ -269,15 +275,17 @@ def test_when_all_episodes_fail_the_call_does() -> None:
         play_episodes(given, tasks(2), range(2), Batches(DownwardBatches()))
 
 
-def test_an_environment_that_cannot_be_opened_is_data_too() -> None:
+@pytest.mark.parametrize("error", [OSError("no container"), SystemExit("no container")])
+def test_an_environment_that_cannot_be_opened_is_data_too(error: BaseException) -> None:
     def make(task: Task) -> Scripted:
         if task.task_id == "t0":
-            raise OSError("no container")
+            raise error
         return Scripted()
 
     given, _ = scripted(make)
     rows = play_episodes(given, tasks(2), range(1), Batches(DownwardBatches())).rows
-    assert outcome(rows[0])[3:] == ("environment_error", "reset: OSError: no container")
+    text = f"reset: {type(error).__name__}: no container"
+    assert outcome(rows[0])[3:] == ("environment_error", text)
     assert (rows[0].prompt_token_ids, rows[0].response_token_ids, rows[0].messages) == ((), (), "[]")
 
 

@@ -45,6 +45,8 @@ def test_replicas_and_sequences_in_flight(tmp_path: Path) -> None:
         "weights": 7 * 134_515_008 * 2,
         "key-value cache": 100 * 500 * 23_040,
     }
+    pairs = {**engine, "replicas": 2, "arguments": ["--data-parallel-size", "3"]}
+    assert sampler(config(str(tmp_path), engine=pairs), size)["weights"] == 2 * 3 * 134_515_008 * 2
     servers = [{"url": "http://a:1"}, {"url": "http://b:1"}]
     assert sampler(config(str(tmp_path), engine={**engine, "servers": servers}), size)["weights"] == (
         2 * 134_515_008 * 2

@@ -36,6 +36,8 @@ def test_each_replica_gets_as_many_devices_as_it_computes_on() -> None:
     assert devices_of_replicas(three, "4,5,6,7") == ["4", "5", "6"]
     pairs = VllmEngineConfig(replicas=2, arguments=("--tensor-parallel-size=2",))
     assert devices_of_replicas(pairs, None) == ["0,1", "2,3"]
+    in_two_items = VllmEngineConfig(replicas=2, arguments=("--tensor_parallel_size", "2", "-pp", "2"))
+    assert devices_of_replicas(in_two_items, None) == ["0,1,2,3", "4,5,6,7"]
     # A single server sees all devices.
     assert devices_of_replicas(VllmEngineConfig(), "4,5") == [None]
 
