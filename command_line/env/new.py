@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["questions", "game"]
 
+_MODEL = "models/SmolLM2-135M-Instruct"
 _NAME = "NAME"
 """Stands for the package's name in the names of templates."""
 
@@ -41,10 +42,12 @@ def new(
     model: Annotated[
         str,
         typer.Option("--model", metavar="FOLDER", help="The pretrained policy that it trains."),
-    ] = "models/SmolLM2-135M-Instruct",
+    ] = _MODEL,
     json: Json = False,
 ) -> None:
     """Write a package with an environment, its test and a configuration; it can be trained on as it is."""
+    from importlib.util import find_spec
+
     _require_free(name)
     target = folder if folder is not None else Path(name)
     written = write_package(name, kind, target, model)
@@ -56,6 +59,10 @@ def new(
     print_line(f"  pip install --no-deps --no-build-isolation --editable {_as_path(target)}")
     print_line(f"  python -m pytest {shlex.quote(str(target))}")
     print_line(f"  erl-pipeline train {shlex.quote(str(target / f'{name}.yaml'))}")
+    if find_spec("pytest") is None:
+        print_line("pytest is not installed: `make check` or `pip install pytest` installs it.")
+    if model == _MODEL and not Path(model).exists():
+        print_line(f"{model} is not there yet: `make smollm2` prepares it.")
 
 
 def write_package(name: str, kind: Kind, target: Path, model: str) -> list[Path]:

@@ -11,9 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 
-from command_line.env.new import Kind
+from command_line.env.new import Kind, write_package
+from erl_pipeline.config.retention import RetentionConfig
+from erl_pipeline.environments.questions import ENVIRONMENT
+from erl_pipeline.environments.questions.settings import QuestionsConfig
 from tests.command_line.invoke import invoke
+from tests.documents.pages import Page
 from tests.examples.installed import ROOT, Answer, Site
 from tests.random_models import byte_tokenizer, random_llama
 
@@ -142,3 +147,35 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("kept")
     assert "exists already" in invoke("env", "new", "my_words", "--folder", tmp_path).errors
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize(("name", "kind"), KINDS.items())
+def test_the_written_run_is_small_and_keeps_little(tmp_path: Path, name: str, kind: Kind) -> None:
+    """16 lines of questions are enough for it; the disk does not fill with old weights."""
+    write_package(name, kind, tmp_path, "models/any")
+    config = yaml.safe_load((tmp_path / f"{name}.yaml").read_text())
+    assert config["iterations"] * config["rollouts"]["tasks_per_iteration"] <= 8
+    assert RetentionConfig.model_validate(config["retention"]).checkpoints == "2"
+    if kind == "questions":
+        sixteen = (tmp_path / "questions.jsonl").read_text().splitlines()[:16]
+        (tmp_path / "few.jsonl").write_text("\n".join(sixteen))
+        few = QuestionsConfig(
+            training_file=str(tmp_path / "few.jsonl"), held_out_share=config["environment"]["held_out_share"]
+        )
+        wanted = config["evaluation"]["tasks"]
+        assert len(ENVIRONMENT.held_out_tasks(few, 0, wanted)) == wanted
+
+
+def test_the_page_shows_the_scorer_that_is_written(tmp_path: Path) -> None:
+    write_package("my_words", "questions", tmp_path, "models/any")
+    shown = [text for language, text in Page("docs/own_reward.md").blocks() if language == "python"]
+    assert shown == [(tmp_path / "my_words" / "__init__.py").read_text()]
+
+
+def test_what_is_still_missing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "is not there yet: `make smollm2` prepares it" in invoke("env", "new", "my_words").output
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    said = invoke("env", "new", "my_lock", "--kind", "game", "--model", "mine").output
+    assert "pytest is not installed" in said
+    assert "make smollm2" not in said
