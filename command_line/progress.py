@@ -170,7 +170,10 @@ class ProgressDisplay:
         row = iteration_row(outcome.iteration or 0, [*parts, outcome], self._columns)
         name = f"{outcome.stage:<{_NAME_WIDTH}}"
         words = self._row_in_words(row)
-        if not words and "loss" in (numbers := {**outcome.counters, **outcome.metrics}):
+        numbers = {**outcome.counters, **outcome.metrics}
+        if not words and numbers.get("optimizer_steps") == 0:
+            words = "nothing to train"
+        elif not words and "loss" in numbers:
             words = f"loss {numbers['loss']:.4f}"
         return f"{self._heading(row.iteration)}  {name}  {row.seconds:6.1f} s  {words}".rstrip()
 

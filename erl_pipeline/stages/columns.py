@@ -147,6 +147,18 @@ def success_of_first_attempts(role: str, meaning: str) -> Column:
     return success_of(role, "1st", meaning, drawn)
 
 
+def reward_of_first_attempts(role: str) -> Column:
+    """The mean reward of the attempts that every episode begins with, where rewards are graded."""
+    return Column(
+        GENERATE_ROLLOUTS.name,
+        f"reward_{role}",
+        "reward",
+        "mean reward of these attempts; blank where each is 0 or 1",
+        title="reward",
+        optional=True,
+    )
+
+
 def success_of_episodes(drawn: ChartLine) -> Column:
     """The share of training episodes that ended in success; for charts."""
     return Column(

@@ -72,6 +72,12 @@ def test_without_a_terminal_each_stage_is_a_line_and_shards_are_none() -> None:
     ]
 
 
+def test_a_stage_that_had_nothing_to_train_on_says_so() -> None:
+    assert plain_lines(outcome("fine_tune", 1, loss=0.0, optimizer_steps=0)) == [
+        "iteration 1/2     fine_tune              1.0 s  nothing to train"
+    ]
+
+
 def test_what_was_found_committed_is_counted_once_before_the_first_new_work() -> None:
     assert plain_lines(
         outcome("bootstrap", None, reused=True),

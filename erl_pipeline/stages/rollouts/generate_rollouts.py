@@ -133,6 +133,7 @@ def _list(call: StageCall[ListSettings]) -> StageResult:
     """Add up the counts of the shards, and compare retries with first attempts over all of them; the
     trajectories stay in the shards. Raises `EnvironmentFailed` where too many episodes could not be
     scored."""
+    from erl_pipeline.stages.rollouts.graded_rewards import graded_rewards
     from erl_pipeline.stages.rollouts.retry_gain import gain_metrics
     from erl_pipeline.stages.rollouts.scorer_errors import require_scored
     from storage.tables.trajectories import scan_trajectories
@@ -149,6 +150,7 @@ def _list(call: StageCall[ListSettings]) -> StageResult:
         metrics={
             **success_rates(counters),
             **part_rates(counters),
+            **graded_rewards(scan_trajectories(files)),
             **gain_metrics(scan_trajectories(files)),
         },
         policy_version=manifests[0].policy_version,

@@ -11,6 +11,7 @@ from typing import Any
 
 from erl_pipeline.stages.rollouts.counts import count_rollouts, success_rates
 from erl_pipeline.stages.rollouts.generate_rollouts import GENERATE_ROLLOUTS, TRAJECTORIES
+from erl_pipeline.stages.rollouts.graded_rewards import graded_rewards
 from erl_pipeline.stages.rollouts.retry_gain import gain_metrics
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.recipe import Recipe
@@ -104,7 +105,7 @@ def _import_iteration(
     )
     counters = count_rollouts(rows)
     written = scan_trajectories([store.open(trajectories.artifact_id).path(TRAJECTORIES)])
-    metrics = {**success_rates(counters), **gain_metrics(written)}
+    metrics = {**success_rates(counters), **graded_rewards(written), **gain_metrics(written)}
     rollouts, _ = _commit(store, run, listing, iteration, counters, None, metrics)
     return ImportedIteration(iteration, len(rows), trajectories.artifact_id, rollouts.artifact_id, reused)
 
