@@ -91,7 +91,7 @@ def train(
 def _work(config: RunConfig, store: str, target: int, check: bool) -> None:
     """Train with a progress display until the target. Raises typer.Exit when a signal stopped the work."""
     from command_line.foreground import work_on_run
-    from command_line.train.qualified import unqualified_environment
+    from command_line.train.qualified import tell_of_qualification
     from command_line.train.reuse import reuse_lines
     from command_line.train.uncommitted import uncommitted_code
 
@@ -101,8 +101,9 @@ def _work(config: RunConfig, store: str, target: int, check: bool) -> None:
         def tell(plan: Plan) -> None:
             for line in reuse_lines(opened, plan):
                 note(line)
-            for line in [*uncommitted_code(opened.config), *unqualified_environment(opened.store, plan)]:
+            for line in uncommitted_code(opened.config):
                 opened.listener.warn(line)
+            tell_of_qualification(opened.store, opened.config, plan, note, opened.listener.warn)
 
         train_run(opened, target, check=check, tell=tell)
 

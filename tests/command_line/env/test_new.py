@@ -90,6 +90,7 @@ def test_it_trains_as_it_is(written: Written, name: str) -> None:
     trained = written.command(name, "train", "--no-prefect", "--json")
     assert trained.status == 0, trained.errors
     assert [row["iteration"] for row in trained.json["rows"]] == [0, 1, 2]
+    assert "warning: environment" in trained.errors  # it is the user's own, and was never examined
 
 
 @pytest.mark.slow
