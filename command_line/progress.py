@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 
@@ -30,6 +30,8 @@ class _StageAtWork:
     """The progress of a stage that has begun but not ended."""
 
     begun: float
+    told: float
+    """When its progress was last printed, or when it began; only without a terminal."""
     total: int | None = None
     done: int = 0
     unit: str = ""
@@ -50,15 +52,23 @@ class ProgressDisplay:
     """A `Listener` that shows progress. Its methods may be called from any thread.
 
     On a terminal every stage at work has a bar, and a finished iteration is one line. Elsewhere each finished
-    stage is one line. Reused artifacts are only counted.
+    stage is one line, and a long one has a line every half minute. Reused artifacts are only counted.
 
     Args:
         iterations: the run's number of iterations, for the headings.
         columns: the columns of the run's method, whose numbers are shown.
+        clock: seconds since some moment.
     """
 
-    def __init__(self, iterations: int, columns: Sequence[Column], console: Console) -> None:
+    def __init__(
+        self,
+        iterations: int,
+        columns: Sequence[Column],
+        console: Console,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._console = console
+        self._clock = clock
         self._target = iterations
         self._columns = columns
         self._reused = 0
@@ -84,7 +94,7 @@ class ProgressDisplay:
     def stage_started(self, title: str) -> None:
         """A stage begins, or begins again."""
         with self._lock:
-            self._at_work[title] = _StageAtWork(time.monotonic())
+            self._at_work[title] = self._new_stage()
 
     def counting(self, title: str, total: int, unit: str) -> None:
         """The stage will count `total` units."""
@@ -93,11 +103,16 @@ class ProgressDisplay:
             stage.total, stage.done, stage.unit = total, 0, unit
 
     def advanced(self, title: str, amount: int, numbers: dict[str, float]) -> None:
-        """A stage has done `amount` more of its units."""
+        """A stage has done `amount` more of its units; without a terminal a line says so twice a minute."""
         with self._lock:
             stage = self._stage(title)
             stage.done += amount
             stage.note = self._in_words(numbers)
+            now = self._clock()
+            if not self._console.is_terminal and now - stage.told >= _TELL_EVERY_SECONDS:
+                stage.told = now
+                words = (_count(stage), f"after {_clock(now - stage.begun)}", stage.note)
+                self.note(f"{title}: {'  '.join(word for word in words if word)}")
 
     def waiting(self, title: str, what: str, seconds: float, detail: str) -> None:
         """A stage waits for something; without a terminal a line says so immediately, then twice a minute."""
@@ -140,7 +155,13 @@ class ProgressDisplay:
             self._console.print(message, soft_wrap=True, markup=False)
 
     def _stage(self, title: str) -> _StageAtWork:
-        return self._at_work.setdefault(title, _StageAtWork(time.monotonic()))
+        if title not in self._at_work:
+            self._at_work[title] = self._new_stage()
+        return self._at_work[title]
+
+    def _new_stage(self) -> _StageAtWork:
+        now = self._clock()
+        return _StageAtWork(begun=now, told=now)
 
     def bars(self) -> Table:
         """A line for each stage at work, in the order in which they began."""
@@ -149,7 +170,7 @@ class ProgressDisplay:
             table.add_column(no_wrap=True, justify="right" if column == 3 else "left")
         with self._lock:
             for title, stage in self._at_work.items():
-                seconds = time.monotonic() - stage.begun
+                seconds = self._clock() - stage.begun
                 bar = ProgressBar(
                     total=stage.total or None,
                     completed=stage.done,
@@ -157,8 +178,7 @@ class ProgressDisplay:
                     pulse=not stage.total,
                     animation_time=seconds,
                 )
-                count = f"{stage.done:,}/{stage.total:,} {stage.unit}" if stage.total else ""
-                table.add_row(f"  {title}", bar, count, _clock(seconds), stage.note)
+                table.add_row(f"  {title}", bar, _count(stage), _clock(seconds), stage.note)
         return table
 
     def _stage_line(self, outcome: StageOutcome) -> str:
@@ -227,6 +247,10 @@ class ProgressDisplay:
                 f"{counted(self._reused, 'artifact')} of earlier work found committed; continuing from there"
             )
             self._reused = 0
+
+
+def _count(stage: _StageAtWork) -> str:
+    return f"{stage.done:,}/{stage.total:,} {stage.unit}" if stage.total else ""
 
 
 def _clock(seconds: float) -> str:

@@ -38,7 +38,7 @@ def require_readable(arguments: Sequence[str]) -> None:
         option = argument.partition("=")[0]
         if argument.startswith("-") and (space := re.search(r"\s", option)):
             name, value = option[: space.start()], option[space.end() :].strip()
-            raise ValueError(f"{argument!r} is one item with a space in it; write {name}={value}, or two items")
+            raise ValueError(f"{argument!r} is one item with a space; write {name}={value}, or two items")
     devices_of_server(arguments)
     copies_of_server(arguments)
 

@@ -107,6 +107,19 @@ def test_waiting_is_told_at_once_and_then_twice_a_minute() -> None:
     ]
 
 
+def test_a_long_stage_without_a_terminal_tells_its_progress_twice_a_minute() -> None:
+    file, clock = io.StringIO(), iter([0.0, 10.0, 29.0, 31.0, 45.0, 60.0, 62.0])
+    display = ProgressDisplay(2, COLUMNS, Console(file=file, width=200), lambda: next(clock))
+    display.stage_started("bootstrap")
+    display.counting("bootstrap", 1400, "steps")
+    for _ in range(6):
+        display.advanced("bootstrap", 200, {"loss": 0.5})
+    assert file.getvalue().splitlines() == [
+        "bootstrap: 600/1,400 steps  after 0:00:31  loss 0.5000",
+        "bootstrap: 1,200/1,400 steps  after 0:01:02  loss 0.5000",
+    ]
+
+
 def test_on_a_terminal_an_iteration_is_one_line_when_the_next_has_given_something() -> None:
     file = io.StringIO()
     run(
