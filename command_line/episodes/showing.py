@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,11 @@ from storage.artifacts.manifest import Manifest
 from storage.tables.training_record import SUPERVISED
 
 _PRUNED = "The texts of this trajectory were pruned by retention."
+_CELL = re.compile(r"(up|down|left|right|bump|bad) c\d+")
+_HOW_CELLS_ARE_NAMED = (
+    "such as down c4: the player moved down, to cell 4 (0 is at the top left, counted row by row on the "
+    "widest board); bump: it moved against the edge"
+)
 _MEASURED = (
     ("mean_ratio", "ratio"),
     ("clipped_share", "clipped"),
@@ -53,8 +59,10 @@ def print_episode(
         console.print(f"  {line}")
     for name, value in picture.facts:
         console.print(_labelled(name, value))
-    for row in rows:
-        part = episode_part({**row, "messages": row["messages"] or "[]"}, memory)
+    parts = [episode_part({**row, "messages": row["messages"] or "[]"}, memory) for row in rows]
+    if any(_CELL.fullmatch(turn.environment) for part in parts for turn in part.turns):
+        console.print(_labelled("answers", _HOW_CELLS_ARE_NAMED))
+    for part, row in zip(parts, rows, strict=True):
         console.print(Rule(_heading(part, row), align="left", style="dim"))
         _print_part(console, part, row, prompts)
         for record in training.get(row["trajectory_id"], ()):

@@ -104,6 +104,10 @@ def test_any_episode_of_a_trained_run_can_be_read(finished: FinishedRun) -> None
     for role in longest["roles"]:
         assert role.replace("_", " ").capitalize() in shown.output
     assert shown.output.count("trained: ") >= len(longest["roles"])
+    # The board is in the symbols that the line below it names; cells such as c4 are explained once.
+    board = shown.output.split("\n  actions:")[0].splitlines()[2:]
+    assert set("".join(board)) <= {" ", "#", "&", "$", "@"}
+    assert shown.output.count("answers: such as down c4: the player moved down, to cell 4") == 1
     held_out = invoke("episodes", "list", "small", "--held-out", "--json", *words).json
     assert {row["roles"][0] for row in held_out["shown"]} == {"first_attempt"}
 

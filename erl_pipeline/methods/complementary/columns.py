@@ -18,12 +18,10 @@ from erl_pipeline.stages.columns import (
     TOKENS,
     TOKENS_PER_SECOND,
     UPDATE_CHARTS,
-    reward_of_first_attempts,
     success_of_first_attempts,
 )
 
 _FIRST = success_of_first_attempts(FIRST_ATTEMPT, "success rate of attempts in training")
-_REWARD = reward_of_first_attempts(FIRST_ATTEMPT)
 _HALVES = ChartLine("Guided and free attempts", "guided", "success", "Halves of the groups with experience")
 _GUIDED = Column(
     CREDIT_EXPERIENCE.name,
@@ -103,10 +101,9 @@ def columns(settings: ComplementaryConfig) -> Sequence[Column]:
     """The columns, from left to right."""
     crl = settings.crl
     if crl is None:
-        return (_FIRST, _REWARD, LOSS, HELD_OUT, HELD_OUT_SAMPLED, TOKENS, TOKENS_PER_SECOND, *UPDATE_CHARTS)
+        return (_FIRST, LOSS, HELD_OUT, HELD_OUT_SAMPLED, TOKENS, TOKENS_PER_SECOND, *UPDATE_CHARTS)
     return (
         _FIRST,
-        _REWARD,
         _GUIDED,
         _FREE,
         _GAP,

@@ -21,14 +21,12 @@ from erl_pipeline.stages.columns import (
     gain_of,
     groups_without_advantage,
     held_out_episodes,
-    reward_of_first_attempts,
     success_of,
     success_of_episodes,
     success_of_first_attempts,
 )
 
 _FIRST = success_of_first_attempts(FIRST_ATTEMPT, "success rate of first attempts in training")
-_REWARD = reward_of_first_attempts(FIRST_ATTEMPT)
 _EPISODE = success_of_episodes(ChartLine("Success in training", "first or second attempt", "success"))
 _SECOND = success_of(
     SECOND_ATTEMPT,
@@ -52,7 +50,6 @@ def columns(settings: ErlConfig) -> Sequence[Column]:
     distils = settings.distillation is not None
     return (
         _FIRST,
-        _REWARD,
         _EPISODE,
         _SECOND,
         _GAIN,

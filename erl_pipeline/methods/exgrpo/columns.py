@@ -15,13 +15,11 @@ from erl_pipeline.stages.columns import (
     TOKENS,
     TOKENS_PER_SECOND,
     UPDATE_CHARTS,
-    reward_of_first_attempts,
     success_of_first_attempts,
 )
 from erl_pipeline.stages.training.update_policy import UPDATE_POLICY
 
 _FIRST = success_of_first_attempts(FIRST_ATTEMPT, "success rate of fresh attempts in training")
-_REWARD = reward_of_first_attempts(FIRST_ATTEMPT)
 _REPLAYED = Column(
     SELECT_REPLAY.name,
     "replayed",
@@ -83,7 +81,6 @@ def columns(settings: ExgrpoConfig) -> Sequence[Column]:
     replays = settings.replay is not None
     return (
         _FIRST,
-        _REWARD,
         *((_REPLAYED, _AGE, _STORED) if replays else ()),
         LOSS,
         HELD_OUT,

@@ -16,12 +16,10 @@ from erl_pipeline.stages.columns import (
     TOKENS_PER_SECOND,
     UPDATE_CHARTS,
     groups_without_advantage,
-    reward_of_first_attempts,
     success_of_first_attempts,
 )
 
 _FIRST = success_of_first_attempts(FIRST_ATTEMPT, "success rate of attempts in training")
-_REWARD = reward_of_first_attempts(FIRST_ATTEMPT)
 
 
 def columns(settings: RlvrConfig) -> Sequence[Column]:
@@ -29,7 +27,6 @@ def columns(settings: RlvrConfig) -> Sequence[Column]:
     distils = settings.distillation is not None
     return (
         _FIRST,
-        _REWARD,
         LOSS,
         *((DISTILLED,) if distils else ()),
         HELD_OUT,

@@ -48,7 +48,8 @@ class EpisodePart:
 
 @dataclass(frozen=True)
 class TaskPicture:
-    """A task's payload for people: the rows of its board, empty if it has none, and all else as text."""
+    """A task's payload for people: the rows of its board, empty if it has none, and all else as text. Where
+    the payload says which symbols the policy reads, the board is in these."""
 
     board: Sequence[str]
     facts: Sequence[tuple[str, str]]
@@ -57,7 +58,18 @@ class TaskPicture:
 def task_picture(payload: Mapping[str, Any]) -> TaskPicture:
     """A task's payload, laid out for people."""
     facts = [(name.replace("_", " "), _words(value)) for name, value in payload.items() if name != "board"]
-    return TaskPicture(payload.get("board", ()), facts)
+    return TaskPicture(_in_symbols(payload.get("board", ()), payload.get("symbols")), facts)
+
+
+_LETTERS = {"S": "player", "F": "frozen", "H": "hole", "G": "goal"}
+"""The letters of stored boards, and the names of the symbols that stand for them."""
+
+
+def _in_symbols(board: Sequence[str], symbols: Any) -> Sequence[str]:
+    if not isinstance(symbols, Mapping) or not set(_LETTERS.values()) <= set(symbols):
+        return board
+    seen = {letter: symbols[name] for letter, name in _LETTERS.items()}
+    return ["".join(seen.get(letter, letter) for letter in row) for row in board]
 
 
 def _words(value: Any) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from erl_pipeline.views.report.episodes import EpisodePart, ToolUse, Turn, episode_part
+from erl_pipeline.views.report.episodes import EpisodePart, ToolUse, Turn, episode_part, task_picture
 from erl_pipeline.views.report.examples import EpisodeExample, example_episodes
 from storage.tables.trajectories import scan_trajectories, write_trajectories
 
@@ -140,3 +140,9 @@ def test_tool_calls_stand_with_what_each_was_answered() -> None:
         ),
         Turn("Answer: Bragg", ""),
     ]
+
+
+def test_a_board_is_shown_in_the_symbols_that_the_policy_reads() -> None:
+    symbols = {"player": "P", "frozen": ".", "hole": "X", "goal": "G"}
+    assert task_picture({"board": ["SFH", "FFG"], "symbols": symbols}).board == ["P.X", "..G"]
+    assert task_picture({"board": ["#@$.#"], "symbols": {"wall": "#"}}).board == ["#@$.#"]
