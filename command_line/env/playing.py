@@ -48,12 +48,13 @@ def play(
 
     Turns are read from standard input.
     """
-    from command_line.env.ready import ready_environment
+    from command_line.env.ready import ready_environment, require_files
     from erl_pipeline.config.loading.load import load_config
     from erl_pipeline.episodes.by_hand import HandPlayed
     from erl_pipeline.episodes.guarded_environment import EnvironmentFailure
 
     resolved = load_config(config, settings or [], {} if seed is None else {"--seed": ("seed", seed)})
+    require_files(resolved)
     chosen = _chosen(resolved, split, task)
     print_line(f"Task {chosen.task_id} ({chosen.task_type})")
     with ready_environment(resolved) as plugin, asyncio.Runner() as runner:

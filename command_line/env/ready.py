@@ -14,6 +14,13 @@ if TYPE_CHECKING:
     from erl_pipeline.environments.interface import EnvironmentPlugin
 
 
+def require_files(config: RunConfig) -> None:
+    """Raise InputError for a file of the environment that cannot be read. It says where it was looked for."""
+    from erl_pipeline.plan.sources import environment_sources
+
+    environment_sources(config)
+
+
 @contextmanager
 def ready_environment(config: RunConfig) -> Iterator[EnvironmentPlugin[Any]]:
     """The environment of a configuration, inside this context. Files that it needs built, such as a search

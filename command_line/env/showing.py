@@ -25,6 +25,7 @@ def show(given: Given, settings: Settings = None, json: Json = False) -> None:
 
     With a configuration, also show how many tasks there are, and how one begins.
     """
+    from command_line.env.ready import require_files
     from erl_pipeline.config.installed import plugins
     from storage.errors import InputError
 
@@ -38,6 +39,7 @@ def show(given: Given, settings: Settings = None, json: Json = False) -> None:
         plugin = known[given]
     else:
         config = _configuration(given, settings or [], list(known.found))
+        require_files(config)
         plugin = known[config.environment.type]
     shown = {**_about(plugin), **_abilities(plugin, config)}
     if config is not None:

@@ -141,4 +141,9 @@ def _sha256(path: Path) -> str:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
+        raise InputError(f"{path} cannot be read: {error.strerror}{_looked_in(path)}") from error
+
+
+def _looked_in(path: Path) -> str:
+    """Where a relative path was looked for: not beside the configuration, but where the command runs."""
+    return "" if path.is_absolute() else f"; it was looked for in {Path.cwd()}, where the command runs"

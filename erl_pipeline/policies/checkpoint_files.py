@@ -27,8 +27,8 @@ def checkpoint_folder(checkpoint: str | Path) -> Path:
         return Path(snapshot_download(str(checkpoint), allow_patterns=list(CHECKPOINT_FILES)))
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, ConnectionError) as error:
         raise InputError(
-            f"policy.model {checkpoint} is neither a folder here nor a model on the Hugging Face hub: "
-            f"{str(error).partition(chr(10))[0]}"
+            f"policy.model {checkpoint} is neither a folder in {Path.cwd()} nor a model on the Hugging Face "
+            f"hub: {str(error).partition(chr(10))[0]}"
         ) from error
 
 

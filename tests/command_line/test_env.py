@@ -175,3 +175,20 @@ def test_training_notes_once_that_a_shipped_environment_was_never_qualified(fini
     sentence = "environment frozen_lake was never qualified in this store as it is now configured"
     report = (finished.store / "runs" / "small" / "report.html").read_text(encoding="utf-8")
     assert f"E{sentence[1:]}." in report
+
+
+@pytest.mark.parametrize("command", [("plan",), ("env", "show"), ("env", "play")])
+def test_a_file_that_is_not_there_is_named_with_the_folder_that_was_looked_in(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A path in a configuration is seen from where the command runs, not from the configuration."""
+    config = tmp_path / "rhymes" / "rhymes.yaml"
+    config.parent.mkdir()
+    environment = "environment: {type: questions, training_file: rhymes/questions.jsonl}"
+    policy = "policy: {type: pretrained, model: somewhere}"
+    config.write_text(f"name: rhymes\niterations: 1\n{environment}\n{policy}\n")
+    monkeypatch.chdir(config.parent)
+    refused = invoke(*command, config)
+    assert refused.status == 2
+    assert "rhymes/questions.jsonl cannot be read: No such file or directory" in refused.errors
+    assert f"it was looked for in {config.parent}" in refused.errors
