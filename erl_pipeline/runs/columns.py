@@ -6,7 +6,7 @@ from erl_pipeline.config.installed import plugins
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.column import Column
 from erl_pipeline.runs.config import run_config
-from erl_pipeline.stages.columns import STREAMED
+from erl_pipeline.stages.columns import STREAMED, with_reward
 from erl_pipeline.stages.training.warm_start import warm_start_columns
 from storage.runs.origin import IMPORTED
 from storage.runs.run import Run
@@ -14,10 +14,10 @@ from storage.runs.run import Run
 
 def method_columns(config: RunConfig) -> tuple[Column, ...]:
     """The columns of a configuration, from left to right: those of its warm start, of its method and, if it
-    has one, of its streamed evaluation."""
+    has one, of its streamed evaluation. Beside the method's first success rate is the mean reward."""
     streamed = () if config.evaluation.stream is None else STREAMED
     own = plugins("methods")[config.method.type].value.columns(config.method)
-    return (*warm_start_columns(config), *own, *streamed)
+    return (*warm_start_columns(config), *with_reward(own), *streamed)
 
 
 def run_columns(run: Run) -> tuple[Column, ...]:

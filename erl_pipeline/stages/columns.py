@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from erl_pipeline.plan.column import ChartLine, Column, Headline, only_drawn
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE
@@ -13,7 +13,7 @@ from erl_pipeline.stages.training.build_distillation import BUILD_DISTILLATION
 from erl_pipeline.stages.training.fine_tune import FINE_TUNE
 from erl_pipeline.stages.training.update_policy import GROUPS, UPDATE_POLICY, ZERO_ADVANTAGE_GROUPS
 
-_STEPS = "optimizer_steps"
+_STEPS, _SUCCESS = "optimizer_steps", "success_"
 
 ENTRIES = Column(
     INDEX_MEMORY.name,
@@ -130,7 +130,7 @@ def success_of(role: str, label: str, meaning: str, drawn: ChartLine, *, headlin
     words = role.replace("_", " ")
     return Column(
         GENERATE_ROLLOUTS.name,
-        f"success_{role}",
+        f"{_SUCCESS}{role}",
         label,
         meaning,
         compare=True,
@@ -147,16 +147,22 @@ def success_of_first_attempts(role: str, meaning: str) -> Column:
     return success_of(role, "1st", meaning, drawn)
 
 
-def reward_of_first_attempts(role: str) -> Column:
-    """The mean reward of the attempts that every episode begins with, where rewards are graded."""
-    return Column(
-        GENERATE_ROLLOUTS.name,
-        f"reward_{role}",
-        "reward",
-        "mean reward of these attempts; blank where each is 0 or 1",
-        title="reward",
-        optional=True,
-    )
+def with_reward(columns: Iterable[Column]) -> Iterator[Column]:
+    """The columns, and after the first success rate in training, that of the attempts that every episode
+    begins with, the mean reward of these."""
+    missing = True
+    for column in columns:
+        yield column
+        role = column.metric.removeprefix(_SUCCESS)
+        if missing and column.stage == GENERATE_ROLLOUTS.name and role != column.metric:
+            missing = False
+            yield Column(
+                GENERATE_ROLLOUTS.name,
+                f"reward_{role}",
+                "reward",
+                "mean reward of these attempts; blank where each is 0 or 1",
+                optional=True,
+            )
 
 
 def success_of_episodes(drawn: ChartLine) -> Column:
