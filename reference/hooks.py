@@ -32,6 +32,7 @@ ELSEWHERE: Mapping[str, str] = {
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
     "benchmarks/README.md": "benchmarks.md",
+    "benchmarks/results/complementary/comparison.md": "results/complementary.md",
     "benchmarks/results/exgrpo/comparison.md": "results/exgrpo.md",
     "benchmarks/results/frozen_lake/comparison.md": "results/frozen_lake.md",
     "benchmarks/results/realms/comparison.md": "results/realms.md",

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from reference.hooks import ELSEWHERE
 from reference.settings import sections
 from tests.documents.pages import ROOT, Page, pages
 
@@ -50,6 +51,13 @@ def test_every_page_of_the_site_is_in_its_navigation() -> None:
     missing = [path for path in docs if path not in navigation]
     assert not missing
     assert "quickstart.md" in docs
+
+
+def test_the_figures_of_every_comparison_are_on_the_site() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    pages = [str(path.relative_to(ROOT)) for path in ROOT.glob("benchmarks/results/*/comparison.md")]
+    missing = [page for page in pages if page not in ELSEWHERE or ELSEWHERE[page] not in navigation]
+    assert not missing
 
 
 def test_the_readme_is_short() -> None:
