@@ -218,6 +218,14 @@ def test_retries_are_compared_with_first_attempts_over_all_shards(bench: Bench) 
     # Gains 1 - 0 and 0 - 0 at the one task, 0 - 1 at the other.
     assert metrics["gain_second_attempt"] == pytest.approx(0.0)
     assert "gain_reflection" not in metrics
+    assert "reward_first_attempt" not in metrics  # each is 0 or 1
+
+
+def test_graded_rewards_of_first_attempts_are_averaged_over_all_shards(bench: Bench) -> None:
+    graded = [replace(row, reward=0.5) if row.parent_trajectory_id is None else row for row in failed(0)]
+    shards = bench.store.open(bench.rollouts(graded, failed(1))).manifest.inputs
+    metrics = bench.compute(GENERATE_ROLLOUTS, ListSettings(), shards).manifest.metrics
+    assert metrics["reward_first_attempt"] == 0.25
 
 
 def test_training_tasks_that_are_held_out_are_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
