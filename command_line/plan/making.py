@@ -25,6 +25,17 @@ from storage.runs.run import Run, RunStore
 
 
 @dataclass(frozen=True)
+class MeasuredRun:
+    """A run by which it is known what stages take."""
+
+    run: str
+    stages: tuple[str, ...]
+    alike: tuple[str, ...]
+    """Which of policy, environment and trainer are those of the planned configuration; its model always is
+    the same."""
+
+
+@dataclass(frozen=True)
 class ShownPlan:
     """A plan with its forecasts, and the texts that are shown with it (`what` above, `notes` below)."""
 
@@ -36,6 +47,8 @@ class ShownPlan:
     disk: DiskForecast
     free: int | None
     """Free bytes for the store; None if they are not known."""
+    measured: tuple[MeasuredRun, ...]
+    """By which runs the expected times and sizes are known."""
     notes: tuple[str, ...] = ()
 
 
@@ -109,7 +122,17 @@ def _shown(
     sizes = expected_sizes(config, computed, lookups)
     disk = forecast_disk(computed, sizes, config.retention.rules(), config.pipeline.lag)
     free = free_bytes(open_root(store))
-    return ShownPlan(config.name, store, plan.iterations, what, found, disk, free, notes)
+    measured = _measured(found, lookups)
+    return ShownPlan(config.name, store, plan.iterations, what, found, disk, free, measured, notes)
+
+
+def _measured(found: Forecast, lookups: StoreLookups) -> tuple[MeasuredRun, ...]:
+    runs: dict[str, list[str]] = {}
+    for stage in dict.fromkeys(each.node.stage.name for each in found.computed):
+        run, _ = lookups.measured(stage)
+        if run:
+            runs.setdefault(run, []).append(stage)
+    return tuple(MeasuredRun(run, tuple(stages), lookups.groups_alike(run)) for run, stages in runs.items())
 
 
 def _refusal(run: Run, config: RunConfig) -> tuple[str, ...]:
