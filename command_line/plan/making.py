@@ -16,9 +16,11 @@ from erl_pipeline.plan.plan import Place, Plan
 from erl_pipeline.plan.sources import read_sources
 from erl_pipeline.runs.config import refuse_other_settings, run_config
 from erl_pipeline.runs.disk import expected_sizes
+from erl_pipeline.runs.enough_tasks import require_tasks_of
 from erl_pipeline.runs.lookups import StoreLookups
 from erl_pipeline.runs.planning import plan_as_made, plan_for
 from erl_pipeline.runs.run_plans import plan_run, shared_stages
+from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError, InputError
 from storage.filesystem import free_bytes, open_root
 from storage.runs.run import Run, RunStore
@@ -63,6 +65,7 @@ def plan_of_config(config: RunConfig, store: str, iterations: int | None) -> Sho
         notes = _refusal(run, config)
     else:
         plan = plan_run(config, read_sources(config), iterations=target)
+    require_tasks_of(plan, config, ArtifactStore(store))
     return _shown(config, store, plan, f"Run {config.name} in {store}", notes)
 
 
