@@ -14,7 +14,7 @@ from erl_pipeline.plan.disk import DiskForecast, forecast_disk
 from erl_pipeline.plan.forecast import Forecast, forecast
 from erl_pipeline.plan.plan import Place, Plan
 from erl_pipeline.plan.sources import read_sources
-from erl_pipeline.runs.config import refuse_other_settings, run_config
+from erl_pipeline.runs.config import is_blank, refuse_other_settings, run_config
 from erl_pipeline.runs.disk import expected_sizes
 from erl_pipeline.runs.enough_tasks import require_tasks_of
 from erl_pipeline.runs.lookups import StoreLookups
@@ -62,7 +62,7 @@ def plan_of_config(config: RunConfig, store: str, iterations: int | None) -> Sho
     if config.name in runs.list():
         run = runs.open(config.name)
         plan = plan_for(store, run, config, target)
-        notes = _refusal(run, config)
+        notes = () if is_blank(store, run) else _refusal(run, config)
     else:
         plan = plan_run(config, read_sources(config), iterations=target)
     require_tasks_of(plan, config, ArtifactStore(store))

@@ -107,15 +107,14 @@ class StoreLookups:
         return self._costs[stage]
 
     def size(self, stage: str) -> ArtifactSize | None:
-        """The median size on disk of the same artifacts as for `cost`; None if there are none."""
-        found = [artifact_size(manifest) for manifest in self.measured(stage)[1]]
-        if not found:
-            return None
-        kinds = found[0].retained
-        return ArtifactSize(
-            statistics.median(size.bytes for size in found),
-            {kind: statistics.median(size.retained[kind] for size in found) for kind in kinds},
-        )
+        """The size on disk of the newest artifact of a stage, in the first of `alike` that has one; None if
+        there is none. No other manifest is read, since each start of a run asks for sizes."""
+        for run in self.alike():
+            for artifact_id in self.ledger(run).newest.get(stage, ()):
+                manifest = self.manifest(artifact_id, stage)
+                if manifest is not None:
+                    return artifact_size(manifest)
+        return None
 
     def measured(self, stage: str) -> tuple[str, Sequence[Manifest]]:
         """The first of `alike` that has artifacts of a stage, and the manifests of its newest ones; an empty

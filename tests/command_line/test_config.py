@@ -83,6 +83,9 @@ def test_what_is_named_or_asked_for_and_not_there_is_refused(
         assert (refused.status, refused.output) == (2, "")
         assert said in refused.errors
     assert not Path("store/artifacts").exists()
+    # Nothing was made for the run, so that it takes the settings that were mended.
+    shown = invoke("plan", "sums.yaml", "--set", "evaluation.tasks=1").output
+    assert "refuses" not in shown
 
 
 def test_a_broken_plug_in_that_a_configuration_names_is_told_with_its_package(
