@@ -43,8 +43,9 @@ def measured(store: Path, config: RunConfig, stage: str) -> tuple[str, float | N
     """The run by which a stage is known, and the expected bytes of its artifact."""
     lookups = StoreLookups(str(store), config.model_dump(mode="json"))
     size = lookups.size(stage)
-    assert lookups.cost(stage).bytes == (size and size.bytes)
-    return lookups.measured(stage)[0], size and size.bytes
+    expected = None if size is None else size.bytes
+    assert lookups.cost(stage).bytes == expected
+    return lookups.measured(stage)[0], expected
 
 
 def planned(config: RunConfig) -> Plan:
