@@ -191,4 +191,4 @@ def test_a_file_that_is_not_there_is_named_with_the_folder_that_was_looked_in(
     refused = invoke(*command, config)
     assert refused.status == 2
     assert "rhymes/questions.jsonl cannot be read: No such file or directory" in refused.errors
-    assert f"it was looked for in {config.parent}" in refused.errors
+    assert f"the path begins at {config.parent}" in refused.errors

@@ -27,6 +27,7 @@ def test_a_dry_run_is_the_plan(finished: FinishedRun, tmp_path: Path) -> None:
     planned = invoke("plan", *words)
     assert invoke("train", *words, "--dry-run").output == planned.output
     assert "Computed: 8 artifacts, about" in planned.output
+    assert "medians of the newest 5 artifacts of each stage in run small.\n" in planned.output
     assert invoke("train", finished.config, "--store", tmp_path / "new", "--dry-run").status == 0
     assert not (tmp_path / "new" / "runs").exists()
 
@@ -41,6 +42,16 @@ def test_a_changed_setting_is_named(finished: FinishedRun, tmp_path: Path) -> No
         2, "rollout_shard"
     ] == ["input checkpoint (fine_tune of iteration 1) is computed again"]
     assert "update.epochs: 1 -&gt; 2" in page.read_text(encoding="utf-8")
+
+
+def test_a_run_of_another_model_says_nothing_of_times_and_sizes(finished: FinishedRun) -> None:
+    words = ["plan", finished.config, "--store", finished.store, "--set", "name=other", "--set"]
+    alike = invoke(*words, "seed=5").output
+    assert "in run small (same policy, environment and trainer).\n" in alike
+    wide = invoke(*words, "policy.hidden_size=128").output
+    assert "Unknown, since no run that trains this model has an artifact of it: bootstrap" in wide
+    assert "Estimated from the size of the model: bootstrap, update_policy, fine_tune;" in wide
+    assert "medians" not in wide
 
 
 def test_what_replay_would_compute(finished: FinishedRun) -> None:
