@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from command_line.completing import run_names
-from command_line.options import DEFAULT_STORE, Json, Store
+from command_line.options import DEFAULT_STORE, ExistingStore, Json
 from command_line.output import counted, print_json, print_line, print_table
 from command_line.program import command
 
@@ -55,7 +55,7 @@ Trajectories = Annotated[
 
 
 def gc(
-    store: Store = DEFAULT_STORE,
+    store: ExistingStore = DEFAULT_STORE,
     run: OnlyRun = None,
     retain_checkpoints: Checkpoints = None,
     retain_optimizer: Optimizer = None,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from command_line.options import DEFAULT_STORE, Json, RunName, Store
+from command_line.options import DEFAULT_STORE, ExistingStore, Json, RunName
 from command_line.output import counted, print_json, print_line, print_table
 
 
-def status(run: RunName, store: Store = DEFAULT_STORE, json: Json = False) -> None:
+def status(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = False) -> None:
     """Show how far a run is, iteration by iteration."""
     from erl_pipeline.evaluation.history import read_history, training_cost
     from erl_pipeline.evaluation.iterations import history_rows

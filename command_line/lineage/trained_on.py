@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from command_line.lineage.listing import SHORT
-from command_line.options import DEFAULT_STORE, Json, OnlyRun, Store, iteration_span
+from command_line.options import DEFAULT_STORE, ExistingStore, Json, OnlyRun, iteration_span
 from command_line.output import counted, print_json, print_line, print_table
 from command_line.selectors import SELECTOR, find_checkpoint, is_place
 
@@ -65,7 +65,7 @@ def trained_on(
     limit: Annotated[
         int, typer.Option("--limit", min=1, help="Rows to list, also with --json; the newest come first.")
     ] = 20,
-    store: Store = DEFAULT_STORE,
+    store: ExistingStore = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
     """List what a policy learned from, by its own training or that of the policies before it."""

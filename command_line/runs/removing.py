@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from command_line.options import DEFAULT_STORE, Json, RunName, Store
+from command_line.options import DEFAULT_STORE, ExistingStore, Json, RunName
 from command_line.output import bytes_text, print_json, print_line
 from command_line.program import command
 
 
-def remove(run: RunName, store: Store = DEFAULT_STORE, json: Json = False) -> None:
+def remove(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = False) -> None:
     """Remove a run: its settings, ledger, report and metrics. Artifacts stay until `gc --delete`.
 
     A run is not removed while a process works on it, or if another run began from it.
