@@ -53,6 +53,9 @@ Trajectories = Annotated[
     ),
 ]
 
+YOUNG_HOURS = 1.0
+"""What is younger stays, unless --min-age says otherwise."""
+
 
 def gc(
     store: ExistingStore = DEFAULT_STORE,
@@ -60,7 +63,7 @@ def gc(
     retain_checkpoints: Checkpoints = None,
     retain_optimizer: Optimizer = None,
     retain_trajectories: Trajectories = None,
-    min_age: MinimumAge = 1.0,
+    min_age: MinimumAge = YOUNG_HOURS,
     delete: Delete = False,
     json: Json = False,
 ) -> None:
@@ -112,7 +115,10 @@ def _print(
     print_table(rows, left=("why", "what"))
     if plan.young:
         young = counted(plan.young, "artifact")
-        print_line(f"Kept, since younger than {min_age:g} h: {young} that no run reaches.")
+        print_line(
+            f"Kept, since younger than {min_age:g} h: {young} that no run reaches; --min-age 0 removes them "
+            "too."
+        )
     freed = _size_text(plan.bytes + sum(pruning.bytes for pruning in pruned))
     if delete:
         print_line(f"Removed: {freed}.")

@@ -55,8 +55,9 @@ def samples(
         if report.problems:
             verdict = counted(len(report.problems), "count does not add up", "counts do not add up")
         print_line(f"Run {run}: {counted(issued, 'sample')} issued, {trained:,} trained; {verdict}.")
-        cells = _cells([*totals, *report.counts], len(totals))
-        print_first(cells[: len(totals) + limit], len(cells), left=("iteration", "role"))
+        sums = totals if len({each.iteration for each in report.counts}) > 1 else []
+        cells = _cells([*sums, *report.counts], len(sums))
+        print_first(cells[: len(sums) + limit], len(cells), left=("iteration", "role"))
     if report.problems:
         raise typer.Exit(1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from command_line.gc import YOUNG_HOURS
 from command_line.options import DEFAULT_STORE, ExistingStore, Json, RunName
 from command_line.output import bytes_text, print_json, print_line
 from command_line.program import command
@@ -26,4 +27,5 @@ def remove(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = Fals
     print_line(f"  {bytes_text(usage.own)} that no other run reaches, which garbage collection frees")
     print_line(f"  {bytes_text(usage.shared)} that other runs have too, which stay")
     place = [] if store == DEFAULT_STORE else ["--store", store]
-    print_line(f"Free the first: {command(['gc', '--delete', *place])}")
+    print_line(f"Free the first: {command(['gc', '--delete', '--min-age', '0', *place])}")
+    print_line(f"  (without --min-age 0, what is younger than {YOUNG_HOURS:g} h stays)")

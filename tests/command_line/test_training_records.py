@@ -33,6 +33,11 @@ def test_the_samples_of_a_trained_run_add_up(finished: FinishedRun) -> None:
         "lineage", "samples", "small", "--store", finished.store, "--iteration", "2", "--json"
     ).json
     assert {each["iteration"] for each in second["samples"]} == {2}
+    # Of one iteration the sums over all would be the same rows again.
+    words = ["lineage", "samples", "small", "--store", finished.store, "--iteration", "2"]
+    shown = [line.split()[0] for line in invoke(*words).output.splitlines() if " first_attempt " in line]
+    assert shown == ["2"]
+    assert " all " in result.output
 
 
 def test_the_records_of_a_trained_run_are_what_its_manifests_count(finished: FinishedRun) -> None:

@@ -75,6 +75,14 @@ def test_show_names_checkpoints_and_removal_says_what_is_freed(store: Path) -> N
     assert not list(store.glob("artifacts/*/*/manifest.json"))
 
 
+def test_the_command_that_removal_names_frees_what_is_young(store: Path) -> None:
+    shown = invoke("runs", "remove", "small", "--store", store).output
+    assert f"Free the first: erl-pipeline gc --delete --min-age 0 --store {store}\n" in shown
+    assert "(without --min-age 0, what is younger than 1 h stays)\n" in shown
+    kept = invoke("gc", "--delete", "--store", store).output
+    assert "that no run reaches; --min-age 0 removes them too.\n" in kept
+
+
 def test_a_run_whose_environment_is_not_installed_is_listed_all_the_same(store: Path) -> None:
     path = store / "runs" / "small" / "run.json"
     config = json.loads(path.read_text())["config"]
