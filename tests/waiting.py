@@ -10,7 +10,7 @@ Value = TypeVar("Value")
 
 
 def wait_for(
-    what: str, holds: Callable[[], Value], *, patience: float = 120.0, interval: float = 0.05
+    what: str, holds: Callable[[], Value], *, patience: float = 240.0, interval: float = 0.05
 ) -> Value:
     """The first true value of `holds`, which is called every `interval` seconds.
 

@@ -79,7 +79,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workplace]:
                 ("a skip of b", lambda: skipped(place)),
                 ("a wait of c", lambda: of_state(place, "c", "one-iteration", "AwaitingConcurrencySlot")),
             ):
-                wait_for(what, holds, patience=240.0, interval=0.5)
+                wait_for(what, holds, interval=0.5)
             place.schedule("pause", "a")
             assert [place.iterations(run) for run in "abc"] == [[], [], []]
             served.ask("v2/concurrency_limits/decrement-with-lease", lease_id=lease["lease_id"])

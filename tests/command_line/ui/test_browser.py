@@ -27,7 +27,7 @@ from tests.training_stores import TrainingStore
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, BrowserContext, Page
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 CHROMIUM = shutil.which("chromium")
@@ -106,9 +106,15 @@ class Visit:
             self.problems.append(text)
 
 
+def patient(context: BrowserContext) -> BrowserContext:
+    """The same context, which waits for what comes late on a busy machine."""
+    context.set_default_timeout(120_000)
+    return context
+
+
 @pytest.fixture
 def visit(browser: Browser) -> Iterator[Visit]:
-    context = browser.new_context(viewport={"width": 1400, "height": 900})
+    context = patient(browser.new_context(viewport={"width": 1400, "height": 900}))
     yield Visit(context.new_page())
     context.close()
 
@@ -117,7 +123,7 @@ def visit(browser: Browser) -> Iterator[Visit]:
 def test_pages_fit_fail_nowhere_ask_nobody_else_and_are_accessible(
     browser: Browser, served: Served, width: int, scheme: Any
 ) -> None:
-    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    context = patient(browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme))
     visit = Visit(context.new_page())
     for path in PAGES:
         visit.page.goto(served.address + path)
@@ -255,7 +261,7 @@ def test_an_open_page_shows_a_commit_within_two_seconds_its_curves_grow_and_it_s
 ) -> None:
     for served in serve(write_page_store(tmp_path)):
         made = served.made
-        context = browser.new_context()
+        context = patient(browser.new_context())
         page = context.new_page()
         with made.runs.open("two").lock():
             remember(made, 1, "generate_rollouts", 4)
