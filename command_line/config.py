@@ -26,10 +26,17 @@ def show(config: ConfigFile, settings: Settings = None, json: Json = False) -> N
 
 @app.command()
 def check(config: ConfigFile, settings: Settings = None, json: Json = False) -> None:
-    """Check a configuration: print that it is valid, or what is wrong with it."""
+    """Check a configuration: print that it is valid, or what is wrong with it.
+
+    The files and models that it names have to be there, and its environment has to give enough tasks.
+    """
     from erl_pipeline.config.loading.load import load_config
+    from erl_pipeline.plan.sources import require_sources
+    from erl_pipeline.runs.enough_tasks import require_tasks
 
     run = load_config(config, settings or [])
+    require_sources(run)
+    require_tasks(run)
     if json:
         print_json({"valid": True, "run": run.name})
     else:

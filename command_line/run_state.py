@@ -33,11 +33,11 @@ def find_finished_run(config: RunConfig, store_uri: str, iterations: int) -> Run
     if config.name not in runs.list():
         return None
     run = runs.open(config.name)
-    refuse_other_settings(run, config)
     entries = run.recorded()
-    recorded = recorded_ids(entries)
-    if not recorded:
+    if not entries:
         return None
+    refuse_other_settings(run, config)
+    recorded = recorded_ids(entries)
     plan = plan_for(store_uri, run, config, iterations, entries=entries)
     if any(recorded.get(node.place) != node.artifact_id for node in plan.nodes):
         return None

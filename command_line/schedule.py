@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_format
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from flows.deployed import ScheduledFlow
     from flows.deployments import FlowName
+    from storage.runs.run import Run
 
 
 class _AddIsDefault(TyperGroup):
@@ -254,13 +255,13 @@ def _skip(row: ScheduledFlow) -> str:
 
 
 def _to_begin(run: str, store: str, config: Path | None) -> Callable[[], object] | None:
-    """A function that begins the run; None for a run that exists.
+    """A function that begins the run; None for a run that has artifacts already.
 
     Raises InputError for a run that neither exists nor has a configuration, ConfigError for a run that exists
     with other settings.
     """
     from erl_pipeline.config.loading.load import load_config
-    from erl_pipeline.runs.config import refuse_other_settings
+    from erl_pipeline.runs.config import is_blank, refuse_other_settings
     from storage.runs.run import RunStore
 
     runs = RunStore(store)
@@ -268,10 +269,19 @@ def _to_begin(run: str, store: str, config: Path | None) -> Callable[[], object]
         runs.open(run)
         return None
     settings = load_config(config, [f"name={json_format.dumps(run)}"])
+    resolved = settings.model_dump(mode="json")
     if run in runs.list():
-        refuse_other_settings(runs.open(run), settings)
+        stored = runs.open(run)
+        if stored.config != resolved and is_blank(store, stored):
+            return lambda: _begin_again(stored, resolved)
+        refuse_other_settings(stored, settings)
         return None
-    return lambda: runs.create(run, settings.model_dump(mode="json"))
+    return lambda: runs.create(run, resolved)
+
+
+def _begin_again(run: Run, config: Mapping[str, Any]) -> None:
+    with run.lock():
+        run.begin_again(config)
 
 
 def _plain(row: ScheduledFlow) -> dict[str, Any]:

@@ -14,14 +14,27 @@ from erl_pipeline.plan.disk import DiskForecast, forecast_disk
 from erl_pipeline.plan.forecast import Forecast, forecast
 from erl_pipeline.plan.plan import Place, Plan
 from erl_pipeline.plan.sources import read_sources
-from erl_pipeline.runs.config import refuse_other_settings, run_config
+from erl_pipeline.runs.config import is_blank, refuse_other_settings, run_config
 from erl_pipeline.runs.disk import expected_sizes
+from erl_pipeline.runs.enough_tasks import require_tasks_of
 from erl_pipeline.runs.lookups import StoreLookups
 from erl_pipeline.runs.planning import plan_as_made, plan_for
 from erl_pipeline.runs.run_plans import plan_run, shared_stages
+from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError, InputError
 from storage.filesystem import free_bytes, open_root
 from storage.runs.run import Run, RunStore
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """A run by which it is known what stages take."""
+
+    run: str
+    stages: tuple[str, ...]
+    alike: tuple[str, ...]
+    """Which of policy, environment and trainer are those of the planned configuration; its model always is
+    the same."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +49,8 @@ class ShownPlan:
     disk: DiskForecast
     free: int | None
     """Free bytes for the store; None if they are not known."""
+    measured: tuple[MeasuredRun, ...]
+    """By which runs the expected times and sizes are known."""
     notes: tuple[str, ...] = ()
 
 
@@ -47,9 +62,10 @@ def plan_of_config(config: RunConfig, store: str, iterations: int | None) -> Sho
     if config.name in runs.list():
         run = runs.open(config.name)
         plan = plan_for(store, run, config, target)
-        notes = _refusal(run, config)
+        notes = () if is_blank(store, run) else _refusal(run, config)
     else:
         plan = plan_run(config, read_sources(config), iterations=target)
+    require_tasks_of(plan, config, ArtifactStore(store))
     return _shown(config, store, plan, f"Run {config.name} in {store}", notes)
 
 
@@ -111,7 +127,17 @@ def _shown(
     notes = (*notes, *_compared(found, config.name))
     disk = forecast_disk(computed, sizes, config.retention.rules(), config.pipeline.lag)
     free = free_bytes(open_root(store))
-    return ShownPlan(config.name, store, plan.iterations, what, found, disk, free, notes)
+    measured = _measured(found, lookups)
+    return ShownPlan(config.name, store, plan.iterations, what, found, disk, free, measured, notes)
+
+
+def _measured(found: Forecast, lookups: StoreLookups) -> tuple[MeasuredRun, ...]:
+    runs: dict[str, list[str]] = {}
+    for stage in dict.fromkeys(each.node.stage.name for each in found.computed):
+        run, _ = lookups.measured(stage)
+        if run:
+            runs.setdefault(run, []).append(stage)
+    return tuple(MeasuredRun(run, tuple(stages), lookups.groups_alike(run)) for run, stages in runs.items())
 
 
 def _compared(found: Forecast, own: str) -> tuple[str, ...]:

@@ -29,5 +29,5 @@ def plan_page(shown: ShownPlan) -> str:
         shown=shown,
         tiles=tiles if forecast.computed else tiles[:2],
         rows=plan_cells(forecast),
-        lines=[*summary(forecast), *disk_lines(shown), *shown.notes],
+        lines=[*summary(shown), *disk_lines(shown), *shown.notes],
     )

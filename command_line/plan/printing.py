@@ -19,7 +19,7 @@ def print_plan(shown: ShownPlan) -> None:
     """Print the plan as a table, with its totals."""
     print_line(f"{shown.what}; {counted(shown.iterations, 'iteration')}")
     print_table(plan_cells(shown.forecast), left=("iterations", "stage", "what", "why"))
-    for line in [*summary(shown.forecast), *disk_lines(shown), *shown.notes]:
+    for line in [*summary(shown), *disk_lines(shown), *shown.notes]:
         print_line(line)
 
 
@@ -38,8 +38,9 @@ def plan_cells(forecast: Forecast) -> list[dict[str, str]]:
     ]
 
 
-def summary(forecast: Forecast) -> list[str]:
-    """The totals of a forecast, in sentences."""
+def summary(shown: ShownPlan) -> list[str]:
+    """The totals of a plan's forecast and where its numbers come from, in sentences."""
+    forecast = shown.forecast
     runs = Counter(stage.run for stage in forecast.reused)
     makers = ", ".join(f"{count:,} of {run}" for run, count in runs.items())
     reused = counted(len(forecast.reused), "artifact")
@@ -59,14 +60,31 @@ def summary(forecast: Forecast) -> list[str]:
     )
     if forecast.unknown:
         lines.append(
-            f"Unknown, since the store has no artifact of it: {', '.join(forecast.unknown)}."
-            + (" The sums leave it out." if known else "")
+            "Unknown, since no run that trains this model has an artifact of it: "
+            f"{', '.join(forecast.unknown)}." + (" The sums leave it out." if known else "")
         )
-    if known:
+    if shown.measured:
         lines.append(
-            f"Expected values are medians of the newest {MEASURED} artifacts of each stage in the store."
+            f"Expected values are medians of the newest {MEASURED} artifacts of each stage in "
+            f"{_measured_in(shown)}."
         )
     return lines
+
+
+def _measured_in(shown: ShownPlan) -> str:
+    """`run a`; or `run a (same policy and trainer) for bootstrap and run b (same model) for evaluate`."""
+    several = len(shown.measured) > 1
+    runs = []
+    for each in shown.measured:
+        text = f"run {each.run}"
+        if each.run != shown.run:
+            text += f" (same {_listed(each.alike or ('model',))})"
+        runs.append(text + (f" for {_listed(each.stages)}" if several else ""))
+    return "; ".join(runs)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def disk_lines(shown: ShownPlan) -> list[str]:
@@ -75,7 +93,7 @@ def disk_lines(shown: ShownPlan) -> list[str]:
     if not shown.forecast.computed:
         return []
     if not disk.peak:
-        return ["Disk: unknown, since the store has no artifact to estimate from."]
+        return ["Disk: unknown, since no run that trains this model has an artifact to estimate from."]
     need = f"Disk: about {bytes_text(disk.end)} at the end"
     if disk.removed:
         need += f", at most {bytes_text(disk.peak)} on the way; retention removes {bytes_text(disk.removed)}"
@@ -103,6 +121,7 @@ def plan_json(shown: ShownPlan) -> dict[str, Any]:
         "computed": len(forecast.computed),
         "expected": asdict(forecast.total),
         "unknown": forecast.unknown,
+        "measured": [asdict(each) for each in shown.measured],
         "disk": {**asdict(shown.disk), "free": shown.free},
         "rows": [asdict(row) for row in forecast.rows()],
         "artifacts": [

@@ -56,8 +56,10 @@ def is_done(task: Task) -> bool:
     if run.config.name not in runs.list():
         return False
     stored = runs.open(run.config.name)
-    refuse_other_settings(stored, run.config)
     recorded = recorded_ids(stored.recorded())
+    if not recorded:
+        return False
+    refuse_other_settings(stored, run.config)
     if task.iterations == 0:
         plan = plan_run(run.config, run.sources, iterations=0)
         return all(recorded.get(node.place) == node.artifact_id for node in plan.nodes)

@@ -54,6 +54,7 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
         "built_files",
         "for_template",
         "warm_start",
+        "quick_to_list",
     ),
     "methods": (
         "settings",

@@ -146,6 +146,10 @@ def _no_experience(settings: Any) -> ExperienceFormat | None:
     return None
 
 
+def _quick(settings: Any) -> bool:
+    return True
+
+
 def _no_parts(settings: Any) -> Mapping[str, Part]:
     return {}
 
@@ -283,6 +287,10 @@ class EnvironmentPlugin(Generic[SettingsT]):
 
     warm_start: WarmStart | None = None
     """Demonstrations for the warm start of a pretrained policy; None where no settings have any."""
+
+    quick_to_list: Callable[[SettingsT], bool] = _quick
+    """Whether the training and held-out tasks are listed in seconds. `config check`, `plan` and the start of
+    `train` then list them, so that too few or wrong ones are found before anything is trained."""
 
     @property
     def is_mixture(self) -> bool:

@@ -150,7 +150,7 @@ class Forecast:
 
     @property
     def unknown(self) -> list[str]:
-        """Stages that would be computed, but whose cost is not known: the store has no artifact of them."""
+        """Stages that would be computed, but whose cost is not known."""
         return list(
             dict.fromkeys(stage.node.stage.name for stage in self.computed if stage.cost.seconds is None)
         )

@@ -13,7 +13,7 @@ from erl_pipeline.config.installed import plugins
 from erl_pipeline.config.policy import PretrainedPolicyConfig
 from erl_pipeline.config.warm_start import MessagesWarmStart
 from erl_pipeline.plan.fingerprint import package_fingerprint
-from erl_pipeline.policies.checkpoint_files import weights_digest
+from erl_pipeline.policies.checkpoint_files import require_checkpoint, weights_digest
 from storage.errors import InputError
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def read_sources(config: RunConfig) -> Sources:
             owner: {each: package_fingerprint(each) for each in packages}
             for owner, packages in code_packages(config).items()
         },
-        files={**environment.files, **{str(path): _sha256(path) for path in _conversation_files(config)}},
+        files={**environment.files, **_digests(_conversation_files(config))},
         weights=None if model is None else weights_digest(model),
         model=model or "",
         models={each: weights_digest(each) for each in _method_models(config)},
@@ -91,18 +91,27 @@ def environment_sources(config: RunConfig) -> Sources:
 
     Raises InputError for a file that cannot be read.
     """
-    plugin = plugins("environments")[config.environment.type].value
-    paths = plugin.files(config.environment).values()
     return Sources(
         code={"environment": {each: package_fingerprint(each) for each in environment_packages(config)}},
-        files={str(path): _sha256(path) for path in paths},
+        files=_digests(_environment_files(config)),
     )
+
+
+def require_sources(config: RunConfig) -> None:
+    """Raise InputError for a file or a checkpoint that a configuration names and that is not there.
+
+    Weights are not read, and nothing is downloaded.
+    """
+    _digests({**_environment_files(config), **_conversation_files(config)})
+    policy = config.policy
+    models = [policy.model] if isinstance(policy, PretrainedPolicyConfig) else []
+    for model in (*models, *_method_models(config)):
+        require_checkpoint(model)
 
 
 def unread_sources(config: RunConfig) -> Sources:
     """Sources for which nothing was read, for plans whose artifacts are known from a ledger."""
-    environment = plugins("environments")[config.environment.type]
-    paths = [*environment.value.files(config.environment).values(), *_conversation_files(config)]
+    paths = [*_environment_files(config).values(), *_conversation_files(config).values()]
     return Sources(
         code={"environment": {}, "method": {}, "trainer": {}},
         files={str(path): "" for path in paths},
@@ -129,16 +138,30 @@ def _method_models(config: RunConfig) -> Sequence[str]:
     return models
 
 
-def _conversation_files(config: RunConfig) -> list[Path]:
-    """The file that the policy's warm start trains on, if any."""
+def _environment_files(config: RunConfig) -> dict[str, Path]:
+    """Setting -> the file of the environment that it names."""
+    plugin = plugins("environments")[config.environment.type].value
+    return {f"environment.{name}": path for name, path in plugin.files(config.environment).items()}
+
+
+def _conversation_files(config: RunConfig) -> dict[str, Path]:
+    """The same for the file that the policy's warm start trains on, if any."""
     policy = config.policy
     warm_start = policy.warm_start if isinstance(policy, PretrainedPolicyConfig) else None
-    return [Path(warm_start.file)] if isinstance(warm_start, MessagesWarmStart) else []
+    if not isinstance(warm_start, MessagesWarmStart):
+        return {}
+    return {"policy.warm_start.file": Path(warm_start.file)}
 
 
-def _sha256(path: Path) -> str:
+def _digests(files: Mapping[str, Path]) -> dict[str, str]:
+    """Path -> SHA-256 of the files, which are given by the settings that name them."""
+    return {str(path): _sha256(setting, path) for setting, path in files.items()}
+
+
+def _sha256(setting: str, path: Path) -> str:
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
+        relative = "" if path.is_absolute() else f"; the path begins at {Path.cwd()}"
+        raise InputError(f"{setting}: {path} cannot be read: {error.strerror}{relative}") from error

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from storage.errors import InputError
@@ -21,14 +23,47 @@ def checkpoint_folder(checkpoint: str | Path) -> Path:
             raise InputError(f"{checkpoint} is no model checkpoint: it has no config.json")
         return folder
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    with _told(checkpoint):
+        return Path(snapshot_download(str(checkpoint), allow_patterns=list(CHECKPOINT_FILES)))
+
+
+def require_checkpoint(checkpoint: str | Path) -> None:
+    """Raise `InputError` as `checkpoint_folder` does, but download nothing: a model of the hub has to be in
+    its cache, or the hub has to list it."""
+    if Path(checkpoint).is_dir():
+        checkpoint_folder(checkpoint)
+        return
+    from huggingface_hub import snapshot_download, try_to_load_from_cache
+
+    with _told(checkpoint):
+        if not isinstance(try_to_load_from_cache(str(checkpoint), "config.json"), str):
+            snapshot_download(str(checkpoint), allow_patterns=["config.json"], dry_run=True)
+
+
+@contextmanager
+def _told(checkpoint: str | Path) -> Iterator[None]:
+    """Turn the hub's errors into one that names the setting."""
+    from huggingface_hub.errors import (
+        DryRunError,
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+    )
 
     try:
-        return Path(snapshot_download(str(checkpoint), allow_patterns=list(CHECKPOINT_FILES)))
-    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, ConnectionError) as error:
+        yield
+    except (
+        DryRunError,
+        HFValidationError,
+        HfHubHTTPError,
+        LocalEntryNotFoundError,
+        ConnectionError,
+    ) as error:
+        reason = error.__cause__ or error if isinstance(error, DryRunError) else error
         raise InputError(
             f"policy.model {checkpoint} is neither a folder here nor a model on the Hugging Face hub: "
-            f"{str(error).partition(chr(10))[0]}"
+            f"{str(reason).partition(chr(10))[0]}"
         ) from error
 
 

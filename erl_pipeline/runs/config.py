@@ -14,7 +14,7 @@ from erl_pipeline.config.loading.load import PLUGGED, require_usable_plugins
 from erl_pipeline.config.policy import PolicyConfig
 from erl_pipeline.config.run import RunConfig
 from storage.errors import ConfigError, InputError
-from storage.runs.origin import IMPORTED
+from storage.runs.origin import IMPORTED, read_origin
 from storage.runs.run import Run, config_differences
 from storage.wording import counted
 
@@ -80,6 +80,17 @@ def _require_installed(run: Run) -> None:
                 f"run {run.name} was begun with {key} {type_}, which no installed package provides. Install "
                 "the package again; `erl-pipeline plugins` lists what is installed."
             )
+
+
+def is_blank(store_uri: str, run: Run) -> bool:
+    """Whether a run was registered to be trained, but nothing was made for it yet, so that it may still get
+    other settings. One that begins from another run keeps its settings."""
+    return (
+        "method" in run.config
+        and IMPORTED not in run.config
+        and read_origin(store_uri, run.name) is None
+        and not run.recorded()
+    )
 
 
 def refuse_other_settings(run: Run, config: RunConfig) -> None:

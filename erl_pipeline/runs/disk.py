@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.disk import ArtifactSize, DiskForecast, bytes_of, forecast_disk
@@ -12,14 +11,15 @@ from erl_pipeline.plan.plan import Plan, PlannedStage
 from erl_pipeline.runs.checkpoint_sizes import estimate_checkpoints
 from erl_pipeline.runs.driver import OpenRun
 from erl_pipeline.runs.lookups import StoreLookups, artifact_size
-from storage.errors import DamagedArtifact, StoreError
+from storage.errors import StoreError
 from storage.filesystem import free_bytes, open_root
 
 
 def expected_sizes(
     config: RunConfig, nodes: Sequence[PlannedStage], lookups: StoreLookups
 ) -> dict[str, ArtifactSize]:
-    """The size of an artifact of each stage: from the newest in the store, else from the model's size."""
+    """The size of an artifact of each stage: from those of runs that train the same model, else from the
+    model's size."""
     stages = {node.stage.name: node for node in nodes}
     known = {name: size for name in stages if (size := lookups.size(name)) is not None}
     return {
@@ -41,12 +41,13 @@ class DiskWatch:
         self._root = open_root(opened.store.uri)
         recorded = opened.recorded
         self._pending = [node for node in plan.nodes if recorded.get(node.place) != node.artifact_id]
-        self._sizes = self._own_sizes()
-        others = [node for node in self._pending if node.stage.name not in self._sizes]
-        if others:
-            lookups = StoreLookups(opened.store.uri, opened.config.model_dump(mode="json"))
+        config = opened.config
+        lookups = StoreLookups(opened.store.uri, config.model_dump(mode="json"), entries=opened.entries())
+        self._sizes = expected_sizes(config, self._pending, lookups)
+        own = {place.stage for place in recorded}
+        # A run that goes on does not list the store's artifacts, to start fast.
+        if any(node.stage.name not in own for node in self._pending):
             self._pending = [node for node in self._pending if lookups.made_by(node) is None]
-            self._sizes |= expected_sizes(opened.config, others, lookups)
 
     def before_run(self) -> None:
         """Warn if the whole run will not fit, and say what to do.
@@ -76,19 +77,6 @@ class DiskWatch:
         """Look at the next iteration. Raises StoreError if it does not fit and `resources.full_disk` is
         `refuse`."""
         self._require_room(iteration + 1)
-
-    def _own_sizes(self) -> dict[str, ArtifactSize]:
-        """The size of the run's newest artifact of each stage; only these are read, to start fast."""
-        newest = {entry.stage: entry.artifact_id for entry in self._opened.entries()}
-        wanted = {node.stage.name for node in self._pending}
-        found = {}
-        for stage, artifact_id in newest.items():
-            # A damaged artifact is reported when it is opened.
-            with suppress(DamagedArtifact):
-                manifest = self._opened.store.find(artifact_id, stage) if stage in wanted else None
-                if manifest is not None:
-                    found[stage] = artifact_size(manifest)
-        return found
 
     def _require_room(self, iteration: int) -> None:
         free = free_bytes(self._root)

@@ -18,12 +18,13 @@ from erl_pipeline.plan.plan import Place, Plan, PlannedStage
 from erl_pipeline.plan.resources import WorkerSettings
 from erl_pipeline.plan.runner import Runner, RunnerCall
 from erl_pipeline.plan.sources import code_packages
-from erl_pipeline.runs.config import refuse_other_settings
+from erl_pipeline.runs.config import is_blank, refuse_other_settings
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
 from storage.filesystem import disk_errors
 from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run, RunStore, latest_entries
+from storage.runs.warnings import remove_warnings
 
 Observer = Callable[[LedgerEntry], None]
 """Is called with the ledger entry of every artifact that a run computes or reuses."""
@@ -127,7 +128,8 @@ def _place(entry: LedgerEntry) -> Place:
 def open_run(
     config: RunConfig, store_uri: str, listener: Listener, stop: threading.Event
 ) -> Iterator[OpenRun]:
-    """Create or continue the run `config.name` in a store, holding its lock.
+    """Create or continue the run `config.name` in a store, holding its lock. A run that failed before it had
+    any artifact gets the settings of `config`.
 
     Raises:
         ConfigError: the run exists with other settings; see `refuse_other_settings`.
@@ -138,6 +140,9 @@ def open_run(
     settings = config.model_dump(mode="json")
     run = runs.create(config.name, settings) if config.name not in runs.list() else runs.open(config.name)
     with disk_errors(store_uri), run.lock():
+        if run.config != settings and is_blank(store_uri, run):
+            remove_warnings(store_uri, run.name)
+            run.begin_again(settings)
         refuse_other_settings(run, config)
         store = ArtifactStore(store_uri, config.resources.threads, config.store.cache())
         yield OpenRun(config, store, run, listener, stop)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +14,7 @@ from erl_pipeline.config.shown.differences import settings_differences
 from erl_pipeline.plan.disk import ArtifactSize
 from erl_pipeline.plan.forecast import Cost, Earlier, own_differences
 from erl_pipeline.plan.plan import Place, PlannedStage
+from erl_pipeline.runs.alike import groups_alike, same_model
 from erl_pipeline.runs.planning import recorded_ids
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
@@ -23,7 +24,7 @@ from storage.runs.run import RunStore
 from storage.upkeep.retention import files_of, rules_about
 
 MEASURED = 5
-"""How many of a stage's newest artifacts are used: its expected cost is their median."""
+"""How many of a stage's newest artifacts in one run are used: its expected cost is their median."""
 
 _COMPARED = 64
 _OTHERS = 8
@@ -40,9 +41,17 @@ class StoreLookups:
         config: the configuration that is planned. It is compared with the run of its name or, if there is
             none, with the run whose settings differ least.
         others: False: compare with the run of that name only, and give no costs.
+        entries: the ledger of that run, if it was read already.
     """
 
-    def __init__(self, store_uri: str, config: Mapping[str, Any], *, others: bool = True) -> None:
+    def __init__(
+        self,
+        store_uri: str,
+        config: Mapping[str, Any],
+        *,
+        others: bool = True,
+        entries: Sequence[LedgerEntry] | None = None,
+    ) -> None:
         self._store = ArtifactStore(store_uri)
         self._runs = RunStore(store_uri)
         self._config = config
@@ -51,8 +60,11 @@ class StoreLookups:
         self._committed: dict[str, frozenset[str]] = {}
         self._costs: dict[str, Cost] = {}
         self._opened: dict[str, ReadLedger] = {}
+        if entries is not None:
+            self._opened[self._name] = ReadLedger(config, entries)
         self._compared: Counter[tuple[str, str]] = Counter()
         self._newest: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._measured: dict[str, tuple[str, Sequence[Manifest]]] = {}
 
     def made_by(self, node: PlannedStage) -> str | None:
         """The run that made the artifact of a stage; None if it is not committed."""
@@ -87,28 +99,47 @@ class StoreLookups:
         return Earlier(run, artifact_id, differences, manifest.inputs)
 
     def cost(self, stage: str) -> Cost:
-        """The median cost of the newest artifacts of a stage, over all runs of the store."""
+        """The median cost of the artifacts of a stage that `measured` gives."""
         if not self._others:
             return Cost()
         if stage not in self._costs:
-            self._costs[stage] = _median_cost(self.newest_of(stage))
+            self._costs[stage] = _median_cost(self.measured(stage)[1])
         return self._costs[stage]
 
     def size(self, stage: str) -> ArtifactSize | None:
-        """The median size on disk of the same artifacts as for `cost`; None if there are none."""
-        found = [artifact_size(manifest) for manifest in self.newest_of(stage)]
-        if not found:
-            return None
-        kinds = found[0].retained
-        return ArtifactSize(
-            statistics.median(size.bytes for size in found),
-            {kind: statistics.median(size.retained[kind] for size in found) for kind in kinds},
-        )
+        """The size on disk of the newest artifact of a stage, in the first of `alike` that has one; None if
+        there is none. No other manifest is read, since each start of a run asks for sizes."""
+        for run in self.alike():
+            for artifact_id in self.ledger(run).newest.get(stage, ()):
+                manifest = self.manifest(artifact_id, stage)
+                if manifest is not None:
+                    return artifact_size(manifest)
+        return None
 
-    def newest_of(self, stage: str) -> list[Manifest]:
-        """The manifests of the newest artifacts of a stage, over all runs of the store."""
-        ids = [entry.artifact_id for entry in self._computed.get(stage, [])]
-        newest = list(dict.fromkeys(reversed(ids)))[:MEASURED]
+    def measured(self, stage: str) -> tuple[str, Sequence[Manifest]]:
+        """The first of `alike` that has artifacts of a stage, and the manifests of its newest ones; an empty
+        name and none if there is no such run."""
+        if stage not in self._measured:
+            found = ((run, self._newest_of(stage, run)) for run in self.alike())
+            self._measured[stage] = next((each for each in found if each[1]), ("", ()))
+        return self._measured[stage]
+
+    def alike(self) -> Iterator[str]:
+        """The runs that train the same model: that of the same name, then those with the same policy,
+        environment and trainer, then the others; of these, the one whose settings differ least is first.
+
+        The other runs of the store are read only when one of them is asked for.
+        """
+        if self._exists and same_model(self.ledger(self._name).config, self._config):
+            yield self._name
+        yield from self._others_alike
+
+    def groups_alike(self, run: str) -> tuple[str, ...]:
+        """Which of policy, environment and trainer a run has in common with the configuration."""
+        return groups_alike(self.ledger(run).config, self._config)
+
+    def _newest_of(self, stage: str, run: str) -> Sequence[Manifest]:
+        newest = self.ledger(run).newest.get(stage, ())
         return [manifest for each in newest if (manifest := self.manifest(each, stage)) is not None]
 
     def manifest(self, artifact_id: str, stage: str) -> Manifest | None:
@@ -123,6 +154,10 @@ class StoreLookups:
         if run not in self._opened:
             self._opened[run] = _read_ledger(self._runs, run)
         return self._opened[run]
+
+    @cached_property
+    def _exists(self) -> bool:
+        return self._name in self._opened or self._name in self._runs.list()
 
     @cached_property
     def _names(self) -> Sequence[str]:
@@ -140,27 +175,24 @@ class StoreLookups:
         }
 
     @cached_property
-    def _computed(self) -> Mapping[str, Sequence[LedgerEntry]]:
-        """Stage -> ledger entries of what it computed, the oldest first."""
-        found: dict[str, list[LedgerEntry]] = {}
-        for run in self._names:
-            for entry in self.ledger(run).entries:
-                if not entry.reused:
-                    found.setdefault(entry.stage, []).append(entry)
-        return {stage: sorted(each, key=lambda entry: entry.recorded_at) for stage, each in found.items()}
+    def _others_alike(self) -> Sequence[str]:
+        others = [
+            name
+            for name in (self._names if self._others else ())
+            if name != self._name and same_model(self.ledger(name).config, self._config)
+        ]
+        return sorted(others, key=lambda name: (-len(self.groups_alike(name)), *self._distance(name)))
 
     @cached_property
     def nearest(self) -> Sequence[str]:
         """The run of the same name, then those whose settings differ least; of equals, the newest first."""
-        own = [self._name] if self._name in self._runs.list() else []
+        own = [self._name] if self._exists else []
         others = [name for name in self._names if name != self._name] if self._others else []
-        others.sort(
-            key=lambda name: (
-                len(self._changed(name)),
-                -self.ledger(name).entries[-1].recorded_at.timestamp(),
-            )
-        )
-        return [*own, *others[:_OTHERS]]
+        return [*own, *sorted(others, key=self._distance)[:_OTHERS]]
+
+    def _distance(self, run: str) -> tuple[int, float]:
+        """How many settings of a run differ; of equals, the newest is the nearest."""
+        return len(self._changed(run)), -self.ledger(run).entries[-1].recorded_at.timestamp()
 
     @cached_property
     def _compared_with(self) -> str | None:
@@ -200,6 +232,14 @@ class ReadLedger:
             for entry in self.entries
             if not entry.reused
         }
+
+    @cached_property
+    def newest(self) -> Mapping[str, Sequence[str]]:
+        """Stage -> its newest artifacts, the newest first."""
+        ids: dict[str, list[str]] = {}
+        for entry in reversed(self.entries):
+            ids.setdefault(entry.stage, []).append(entry.artifact_id)
+        return {stage: list(dict.fromkeys(each))[:MEASURED] for stage, each in ids.items()}
 
 
 def _type(config: Mapping[str, Any], group: str) -> object:

@@ -30,9 +30,11 @@ class Measurements:
 
 
 def measure(plan: Plan, lookups: StoreLookups) -> Measurements:
-    """What a store knows of the stages of a plan. Each is taken from the same place of the nearest run that
-    computed it; these seconds are the driver's, from asking for a stage to having its artifact. Otherwise it
-    is the median of its stage."""
+    """What the runs that train the same model tell of the stages of a plan.
+
+    Each is taken from the same place of the first of these runs that computed it; these seconds are the
+    driver's, from asking for a stage to having its artifact. Otherwise it is the median of its stage.
+    """
     found: dict[str, Measured] = {}
     runs: Counter[str] = Counter()
     medians = 0
@@ -52,7 +54,7 @@ def measure(plan: Plan, lookups: StoreLookups) -> Measurements:
 
 
 def _at_place(node: PlannedStage, lookups: StoreLookups) -> tuple[str, Measured | None]:
-    for run in lookups.nearest:
+    for run in lookups.alike():
         entry = lookups.ledger(run).computed.get(node.place)
         manifest = None if entry is None else lookups.manifest(entry.artifact_id, entry.stage)
         if entry is not None and manifest is not None:
@@ -62,7 +64,7 @@ def _at_place(node: PlannedStage, lookups: StoreLookups) -> tuple[str, Measured 
 
 
 def _median(node: PlannedStage, lookups: StoreLookups) -> Measured:
-    manifests = lookups.newest_of(node.stage.name)
+    _, manifests = lookups.measured(node.stage.name)
     if not manifests:
         return Measured()
     tokens = [each for manifest in manifests if (each := _tokens(node, manifest)) is not None]

@@ -9,6 +9,7 @@ from erl_pipeline.plan.job import StageOutcome
 from erl_pipeline.plan.plan import Place, Plan, RunState
 from erl_pipeline.runs.disk import DiskWatch
 from erl_pipeline.runs.driver import OpenRun, carry_out
+from erl_pipeline.runs.enough_tasks import require_tasks_of
 from erl_pipeline.runs.iteration_ends import IterationEnds
 from erl_pipeline.runs.planning import plan_beyond, plan_for, whole_iterations
 from erl_pipeline.runs.retention import still_needed, what_is_whole
@@ -44,14 +45,16 @@ def train(
     Args:
         tell: is called with the plan before anything is done.
 
-    Raises InputError, before a run's first stage, if its environment cannot offer the policy its tools, and
-    ConfigError if its trainer needs more devices than this machine has.
+    Raises InputError, before a run's first stage, if its environment cannot offer the policy its tools or
+    gives too few tasks, or if a file or a model that it names is not there; ConfigError if its trainer needs
+    more devices than this machine has.
     """
     require_devices_here(opened.config)
     if not opened.recorded:
         require_tools_are_known(opened.config)
     target = iterations or opened.config.iterations
     plan = plan_for(opened.store.uri, opened.run, opened.config, target, entries=opened.entries())
+    require_tasks_of(plan, opened.config, opened.store)
     if tell is not None:
         tell(plan)
     trusted = frozenset() if check else trusted_places(plan, opened.recorded)

@@ -26,6 +26,7 @@ versions and number of threads. `approximate`: numbers may differ in their last 
 samples of the same distribution; the stored artifact then is the only record of what happened."""
 
 _DISTRIBUTION = "erl-pipeline"
+_CODE = ("storage", "erl_pipeline", "flows", "command_line")
 _PACKAGES = (
     "torch",
     "transformers",
@@ -122,7 +123,7 @@ class Manifest(_Record):
 
 @lru_cache(maxsize=1)
 def code_version() -> str:
-    """Commit of the running checkout, with `-dirty` when it has changes; else the installed version.
+    """Commit of the running checkout, with `-dirty` when its code has changes; else the installed version.
 
     `unknown` for a bare copy of the sources.
     """
@@ -136,11 +137,12 @@ def code_version() -> str:
 
 
 def checkout_version(folder: Path) -> str | None:
-    """Commit of the git checkout that is at `folder` itself, with `-dirty`; None where there is none."""
+    """Commit of the git checkout that is at `folder` itself, with `-dirty` where a file in the folders of the
+    program's code was changed or is not tracked; None where there is no checkout."""
     commit = _git(folder, "rev-parse", "HEAD") if (folder / ".git").exists() else ""
     if not commit:
         return None
-    return commit + ("-dirty" if _git(folder, "status", "--porcelain") else "")
+    return commit + ("-dirty" if _git(folder, "status", "--porcelain", "--", *_CODE) else "")
 
 
 @lru_cache(maxsize=1)

@@ -17,7 +17,7 @@ from typing import Any
 
 from storage.artifacts.recipe import ArtifactKind
 from storage.errors import InputError
-from storage.filesystem import StoreRoot, list_names, open_root, read_bytes, write_new
+from storage.filesystem import StoreRoot, list_names, open_root, read_bytes, replace_file, write_new
 from storage.runs.lease import LEASE_SECONDS, Lease
 from storage.runs.ledger import Ledger, LedgerEntry
 from storage.runs.locks import lock_run, run_holder
@@ -84,6 +84,18 @@ class Run:
             (name for name in names if _LEDGER.fullmatch(name)), key=lambda name: (len(name), name)
         )
         return [entry for name in found for entry in self._ledger(name).read()]
+
+    def begin_again(self, config: Mapping[str, Any]) -> None:
+        """Give the run another resolved configuration. The run has to be locked.
+
+        Raises InputError for a run that has recorded an artifact, which is of its own configuration.
+        """
+        self.require_lock()
+        if self.recorded():
+            raise InputError(f"run {self.name} has artifacts already and keeps its settings.")
+        content = record_bytes({"name": self.name, "config": dict(config)})
+        replace_file(self._root, self._root.join("runs", self.name, "run.json"), content)
+        self.config = dict(config)
 
     def require_lock(self) -> None:
         """Raise RunBusy when another machine has taken over the run since it was locked."""

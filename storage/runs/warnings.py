@@ -8,7 +8,7 @@ from datetime import datetime
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from storage.errors import StoreError
-from storage.filesystem import list_names, open_root, read_bytes, write_new
+from storage.filesystem import list_names, open_root, read_bytes, remove, write_new
 from storage.runs.records import read_record, record_bytes
 
 _FILE = re.compile(r"warning-[a-z_]+\.json")
@@ -30,6 +30,15 @@ class RunWarning(BaseModel):
         """The warning as users see it."""
         where = f"iteration {self.iteration}: " if self.iteration else ""
         return f"{where}{self.text} See {self.setting}."
+
+
+def remove_warnings(store_uri: str, run_name: str) -> None:
+    """Remove all warnings of a run."""
+    root = open_root(store_uri)
+    folder = root.join("runs", run_name)
+    for name in list_names(root, folder):
+        if _FILE.fullmatch(name):
+            remove(root, root.join("runs", run_name, name))
 
 
 def record_warning(store_uri: str, run_name: str, warning: RunWarning) -> bool:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -40,8 +41,51 @@ def test_check_says_valid_or_what_is_wrong(small: Path) -> None:
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
-def test_every_ready_configuration_is_valid(path: Path) -> None:
-    assert invoke("config", "check", path).status == 0
+def test_every_ready_configuration_loads(path: Path) -> None:
+    """Some name files and models that users get first, so that `check` refuses them here."""
+    assert invoke("config", "show", path).status == 0
+
+
+QUESTIONS = """
+name: sums
+iterations: 1
+environment: {type: questions, training_file: sums.jsonl, held_out_share: 0.25}
+evaluation: {tasks: 2}
+rollouts: {tasks_per_iteration: 4}
+policy: {type: pretrained, model: model}
+"""
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("environment.training_file=no.jsonl", "environment.training_file: no.jsonl cannot be read: No such"),
+        (
+            "policy.model=no/such/model",
+            "policy.model no/such/model is neither a folder here nor a model on the",
+        ),
+        ("evaluation.tasks=12", "evaluation.tasks: 12 held-out questions are asked for, but there are 2"),
+        ("rollouts.tasks_per_iteration=9", "rollouts.tasks_per_iteration: 9 tasks are asked for, but there"),
+    ],
+)
+def test_what_is_named_or_asked_for_and_not_there_is_refused(
+    setting: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = [json.dumps({"question": f"What is {each} + 1?", "answer": str(each + 1)}) for each in range(10)]
+    Path("sums.jsonl").write_text("\n".join(lines))
+    Path("sums.yaml").write_text(QUESTIONS)
+    Path("model").mkdir()
+    Path("model/config.json").write_text("{}")
+    assert invoke("config", "check", "sums.yaml").status == 0
+    for command in (["config", "check"], ["plan"], ["train", "--no-prefect"]):
+        refused = invoke(*command, "sums.yaml", "--set", setting)
+        assert (refused.status, refused.output) == (2, "")
+        assert said in refused.errors
+    assert not Path("store/artifacts").exists()
+    # Nothing was made for the run, so that it takes the settings that were mended.
+    shown = invoke("plan", "sums.yaml", "--set", "evaluation.tasks=1").output
+    assert "refuses" not in shown
 
 
 def test_a_broken_plug_in_that_a_configuration_names_is_told_with_its_package(

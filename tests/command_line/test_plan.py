@@ -27,6 +27,7 @@ def test_a_dry_run_is_the_plan(finished: FinishedRun, tmp_path: Path) -> None:
     planned = invoke("plan", *words)
     assert invoke("train", *words, "--dry-run").output == planned.output
     assert "Computed: 8 artifacts, about" in planned.output
+    assert "medians of the newest 5 artifacts of each stage in run small.\n" in planned.output
     assert invoke("train", finished.config, "--store", tmp_path / "new", "--dry-run").status == 0
     assert not (tmp_path / "new" / "runs").exists()
 
@@ -56,6 +57,16 @@ def test_the_run_that_is_compared_is_named_and_one_of_another_kind_is_not_compar
     strange = invoke(*words, "--set", sokoban, "--json")
     assert strange.status == 0, strange.errors
     assert {tuple(each["why"])[:1] for each in strange.json["artifacts"]} == {("new",)}
+
+
+def test_a_run_of_another_model_says_nothing_of_times_and_sizes(finished: FinishedRun) -> None:
+    words = ["plan", finished.config, "--store", finished.store, "--set", "name=other", "--set"]
+    alike = invoke(*words, "seed=5").output
+    assert "in run small (same policy, environment and trainer).\n" in alike
+    wide = invoke(*words, "policy.hidden_size=128").output
+    assert "Unknown, since no run that trains this model has an artifact of it: bootstrap" in wide
+    assert "Estimated from the size of the model: bootstrap, update_policy, fine_tune;" in wide
+    assert "medians" not in wide
 
 
 def test_what_replay_would_compute(finished: FinishedRun) -> None:

@@ -37,7 +37,9 @@ def held_out_tasks(config: FrozenLakeConfig, seed: int, count: int) -> list[Task
     path = Path(config.held_out_file)
     tasks = tasks_from_file(config, seed, path)
     if len(tasks) < count:
-        raise InputError(f"held-out file {path} holds {len(tasks)} tasks, and {count} are asked for")
+        raise InputError(
+            f"evaluation.tasks: held-out file {path} holds {len(tasks)} tasks, and {count} are asked for"
+        )
     return tasks[:count]
 
 

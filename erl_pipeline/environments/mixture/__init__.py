@@ -22,4 +22,5 @@ ENVIRONMENT = EnvironmentPlugin(
     parts=tasks.parts_of,
     built_files=BUILT_FILES,
     for_template=tasks.for_template,
+    quick_to_list=tasks.quick_to_list,
 )

@@ -69,6 +69,11 @@ def files(settings: MixtureConfig) -> dict[str, Path]:
     }
 
 
+def quick_to_list(settings: MixtureConfig) -> bool:
+    """Whether the tasks of each part are listed quickly."""
+    return all(part.plugin.quick_to_list(part.settings) for part in parts_of(settings).values())
+
+
 def open_task(settings: MixtureConfig, task: Task) -> Environment:
     """The environment of the part that a task is of. Raises `InputError` for a task of no part."""
     part, own = part_of(parts_of(settings), task)

@@ -23,6 +23,11 @@ def _files(settings: SokobanConfig) -> dict[str, Path]:
     return {name: Path(file) for name, file in named.items() if file is not None}
 
 
+def _quick_to_list(settings: SokobanConfig) -> bool:
+    # A generated board takes milliseconds, since it has to be solved.
+    return settings.task_file is not None or settings.training_boards <= 500
+
+
 ENVIRONMENT = EnvironmentPlugin(
     settings=SokobanConfig,
     training_tasks=tasks.training_tasks,
@@ -41,4 +46,5 @@ ENVIRONMENT = EnvironmentPlugin(
     tiny_exclude=frozenset({"world_seed", "task_file", "held_out_file", "instructions"}),
     gold_answer=gold_answer,
     picture=attempt_picture,
+    quick_to_list=_quick_to_list,
 )

@@ -155,6 +155,6 @@ def _require_known(jobs: Sequence[Job], cluster: ClusterConfig) -> None:
     if unknown:
         places = ", ".join(dict.fromkeys(f"nodes.{name}" for name in unknown.values()))
         raise ConfigError(
-            f"it is not known how long {counted(len(unknown), 'stage')} take on {places}, since the store "
-            f"has no artifact of them; set {', '.join(unknown)}"
+            f"it is not known how long {counted(len(unknown), 'stage')} take on {places}, since no run "
+            f"that trains this model has an artifact of them; set {', '.join(unknown)}"
         )

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from erl_pipeline.runs.config import refuse_other_settings, run_config
+from erl_pipeline.runs.config import is_blank, refuse_other_settings, run_config
+from erl_pipeline.runs.driver import open_run
 from storage.errors import ConfigError, InputError
+from storage.runs.origin import BranchOrigin, write_origin
 from storage.runs.run import RunStore
+from storage.runs.warnings import RunWarning, read_warnings, record_warning
 from tests.erl_pipeline.runs.planned_runs import config
+from tests.erl_pipeline.runs.small_runs import Notes, small
 
 VLLM = "engine={type: vllm}"
 
@@ -50,6 +55,34 @@ def test_what_decides_a_result_may_not(tmp_path: Path, setting: str, said: str) 
         return
     with pytest.raises(ConfigError, match=said):
         refuse_other_settings(run, config(VLLM, setting))
+
+
+def test_a_run_without_any_artifact_takes_other_settings(tmp_path: Path) -> None:
+    runs, store = RunStore(str(tmp_path)), str(tmp_path)
+    run = runs.create("small", small(seed=3).model_dump(mode="json"))
+    said = RunWarning(kind="group_size", iteration=0, text="", setting="", said_at=datetime.now(UTC))
+    record_warning(store, "small", said)
+    notes = Notes()
+    with open_run(small(seed=4), store, notes, notes.stop) as opened:
+        assert opened.run.config["seed"] == 4
+    assert run_config(runs.open("small")) == small(seed=4)
+    assert read_warnings(store, "small") == []
+    run.record(None, "prepare_tasks", "a", kind="tasks", reused=False, seconds=1.0)
+    with (
+        pytest.raises(ConfigError, match="run small exists with other settings: seed: 4 -> 5"),
+        open_run(small(seed=5), store, notes, notes.stop),
+    ):
+        pass
+
+
+def test_a_run_that_begins_from_another_or_is_not_trained_keeps_its_settings(tmp_path: Path) -> None:
+    runs, store = RunStore(str(tmp_path)), str(tmp_path)
+    branch = runs.create("branch", small().model_dump(mode="json"))
+    assert is_blank(store, branch)
+    write_origin(store, "branch", BranchOrigin(run="small", iteration=1, stage="fine_tune"))
+    memory = runs.create("kitchen", {"standalone": True, "memory": {"embedding_model": "words"}})
+    assert not is_blank(store, branch)
+    assert not is_blank(store, memory)
 
 
 def test_a_run_has_the_configuration_that_it_was_begun_with(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_unknown_fields_are_refused() -> None:
         Manifest.model_validate({**a_manifest().model_dump(), "colour": "red"})
 
 
-def test_code_version_is_the_commit_and_whether_it_was_changed(tmp_path: Path) -> None:
+def test_code_version_is_the_commit_and_whether_its_code_was_changed(tmp_path: Path) -> None:
     def git(*arguments: str) -> str:
         identity = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
         command = ["git", *identity, "-C", str(tmp_path), *arguments]
@@ -63,15 +63,24 @@ def test_code_version_is_the_commit_and_whether_it_was_changed(tmp_path: Path) -
 
     assert checkout_version(tmp_path) is None
     git("init")
-    (tmp_path / "file").write_text("1")
-    git("add", "file")
+    (tmp_path / "storage").mkdir()
+    (tmp_path / "storage" / "file").write_text("1")
+    (tmp_path / "run.yaml").write_text("1")
+    git("add", ".")
     git("commit", "-m", "one")
     commit = git("rev-parse", "HEAD")
     assert checkout_version(tmp_path) == commit
-    (tmp_path / "file").write_text("2")
+    # Neither a configuration nor a plug-in that is written beside the program is code of the program.
+    (tmp_path / "run.yaml").write_text("2")
+    (tmp_path / "rhymes").mkdir()
+    (tmp_path / "rhymes" / "rhymes.py").write_text("1")
+    assert checkout_version(tmp_path) == commit
+    (tmp_path / "storage" / "new").write_text("1")
     assert checkout_version(tmp_path) == f"{commit}-dirty"
-    (tmp_path / "below").mkdir()
-    assert checkout_version(tmp_path / "below") is None
+    (tmp_path / "storage" / "new").unlink()
+    (tmp_path / "storage" / "file").write_text("2")
+    assert checkout_version(tmp_path) == f"{commit}-dirty"
+    assert checkout_version(tmp_path / "storage") is None
 
 
 def test_environment_names_what_bytes_depend_on() -> None:

@@ -43,6 +43,17 @@ def test_unknown_taken_and_bad_names_are_refused(store_uri: str) -> None:
         runs.create("../lake", {})
 
 
+def test_settings_are_replaced_until_something_is_recorded(store_uri: str) -> None:
+    run = RunStore(store_uri).create("run", {"seed": 1})
+    with run.lock():
+        run.begin_again({"seed": 2})
+    assert run.config == RunStore(store_uri).open("run").config == {"seed": 2}
+    run.record(None, "bootstrap", "a", kind="checkpoint", reused=False, seconds=2.0)
+    with run.lock(), pytest.raises(InputError, match="run run has artifacts already"):
+        run.begin_again({"seed": 3})
+    assert RunStore(store_uri).open("run").config == {"seed": 2}
+
+
 def test_the_ledger_keeps_the_latest_entry_of_each_stage(store_uri: str) -> None:
     run = RunStore(store_uri).create("run", {})
     run.record(None, "bootstrap", "a", kind="checkpoint", reused=False, seconds=2.0)

@@ -69,7 +69,8 @@ def test_a_stage_of_which_nothing_is_known_is_refused() -> None:
     with pytest.raises(ConfigError) as refused:
         jobs(cluster({name: {"seconds": 1.0} for name in said}, one=trainer), Measured())
     assert str(refused.value) == (
-        "it is not known how long 5 stages take on nodes.one, since the store has no artifact of them; set "
+        "it is not known how long 5 stages take on nodes.one, since no run that trains this model has an "
+        "artifact of them; set "
         "stages.bootstrap.tokens, stages.rollout_shard.seconds, stages.update_policy.tokens, "
         "stages.build_distillation.seconds, stages.fine_tune.tokens"
     )
