@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from command_line.options import DEFAULT_STORE, Json, RunName, Settings, Store
+from command_line.options import DEFAULT_STORE, ExistingStore, Json, RunName, Settings
 from command_line.output import bytes_text, counted, print_json, print_line
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def certify(
     settings: Settings = None,
     scratch: Scratch = None,
     keep: Keep = False,
-    store: Store = DEFAULT_STORE,
+    store: ExistingStore = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
     """Kill copies of a run at random instants, and prove that they end with its bytes.

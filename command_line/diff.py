@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from command_line.options import DEFAULT_STORE, Json, Store
-from command_line.output import counted, print_json, print_line, print_table
+from command_line.options import DEFAULT_STORE, ExistingStore, Json
+from command_line.output import counted, print_json, print_line, print_table, print_wide_table
 
 if TYPE_CHECKING:
     from erl_pipeline.evaluation.run_difference import Measurement, ResultDifference, StageDifference
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 RunA = Annotated[str, typer.Argument(metavar="RUN_A", help="Name of a run in the store.")]
 RunB = Annotated[str, typer.Argument(metavar="RUN_B", help="Name of another run in the store.")]
 
-_SIGNS = {"shared": "=", "differs": "differs", "only A": "only A", "only B": "only B"}
+_PAIRED = "B - A"
+_HELD_OUT = "evaluate/greedy_success"
+_SAME = "the same"
+_WORDS = {"differs": "differ", "only A": "only A", "only B": "only B", "shared": _SAME}
 
 
 def diff(
@@ -30,7 +33,7 @@ def diff(
             "--first-divergence", help="Only the first difference: artifact, row and token or tensor."
         ),
     ] = False,
-    store: Store = DEFAULT_STORE,
+    store: ExistingStore = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
     """Show which settings of two runs differ, which artifacts they share, and their results side by side."""
@@ -81,17 +84,21 @@ def diff(
     for line in settings:
         print_line(f"  {line}")
     print_line()
-    repeated = dict.fromkeys(each.stage for each in stages if each.iteration)
-    names = [*dict.fromkeys(each.stage for each in stages if each.stage not in repeated), *repeated]
-    print_table(_stage_table(stages, names), left=["iterations", *names])
+    print_table(_stage_table(stages), left=["iterations", "stages"])
     shared = sum(len(set(each.a) & set(each.b)) for each in stages)
     alone = [sum(map(len, ids)) - shared for ids in ([e.a for e in stages], [e.b for e in stages])]
     print_line(
-        f"=: the same artifacts. {counted(shared, 'artifact')} shared, {alone[0]:,} only in A, "
+        f"the same: the same artifacts. {counted(shared, 'artifact')} shared, {alone[0]:,} only in A, "
         f"{alone[1]:,} only in B"
     )
     print_line()
-    print_table([_result_cells(each, columns) for each in results])
+    different = [each for each in results if not _equal(each)]
+    if same := _stretches_text([each.iteration for each in results if _equal(each)]):
+        print_line(f"Results after iterations {same}: {_SAME}")
+    if not different:
+        return
+    groups = [_headings(column) for column in columns]
+    print_wide_table([_result_cells(each, columns) for each in different], "iter", groups)
     if any(isinstance(origin, OfflineOrigin) for origin in origins):
         print_line("numbers of rollouts of an offline run are those of the stored ones: it generated none")
     print_line(legend(columns))
@@ -99,21 +106,56 @@ def diff(
     print_line("95 % interval and the p value of McNemar's exact test")
 
 
-def _stage_table(stages: Sequence[StageDifference], names: Sequence[str]) -> list[dict[str, str]]:
-    """One row for each range of iterations in which every stage has the same sharing."""
-    cells: dict[int, dict[str, str]] = {}
-    for each in stages:
-        cells.setdefault(each.iteration, dict.fromkeys(names, ""))[each.stage] = _SIGNS[each.sharing]
+def _stage_table(stages: Sequence[StageDifference]) -> list[dict[str, str]]:
+    """One row for each range of iterations in which the stages share artifacts in the same way. Stages that
+    only some iterations have, such as evaluations, do not part a range."""
     stretches: list[tuple[int, int, dict[str, str]]] = []
-    for iteration, row in cells.items():
-        if stretches and stretches[-1][2] == row and stretches[-1][1] == iteration - 1:
-            stretches[-1] = (stretches[-1][0], iteration, row)
+    for iteration in dict.fromkeys(each.iteration for each in stages):
+        found = {each.stage: _WORDS[each.sharing] for each in stages if each.iteration == iteration}
+        first, last, before = stretches[-1] if stretches else (iteration, None, {})
+        alike = set(found.values()) == set(before.values()) and found.items() <= {**found, **before}.items()
+        if last == iteration - 1 and alike:
+            stretches[-1] = (first, iteration, {**before, **found})
         else:
-            stretches.append((iteration, iteration, row))
+            stretches.append((iteration, iteration, found))
     return [
-        {"iterations": str(first) if first == last else f"{first}-{last}", **row}
-        for first, last, row in stretches
+        {"iterations": _span(first, last), "stages": _sharing_text(found)} for first, last, found in stretches
     ]
+
+
+def _sharing_text(found: Mapping[str, str]) -> str:
+    """`the same`, or `differ: fine_tune, evaluate; the same: rollout_shard`."""
+    if set(found.values()) == {_SAME}:
+        return _SAME
+    parts = [
+        (words, [stage for stage, sharing in found.items() if sharing == words]) for words in _WORDS.values()
+    ]
+    return "; ".join(f"{words}: {', '.join(stages)}" for words, stages in parts if stages)
+
+
+def _span(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}..{last}"
+
+
+def _stretches_text(iterations: Sequence[int]) -> str:
+    """`0..28, 30`: iterations in rising order, as ranges."""
+    stretches: list[tuple[int, int]] = []
+    for iteration in iterations:
+        if stretches and stretches[-1][1] == iteration - 1:
+            stretches[-1] = (stretches[-1][0], iteration)
+        else:
+            stretches.append((iteration, iteration))
+    return ", ".join(_span(*each) for each in stretches)
+
+
+def _equal(result: ResultDifference) -> bool:
+    return result.a == result.b and result.paired is None
+
+
+def _headings(column: Column) -> list[str]:
+    """The columns of the table that are about one number; the tasks are compared for held-out success."""
+    compared = [_PAIRED] if column.name == _HELD_OUT else []
+    return [f"{column.label} A", f"{column.label} B", *compared]
 
 
 def _result_cells(result: ResultDifference, columns: Sequence[Column]) -> dict[str, str]:
@@ -122,7 +164,7 @@ def _result_cells(result: ResultDifference, columns: Sequence[Column]) -> dict[s
         for letter, measured in (("A", result.a), ("B", result.b)):
             cells[f"{column.label} {letter}"] = _cell(column, (measured or {}).get(column.name))
     paired = result.paired
-    cells["B - A"] = (
+    cells[_PAIRED] = (
         ""
         if paired is None
         else f"{paired.difference:+.3f} [{paired.low:+.3f}, {paired.high:+.3f}] p={paired.p_value:.2g}"

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from command_line.options import DEFAULT_STORE, Json, RunName, Store
+from command_line.options import DEFAULT_STORE, ExistingStore, Json, RunName
 from command_line.output import print_json, print_line
 from command_line.selectors import SELECTOR, find_checkpoint
 
@@ -34,7 +34,7 @@ def export(
     output: Output,
     checkpoint: Checkpoint = "latest",
     adapter_only: AdapterOnly = False,
-    store: Store = DEFAULT_STORE,
+    store: ExistingStore = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
     """Write a checkpoint as a plain folder with safetensors, configuration and tokenizer."""

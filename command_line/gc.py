@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from command_line.completing import run_names
-from command_line.options import DEFAULT_STORE, Json, Store
+from command_line.options import DEFAULT_STORE, ExistingStore, Json
 from command_line.output import counted, print_json, print_line, print_table
 from command_line.program import command
 
@@ -53,14 +53,17 @@ Trajectories = Annotated[
     ),
 ]
 
+YOUNG_HOURS = 1.0
+"""What is younger stays, unless --min-age says otherwise."""
+
 
 def gc(
-    store: Store = DEFAULT_STORE,
+    store: ExistingStore = DEFAULT_STORE,
     run: OnlyRun = None,
     retain_checkpoints: Checkpoints = None,
     retain_optimizer: Optimizer = None,
     retain_trajectories: Trajectories = None,
-    min_age: MinimumAge = 1.0,
+    min_age: MinimumAge = YOUNG_HOURS,
     delete: Delete = False,
     json: Json = False,
 ) -> None:
@@ -112,7 +115,10 @@ def _print(
     print_table(rows, left=("why", "what"))
     if plan.young:
         young = counted(plan.young, "artifact")
-        print_line(f"Kept, since younger than {min_age:g} h: {young} that no run reaches.")
+        print_line(
+            f"Kept, since younger than {min_age:g} h: {young} that no run reaches; --min-age 0 removes them "
+            "too."
+        )
     freed = _size_text(plan.bytes + sum(pruning.bytes for pruning in pruned))
     if delete:
         print_line(f"Removed: {freed}.")

@@ -3,22 +3,40 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from command_line.completing import run_names
 
-Store = Annotated[
-    str,
-    typer.Option(
+
+def _existing_store(uri: str) -> str:
+    """The store's URI. Raises InputError for a folder that does not exist: a bucket is not asked."""
+    from storage.errors import InputError
+    from storage.filesystem import open_root
+
+    root = open_root(uri)
+    if root.local and not Path(root.path).exists():
+        raise InputError(f"no store at {uri}; --store or ERL_PIPELINE_STORE names another")
+    return uri
+
+
+def _store_option(check: Callable[[str], str] | None = None) -> Any:
+    return typer.Option(
         "--store",
         envvar="ERL_PIPELINE_STORE",
         metavar="URI",
         help="Where runs and artifacts are: a folder, or a URI such as s3://bucket/path.",
-    ),
-]
+        callback=check,
+    )
+
+
+Store = Annotated[str, _store_option()]
+"""A store, which the command makes if it does not exist."""
+ExistingStore = Annotated[str, _store_option(_existing_store)]
+"""A store that must exist: the command makes none."""
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
 RunName = Annotated[
     str,

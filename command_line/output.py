@@ -49,6 +49,32 @@ def print_table(rows: Sequence[Mapping[str, str]], left: Sequence[str] = ()) -> 
     wide_console().print(table)
 
 
+def print_wide_table(rows: Sequence[Mapping[str, str]], key: str, groups: Sequence[Sequence[str]]) -> None:
+    """Print rows of numbers as one table, or as several below one another if the terminal is too narrow.
+
+    Every table begins with the column `key`; the columns of a group stay together. Columns without any cell
+    are left out.
+    """
+    room = wide_console().width
+    tables: list[list[str]] = []
+    for group in groups:
+        filled = [heading for heading in group if any(row[heading] for row in rows)]
+        if not filled:
+            continue
+        if tables and _width(rows, [key, *tables[-1], *filled]) <= room:
+            tables[-1] += filled
+        else:
+            tables.append(filled)
+    for headings in tables:
+        print_table([{heading: row[heading] for heading in (key, *headings)} for row in rows])
+
+
+def _width(rows: Sequence[Mapping[str, str]], headings: Sequence[str]) -> int:
+    """Columns of a terminal that a table takes: its cells, one between them and one at either end."""
+    cells = (max(len(heading), *(len(row[heading]) for row in rows)) for heading in headings)
+    return sum(cells) + len(headings) + 1
+
+
 def wide_console() -> Console:
     """A console on standard output for tables and trees: as wide as the terminal, or 200 columns in a pipe or
     file."""

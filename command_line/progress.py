@@ -244,7 +244,7 @@ class ProgressDisplay:
     def _tell_reused(self) -> None:
         if self._reused:
             self.note(
-                f"{counted(self._reused, 'artifact')} of earlier work found committed; continuing from there"
+                f"{counted(self._reused, 'artifact')} found committed and looked at; continuing from there"
             )
             self._reused = 0
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from command_line.options import DEFAULT_STORE, Json, RunName, Store
+from command_line.options import DEFAULT_STORE, ExistingStore, Json, RunName
 from command_line.output import print_json, print_line
 
 
@@ -17,7 +17,7 @@ def report(
         Path | None,
         typer.Option("--output", metavar="FILE", help="Where to write it; else beside the run."),
     ] = None,
-    store: Store = DEFAULT_STORE,
+    store: ExistingStore = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
     """Write the report of a run: curves, whole episodes, settings and lineage on one page."""

@@ -18,6 +18,9 @@ SELECTOR = "ID|latest|iteration:N"
 _ITERATION = re.compile(r"iteration:(\d{1,9})")
 
 
+_ID = re.compile(r"[0-9a-f]{1,64}")
+
+
 def is_place(selector: str) -> bool:
     """Whether a selector names a place in a run rather than an id."""
     return selector == "latest" or selector.startswith("iteration:")
@@ -39,6 +42,16 @@ def find_checkpoint(store: ArtifactStore, run: Run, selector: str) -> LedgerEntr
             "iteration that is done, and the id of a checkpoint of the run"
         )
     return found
+
+
+def find_id(store: ArtifactStore, selector: str) -> str:
+    """The id of the artifact whose id begins with these characters.
+
+    Raises InputError for none or several, and for a word that is no id.
+    """
+    if not _ID.fullmatch(selector):
+        raise InputError(f"no artifact {selector}; allowed: an id, latest, iteration:N")
+    return store.resolve(selector)
 
 
 def artifact_or_row(run: Run, selector: str) -> str:
@@ -72,6 +85,6 @@ def _at_place(run: Run, selector: str) -> LedgerEntry | None:
 
 
 def _by_id(store: ArtifactStore, run: Run, selector: str) -> LedgerEntry | None:
-    artifact_id = store.resolve(selector)
+    artifact_id = find_id(store, selector)
     of_run = [entry for entry in run.stages() if entry.kind == "checkpoint"]
     return next((entry for entry in of_run if entry.artifact_id == artifact_id), None)

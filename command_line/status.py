@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from command_line.options import DEFAULT_STORE, Json, RunName, Store
+from command_line.options import DEFAULT_STORE, ExistingStore, Json, RunName
 from command_line.output import counted, print_json, print_line, print_table
 
 
-def status(run: RunName, store: Store = DEFAULT_STORE, json: Json = False) -> None:
+def status(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = False) -> None:
     """Show how far a run is, iteration by iteration."""
+    from command_line.runs.described import all_iterations
     from erl_pipeline.evaluation.history import read_history, training_cost
     from erl_pipeline.evaluation.iterations import history_rows
     from erl_pipeline.runs.columns import method_columns
     from erl_pipeline.runs.config import run_config
-    from erl_pipeline.runs.state import completed_iterations
+    from erl_pipeline.runs.state import begun_iterations, completed_iterations
     from erl_pipeline.views.iteration_table import legend, row_cells, shown_columns
     from storage.artifacts.store import ArtifactStore
     from storage.runs.origin import read_origin
@@ -24,7 +25,7 @@ def status(run: RunName, store: Store = DEFAULT_STORE, json: Json = False) -> No
     history = read_history(ArtifactStore(store), opened)
     columns = method_columns(config)
     rows = history_rows(history, columns)
-    done = completed_iterations(config, entries)
+    done, begun = completed_iterations(config, entries), begun_iterations(entries)
     origin = read_origin(store, run)
     if json:
         artifacts = [
@@ -44,14 +45,18 @@ def status(run: RunName, store: Store = DEFAULT_STORE, json: Json = False) -> No
                 "origin": origin and origin.model_dump(),
                 "method": config.method.type,
                 "iterations_done": done,
+                "iterations_begun": begun,
                 "iterations_configured": config.iterations,
                 "rows": [row.plain(columns) for row in rows],
                 "artifacts": artifacts,
             }
         )
         return
-    all_of_them = counted(max(done, config.iterations), "iteration")
-    print_line(f"Run {opened.name}: {config.method.type}, {done} of {all_of_them} done")
+    of_all = all_iterations(done, begun, config.iterations)
+    print_line(
+        f"Run {opened.name}: {config.method.type}, {done} of {of_all} "
+        f"{'iteration' if of_all == '1' else 'iterations'} done"
+    )
     if origin:
         print_line(f"Begun {origin.describe()}")
     tokens = int(

@@ -18,5 +18,6 @@ def print_usage_error(error: typer.TyperException) -> None:
     context = getattr(error, "ctx", None)
     hint = "" if context is None else f" See: {context.command_path} --help"
     end = "" if message.endswith("?") else "."
-    one_line = " ".join(message.split())
+    # pydantic, with which typer reads arguments, puts these words before typer's own.
+    one_line = " ".join(message.split()).replace(": Value error, ", ": ")
     print(f"error: {one_line[:1].lower()}{one_line[1:]}{end}{hint}", file=sys.stderr)

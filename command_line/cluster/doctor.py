@@ -53,6 +53,7 @@ def doctor(
 def _findings(config: Path | None, address: str | None, settings: list[str], store: str) -> list[NodeFinding]:
     from pydantic import ValidationError
 
+    from erl_pipeline.config.loading.explain import explain
     from erl_pipeline.config.loading.load import load_config
     from erl_pipeline.plan.sources import code_packages
     from flows.ray.examination import examine
@@ -65,7 +66,7 @@ def _findings(config: Path | None, address: str | None, settings: list[str], sto
         try:
             runner = RayConfig() if address is None else RayConfig(address=address)
         except ValidationError as error:
-            raise InputError(f"--address {error.errors()[0]['msg']}") from error
+            raise InputError(f"--{'; '.join(explain(error, RayConfig, {}))}") from error
         return examine(runner, store)
     resolved = load_config(
         config, settings, {} if address is None else {"--address": ("runner.address", address)}

@@ -6,7 +6,15 @@ from typing import Annotated, Literal
 
 import typer
 
-from command_line.options import DEFAULT_STORE, Iterations, Json, OnlyRun, RunName, Store, iteration_span
+from command_line.options import (
+    DEFAULT_STORE,
+    ExistingStore,
+    Iterations,
+    Json,
+    OnlyRun,
+    RunName,
+    iteration_span,
+)
 from command_line.output import counted, print_json, print_line, print_table
 
 app = typer.Typer(help="Read episodes: attempts, feedback, memory, reflections.", no_args_is_help=True)
@@ -37,7 +45,7 @@ def list_episodes(
     limit: Annotated[
         int, typer.Option("--limit", min=1, help="Episodes to list, also with --json; the newest come first.")
     ] = 20,
-    store: Store = DEFAULT_STORE,
+    store: ExistingStore = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
     """List episodes of a run: their tasks, outcomes, and the rewards of their trajectories in order."""
@@ -82,7 +90,7 @@ def show(
     episode: Annotated[str, typer.Argument(metavar="EPISODE", help="Id of an episode, or its beginning.")],
     run: OnlyRun = None,
     prompts: Annotated[bool, typer.Option("--prompts", help="Also show the prompts.")] = False,
-    store: Store = DEFAULT_STORE,
+    store: ExistingStore = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
     """Show an episode from its first attempt to its last, with rewards and what updates did with it."""

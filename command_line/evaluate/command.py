@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from command_line.options import DEFAULT_STORE, Json, RunName, Store
+from command_line.options import DEFAULT_STORE, ExistingStore, Json, RunName
 from command_line.output import counted, print_json, print_line
 from command_line.selectors import SELECTOR, find_checkpoint
 
@@ -48,7 +48,7 @@ def evaluate(
     checkpoint: Checkpoint = "latest",
     count: Count = None,
     samples: Samples = 4,
-    store: Store = DEFAULT_STORE,
+    store: ExistingStore = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
     """Evaluate first attempts, greedy and sampled, without memory or reflection in the prompt."""

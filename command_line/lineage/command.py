@@ -7,7 +7,7 @@ from dataclasses import asdict
 import typer
 
 from command_line.lineage import export, questions, reach, samples, showing, trained_on
-from command_line.options import DEFAULT_STORE, Json, RunName, Store
+from command_line.options import DEFAULT_STORE, ExistingStore, Json, RunName
 from command_line.output import counted, print_json, print_line
 
 app = typer.Typer(
@@ -26,7 +26,7 @@ app.command("graph")(export.graph)
 
 
 @app.command()
-def verify(run: RunName, store: Store = DEFAULT_STORE, json: Json = False) -> None:
+def verify(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = False) -> None:
     """Hash every file of a run again, count rows and follow all links. Exit status 1 when one is wrong."""
     from storage.artifacts.store import ArtifactStore
     from storage.runs.run import RunStore

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from command_line.options import DEFAULT_STORE, Json, RunName, Store, iteration_span
+from command_line.options import DEFAULT_STORE, ExistingStore, Json, RunName, iteration_span
 from command_line.output import print_json, print_line
 
 
@@ -25,7 +25,7 @@ def export(
         str | None,
         typer.Option("--repository", metavar="URL", help="Where the code is, to be named in the events."),
     ] = None,
-    store: Store = DEFAULT_STORE,
+    store: ExistingStore = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
     """Send a run's stages as OpenLineage events, a START and a COMPLETE for each artifact."""
@@ -53,7 +53,7 @@ def graph(
         str | None,
         typer.Option("--of", metavar="ID", help="Only this artifact, what it came from and what it reached."),
     ] = None,
-    store: Store = DEFAULT_STORE,
+    store: ExistingStore = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
     """Draw a run's artifacts, a row for each iteration and a column for each stage."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from command_line.lineage.listing import DEFAULT_LIMIT, SHORT, Limit, print_first
-from command_line.options import DEFAULT_STORE, Json, OnlyRun, Store
+from command_line.options import DEFAULT_STORE, ExistingStore, Json, OnlyRun
 from command_line.output import counted, print_json, print_line
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def rows_using_memory(
     entry: Annotated[str, typer.Argument(metavar="ENTRY", help="A memory entry's id, or its beginning.")],
     run: OnlyRun = None,
     limit: Limit = DEFAULT_LIMIT,
-    store: Store = DEFAULT_STORE,
+    store: ExistingStore = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
     """List every row that used a memory entry: reflections that saw it, and what came of them."""
@@ -41,7 +41,7 @@ def policies_trained_on(
     task: Annotated[str, typer.Argument(metavar="TASK", help="A task's id.")],
     run: OnlyRun = None,
     limit: Limit = DEFAULT_LIMIT,
-    store: Store = DEFAULT_STORE,
+    store: ExistingStore = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
     """List every policy that trained on a task: directly, or as a descendant of one that did."""
@@ -66,7 +66,7 @@ def made_by(
     ],
     run: OnlyRun = None,
     limit: Limit = DEFAULT_LIMIT,
-    store: Store = DEFAULT_STORE,
+    store: ExistingStore = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
     """List everything that a version of the code made, the oldest first."""

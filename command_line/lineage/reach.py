@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from command_line.lineage.listing import DEFAULT_LIMIT, SHORT, Identifier, Limit, print_first
-from command_line.options import DEFAULT_STORE, Json, RunName, Store
+from command_line.options import DEFAULT_STORE, ExistingStore, Json, RunName
 from command_line.output import counted, print_json, print_line, print_table
 from command_line.selectors import artifact_or_row
 
@@ -35,7 +35,7 @@ def upstream(
     identifier: Identifier,
     depth: Depth = None,
     limit: Limit = DEFAULT_LIMIT,
-    store: Store = DEFAULT_STORE,
+    store: ExistingStore = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
     """List everything that an artifact or a row came from, the nearest first."""
@@ -54,7 +54,7 @@ def downstream(
     identifier: Identifier,
     depth: Depth = None,
     limit: Limit = DEFAULT_LIMIT,
-    store: Store = DEFAULT_STORE,
+    store: ExistingStore = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
     """List all that an artifact or a row reached: rows, policies, evaluations, in all runs of the store."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from command_line.lineage.listing import DEFAULT_LIMIT, Limit, print_first
-from command_line.options import DEFAULT_STORE, Iterations, Json, RunName, Store, iteration_span
+from command_line.options import DEFAULT_STORE, ExistingStore, Iterations, Json, RunName, iteration_span
 from command_line.output import counted, print_json, print_line
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def samples(
     run: RunName,
     iteration: Iterations = None,
     limit: Limit = DEFAULT_LIMIT,
-    store: Store = DEFAULT_STORE,
+    store: ExistingStore = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
     """Count the samples that were issued, generated, trained, and dropped (by reason). Exit status 1 when the
@@ -55,8 +55,9 @@ def samples(
         if report.problems:
             verdict = counted(len(report.problems), "count does not add up", "counts do not add up")
         print_line(f"Run {run}: {counted(issued, 'sample')} issued, {trained:,} trained; {verdict}.")
-        cells = _cells([*totals, *report.counts], len(totals))
-        print_first(cells[: len(totals) + limit], len(cells), left=("iteration", "role"))
+        sums = totals if len({each.iteration for each in report.counts}) > 1 else []
+        cells = _cells([*sums, *report.counts], len(sums))
+        print_first(cells[: len(sums) + limit], len(cells), left=("iteration", "role"))
     if report.problems:
         raise typer.Exit(1)
 

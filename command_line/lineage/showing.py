@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from command_line.lineage.listing import Identifier
-from command_line.options import DEFAULT_STORE, Json, RunName, Store
+from command_line.options import DEFAULT_STORE, ExistingStore, Json, RunName
 from command_line.output import print_json, print_line, wide_console
 from command_line.program import command
 from command_line.selectors import artifact_or_row
@@ -31,7 +31,11 @@ _OF_ORIGINS = ("stage", "role", "task_id", "iteration", "reward", "success", "fe
 
 
 def show(
-    run: RunName, identifier: Identifier, depth: Depth = 2, store: Store = DEFAULT_STORE, json: Json = False
+    run: RunName,
+    identifier: Identifier,
+    depth: Depth = 2,
+    store: ExistingStore = DEFAULT_STORE,
+    json: Json = False,
 ) -> None:
     """Show an artifact or a row, with its messages, and what it came from."""
     from storage.artifacts.store import ArtifactStore

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from command_line.lineage.listing import SHORT
-from command_line.options import DEFAULT_STORE, Json, OnlyRun, Store, iteration_span
+from command_line.options import DEFAULT_STORE, ExistingStore, Json, OnlyRun, iteration_span
 from command_line.output import counted, print_json, print_line, print_table
-from command_line.selectors import SELECTOR, find_checkpoint, is_place
+from command_line.selectors import SELECTOR, find_checkpoint, find_id, is_place
 
 if TYPE_CHECKING:
     import polars as pl
 
+    from storage.artifacts.manifest import Manifest
     from storage.artifacts.store import ArtifactStore
     from storage.lineage.trained_on import TrainedOn
 
@@ -45,6 +47,11 @@ _SHOWN = (
 )
 
 
+_ENTRIES = 12
+"""Most memory entries that are printed; --json gives all."""
+_WIDTH = 100
+
+
 def trained_on(
     checkpoint: Checkpoint,
     run: OnlyRun = None,
@@ -65,14 +72,18 @@ def trained_on(
     limit: Annotated[
         int, typer.Option("--limit", min=1, help="Rows to list, also with --json; the newest come first.")
     ] = 20,
-    store: Store = DEFAULT_STORE,
+    store: ExistingStore = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
-    """List what a policy learned from, by its own training or that of the policies before it."""
+    """List what a policy learned from, by its own training or that of the policies before it.
+
+    Each training stage makes a policy of its own: what `update_policy` of iteration N learned, the policy
+    that `fine_tune` of iteration N made from it has by inheritance.
+    """
     import polars as pl
 
     from storage.artifacts.store import ArtifactStore
-    from storage.lineage.trained_on import RowFilter, TrainedOn
+    from storage.lineage.trained_on import INHERITED, RowFilter, TrainedOn
 
     artifacts = ArtifactStore(store)
     found = TrainedOn(artifacts, _resolve(artifacts, checkpoint, run))
@@ -83,6 +94,7 @@ def trained_on(
     )
     summary, shown = counts.to_dicts(), found.texts(first)
     total = sum(group["rows"] for group in summary)
+    entries = found.memory_entries(rows)
     policy = found.line[0].manifest
     if json:
         print_json(
@@ -93,6 +105,7 @@ def trained_on(
                 "policies": [_policy(each) for each in found.line],
                 "total": total,
                 "summary": summary,
+                "memory_entries": entries.to_dicts(),
                 "rows": shown.to_dicts(),
             }
         )
@@ -106,9 +119,15 @@ def trained_on(
         [{name: _number(value) for name, value in group.items()} for group in summary],
         left=("how", "kind", "role"),
     )
-    print_table([_cells(row) for row in shown.to_dicts()], left=("how", "policy", "role", "task", "text"))
+    if any(group["how"] == INHERITED for group in summary):
+        print_line(_how_line(found))
+    if total:
+        print_line(_memory_line(entries))
+    print_table([_cells(row) for row in shown.to_dicts()], left=("how", "role", "task", "text"))
     if total > shown.height:
         print_line(f"{total - shown.height:,} more: --limit {total}")
+    if total:
+        print_line(f"Where a row came from: erl-pipeline lineage upstream {policy.run} ROW")
 
 
 def _resolve(store: ArtifactStore, checkpoint: str, run: str | None) -> str:
@@ -119,7 +138,7 @@ def _resolve(store: ArtifactStore, checkpoint: str, run: str | None) -> str:
         return find_checkpoint(store, RunStore(store.uri).open(run), checkpoint).artifact_id
     if is_place(checkpoint):
         raise InputError(f"{checkpoint}: of which run? Name it with --run RUN.")
-    return store.resolve(checkpoint)
+    return find_id(store, checkpoint)
 
 
 def _summary(rows: pl.LazyFrame) -> pl.LazyFrame:
@@ -162,8 +181,38 @@ def _print_gaps(found: TrainedOn) -> None:
         )
 
 
+def _how_line(found: TrainedOn) -> str:
+    """What `directly` and `by inheritance` mean for this policy."""
+    own, *before = (policy.manifest for policy in found.line if policy.record_file or not policy.depth)
+    beside = [each.stage for each in before if (each.run, each.iteration) == (own.run, own.iteration)]
+    also = f", also {' and '.join(beside)} of the same iteration" if beside else ""
+    return _filled(
+        f"directly: in {_training(own)}, which made this checkpoint; by inheritance: in the trainings before "
+        f"it{also}"
+    )
+
+
+def _training(manifest: Manifest) -> str:
+    return manifest.stage + ("" if manifest.iteration is None else f" of iteration {manifest.iteration}")
+
+
+def _memory_line(entries: pl.DataFrame) -> str:
+    if entries.is_empty():
+        return "No memory entry stood in the prompts of these rows."
+    first = entries["entry_id"].head(_ENTRIES).to_list()
+    rest = entries.height - len(first)
+    verb = counted(entries.height, "memory entry stood", "memory entries stood")
+    ids = ", ".join(each[:SHORT] for each in first) + (f"; {rest:,} more: --json" if rest else "")
+    return _filled(f"{verb} in the prompts of these rows: {ids}")
+
+
+def _filled(text: str) -> str:
+    return textwrap.fill(text, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+
+
 def _cells(row: dict[str, Any]) -> dict[str, str]:
     return {
+        "row": (row["sft_row_id"] or row["trajectory_id"])[:SHORT],
         "how": row["how"],
         "policy": row["policy"][:SHORT],
         "iteration": str(row["iteration"]),

@@ -17,7 +17,7 @@ from command_line.memory.options import (
 )
 from command_line.memory.search import search
 from command_line.memory.stats import stats
-from command_line.options import DEFAULT_STORE, Json, RunName, Store
+from command_line.options import DEFAULT_STORE, ExistingStore, Json, RunName
 from command_line.output import counted, print_json, print_line, print_table
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def list_entries(
         Literal["newest", "retrieved", "credit", "support"], typer.Option("--sort", help="Which come first.")
     ] = "newest",
     limit: Annotated[int, typer.Option("--limit", min=1, help="Entries to show.")] = 20,
-    store: Store = DEFAULT_STORE,
+    store: ExistingStore = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
     """List the entries of the memory: their credit, and how often they were written and retrieved."""
@@ -97,7 +97,7 @@ def export(
     since: Since = None,
     iteration: Iteration = None,
     replace: Annotated[bool, typer.Option("--replace", help="Overwrite an existing file.")] = False,
-    store: Store = DEFAULT_STORE,
+    store: ExistingStore = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
     """Write the entries of the memory to a file."""

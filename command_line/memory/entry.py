@@ -9,7 +9,7 @@ import typer
 
 from command_line.memory.options import Entry
 from command_line.memory.texts import headline, print_texts
-from command_line.options import DEFAULT_STORE, Json, RunName, Store
+from command_line.options import DEFAULT_STORE, ExistingStore, Json, RunName
 from command_line.output import counted, print_json, print_line, print_table
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def show(
     policies: Annotated[
         bool, typer.Option("--policies", help="Also the policies that it has reached, in all runs.")
     ] = False,
-    store: Store = DEFAULT_STORE,
+    store: ExistingStore = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
     """Show an entry: where it is from, when it was retrieved, and what attempts with it gained."""
@@ -84,7 +84,7 @@ def forget_entry(
     run: RunName,
     entry: Entry,
     reason: Annotated[str, typer.Option("--reason", help="Why; it is recorded for later readers.")],
-    store: Store = DEFAULT_STORE,
+    store: ExistingStore = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
     """Remove an entry from all future versions of the memory; its record and the reason stay."""

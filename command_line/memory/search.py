@@ -16,7 +16,7 @@ from command_line.memory.options import (
     TopK,
 )
 from command_line.memory.texts import headline, print_texts
-from command_line.options import DEFAULT_STORE, Json, RunName, Store
+from command_line.options import DEFAULT_STORE, ExistingStore, Json, RunName
 from command_line.output import counted, print_json, print_line
 
 Mode = Literal["vector", "text", "hybrid"]
@@ -47,7 +47,7 @@ def search(
     duplicates: Annotated[
         bool, typer.Option("--duplicates", help="Also entries that say almost the same as a better one.")
     ] = False,
-    store: Store = DEFAULT_STORE,
+    store: ExistingStore = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
     """Find the reflections whose situation is most similar to TEXT, or that best match its words."""

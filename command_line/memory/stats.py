@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from command_line.memory.options import Iteration
-from command_line.options import DEFAULT_STORE, Json, RunName, Store
+from command_line.options import DEFAULT_STORE, ExistingStore, Json, RunName
 from command_line.output import counted, print_json, print_line, print_table
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ _SHOWN_ENTRIES = 5
 
 
 def stats(
-    run: RunName, iteration: Iteration = None, store: Store = DEFAULT_STORE, json: Json = False
+    run: RunName, iteration: Iteration = None, store: ExistingStore = DEFAULT_STORE, json: Json = False
 ) -> None:
     """Show how the memory grew, how much of it is used, and whether it helps."""
     import polars as pl

@@ -85,6 +85,7 @@ def plan_from_stage(
     stages that an audit computes again."""
     if not settings:
         stored = StoredRun.open(name, store)
+        stored.require_iteration(iteration)
         last = stored.done if iterations is None else iterations
         if not iteration <= last <= stored.done:
             raise InputError(
@@ -123,6 +124,7 @@ def _shown(
     found = forecast(plan, lookups, again)
     computed = [stage.node for stage in found.computed]
     sizes = expected_sizes(config, computed, lookups)
+    notes = (*notes, *_compared(found, config.name))
     disk = forecast_disk(computed, sizes, config.retention.rules(), config.pipeline.lag)
     free = free_bytes(open_root(store))
     measured = _measured(found, lookups)
@@ -136,6 +138,14 @@ def _measured(found: Forecast, lookups: StoreLookups) -> tuple[MeasuredRun, ...]
         if run:
             runs.setdefault(run, []).append(stage)
     return tuple(MeasuredRun(run, tuple(stages), lookups.groups_alike(run)) for run, stages in runs.items())
+
+
+def _compared(found: Forecast, own: str) -> tuple[str, ...]:
+    """Which other run the reasons are about; empty if they are about the run itself, or if all is new."""
+    others = dict.fromkeys(stage.compared for stage in found.computed if stage.compared not in ("", own))
+    return tuple(
+        f"Reasons: compared with run {name}, whose settings differ least from these." for name in others
+    )
 
 
 def _refusal(run: Run, config: RunConfig) -> tuple[str, ...]:

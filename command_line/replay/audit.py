@@ -27,6 +27,7 @@ def replay_audit(
     Raises InputError when the run does not have these iterations, typer.Exit with status 1 when bytes differ.
     """
     stored = StoredRun.open(run, store)
+    stored.require_iteration(iteration)
     last = stored.done if last is None else last
     if not iteration <= last <= stored.done:
         raise InputError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from command_line.output import counted
 from command_line.replay.new_run import conclude, work_on_new_run
 from command_line.replay.planned_branch import planned_branch
 from command_line.replay.stored import require_other_name
@@ -26,8 +25,7 @@ def replay_branch(
     has the name."""
     require_other_name(run, name)
     branch = planned_branch(run, store, iteration, stage, last, settings, name)
-    shared = counted(branch.shared, "artifact")
-    heading = f"Branch of {run}: shares {shared} before {stage} of iteration {iteration}"
+    heading = f"Branch of {run}: shares {branch.describe_shared()}"
     notes = [heading, *(f"  {line}" for line in branch.changed)]
     work_on_new_run(branch.config, store, notes, partial(begin_branch, origin=branch.origin))
     conclude(name, run, store, branch.config.iterations, json)

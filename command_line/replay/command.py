@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from command_line.options import DEFAULT_STORE, Json, RunName, Settings, Store, iteration_span
+from command_line.options import DEFAULT_STORE, ExistingStore, Json, RunName, Settings, iteration_span
 from command_line.selectors import SELECTOR
 from storage.errors import InputError
 
@@ -62,7 +62,7 @@ def replay(
     no_evaluation: NoEvaluation = False,
     config: ConfigOption = None,
     scratch: Scratch = None,
-    store: Store = DEFAULT_STORE,
+    store: ExistingStore = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
     """Compute a run again from a stage of an iteration.

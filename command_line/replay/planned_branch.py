@@ -11,21 +11,33 @@ from erl_pipeline.config.run import RunConfig
 from erl_pipeline.config.shown.differences import changed_settings
 from erl_pipeline.plan.plan import Plan
 from erl_pipeline.plan.sources import read_sources
-from erl_pipeline.runs.planning import plan_before_branch
+from erl_pipeline.runs.planning import plan_before_branch, recorded_ids
 from erl_pipeline.runs.run_plans import plan_branch, shared_stages
 from storage.errors import InputError
 from storage.runs.origin import BranchOrigin
+from storage.wording import counted
 
 
 @dataclass(frozen=True)
 class PlannedBranch:
-    """A branch before it begins: its configuration, its plan, and how many artifacts it shares."""
+    """A branch before it begins: its configuration, its plan, and how many artifacts it shares with the run:
+    those `before` its first stage, and those `after` it, which the changed settings do not reach."""
 
     config: RunConfig
     origin: BranchOrigin
     plan: Plan
-    shared: int
+    before: int
+    after: int
     changed: Sequence[str]
+
+    def describe_shared(self) -> str:
+        """`195 artifacts, 194 before update_policy of iteration 30 and 1 after it`."""
+        place = f"before {self.origin.stage} of iteration {self.origin.iteration}"
+        total = counted(self.before + self.after, "artifact")
+        if not self.after:
+            return f"{total}, all {place}"
+        after = f"{self.after:,} after it, which these settings do not change"
+        return f"{total}, {self.before:,} {place} and {after}"
 
 
 def planned_branch(
@@ -54,4 +66,11 @@ def planned_branch(
     source = plan_before_branch(store, stored.run, origin)
     shared = shared_stages(source, iteration, stage)
     plan = plan_branch(config, read_sources(config), source, stored.config, origin, iterations=last)
-    return PlannedBranch(config, origin, plan, len(shared), changed)
+    before = {node.place for node in shared}
+    recorded = recorded_ids(stored.run.recorded())
+    after = [
+        node
+        for node in plan.nodes
+        if node.place not in before and recorded.get(node.place) == node.artifact_id
+    ]
+    return PlannedBranch(config, origin, plan, len(before), len(after), changed)

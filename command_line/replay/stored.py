@@ -27,6 +27,14 @@ class StoredRun:
         config = run_config(run)
         return cls(run, config, completed_iterations(config, run.stages()))
 
+    def require_iteration(self, iteration: int) -> None:
+        """Raise InputError for an iteration after the end of the run."""
+        if iteration > self.done:
+            raise InputError(
+                f"--iteration {iteration}: run {self.run.name} ended in iteration {self.done}"
+                + (f"; 1 to {self.done} are allowed" if self.done else "")
+            )
+
 
 def require_other_name(run: str, name: str) -> None:
     """Raise InputError when a new run would have the same name as the run that it starts from."""

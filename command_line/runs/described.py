@@ -32,6 +32,7 @@ class DescribedRun:
             "state": self.state,
             "method": summary.method,
             "iterations_done": summary.done,
+            "iterations_begun": summary.begun,
             "iterations_configured": summary.wanted,
             "score": None if summary.score is None else asdict(summary.score),
             "artifacts": self.usage.artifacts,
@@ -54,7 +55,14 @@ def score_text(score: Score | None) -> str:
 
 
 def progress_text(summary: RunSummary) -> str:
-    """`3 of 10`: done, of all; a run that trained beyond its configuration counts what it did as all."""
-    if summary.done is None or summary.wanted is None:
+    """`3 of 10`: done, of all; `""` if they are not known."""
+    if summary.done is None or summary.begun is None or summary.wanted is None:
         return ""
-    return f"{summary.done} of {max(summary.done, summary.wanted)}"
+    return f"{summary.done} of {all_iterations(summary.done, summary.begun, summary.wanted)}"
+
+
+def all_iterations(done: int, begun: int, wanted: int) -> str:
+    """How many iterations a run is to have: those of its configuration, or as many as it did. `4 or more` if
+    it stopped in the fourth and the configuration has fewer: no file of a run tells the `--iterations` that a
+    command was given."""
+    return f"{begun} or more" if begun > max(done, wanted) else str(max(done, wanted))

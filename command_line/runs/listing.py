@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from command_line.options import DEFAULT_STORE, Json, Store
+from command_line.options import DEFAULT_STORE, ExistingStore, Json
 from command_line.output import bytes_text, counted, print_json, print_line, print_table
 
 
-def list_runs(store: Store = DEFAULT_STORE, json: Json = False) -> None:
+def list_runs(store: ExistingStore = DEFAULT_STORE, json: Json = False) -> None:
     """List the runs of a store: how far each is, its last score, its size, and who works on it."""
     from command_line.runs.described import describe_run, progress_text, score_text
     from storage.upkeep.usage import usage_by_run

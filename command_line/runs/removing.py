@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from command_line.options import DEFAULT_STORE, Json, RunName, Store
+from command_line.gc import YOUNG_HOURS
+from command_line.options import DEFAULT_STORE, ExistingStore, Json, RunName
 from command_line.output import bytes_text, print_json, print_line
 from command_line.program import command
 
 
-def remove(run: RunName, store: Store = DEFAULT_STORE, json: Json = False) -> None:
+def remove(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = False) -> None:
     """Remove a run: its settings, ledger, report and metrics. Artifacts stay until `gc --delete`.
 
     A run is not removed while a process works on it, or if another run began from it.
@@ -26,4 +27,5 @@ def remove(run: RunName, store: Store = DEFAULT_STORE, json: Json = False) -> No
     print_line(f"  {bytes_text(usage.own)} that no other run reaches, which garbage collection frees")
     print_line(f"  {bytes_text(usage.shared)} that other runs have too, which stay")
     place = [] if store == DEFAULT_STORE else ["--store", store]
-    print_line(f"Free the first: {command(['gc', '--delete', *place])}")
+    print_line(f"Free the first: {command(['gc', '--delete', '--min-age', '0', *place])}")
+    print_line(f"  (without --min-age 0, what is younger than {YOUNG_HOURS:g} h stays)")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from command_line.options import DEFAULT_STORE, Json, RunName, Store
+from command_line.options import DEFAULT_STORE, ExistingStore, Json, RunName
 from command_line.output import bytes_text, counted, print_json, print_line, print_table
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ _SHOWN = 10
 """Most checkpoints that are printed; --json gives all."""
 
 
-def show(run: RunName, store: Store = DEFAULT_STORE, json: Json = False) -> None:
+def show(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = False) -> None:
     """Show a run: state, last score, size, origin, certificates, and the ids of its newest checkpoints."""
     from command_line.certify import certificate_line
     from command_line.runs.described import describe_run, progress_text, score_text

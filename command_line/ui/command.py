@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from command_line.options import DEFAULT_STORE, Store
+from command_line.options import DEFAULT_STORE, ExistingStore
 
 DEFAULT_PORT = 4300
 
@@ -22,7 +22,7 @@ Host = Annotated[
 ]
 
 
-def ui(store: Store = DEFAULT_STORE, port: Port = DEFAULT_PORT, host: Host = "127.0.0.1") -> None:
+def ui(store: ExistingStore = DEFAULT_STORE, port: Port = DEFAULT_PORT, host: Host = "127.0.0.1") -> None:
     """Serve a page that shows a store, until Ctrl-C: runs, episodes, memory, lineage. It only reads."""
     import uvicorn
 

@@ -25,7 +25,7 @@ from erl_pipeline.plan.plan import Place
 from erl_pipeline.runs.columns import method_columns
 from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.planning import recorded_ids
-from erl_pipeline.runs.state import completed_iterations
+from erl_pipeline.runs.state import begun_iterations, completed_iterations
 from erl_pipeline.views.report.headline import Tile, tiles
 from erl_pipeline.views.report.tables import Table, iteration_table
 from storage.artifacts.manifest import Manifest
@@ -104,7 +104,10 @@ class StoredRun:
 
     @property
     def total(self) -> int:
-        return 0 if self.config is None else max(self.config.iterations, self.done)
+        """Iterations that it is to have, as far as its records tell."""
+        if self.config is None:
+            return 0
+        return max(self.config.iterations, self.done, begun_iterations(self.entries))
 
     @cached_property
     def last_recorded(self) -> datetime | None:

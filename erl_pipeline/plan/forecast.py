@@ -34,7 +34,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Earlier:
-    """An artifact that is already at the place of a planned stage, in this run or in the nearest other.
+    """An artifact that is already at the place of a planned stage, in the run that is compared with.
 
     `differences` are those between its recipe and the planned one, in the terms of the configuration where
     possible; inputs are left out. `inputs` is None if they were not looked at.

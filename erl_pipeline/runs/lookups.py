@@ -28,6 +28,8 @@ MEASURED = 5
 
 _COMPARED = 64
 _OTHERS = 8
+_KINDRED = ("environment", "policy")
+"""Groups of settings whose `type` two runs must share for their differences to say something."""
 _GENERATING = ("trajectories", "evaluation")
 _NO_SETTINGS = ("name", "iterations", "runner", "resources", "store", "metrics", "retention", "warnings")
 
@@ -36,8 +38,8 @@ class StoreLookups:
     """A forecast's `Lookups` in a store. Ledgers and manifests are read when they are first needed.
 
     Args:
-        config: the configuration that is planned. It is compared first with the run of its name, then with
-            the runs whose settings differ least.
+        config: the configuration that is planned. It is compared with the run of its name or, if there is
+            none, with the run whose settings differ least.
         others: False: compare with the run of that name only, and give no costs.
         entries: the ledger of that run, if it was read already.
     """
@@ -77,26 +79,24 @@ class StoreLookups:
         return manifest.run if manifest is not None else None
 
     def earlier(self, node: PlannedStage) -> Earlier | None:
-        """The artifact at the place of a stage, in the run of the same name or in the nearest other that has
-        one.
+        """The artifact at the place of a stage in the run with which the configuration is compared.
 
         After the first 64 artifacts of a stage, the differences of the last compared one are used for all
         further ones, since settings are the same in all iterations of a run.
         """
-        for run in self.nearest:
-            artifact_id = self.ledger(run).places.get(node.place)
-            if artifact_id is None:
-                continue
-            if self._compared[run, node.stage.name] >= _COMPARED:
-                return Earlier(run, artifact_id, self._newest.get((run, node.stage.name), ()))
-            self._compared[run, node.stage.name] += 1
-            manifest = self.manifest(artifact_id, node.stage.name)
-            if manifest is None:
-                return Earlier(run, artifact_id)
-            differences = own_differences(manifest.recipe, node.recipe, self._changed(run))
-            self._newest[run, node.stage.name] = differences
-            return Earlier(run, artifact_id, differences, manifest.inputs)
-        return None
+        run = self._compared_with
+        artifact_id = None if run is None else self.ledger(run).places.get(node.place)
+        if run is None or artifact_id is None:
+            return None
+        if self._compared[run, node.stage.name] >= _COMPARED:
+            return Earlier(run, artifact_id, self._newest.get((run, node.stage.name), ()))
+        self._compared[run, node.stage.name] += 1
+        manifest = self.manifest(artifact_id, node.stage.name)
+        if manifest is None:
+            return Earlier(run, artifact_id)
+        differences = own_differences(manifest.recipe, node.recipe, self._changed(run))
+        self._newest[run, node.stage.name] = differences
+        return Earlier(run, artifact_id, differences, manifest.inputs)
 
     def cost(self, stage: str) -> Cost:
         """The median cost of the artifacts of a stage that `measured` gives."""
@@ -194,6 +194,16 @@ class StoreLookups:
         """How many settings of a run differ; of equals, the newest is the nearest."""
         return len(self._changed(run)), -self.ledger(run).entries[-1].recorded_at.timestamp()
 
+    @cached_property
+    def _compared_with(self) -> str | None:
+        """The run of the same name, else the nearest other; None if that one has another environment or
+        another type of policy, so that every setting of these would be a difference."""
+        run = next((run for run in self.nearest if self.ledger(run).entries), None)
+        if run is None or run == self._name:
+            return run
+        config = self.ledger(run).config
+        return run if all(_type(config, key) == _type(self._config, key) for key in _KINDRED) else None
+
     def _changed(self, run: str) -> Sequence[str]:
         ledger = self.ledger(run)
         if ledger.changed is None:
@@ -230,6 +240,12 @@ class ReadLedger:
         for entry in reversed(self.entries):
             ids.setdefault(entry.stage, []).append(entry.artifact_id)
         return {stage: list(dict.fromkeys(each))[:MEASURED] for stage, each in ids.items()}
+
+
+def _type(config: Mapping[str, Any], group: str) -> object:
+    """The `type` of a group of settings; None if there is no such group."""
+    found = config.get(group)
+    return found.get("type") if isinstance(found, Mapping) else found
 
 
 def _read_ledger(runs: RunStore, name: str) -> ReadLedger:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.plan.plan import Place, Plan, PlannedStage, RunState
+from erl_pipeline.plan.plan import Place, Plan, RunState
 from erl_pipeline.plan.sources import Sources, read_sources, unread_sources
 from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.run_plans import plan_branch, plan_offline, plan_run, shared_stages
@@ -103,17 +103,19 @@ def plan_before_branch(
         as_made="partial",
     )
     recorded = recorded_ids(entries)
-    # Check earlier iterations first, so that a branch beyond the end of the run is refused because of them.
+    done = completed_iterations(config, entries)
+    if origin.iteration > done + 1:
+        raise InputError(
+            f"run {run.name} ended in iteration {done}; a branch can begin in iteration 1 to {done + 1}"
+        )
     earlier = [node for node in plan.nodes if (node.iteration or 0) < origin.iteration]
-    _require_recorded(run, earlier, recorded)
-    _require_recorded(run, shared_stages(plan, origin.iteration, origin.stage), recorded)
-    return plan
-
-
-def _require_recorded(run: Run, nodes: Iterable[PlannedStage], recorded: Mapping[Place, str]) -> None:
-    for node in nodes:
+    for node in [*earlier, *shared_stages(plan, origin.iteration, origin.stage)]:
         if node.place not in recorded:
-            raise InputError(f"run {run.name} has no {node.title}, which comes before the branch")
+            raise InputError(
+                f"run {run.name} ended in iteration {done}; it has no {node.title}, which comes before the "
+                "branch"
+            )
+    return plan
 
 
 def whole_iterations(plan: Plan, recorded: Mapping[Place, str]) -> int:

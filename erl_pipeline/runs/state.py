@@ -33,6 +33,14 @@ def completed_iterations(config: RunConfig, entries: Iterable[LedgerEntry]) -> i
     return max((entry.iteration or 0 for entry in entries if entry.stage == last), default=0)
 
 
+def begun_iterations(entries: Iterable[LedgerEntry]) -> int:
+    """The number of the last iteration of which anything is committed.
+
+    It may be beyond the configuration: a run does not record the `--iterations` of its commands.
+    """
+    return max((entry.iteration or 0 for entry in entries), default=0)
+
+
 def latest_checkpoint(
     config: RunConfig, entries: Iterable[LedgerEntry], iteration: int | None = None
 ) -> LedgerEntry | None:

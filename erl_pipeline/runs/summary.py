@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from erl_pipeline.runs.config import run_config
-from erl_pipeline.runs.state import completed_iterations
+from erl_pipeline.runs.state import begun_iterations, completed_iterations
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError, DamagedArtifact
@@ -33,13 +33,15 @@ class Score:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """`done` and `wanted` are iterations, None if they are not known. `method` is None for a run that is not
+    """`done`, `begun` and `wanted` are iterations, None if they are not known. `begun`: the last one of which
+    anything is committed. `wanted`: those of the configuration. `method` is None for a run that is not
     trained."""
 
     name: str
     method: str | None
     state: RunState
     done: int | None
+    begun: int | None
     wanted: int | None
     score: Score | None
 
@@ -47,18 +49,19 @@ class RunSummary:
 def summarize_run(store: ArtifactStore, run: Run) -> RunSummary:
     """How far a run is. It is not checked whether a process is working on it."""
     if IMPORTED in run.config:
-        return RunSummary(run.name, None, "imported", None, None, None)
+        return RunSummary(run.name, None, "imported", None, None, None, None)
     if run.config.get(STANDALONE):
-        return RunSummary(run.name, None, "memory", None, None, None)
+        return RunSummary(run.name, None, "memory", None, None, None, None)
     method, score = _method(run.config), last_score(store, run)
     try:
         config = run_config(run)
     except ConfigError:
-        return RunSummary(run.name, method, "unreadable", None, None, score)
+        return RunSummary(run.name, method, "unreadable", None, None, None, score)
     entries = run.stages()
-    done = completed_iterations(config, entries)
-    state: RunState = "finished" if done >= config.iterations else "stopped" if entries else "begun"
-    return RunSummary(run.name, method, state, done, config.iterations, score)
+    done, begun = completed_iterations(config, entries), begun_iterations(entries)
+    finished = done >= max(begun, config.iterations)
+    state: RunState = "finished" if finished else "stopped" if entries else "begun"
+    return RunSummary(run.name, method, state, done, begun, config.iterations, score)
 
 
 def last_score(store: ArtifactStore, run: Run) -> Score | None:

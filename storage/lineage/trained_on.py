@@ -15,7 +15,7 @@ from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
 from storage.lineage.graph import START, Link, walk
 from storage.tables.texts import said, says
-from storage.tables.training_record import TRAINING_RECORD, scan_training_records
+from storage.tables.training_record import REINFORCEMENT, TRAINING_RECORD, scan_training_records
 from storage.tables.trajectories import TRAJECTORIES, scan_trajectories
 
 FindManifest = Callable[[str], Manifest | None]
@@ -170,6 +170,26 @@ class TrainedOn:
         ).unique("trajectory_id")
         joined = rows.lazy().join(texts, on="trajectory_id", how="left", maintain_order="left")
         return joined.with_columns(_own_or_then("reward"), _own_or_then("success")).drop(*_THEN).collect()
+
+    def memory_entries(self, rows: pl.LazyFrame) -> pl.DataFrame:
+        """Memory entries that stood in the prompts of rows: `entry_id` and `rows`, those of most rows first.
+
+        Supervised rows are left out: their prompts are the original ones, without memory.
+        """
+        trained = rows.filter(pl.col("kind") == REINFORCEMENT).select("policy", "trajectory_id").collect()
+        prompts = self._trajectories(trained["policy"].unique().to_list())
+        shown = prompts.select("trajectory_id", entry_id="memory_entry_ids").unique("trajectory_id")
+        return (
+            trained.lazy()
+            .select("trajectory_id")
+            .join(shown, on="trajectory_id")
+            .explode("entry_id")
+            .drop_nulls("entry_id")
+            .group_by("entry_id")
+            .agg(rows=pl.len())
+            .sort("rows", "entry_id", descending=[True, False])
+            .collect()
+        )
 
     @cached_property
     def _recorded(self) -> list[str]:

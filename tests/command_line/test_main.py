@@ -42,6 +42,15 @@ def test_a_run_of_another_version_is_refused_with_its_strange_settings(tmp_path:
             ["lineage", "shaw"],
             "error: no such command 'shaw'. Did you mean 'show'? See: erl-pipeline lineage --help\n",
         ),
+        (
+            ["episodes", "list", "run", "--outcome", "helpd"],
+            "error: invalid value for '--outcome': 'helpd' is not one of 'solved', 'helped', 'failed'. "
+            "See: erl-pipeline episodes list --help\n",
+        ),
+        (
+            ["cluster", "doctor", "--address", "x"],
+            "error: --address: 'x'; allowed is auto, local or HOST:PORT, such as 10.0.0.1:6379\n",
+        ),
     ],
 )
 def test_usage_errors_are_one_line_and_status_2(words: list[str], said: str) -> None:
@@ -70,6 +79,17 @@ def test_a_store_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     assert "error: " in result.errors
     assert str(tmp_path / "file" / "store") in result.errors
     assert "Traceback" not in result.errors
+
+
+@pytest.mark.parametrize("words", [["runs", "list"], ["ui"], ["status", "run"], ["gc"]])
+def test_a_command_that_only_reads_refuses_a_store_that_does_not_exist(
+    words: list[str], tmp_path: Path
+) -> None:
+    store = tmp_path / "nowhere"
+    result = invoke(*words, "--store", store)
+    said = f"error: no store at {store}; --store or ERL_PIPELINE_STORE names another\n"
+    assert (result.status, result.errors, result.output) == (2, said, "")
+    assert not store.exists()
 
 
 def test_the_store_may_come_from_the_environment(

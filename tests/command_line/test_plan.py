@@ -44,6 +44,21 @@ def test_a_changed_setting_is_named(finished: FinishedRun, tmp_path: Path) -> No
     assert "update.epochs: 1 -&gt; 2" in page.read_text(encoding="utf-8")
 
 
+def test_the_run_that_is_compared_is_named_and_one_of_another_kind_is_not_compared(
+    finished: FinishedRun,
+) -> None:
+    words = ["plan", finished.config, "--store", finished.store, "--set", "name=other"]
+    named = "Reasons: compared with run small, whose settings differ least from these.\n"
+    alike = invoke(*words, "--set", "seed=1")
+    assert "seed: 0 -> 1" in alike.output
+    assert named in alike.output
+    assert named not in invoke("plan", "small", "--store", finished.store, "--iterations", "3").output
+    sokoban = "environment={type: sokoban}"
+    strange = invoke(*words, "--set", sokoban, "--json")
+    assert strange.status == 0, strange.errors
+    assert {tuple(each["why"])[:1] for each in strange.json["artifacts"]} == {("new",)}
+
+
 def test_a_run_of_another_model_says_nothing_of_times_and_sizes(finished: FinishedRun) -> None:
     words = ["plan", finished.config, "--store", finished.store, "--set", "name=other", "--set"]
     alike = invoke(*words, "seed=5").output

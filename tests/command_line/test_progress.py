@@ -84,7 +84,7 @@ def test_what_was_found_committed_is_counted_once_before_the_first_new_work() ->
         outcome("update_policy", 1, reused=True),
         outcome("evaluate", 1, greedy_success=0.75),
     ) == [
-        "2 artifacts of earlier work found committed; continuing from there",
+        "2 artifacts found committed and looked at; continuing from there",
         "iteration 1/2     evaluate               1.0 s  held-out 0.750",
     ]
 

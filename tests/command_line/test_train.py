@@ -92,7 +92,7 @@ def test_a_run_goes_on_under_its_own_name_beyond_its_end(finished: FinishedRun, 
     shutil.copytree(finished.store, store)
     result = invoke("train", finished.config, "--store", store, "--iterations", "3", "--no-prefect", "--json")
     assert result.status == 0
-    assert "artifacts of earlier work found committed" in result.errors
+    assert "artifacts found committed and looked at" in result.errors
     assert [row["iteration"] for row in result.json["rows"]] == [0, 1, 2, 3]
     before = {entry.artifact_id for entry in RunStore(str(finished.store)).open("small").stages()}
     after = {entry.artifact_id for entry in RunStore(str(store)).open("small").stages()}

@@ -33,6 +33,11 @@ def test_the_samples_of_a_trained_run_add_up(finished: FinishedRun) -> None:
         "lineage", "samples", "small", "--store", finished.store, "--iteration", "2", "--json"
     ).json
     assert {each["iteration"] for each in second["samples"]} == {2}
+    # Of one iteration the sums over all would be the same rows again.
+    words = ["lineage", "samples", "small", "--store", finished.store, "--iteration", "2"]
+    shown = [line.split()[0] for line in invoke(*words).output.splitlines() if " first_attempt " in line]
+    assert shown == ["2"]
+    assert " all " in result.output
 
 
 def test_the_records_of_a_trained_run_are_what_its_manifests_count(finished: FinishedRun) -> None:
@@ -86,6 +91,11 @@ def test_trained_on_tells_rows_rewards_and_texts(made: TrainingStore) -> None:
     assert result.status == 0
     assert "learned from 4 rows of 2 tasks.\n" in result.output
     assert "go | right" in result.output
+    # The rows by the ids that the next question takes.
+    for row in ("first-2", "s-second", "reflection", "second"):
+        assert f" {row} " in result.output
+    assert "Where a row came from: erl-pipeline lineage upstream run ROW\n" in result.output
+    assert "No memory entry stood in the prompts of these rows.\n" in result.output
     found = invoke(
         "lineage", "trained-on", made.ids["update-2"], "--store", made.store.uri, "--limit", "2", "--json"
     ).json
@@ -113,6 +123,10 @@ def test_trained_on_follows_a_trained_run_to_its_first_update(finished: Finished
     for selector in ("latest", "iteration:2"):
         same = ("lineage", "trained-on", selector, "--run", "small", "--store", finished.store, "--json")
         assert invoke(*same).json["checkpoint"] == found["checkpoint"]
+    said = " ".join(invoke(*words).output.split())
+    assert "by inheritance: in the trainings before it, also update_policy of the same iteration" in said
+    first, *_ = found["memory_entries"]
+    assert f"in the prompts of these rows: {first['entry_id'][:12]}" in said
     succeeded = invoke(*words, "--success", "--role", "distilled", "--limit", "1000", "--json").json
     assert {row["success"] for row in succeeded["rows"]} <= {True}
 
@@ -123,7 +137,8 @@ def test_trained_on_follows_a_trained_run_to_its_first_update(finished: Finished
         (["samples", "rum"], "Did you mean run?"),
         (["samples", "run", "--iteration", "7"], "run run has no samples of iteration 7"),
         (["samples", "run", "--iteration", "x"], "--iteration x: give one, such as 7, or a range"),
-        (["trained-on", "nothing"], "no artifact nothing"),
+        (["trained-on", "nothing"], "no artifact nothing; allowed: an id, latest, iteration:N"),
+        (["trained-on", "latset", "--run", "run"], "no artifact latset; allowed: an id, latest, iteration:N"),
         (["trained-on", "latest"], "latest: of which run? Name it with --run RUN."),
     ],
 )

@@ -31,6 +31,8 @@ def test_a_branch_shares_what_is_before_its_stage_and_computes_the_rest(store: P
     assert changed == {(2, "update_policy", ""), (2, "fine_tune", ""), (2, "evaluate", "")}
     assert result.json["computed"] == 3
     assert result.json["shared"] == len(ours) - 3
+    counts = f"{len(ours) - 3} artifacts, {len(ours) - 4} before update_policy of iteration 2 and 1 after it"
+    assert f"Branch of small: shares {counts}" in result.errors
     assert result.json["origin"] == {
         "type": "branch",
         "run": "small",
@@ -57,6 +59,7 @@ def test_a_branch_goes_on_beyond_the_run_and_train_continues_it(store: Path, fin
     result = replay(store, *words, "--iterations", "3", "--name", "cool")
     assert result.status == 0, result.errors
     assert [row["iteration"] for row in result.json["rows"]] == [0, 1, 2, 3]
+    assert ", all before generate_rollouts of iteration 2\n" in result.errors
     three = entries(store, "cool")
     assert three[1, "generate_rollouts", ""] == entries(store, "small")[1, "generate_rollouts", ""]
     assert three[2, "generate_rollouts", ""] != entries(store, "small")[2, "generate_rollouts", ""]
@@ -142,7 +145,7 @@ def test_settings_of_what_is_shared_are_refused(
     ("words", "said"),
     [
         (["--iteration", "2"], "say where to begin"),
-        (["--iteration", "3", "--from", "evaluate"], "run small has iterations 1 to 2"),
+        (["--iteration", "3", "--from", "evaluate"], "run small ended in iteration 2; 1 to 2 are allowed"),
         (
             ["--iteration", "0", "--from", "update_policy"],
             "the stages of iteration 0 are prepare_tasks, boots",
@@ -150,7 +153,11 @@ def test_settings_of_what_is_shared_are_refused(
         (["--iteration", "2", "--from", "evaluate", "--set", "update.epochs=2"], "name it with --name NAME"),
         (
             ["--iteration", "9", "--from", "evaluate", "--set", "update.epochs=2", "--name", "x"],
-            "run small has no rollout_shard 0000 of iteration 3, which comes before the branch",
+            "run small ended in iteration 2; a branch can begin in iteration 1 to 3",
+        ),
+        (
+            ["--iteration", "3", "--from", "fine_tune", "--set", "update.epochs=2", "--name", "x"],
+            "run small ended in iteration 2; it has no rollout_shard 0000 of iteration 3, which comes before",
         ),
         (["--from", "evaluate", "--iteration", "1..2"], "allowed is one iteration; A..B only with --offline"),
         (

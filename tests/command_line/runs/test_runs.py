@@ -37,6 +37,20 @@ def test_list_tells_state_score_and_size(store: Path, finished: FinishedRun) -> 
     assert "2 of 2" in text
 
 
+def test_a_run_that_was_stopped_beyond_its_configuration_is_not_finished(store: Path) -> None:
+    run = RunStore(str(store)).open("small")
+    shard = next(entry for entry in run.stages() if entry.stage == "rollout_shard")
+    with run.lock():  # as `train --iterations 4` leaves it that is stopped in iteration 3
+        run.record(3, shard.stage, shard.artifact_id, kind=shard.kind, reused=False, seconds=0.0)
+    (small,) = invoke("runs", "list", "--store", store, "--json").json
+    assert small["state"] == "stopped"
+    iterations = [small[f"iterations_{which}"] for which in ("done", "begun", "configured")]
+    assert iterations == [2, 3, 2]
+    assert "Iterations: 2 of 3 or more\n" in invoke("runs", "show", "small", "--store", store).output
+    shown = invoke("status", "small", "--store", store).output
+    assert shown.startswith("Run small: erl, 2 of 3 or more iterations done\n")
+
+
 def test_a_run_at_work_says_who_works_on_it_and_is_not_removed(store: Path) -> None:
     with RunStore(str(store)).open("small").lock():
         (small,) = invoke("runs", "list", "--store", store, "--json").json
@@ -59,6 +73,14 @@ def test_show_names_checkpoints_and_removal_says_what_is_freed(store: Path) -> N
     freed = invoke("gc", "--delete", "--min-age", "0", "--store", store, "--json").json
     assert {each["run"] for each in freed["unreached"]} == {"small"}
     assert not list(store.glob("artifacts/*/*/manifest.json"))
+
+
+def test_the_command_that_removal_names_frees_what_is_young(store: Path) -> None:
+    shown = invoke("runs", "remove", "small", "--store", store).output
+    assert f"Free the first: erl-pipeline gc --delete --min-age 0 --store {store}\n" in shown
+    assert "(without --min-age 0, what is younger than 1 h stays)\n" in shown
+    kept = invoke("gc", "--delete", "--store", store).output
+    assert "that no run reaches; --min-age 0 removes them too.\n" in kept
 
 
 def test_a_run_whose_environment_is_not_installed_is_listed_all_the_same(store: Path) -> None:

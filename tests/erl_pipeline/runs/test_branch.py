@@ -106,7 +106,7 @@ def test_an_iteration_that_was_not_evaluated_can_be_branched(store: Path) -> Non
 def test_a_branch_before_which_something_lacks_is_refused_and_not_begun(store: Path) -> None:
     go(small(), store, 3, stop_after="rollout_shard 0001 of iteration 3")
     origin = BranchOrigin(run="small", iteration=3, stage="update_policy")
-    with pytest.raises(InputError, match="run small has no generate_rollouts of iteration 3, which comes"):
+    with pytest.raises(InputError, match="run small ended in iteration 2; it has no generate_rollouts"):
         begun(store, partial(begin_branch, origin=origin), **OTHER)
     assert read_origin(str(store), "branch") is None
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from erl_pipeline.plan.plan import Place
 from erl_pipeline.runs.planning import recorded_ids, whole_iterations
 from erl_pipeline.runs.run_plans import plan_run
-from erl_pipeline.runs.state import completed_iterations, latest_checkpoint
+from erl_pipeline.runs.state import begun_iterations, completed_iterations, latest_checkpoint
 from erl_pipeline.runs.train import trusted_places
 from storage.artifacts.recipe import ArtifactKind
 from storage.runs.ledger import LedgerEntry
@@ -48,6 +48,9 @@ def test_an_iteration_is_complete_with_its_last_checkpoint() -> None:
     assert completed_iterations(ERL, THREE[:-1]) == 2
     assert completed_iterations(RLVR, THREE[:-1]) == 3
     assert completed_iterations(ERL, []) == 0
+    # `train --iterations 4` may have been stopped in iteration 3 of a configuration with fewer.
+    assert begun_iterations(THREE[:-1]) == 3
+    assert begun_iterations([]) == 0
 
 
 def test_the_latest_checkpoint_is_that_of_the_last_training_stage() -> None:

@@ -8,7 +8,7 @@ import pytest
 from storage.errors import DamagedArtifact, InputError
 from storage.lineage.trained_on import RowFilter, TrainedOn, training_data
 from tests.histories import History
-from tests.training_stores import TrainingStore, write_replay, write_training_store
+from tests.training_stores import TrainingStore, record, trajectories, write_replay, write_training_store
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +83,34 @@ def test_what_is_replayed_is_data_and_the_experience_it_came_from_is_not(tmp_pat
     data = training_data(made.store.find, [made.ids["update-3"]])
     assert {names[each] for each in data} == {"rollouts-3", "shard-3", "replay-3"}
     assert found(made, "update-3", text="right")[0] == ("directly", "update-3", "replay")
+
+
+def test_memory_entries_stood_in_the_prompts_of_rows(tmp_path: Path) -> None:
+    made = write_training_store(str(tmp_path / "store"))
+    seen = {"trajectory_id": "seen", "role": "reflection", "iteration": 3}
+    again = {**seen, "trajectory_id": "again"}
+    left_out = {**seen, "trajectory_id": "left out"}
+    shown = [(seen, ["m-a", "m-b"]), (again, ["m-b"]), (left_out, ["m-c"])]
+    made.commit(
+        "shard-3",
+        "trajectories",
+        3,
+        write=trajectories(*({**row, "memory_entry_ids": entries} for row, entries in shown)),
+    )
+    made.commit("rollouts-3", "rollouts", 3, inputs={"shard-0000": "shard-3"})
+    made.commit(
+        "update-3",
+        "checkpoint",
+        3,
+        inputs={"checkpoint": "update-2", "rollouts": "rollouts-3"},
+        write=record(seen, again, {**left_out, "not_trained": "zero_advantage"}),
+    )
+    learned = TrainedOn(made.store, made.ids["update-3"])
+    entries = learned.memory_entries(learned.rows(RowFilter()))
+    assert entries.rows() == [("m-b", 2), ("m-a", 1)]
+    assert learned.memory_entries(learned.rows(RowFilter(role="distilled"))).is_empty()
+    first = TrainedOn(made.store, made.ids["bootstrap"])
+    assert first.memory_entries(first.rows(RowFilter())).is_empty()
 
 
 def test_policies_that_left_no_record_are_named(history: History, made: TrainingStore) -> None:
