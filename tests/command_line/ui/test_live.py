@@ -41,7 +41,8 @@ def test_the_stream_tells_of_commits_and_of_the_end(tmp_path: Path) -> None:
     with made.runs.open("two").lock():
         listener = threading.Thread(target=lambda: told.append(page.get("/runs/two/events").text))
         listener.start()
-        wait_for("the first look at the run", lambda: looks() > 0)
+        # The page reads the run before the stream looks at it for the first time.
+        wait_for("the first look of the stream", lambda: looks() > 1)
         write = trajectories({"trajectory_id": "new"})
         before = looks()
         other.commit("rollout_shard", "trajectories", 1, {"checkpoint": "fine_tune"}, write, run="two")
@@ -72,8 +73,9 @@ class Looks:
         mark = stored.mark
 
         def counted(name: str) -> object:
+            found = mark(name)
             self.number += 1
-            return mark(name)
+            return found
 
         stored.mark = counted
 
