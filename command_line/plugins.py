@@ -9,7 +9,7 @@ from command_line.options import Json
 from command_line.output import print_json, print_line, print_table
 
 if TYPE_CHECKING:
-    from erl_pipeline.config.installed import BrokenPlugin, Plugin
+    from erl_pipeline.config.plugins.installed import BrokenPlugin, Plugin
 
 
 def plugins(json: Json = False) -> None:
@@ -17,8 +17,8 @@ def plugins(json: Json = False) -> None:
     be used."""
     from typing import get_args
 
-    from erl_pipeline.config.installed import Group
-    from erl_pipeline.config.installed import plugins as find
+    from erl_pipeline.config.plugins.installed import Group
+    from erl_pipeline.config.plugins.installed import plugins as find
 
     groups = [find(group) for group in get_args(Group)]
     found = [plugin for group in groups for plugin in group.found.values()]

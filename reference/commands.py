@@ -14,8 +14,8 @@ from command_line.main import app
 from reference.markdown import code, plain, table
 
 _PROGRAM = "erl-pipeline"
-_WORDS = {int: "N", float: "X", Path: "PATH"}
-"""The placeholder for the value of an option, by its type."""
+_VALUE_NAMES = {int: "N", float: "X", Path: "PATH"}
+"""What stands for the value of an option in its usage line, by its type."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def _names(option: Any) -> str:
 def _values(option: Any) -> str:
     if option.metavar:
         return str(option.metavar)
-    return "|".join(values_of(option)) or _WORDS.get(option.type_descriptor.annotation, "TEXT")
+    return "|".join(values_of(option)) or _VALUE_NAMES.get(option.type_descriptor.annotation, "TEXT")
 
 
 def values_of(option: Any) -> list[str]:

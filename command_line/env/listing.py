@@ -8,12 +8,12 @@ from command_line.options import Json
 from command_line.output import print_json, print_line, print_table
 
 if TYPE_CHECKING:
-    from erl_pipeline.config.installed import Plugin
+    from erl_pipeline.config.plugins.installed import Plugin
 
 
 def list_environments(json: Json = False) -> None:
     """List the installed environments, the package of each, and what it still needs."""
-    from erl_pipeline.config.installed import plugins
+    from erl_pipeline.config.plugins.installed import plugins
 
     group = plugins("environments")
     found = [_described(plugin) for plugin in group.found.values()]
@@ -42,7 +42,7 @@ def list_environments(json: Json = False) -> None:
 
 
 def _described(plugin: Plugin) -> dict[str, Any]:
-    from erl_pipeline.config.extras import missing_of_extra
+    from erl_pipeline.config.plugins.extras import missing_of_extra
 
     return {
         "type": plugin.type,

@@ -96,7 +96,7 @@ def _require_free(name: str) -> None:
     from importlib.util import find_spec
     from typing import get_args
 
-    from erl_pipeline.config.installed import Group, plugins
+    from erl_pipeline.config.plugins.installed import Group, plugins
     from storage.errors import InputError
 
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name) or name.endswith("_") or keyword.iskeyword(name):

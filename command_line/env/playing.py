@@ -98,7 +98,7 @@ def _chosen(config: RunConfig, split: str, task_id: str | None) -> Task:
     """The task with an id, or one of the split, drawn by the seed. Raises InputError if there is none."""
     import random
 
-    from erl_pipeline.config.installed import plugins
+    from erl_pipeline.config.plugins.installed import plugins
     from storage.errors import InputError
 
     plugin = plugins("environments")[config.environment.type].value

@@ -25,7 +25,7 @@ def require_files(config: RunConfig) -> None:
 def ready_environment(config: RunConfig) -> Iterator[EnvironmentPlugin[Any]]:
     """The environment of a configuration, inside this context. Files that it needs built, such as a search
     index, are built in a temporary folder."""
-    from erl_pipeline.config.installed import plugins
+    from erl_pipeline.config.plugins.installed import plugins
 
     plugin: EnvironmentPlugin[Any] = plugins("environments")[config.environment.type].value
     if plugin.built_files_of(config.environment) is None:

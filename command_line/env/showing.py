@@ -11,7 +11,7 @@ from command_line.options import Json, Settings
 from command_line.output import counted, print_json, print_line
 
 if TYPE_CHECKING:
-    from erl_pipeline.config.installed import Plugin
+    from erl_pipeline.config.plugins.installed import Plugin
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.environments.interface import EnvironmentPlugin
 
@@ -26,7 +26,7 @@ def show(given: Given, settings: Settings = None, json: Json = False) -> None:
     With a configuration, also show how many tasks there are, and how one begins.
     """
     from command_line.env.ready import require_files
-    from erl_pipeline.config.installed import plugins
+    from erl_pipeline.config.plugins.installed import plugins
     from storage.errors import InputError
 
     known = plugins("environments")
@@ -71,7 +71,7 @@ def _configuration(given: str, settings: list[str], types: list[str]) -> RunConf
 def _about(plugin: Plugin) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from erl_pipeline.config.extras import missing_of_extra
+    from erl_pipeline.config.plugins.extras import missing_of_extra
     from erl_pipeline.config.shown.described import describe_settings
 
     return {

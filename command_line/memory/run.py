@@ -8,7 +8,7 @@ from functools import cached_property
 
 import polars as pl
 
-from erl_pipeline.config.installed import plugins
+from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.policies.embedding import SentenceEmbedder
 from erl_pipeline.runs.config import run_config
 from storage.artifacts.store import ArtifactStore

@@ -15,9 +15,9 @@ from erl_pipeline.plan.forecast import Forecast, forecast
 from erl_pipeline.plan.plan import Place, Plan
 from erl_pipeline.plan.sources import read_sources
 from erl_pipeline.runs.config import is_blank, refuse_other_settings, run_config
-from erl_pipeline.runs.disk import expected_sizes
 from erl_pipeline.runs.enough_tasks import require_tasks_of
-from erl_pipeline.runs.lookups import StoreLookups
+from erl_pipeline.runs.forecast.disk import expected_sizes
+from erl_pipeline.runs.forecast.lookups import StoreLookups
 from erl_pipeline.runs.planning import plan_as_made, plan_for
 from erl_pipeline.runs.run_plans import plan_run, shared_stages
 from storage.artifacts.store import ArtifactStore

@@ -39,7 +39,7 @@ def tell_of_qualification(
 
 def has_users_code(config: RunConfig) -> bool:
     """Whether the environment, one of its parts or its scorer is a plug-in of another package than this."""
-    from erl_pipeline.config.installed import plugins
+    from erl_pipeline.config.plugins.installed import plugins
 
     others = {
         package

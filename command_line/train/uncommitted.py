@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def uncommitted_code(config: RunConfig) -> list[str]:
     """A sentence for the program and for each plug-in of a run whose git checkout has changes."""
-    from erl_pipeline.config.installed import plugins
+    from erl_pipeline.config.plugins.installed import plugins
     from erl_pipeline.plan.sources import environment_packages
     from storage.artifacts.manifest import code_version
 

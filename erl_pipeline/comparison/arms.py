@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from erl_pipeline.config.installed import plugins
 from erl_pipeline.config.loading.load import load_config
+from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.config.run import RunConfig
 from storage.errors import ConfigError
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from erl_pipeline.comparison.arms import Arm, arm_of_method, load_arm
 from erl_pipeline.comparison.comparison_file import Given, read_comparison
 from erl_pipeline.comparison.equal_steps import levelled
-from erl_pipeline.config.installed import plugins
 from erl_pipeline.config.loading.load import change_config, load_config
+from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.differences import recipe_differences
 from erl_pipeline.plan.plan import POLICY, Place

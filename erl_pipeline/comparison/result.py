@@ -11,7 +11,7 @@ from erl_pipeline.comparison.differences import ArmDifference, arm_differences
 from erl_pipeline.comparison.measures import RunMeasures, measure
 from erl_pipeline.comparison.streams import StreamSummary, summarize
 from erl_pipeline.comparison.training import Thirds, TrainingFigures, thirds
-from erl_pipeline.config.installed import plugins
+from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.evaluation.history import CurvePoint
 from erl_pipeline.runs.columns import method_columns
 

@@ -8,11 +8,11 @@ from pydantic import Field, model_validator
 
 from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.generation import EngineConfig, SamplingConfig, TransformersEngineConfig
-from erl_pipeline.config.installed import plugins
 from erl_pipeline.config.memory import require_subgroups
 from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig, require_known_roles
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
 from erl_pipeline.config.pipeline import PipelineConfig, ResourcesConfig
+from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.config.policy import PolicyConfig, TinyPolicyConfig
 from erl_pipeline.config.retention import RetentionConfig
 from erl_pipeline.config.rollouts import EvaluationConfig, RolloutConfig
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     TrainerSettings: TypeAlias = PluginSettings
     RunnerSettings: TypeAlias = PluginSettings
 else:
-    from erl_pipeline.config.plugins import settings_of
+    from erl_pipeline.config.plugins.settings import settings_of
 
     MethodSettings = settings_of("methods")
     EnvironmentSettings = settings_of("environments")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from erl_pipeline.config.installed import plugins
+from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.config.policy import PretrainedPolicyConfig
 from erl_pipeline.config.warm_start import MessagesWarmStart
 from erl_pipeline.plan.fingerprint import package_fingerprint

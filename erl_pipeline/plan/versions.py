@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from erl_pipeline.config.installed import plugins
+from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.plan.source_tree import SourceTree, stage_calls
 from erl_pipeline.plan.stage import Stage
 from storage.artifacts.recipe import ID_LENGTH

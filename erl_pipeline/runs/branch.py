@@ -6,8 +6,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from erl_pipeline.config.installed import plugins
 from erl_pipeline.config.objective import DecoupledCorrection
+from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.plan.plan import Place

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from erl_pipeline.config.installed import plugins
+from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.column import Column
 from erl_pipeline.runs.config import run_config

@@ -8,9 +8,9 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from erl_pipeline.config.generation import OPERATIONAL_SETTINGS
-from erl_pipeline.config.installed import plugins
 from erl_pipeline.config.loading.explain import explain
 from erl_pipeline.config.loading.load import PLUGGED, require_usable_plugins
+from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.config.policy import PolicyConfig
 from erl_pipeline.config.run import RunConfig
 from storage.errors import ConfigError, InputError

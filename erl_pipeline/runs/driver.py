@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from erl_pipeline.config.generation import operational_settings
-from erl_pipeline.config.installed import plugins
+from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.execution import Execution, execute
 from erl_pipeline.plan.job import StageOutcome

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from erl_pipeline.config.installed import plugins
+from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.plan.plan import Plan
 from erl_pipeline.stages.tasks.draw_tasks import draw_tasks
 from erl_pipeline.stages.tasks.held_out import refuse_held_out

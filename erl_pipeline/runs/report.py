@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from erl_pipeline.config.installed import plugins
+from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.runs.columns import method_columns
 from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.qualification import state_of_qualification, tasks_of_run

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from erl_pipeline.plan.job import StageOutcome
 from erl_pipeline.plan.plan import Place, Plan, RunState
-from erl_pipeline.runs.disk import DiskWatch
 from erl_pipeline.runs.driver import OpenRun, carry_out
 from erl_pipeline.runs.enough_tasks import require_tasks_of
+from erl_pipeline.runs.forecast.disk import DiskWatch
 from erl_pipeline.runs.iteration_ends import IterationEnds
 from erl_pipeline.runs.planning import plan_beyond, plan_for, whole_iterations
 from erl_pipeline.runs.retention import still_needed, what_is_whole

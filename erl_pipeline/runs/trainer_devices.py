@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from erl_pipeline.config.installed import plugins
+from erl_pipeline.config.plugins.installed import plugins
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from erl_pipeline.config.generation import VllmEngineConfig
-from erl_pipeline.config.installed import plugins
+from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.config.policy import PretrainedPolicyConfig
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.config.server_arguments import copies_of_server

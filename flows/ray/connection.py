@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from erl_pipeline.config.extras import missing_of_extra
+from erl_pipeline.config.plugins.extras import missing_of_extra
 from storage.errors import ConfigError, PipelineError
 
 _ENVIRONMENT = {

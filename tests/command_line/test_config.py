@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from erl_pipeline.config import installed
 from erl_pipeline.config.loading.load import load_config
+from erl_pipeline.config.plugins import installed
 from tests.command_line.invoke import SMALL, invoke
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))

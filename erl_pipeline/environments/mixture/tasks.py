@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from erl_pipeline.config.installed import plugins
 from erl_pipeline.config.nested import with_settings
+from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.environments.interface import Environment, Part, Task, part_of
 from erl_pipeline.environments.mixture.settings import MixtureConfig
 from erl_pipeline.environments.mixture.shares import turns

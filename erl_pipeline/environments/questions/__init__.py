@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from erl_pipeline.config.installed import plugins
+from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.environments.interface import EnvironmentPlugin
 from erl_pipeline.environments.questions import environment, tasks
 from erl_pipeline.environments.questions.settings import QuestionsConfig

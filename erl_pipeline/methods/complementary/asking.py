@@ -11,7 +11,7 @@ from pydantic import SerializeAsAny
 
 from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.generation import EngineConfig, identity_of
-from erl_pipeline.config.installed import plugins
+from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.environments.experience_format import ExperienceFormat
 from erl_pipeline.environments.messages import Message
 from erl_pipeline.methods.complementary.prompts import ChatPrompts, PromptTemplates

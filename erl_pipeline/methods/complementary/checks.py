@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from erl_pipeline.config.generation import VllmEngineConfig
-from erl_pipeline.config.installed import plugins
+from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.config.policy import TinyPolicyConfig
 from erl_pipeline.methods.complementary.settings import (
     ComplementaryConfig,

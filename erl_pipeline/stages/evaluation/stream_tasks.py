@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from erl_pipeline.config.base import PluginSettings
-from erl_pipeline.config.installed import plugins
+from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.config.stream import StreamConfig
 from erl_pipeline.environments.interface import Task
 from storage.errors import InputError

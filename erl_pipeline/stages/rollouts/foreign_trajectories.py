@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from erl_pipeline.config.installed import plugins
 from erl_pipeline.config.optimizer import OptimizerConfig
+from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.environments.messages import Message
 from erl_pipeline.episodes.dialogue import ChatTokenizer

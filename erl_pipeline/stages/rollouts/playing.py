@@ -20,8 +20,8 @@ from erl_pipeline.config.generation import (
     identity_of,
     with_operational,
 )
-from erl_pipeline.config.installed import plugins
 from erl_pipeline.config.memory import RetrievalSettings
+from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.environments.interface import Task, part_name
 from erl_pipeline.episodes.roles import JUDGE
 from erl_pipeline.plan.plan import POLICY

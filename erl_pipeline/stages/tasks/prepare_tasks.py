@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from pydantic import SerializeAsAny
 
 from erl_pipeline.config.base import PluginSettings, Settings
-from erl_pipeline.config.installed import plugins
 from erl_pipeline.config.nested import with_settings
+from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.environments.interface import Part, Task
 from erl_pipeline.plan.resources import Resources
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import SerializeAsAny
 
 from erl_pipeline.config.base import PluginSettings, Settings
-from erl_pipeline.config.installed import plugins
 from erl_pipeline.config.optimizer import OptimizerConfig
+from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import (
     CHECKPOINT,

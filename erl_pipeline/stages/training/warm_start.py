@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import SerializeAsAny
 
 from erl_pipeline.config.base import PluginSettings
-from erl_pipeline.config.installed import plugins
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig
+from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.config.policy import PretrainedPolicyConfig
 from erl_pipeline.config.warm_start import DemonstrationsWarmStart, MessagesWarmStart, WarmStartSteps
 from erl_pipeline.environments.messages import Message

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from erl_pipeline.config.installed import plugins
+from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.environments.pictures import Picture
 

@@ -26,7 +26,7 @@ TABLES = ("polars", "pyarrow")
 EVERYTHING = """
 import importlib, pkgutil, sys
 import erl_pipeline.config.loading.load, erl_pipeline.stages
-from erl_pipeline.config.installed import PARTS, plugins
+from erl_pipeline.config.plugins.installed import PARTS, plugins
 for group in PARTS:
     for plugin in plugins(group).found.values():
         for package in plugin.packages:

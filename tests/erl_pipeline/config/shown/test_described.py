@@ -7,7 +7,7 @@ import pytest
 from pydantic import Field
 
 from erl_pipeline.config.base import Settings
-from erl_pipeline.config.extras import missing_of_extra
+from erl_pipeline.config.plugins.extras import missing_of_extra
 from erl_pipeline.config.shown.described import DescribedSetting, describe_settings
 
 

@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from erl_pipeline.config.generation import SamplingConfig
-from erl_pipeline.config.installed import plugins
+from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.episodes.limits import RoleLimits
 from erl_pipeline.methods.erl.settings import ErlConfig, episode_settings

@@ -12,8 +12,8 @@ import polars as pl
 import pytest
 import torch
 
-from erl_pipeline.config.installed import plugins
 from erl_pipeline.config.optimizer import OptimizerConfig
+from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.methods.exgrpo.experience import GROUPS_FILE, MEMBERS_FILE, Experience, read_experience
 from erl_pipeline.methods.exgrpo.index_experience import INDEX_EXPERIENCE, IndexSettings

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from erl_pipeline.config.base import PluginSettings
-from erl_pipeline.config.installed import Group, plugins
+from erl_pipeline.config.plugins.installed import Group, plugins
 from storage.errors import ConfigError
 
 

@@ -11,8 +11,8 @@ from erl_pipeline.plan.simulation.cluster import ClusterConfig
 from erl_pipeline.plan.simulation.job import Job, jobs_of, split_parts
 from erl_pipeline.plan.simulation.simulate import Simulation, simulate
 from erl_pipeline.plan.sources import unread_sources
-from erl_pipeline.runs.lookups import StoreLookups
-from erl_pipeline.runs.measured import Measurements, measure
+from erl_pipeline.runs.forecast.lookups import StoreLookups
+from erl_pipeline.runs.forecast.measured import Measurements, measure
 from erl_pipeline.runs.run_plans import plan_run
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from erl_pipeline.config import installed as module
-from erl_pipeline.config.installed import PARTS, Group, Plugins, plugins
+from erl_pipeline.config.plugins import installed as module
+from erl_pipeline.config.plugins.installed import PARTS, Group, Plugins, plugins
 from erl_pipeline.environments.interface import EnvironmentPlugin
 from erl_pipeline.environments.scorers import scorer_named
 from erl_pipeline.methods.interface import Method

@@ -14,7 +14,7 @@ from erl_pipeline.config.shown.differences import settings_differences
 from erl_pipeline.plan.disk import ArtifactSize
 from erl_pipeline.plan.forecast import Cost, Earlier, own_differences
 from erl_pipeline.plan.plan import Place, PlannedStage
-from erl_pipeline.runs.alike import groups_alike, same_model
+from erl_pipeline.runs.forecast.alike import groups_alike, same_model
 from erl_pipeline.runs.planning import recorded_ids
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore

@@ -13,9 +13,9 @@ from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.disk import forecast_disk
 from erl_pipeline.plan.plan import Plan
 from erl_pipeline.plan.sources import read_sources
-from erl_pipeline.runs.disk import DiskWatch, expected_sizes
 from erl_pipeline.runs.driver import open_run
-from erl_pipeline.runs.lookups import StoreLookups
+from erl_pipeline.runs.forecast.disk import DiskWatch, expected_sizes
+from erl_pipeline.runs.forecast.lookups import StoreLookups
 from erl_pipeline.runs.run_plans import plan_run
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore

@@ -8,13 +8,13 @@ import pytest
 
 from erl_pipeline.config.loading.load import load_config
 from erl_pipeline.plan.simulation.cluster import ClusterConfig, read_cluster
-from erl_pipeline.runs.cluster_forecast import forecast_on_cluster
+from erl_pipeline.runs.forecast.cluster import forecast_on_cluster
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE
 from storage.errors import ConfigError
 from storage.runs.run import RunStore
 from tests.erl_pipeline.runs.small_runs import small
 
-CONFIGS = Path(__file__).parents[3] / "configs"
+CONFIGS = Path(__file__).parents[4] / "configs"
 HERE = ClusterConfig.model_validate({"nodes": {"here": {"workers": 1, "overhead_seconds": 0.0}}})
 
 
