@@ -28,10 +28,10 @@ from pathlib import Path
 import httpx
 import measurements
 from measurements import Column, Figures
+from runner_overhead import Times
 
 from erl_pipeline.config.loading.load import load_config
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.plan.job import StageOutcome
 from erl_pipeline.plan.listener import NullListener
 from erl_pipeline.runs.driver import open_run
 from erl_pipeline.runs.train import train
@@ -39,16 +39,6 @@ from erl_pipeline.runs.train import train
 BESIDE, ALONE = "beside a live page", "alone"
 CONFIG, RUN, STORED = "configs/frozen_lake.yaml", "watched", 5
 COLUMNS = (Column("iteration_seconds", "s an iteration", 3), Column("fetches", "answers of the page", 0))
-
-
-class IterationEnds(NullListener):
-    """Notes when the last stage of each iteration ended."""
-
-    def __init__(self) -> None:
-        self.ends: dict[int, float] = {}
-
-    def stage_finished(self, title: str, outcome: StageOutcome) -> None:
-        self.ends[outcome.iteration or 0] = time.perf_counter()
 
 
 def configuration(iterations: int, threads: int) -> RunConfig:
@@ -59,7 +49,7 @@ def configuration(iterations: int, threads: int) -> RunConfig:
 
 def continue_training(store: Path, iterations: int, threads: int, *, with_page: bool) -> Figures:
     """Median seconds of an iteration, and how many answers of the page the client has read."""
-    times, config = IterationEnds(), configuration(STORED + iterations, threads)
+    times, config = Times(), configuration(STORED + iterations, threads)
     answers = store.with_name("answers")
     with open_run(config, str(store), times, threading.Event()) as opened:
         if with_page:
