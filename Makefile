@@ -52,9 +52,9 @@ checks-and-docs: checks docs
 
 test-without-vllm: checks docs test-others
 
-# Four processes on two cores, since many tests wait for processes that they start or kill.
+# More processes than cores take longer: each imports everything first, and they displace each other's caches.
 test-others:
-	$(PYTEST) 4 -m "not vllm"
+	$(PYTEST) 2 -m "not vllm"
 
 # Only files with such a test are imported: importing all files would delay the first test by half a minute.
 test-vllm:

@@ -13,6 +13,7 @@ import polars as pl
 from command_line.episodes.reading import REPLAYED, episode_training, find_episode, memory_texts
 from command_line.ui.rows import row_files
 from command_line.ui.stored import Stored, StoredRun
+from erl_pipeline.evaluation.history import StageRecord
 from erl_pipeline.views.report.episodes import TaskPicture, in_order, task_picture
 from erl_pipeline.views.report.screen import Screen, drawing_of, episode_columns
 from storage.artifacts.manifest import Manifest
@@ -43,9 +44,7 @@ def read_episode(stored: Stored, run: StoredRun, iteration: int, identifier: str
     }
     found, holder = find_episode(paths, identifier)
     rows = in_order(found)
-    # Replays of an episode are trained on later, never before.
-    later = [record.manifest for record in run.history if record.iteration >= iteration]
-    training = training_of(stored, run, later, rows[0]["episode_id"])
+    training = training_of(stored, run, iteration, rows[0]["episode_id"])
     texts = seen_texts(stored, run, rows)
     return ShownEpisode(
         rows[0]["episode_id"],
@@ -58,12 +57,17 @@ def read_episode(stored: Stored, run: StoredRun, iteration: int, identifier: str
 
 
 def training_of(
-    stored: Stored, run: StoredRun, manifests: Sequence[Manifest], episode_id: str
+    stored: Stored, run: StoredRun, iteration: int, episode_id: str
 ) -> dict[str, list[dict[str, Any]]]:
-    """Like `episode_training`, but reads only the training records that have rows of the episode."""
+    """Like `episode_training` over the artifacts since an iteration, the episode's own, but reads only the
+    training records that have rows of the episode."""
     files = stored.kept(run.name, "record files", lambda: _record_files(stored, run))
-    near = {files[path].artifact_id for path in stored.records.holding(files, "episode_id", [episode_id])}
-    read = [each for each in manifests if each.kind in REPLAYED or each.artifact_id in near]
+    replays = stored.kept(
+        run.name, "replays", lambda: [each for each in run.history if each.kind in REPLAYED]
+    )
+    near = [files[path] for path in stored.records.holding(files, "episode_id", [episode_id])]
+    # Replays of an episode are trained on later, never before.
+    read = [record.manifest for record in [*replays, *near] if record.iteration >= iteration]
     return episode_training(stored.artifacts, read, episode_id)
 
 
@@ -83,12 +87,16 @@ def seen_texts(stored: Stored, run: StoredRun, rows: Sequence[Mapping[str, Any]]
     return texts if len(texts) == len(seen) else memory_texts(stored.artifacts, rows)
 
 
-def _record_files(stored: Stored, run: StoredRun) -> dict[Path, Manifest]:
+def _record_files(stored: Stored, run: StoredRun) -> dict[Path, StageRecord]:
     return {
-        stored.artifacts.open_file(manifest, name): manifest
-        for manifest in stored.manifests(run)
-        if (name := record_file(manifest)) is not None
+        stored.artifacts.open_file(record.manifest, name): record
+        for record in run.history
+        if (name := record_file(record.manifest)) is not None
     }
+
+
+def _replays(run: StoredRun) -> list[StageRecord]:
+    return [record for record in run.history if record.kind in REPLAYED]
 
 
 def memory_files(stored: Stored, run: StoredRun) -> dict[Path, Manifest]:

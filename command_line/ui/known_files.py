@@ -10,7 +10,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +22,7 @@ Files = Mapping[Path, object]
 """Files, each with the object that the store gave for it; facts about a file hold while that is the same."""
 _FILE = "file"
 _MOST_FILTERS = 64
+_NOT_READ = (None, 0)
 
 
 class KnownFiles:
@@ -30,7 +30,7 @@ class KnownFiles:
 
     def __init__(self, table: TableFormat) -> None:
         self._table = table
-        self._ids: dict[str, dict[Path, tuple[object, npt.NDArray[np.uint64]]]] = {}
+        self._ids: dict[str, _HeldIds] = {}
         self._counts: OrderedDict[tuple[Filter, ...], dict[Path, tuple[object, int]]] = OrderedDict()
         self._turn = threading.Lock()
 
@@ -38,11 +38,12 @@ class KnownFiles:
         """The files that have a row with one of these ids. Ids are compared by hashes, so by chance there may
         be one file too many."""
         with self._turn:
-            known = self._ids.setdefault(column, {})
-            for found, rows in self._new(files, known, [pl.col(column).hash()]):
-                known[found] = files[found], np.sort(rows.to_series().to_numpy())
-            wanted = pl.Series(ids, dtype=pl.String).hash().to_numpy()
-            return [path for path in files if _any_of(known[path][1], wanted)]
+            held = self._ids.setdefault(column, _HeldIds())
+            new = held.missing(files)
+            if new:
+                rows = self._rows(new, [pl.col(column).hash()])
+                held.add(new, {path: _short(found.to_series()) for path, found in rows.items()})
+            return held.holding(files, _short(pl.Series(ids, dtype=pl.String).hash()))
 
     def counts(self, files: Files, filters: Sequence[Filter]) -> list[int]:
         """How many rows of each file meet the filters."""
@@ -51,26 +52,65 @@ class KnownFiles:
             self._counts.move_to_end(tuple(filters))
             while len(self._counts) > _MOST_FILTERS:
                 self._counts.popitem(last=False)
-            met = pl.lit(True).and_(*(each.condition() for each in filters))
-            for found, rows in self._new(files, known, [met.alias("met")]):
-                known[found] = files[found], int(rows["met"].sum())
+            new = {path: file for path, file in files.items() if known.get(path, _NOT_READ)[0] is not file}
+            if new:
+                met = pl.lit(True).and_(*(each.condition() for each in filters))
+                rows = self._rows(new, [met.alias("met")])
+                known.update({path: (file, int(rows[path]["met"].sum())) for path, file in new.items()})
             return [known[path][1] for path in files]
 
-    def _new(
-        self, files: Files, known: Mapping[Path, tuple[object, Any]], columns: Sequence[pl.Expr]
-    ) -> list[tuple[Path, pl.DataFrame]]:
-        """Columns of the rows of each file that is new or has changed."""
-        new = [path for path in files if path not in known or known[path][0] is not files[path]]
-        rows = scan_files(new, self._table, _FILE).select(*columns, _FILE).collect()
+    def _rows(self, files: Files, columns: Sequence[pl.Expr]) -> dict[Path, pl.DataFrame]:
+        """Columns of the rows of each file."""
+        rows = scan_files(list(files), self._table, _FILE).select(*columns, _FILE).collect()
         found = {
             Path(str(file)): part.drop(_FILE) for (file,), part in rows.group_by(_FILE, maintain_order=True)
         }
-        return [(path, found.get(path, rows.clear().drop(_FILE))) for path in new]
+        return {path: found.get(path, rows.clear().drop(_FILE)) for path in files}
 
 
-def _any_of(held: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) -> bool:
-    """Whether one of the wanted hashes is among the held ones, which are sorted."""
-    if not len(held):
-        return False
-    places = np.minimum(np.searchsorted(held, wanted), len(held) - 1)
-    return bool((held[places] == wanted).any())
+class _HeldIds:
+    """Which file has which ids: for each row the hash of its id and the number of its file, sorted by hash.
+
+    One search then finds the files of an id, however many files there are.
+    """
+
+    def __init__(self) -> None:
+        self._files: dict[Path, tuple[object, int]] = {}
+        self._hashes = np.empty(0, np.uint32)
+        self._numbers = np.empty(0, np.uint32)
+        self._next = 0
+
+    def missing(self, files: Files) -> dict[Path, object]:
+        """Those of the files that are new or have changed."""
+        known = self._files
+        return {path: file for path, file in files.items() if known.get(path, _NOT_READ)[0] is not file}
+
+    def add(self, files: Files, hashes: Mapping[Path, npt.NDArray[np.uint32]]) -> None:
+        """Take these hashes for these files; what was held for them before is dropped."""
+        old = [self._files[path][1] for path in files if path in self._files]
+        kept = ~np.isin(self._numbers, np.array(old, np.uint32))
+        all_hashes, all_numbers = [self._hashes[kept]], [self._numbers[kept]]
+        for path, file in files.items():
+            self._files[path] = file, self._next
+            all_hashes.append(hashes[path])
+            all_numbers.append(np.full(len(hashes[path]), self._next, np.uint32))
+            self._next += 1
+        together = np.concatenate(all_hashes)
+        order = np.argsort(together, kind="stable")
+        self._hashes, self._numbers = together[order], np.concatenate(all_numbers)[order]
+
+    def holding(self, files: Files, wanted: npt.NDArray[np.uint32]) -> list[Path]:
+        """Those of the files that have one of the wanted hashes."""
+        starts = np.searchsorted(self._hashes, wanted, "left")
+        ends = np.searchsorted(self._hashes, wanted, "right")
+        numbers = {
+            int(number)
+            for start, end in zip(starts, ends, strict=True)
+            for number in self._numbers[start:end]
+        }
+        return [path for path in files if self._files[path][1] in numbers]
+
+
+def _short(hashes: pl.Series) -> npt.NDArray[np.uint32]:
+    """Half of each hash: enough for a million ids, with half of the memory."""
+    return (hashes.to_numpy() >> np.uint64(32)).astype(np.uint32)

@@ -70,11 +70,7 @@ def _holders(
     stored: Stored, run: StoredRun, span: tuple[int, int] | None, *, held_out: bool
 ) -> Sequence[Manifest]:
     kind = "evaluation" if held_out else "trajectories"
-    own = [
-        record.manifest
-        for record in run.history
-        if record.kind == kind and (span is None or span[0] <= record.iteration <= span[1])
-    ]
+    own = [record.manifest for record in run.of_iterations(span) if record.kind == kind]
     # A run without its own rollouts shows those that it trained on.
     return own or run_episodes(stored.artifacts, run.run, span, held_out=held_out)
 
@@ -87,8 +83,8 @@ def training_records(stored: Stored, run: StoredRun, span: tuple[int, int] | Non
 def _record_files(stored: Stored, run: StoredRun, span: tuple[int, int] | None) -> list[Path]:
     return [
         stored.artifacts.open_file(record.manifest, name)
-        for record in run.history
-        if record.kind == "checkpoint" and (span is None or span[0] <= record.iteration <= span[1])
+        for record in run.of_iterations(span)
+        if record.kind == "checkpoint"
         if (name := record_file(record.manifest)) is not None
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -49,7 +50,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run as it was when its ledger was last read.
+    """A run as it was when its ledger was last read; `history` is in the order of the iterations.
 
     `config` is None if this version of the program cannot read the settings; `problem` says why.
     """
@@ -113,9 +114,21 @@ class StoredRun:
     def last_recorded(self) -> datetime | None:
         return max((entry.recorded_at for entry in self.recorded), default=None)
 
-    def of_iteration(self, iteration: int) -> list[StageRecord]:
+    def of_iteration(self, iteration: int) -> Sequence[StageRecord]:
         """The records of an iteration; those of 0 come before the first."""
-        return [record for record in self.history if record.iteration == iteration]
+        return self.of_iterations((iteration, iteration))
+
+    def of_iterations(self, span: tuple[int, int] | None) -> Sequence[StageRecord]:
+        """The records from one iteration to another, both included; all of them for None."""
+        if span is None:
+            return self.history
+        first, last = span
+        start = bisect_left(self.history, first, key=_iteration)
+        return self.history[start : bisect_right(self.history, last, key=_iteration)]
+
+
+def _iteration(record: StageRecord) -> int:
+    return record.iteration
 
 
 class ReadRun(Run):

@@ -95,9 +95,7 @@ def memory_page(
         commands=[command, pages.command("Does memory help?", "memory", "stats", name)],
         run=run,
         memory=memory,
-        versions=stored.kept(
-            name, "memory iterations", lambda: [each.iteration for each in memory_versions(run.run)]
-        ),
+        span=stored.kept(name, "memory iterations", lambda: _span(run)),
         hits=hits,
         count=shown.count,
         page_number=shown.page,
@@ -118,6 +116,12 @@ def memory_page(
         colours=COLOURS,
         most_points=MOST_POINTS,
     )
+
+
+def _span(run: StoredRun) -> tuple[int, int]:
+    """The first and the last iteration that has a memory version; zeros if none has."""
+    iterations = [each.iteration for each in memory_versions(run.run)]
+    return min(iterations, default=0), max(iterations, default=0)
 
 
 @router.get("/map")

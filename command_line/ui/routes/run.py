@@ -20,6 +20,9 @@ router = APIRouter(prefix="/runs/{name}")
 
 _LOOK_SECONDS = 0.5
 """Seconds between two checks of a run's ledger."""
+_REST_SECONDS = 1.2
+"""Seconds without a check after a commit was reported. A page fetches its numbers after each report, and that
+takes time from a training beside it; so a commit shows within two seconds, but not at once."""
 _SIGN_OF_LIFE_SECONDS = 15.0
 
 
@@ -86,17 +89,18 @@ async def _events(stored: Stored, name: str) -> AsyncIterator[str]:
     before, quiet = None, 0.0
     while True:
         mark = await run_in_threadpool(_state_mark, stored, name)
+        rest = _LOOK_SECONDS
         if mark != before:
             yield f"event: state\ndata: {mark}\n\n"
-            before, quiet = mark, 0.0
+            before, quiet, rest = mark, 0.0, _REST_SECONDS
         elif quiet >= _SIGN_OF_LIFE_SECONDS:
             yield ": still here\n\n"
             quiet = 0.0
         if stored.holder(name) is None:
             yield f"event: ended\ndata: {mark}\n\n"
             return
-        await asyncio.sleep(_LOOK_SECONDS)
-        quiet += _LOOK_SECONDS
+        await asyncio.sleep(rest)
+        quiet += rest
 
 
 def _state_mark(stored: Stored, name: str) -> str:

@@ -73,7 +73,7 @@ def test_an_episode_has_the_entries_and_the_training_that_all_files_give(stored:
     manifests = stored.manifests(run)
     training = episode_training(stored.artifacts, manifests, rows[0]["episode_id"])
     assert rows[0]["trajectory_id"] in training
-    assert training == training_of(stored, run, manifests, rows[0]["episode_id"])
+    assert training == training_of(stored, run, 3, rows[0]["episode_id"])
 
 
 def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
