@@ -69,14 +69,14 @@ def artifact_or_row(run: Run, selector: str) -> str:
 
 
 def _at_place(run: Run, selector: str) -> LedgerEntry | None:
-    from erl_pipeline.runs.config import run_config
+    from erl_pipeline.runs.config import readable_config
     from erl_pipeline.runs.state import latest_checkpoint
 
     numbered = _ITERATION.fullmatch(selector)
     if selector != "latest" and numbered is None:
         return None
     try:
-        config = run_config(run)
+        config = readable_config(run)
     except ConfigError as error:
         raise ConfigError(
             f"{error}\n  The id of a checkpoint can be given without it: `runs show {run.name}` lists them."

@@ -12,7 +12,7 @@ def status(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = Fals
     from erl_pipeline.evaluation.history import read_history, training_cost
     from erl_pipeline.evaluation.iterations import history_rows
     from erl_pipeline.runs.columns import method_columns
-    from erl_pipeline.runs.config import run_config
+    from erl_pipeline.runs.config import readable_config
     from erl_pipeline.runs.state import begun_iterations, completed_iterations
     from erl_pipeline.views.iteration_table import legend, row_cells, shown_columns
     from storage.artifacts.store import ArtifactStore
@@ -20,7 +20,7 @@ def status(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = Fals
     from storage.runs.run import RunStore
 
     opened = RunStore(store).open(run)
-    config = run_config(opened)
+    config = readable_config(opened)
     entries = opened.stages()
     history = read_history(ArtifactStore(store), opened)
     columns = method_columns(config)

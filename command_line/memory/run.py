@@ -10,7 +10,7 @@ import polars as pl
 
 from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.policies.embedding import SentenceEmbedder
-from erl_pipeline.runs.config import run_config
+from erl_pipeline.runs.config import readable_config
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
 from storage.memory.chain import (
@@ -115,7 +115,7 @@ def _embedding_model(run: Run) -> str:
     if run.config.get(STANDALONE):
         model: str = run.config["memory"]["embedding_model"]
         return model
-    config = run_config(run)
+    config = readable_config(run)
     retrieval = plugins("methods")[config.method.type].value.retrieval(config.method)
     if retrieval is None:
         raise InputError(f"run {run.name} has no memory: its configuration says method.memory: off")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from command_line.ui.stored import RunStatus, Stored, StoredRun
+from erl_pipeline.config.base import NotInstalledSettings
 from erl_pipeline.evaluation.history import StageRecord
 from erl_pipeline.plan.plan import PlannedStage
 from erl_pipeline.plan.sources import unread_sources
@@ -55,8 +56,9 @@ def _next_stage(stored: Stored, run: StoredRun) -> PlannedStage | None:
 
 
 def planned_stages(stored: Stored, run: StoredRun) -> Sequence[PlannedStage]:
-    """The stages of a run's plan, in order; their ids have no meaning, since no code was fingerprinted."""
-    if run.config is None:
+    """The stages of a run's plan, in order; empty where its environment, which a plan needs, cannot be used.
+    Their ids have no meaning, since no code was fingerprinted."""
+    if run.config is None or isinstance(run.config.environment, NotInstalledSettings):
         return ()
     config = run.config
     # The plan depends only on the settings and on the requests in the ledger.

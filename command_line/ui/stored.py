@@ -24,7 +24,7 @@ from erl_pipeline.evaluation.iterations import IterationRow, history_rows
 from erl_pipeline.plan.column import Column
 from erl_pipeline.plan.plan import Place
 from erl_pipeline.runs.columns import method_columns
-from erl_pipeline.runs.config import run_config
+from erl_pipeline.runs.config import readable_config
 from erl_pipeline.runs.planning import recorded_ids
 from erl_pipeline.runs.state import begun_iterations, completed_iterations
 from erl_pipeline.views.report.headline import Tile, tiles
@@ -187,7 +187,7 @@ class Stored:
 
     def config(self, run: StoredRun) -> RunConfig:
         """A run's configuration. Raises ConfigError or InputError if there is none that can be used."""
-        return run.config if run.config is not None else run_config(run.run)
+        return run.config if run.config is not None else readable_config(run.run)
 
     def holder(self, name: str) -> Holder | None:
         """The process that works on a run."""
@@ -230,7 +230,7 @@ class Stored:
         entries = latest_entries(recorded)
         history = sorted(stored_records(self.artifacts, entries), key=lambda record: record.iteration)
         try:
-            config, problem = run_config(run), ""
+            config, problem = readable_config(run), ""
         except PipelineError as error:
             config, problem = None, str(error)
         read = ReadRun(self._root, run, recorded)

@@ -20,6 +20,12 @@ class PluginSettings(Settings):
     type: str
 
 
+class NotInstalledSettings(PluginSettings):
+    """The settings of a plug-in that is not installed, as a run has stored them."""
+
+    model_config = ConfigDict(extra="allow")
+
+
 def switch(value: Any) -> Any:
     """The value of a group of settings that may be `off` (YAML's false) or `on` (true, the defaults)."""
     if value is False:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
-from erl_pipeline.config.base import PluginSettings, Settings
+from erl_pipeline.config.base import NotInstalledSettings, PluginSettings, Settings
 from erl_pipeline.config.generation import EngineConfig, SamplingConfig, TransformersEngineConfig
 from erl_pipeline.config.memory import require_subgroups
 from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig, require_known_roles
@@ -109,6 +109,17 @@ class RunConfig(Settings):
             )
         method.require_possible(self)
         return self
+
+
+class ReadOnlyConfig(RunConfig):
+    """The configuration of a run whose environment is not installed: enough to read what the run has made,
+    and not enough to plan or to go on."""
+
+    environment: NotInstalledSettings
+
+    @model_validator(mode="after")
+    def _possible_together(self) -> ReadOnlyConfig:
+        return self  # What was possible together was checked when the run began.
 
 
 def require_streams(config: RunConfig, stream: StreamConfig) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.column import Column
-from erl_pipeline.runs.config import run_config
+from erl_pipeline.runs.config import readable_config
 from erl_pipeline.stages.columns import STREAMED, with_reward
 from erl_pipeline.stages.training.warm_start import warm_start_columns
 from storage.runs.origin import IMPORTED
@@ -25,4 +25,4 @@ def run_columns(run: Run) -> tuple[Column, ...]:
 
     Raises ConfigError when this version of the program does not know the run's settings.
     """
-    return () if IMPORTED in run.config else method_columns(run_config(run))
+    return () if IMPORTED in run.config else method_columns(readable_config(run))

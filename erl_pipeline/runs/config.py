@@ -10,9 +10,9 @@ from pydantic import TypeAdapter, ValidationError
 from erl_pipeline.config.generation import OPERATIONAL_SETTINGS
 from erl_pipeline.config.loading.explain import explain
 from erl_pipeline.config.loading.load import PLUGGED, require_usable_plugins
-from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.plugins.installed import Group, plugins
 from erl_pipeline.config.policy import PolicyConfig
-from erl_pipeline.config.run import RunConfig
+from erl_pipeline.config.run import ReadOnlyConfig, RunConfig
 from storage.errors import ConfigError, InputError
 from storage.runs.origin import IMPORTED, read_origin
 from storage.runs.run import Run, config_differences
@@ -29,12 +29,28 @@ def run_config(run: Run) -> RunConfig:
     that was never trained: imported trajectories, or a standalone memory.
     """
     _require_trained(run)
-    _require_installed(run)
+    _require_installed(run, PLUGGED)
+    require_usable_plugins(run.config)
+    return _validated(run, RunConfig)
+
+
+def readable_config(run: Run) -> RunConfig:
+    """Like `run_config`, for commands that only read what a run has made. Its environment need not be
+    installed, or may be broken; the result is then a `ReadOnlyConfig`."""
+    _require_trained(run)
+    environment = _type_of(run, "environment")
+    if environment is None or environment in plugins("environments").found:
+        return run_config(run)
+    _require_installed(run, {key: group for key, group in PLUGGED.items() if key != "environment"})
+    require_usable_plugins({key: value for key, value in run.config.items() if key != "environment"})
+    return _validated(run, ReadOnlyConfig)
+
+
+def _validated(run: Run, model: type[RunConfig]) -> RunConfig:
     try:
-        require_usable_plugins(run.config)
-        return RunConfig.model_validate(run.config)
+        return model.model_validate(run.config)
     except ValidationError as error:
-        problems = "\n  ".join(explain(error, RunConfig, {}))
+        problems = "\n  ".join(explain(error, model, {}))
         raise ConfigError(
             f"run {run.name} was begun with settings of another version:\n  {problems}"
         ) from error
@@ -69,17 +85,22 @@ def run_policy(run: Run) -> PolicyConfig:
         ) from error
 
 
-def _require_installed(run: Run) -> None:
-    """Raise ConfigError if a run was begun with a plug-in that is not installed now."""
-    for key, group in PLUGGED.items():
-        settings = run.config.get(key)
-        type_ = settings.get("type") if isinstance(settings, dict) else settings
-        known = plugins(group)
-        if isinstance(type_, str) and type_ not in {*known.found, *(each.type for each in known.broken)}:
+def _require_installed(run: Run, groups: Mapping[str, Group]) -> None:
+    """Raise ConfigError if a run was begun with a plug-in of these groups that is not installed now."""
+    for key, group in groups.items():
+        type_, known = _type_of(run, key), plugins(group)
+        if type_ is not None and type_ not in {*known.found, *(each.type for each in known.broken)}:
             raise ConfigError(
                 f"run {run.name} was begun with {key} {type_}, which no installed package provides. Install "
                 "the package again; `erl-pipeline plugins` lists what is installed."
             )
+
+
+def _type_of(run: Run, key: str) -> str | None:
+    """The type of the plug-in that a setting of a run names."""
+    settings = run.config.get(key)
+    type_ = settings.get("type") if isinstance(settings, dict) else settings
+    return type_ if isinstance(type_, str) else None
 
 
 def is_blank(store_uri: str, run: Run) -> bool:

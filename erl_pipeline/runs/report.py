@@ -6,7 +6,7 @@ from pathlib import Path
 
 from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.runs.columns import method_columns
-from erl_pipeline.runs.config import run_config
+from erl_pipeline.runs.config import readable_config
 from erl_pipeline.runs.qualification import state_of_qualification, tasks_of_run
 from erl_pipeline.runs.state import completed_iterations
 from storage.artifacts.store import ArtifactStore
@@ -27,7 +27,7 @@ def write_run_report(store: ArtifactStore, run: Run, output: Path) -> Path:
     """
     from erl_pipeline.views.report.page import RunDescription, write_report
 
-    config = run_config(run)
+    config = readable_config(run)
     method = plugins("methods")[config.method.type].value
     tasks = tasks_of_run(store, run)
     description = RunDescription(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.config.policy import PretrainedPolicyConfig
@@ -13,14 +13,15 @@ from erl_pipeline.plan.differences import recipe_differences
 from erl_pipeline.plan.plan import POLICY, Place, Plan, PlannedStage, RunState, stage_names
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.sources import Sources
+from erl_pipeline.plan.stage import Stage
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE, plan_evaluation
 from erl_pipeline.stages.evaluation.evaluate_stream import EVALUATE_STREAM, plan_stream
 from erl_pipeline.stages.memory.forget_memory import FORGET_MEMORY
 from erl_pipeline.stages.tasks.build_environment_files import built_inputs
 from erl_pipeline.stages.tasks.prepare_tasks import PREPARE_TASKS
-from erl_pipeline.stages.training.bootstrap import COPY_PRETRAINED, plan_cold_start
+from erl_pipeline.stages.training.bootstrap import COLD_START, COPY_PRETRAINED, plan_cold_start
 from erl_pipeline.stages.training.measure_staleness import MEASURE_STALENESS
-from erl_pipeline.stages.training.warm_start import plan_warm_start
+from erl_pipeline.stages.training.warm_start import plan_warm_start, warm_start_stage
 from storage.artifacts.recipe import Recipe
 from storage.errors import ConfigError, InputError
 from storage.runs.origin import BranchOrigin, OfflineOrigin
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
 
 _EXAMPLES = 3
+_TASKS, _FIRST, _ROLLOUTS = "tasks", "first policy", "rollouts"
+"""What stands for the artifacts before an iteration where only its shape is planned."""
 
 
 def plan_run(
@@ -146,6 +149,25 @@ def plan_offline(
             _plan_evaluation(planner, state, iteration, last=iteration == iterations)
         states.append(state)
     return Plan(tuple(planner.nodes), tuple(states))
+
+
+def policy_stages(config: RunConfig) -> tuple[Stage[Any], Stage[Any]]:
+    """The stages that make the first policy of a run, and the last one of each iteration.
+
+    Only what the method does with rollouts is planned, and no environment is asked for anything.
+    """
+    sources = Sources(code={"environment": {}, "method": {}, "trainer": {}}, read=False)
+    planner = Planner(config, sources, external=frozenset({_TASKS, _FIRST, _ROLLOUTS}))
+    policy = config.policy
+    adapted = isinstance(policy, PretrainedPolicyConfig) and policy.lora is not None
+    models = {POLICY: _FIRST}
+    begun = RunState(_TASKS, models, models, models if adapted else {})
+    method = plugins("methods")[config.method.type].value
+    state = method.plan_learning(planner, method.plan_beginning(planner, begun), 1, _ROLLOUTS, remember=False)
+    last = next(node.stage for node in planner.nodes if node.artifact_id == state.models[POLICY])
+    if not isinstance(policy, PretrainedPolicyConfig):
+        return COLD_START, last
+    return COPY_PRETRAINED if policy.warm_start is None else warm_start_stage(policy.warm_start), last
 
 
 def shared_stages(source: Plan, iteration: int, stage: str) -> list[PlannedStage]:

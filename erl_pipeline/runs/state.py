@@ -6,9 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.plan.plan import POLICY
-from erl_pipeline.plan.sources import unread_sources
-from erl_pipeline.runs.run_plans import plan_run
+from erl_pipeline.runs.run_plans import policy_stages
 from storage.runs.ledger import LedgerEntry
 
 
@@ -21,10 +19,10 @@ class PolicyMakers:
 
 
 def policy_makers(config: RunConfig) -> PolicyMakers:
-    """The stages that make the policy of a run with this configuration."""
-    plan = plan_run(config, unread_sources(config), iterations=1)
-    first, last = (plan.by_id[state.models[POLICY]].stage.name for state in plan.states)
-    return PolicyMakers(first, last)
+    """The stages that make the policy of a run with this configuration. They do not depend on the
+    environment, which need not be installed."""
+    first, last = policy_stages(config)
+    return PolicyMakers(first.name, last.name)
 
 
 def completed_iterations(config: RunConfig, entries: Iterable[LedgerEntry]) -> int:

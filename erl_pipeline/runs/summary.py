@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from erl_pipeline.runs.config import run_config
+from erl_pipeline.runs.config import readable_config
 from erl_pipeline.runs.state import begun_iterations, completed_iterations
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE
 from storage.artifacts.store import ArtifactStore
@@ -54,7 +54,7 @@ def summarize_run(store: ArtifactStore, run: Run) -> RunSummary:
         return RunSummary(run.name, None, "memory", None, None, None, None)
     method, score = _method(run.config), last_score(store, run)
     try:
-        config = run_config(run)
+        config = readable_config(run)
     except ConfigError:
         return RunSummary(run.name, method, "unreadable", None, None, None, score)
     entries = run.stages()

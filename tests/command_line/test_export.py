@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 
 from transformers import AutoTokenizer
 
 from storage.artifacts.store import ArtifactStore
-from storage.runs.records import record_bytes
-from storage.runs.run import RunStore
 from tests.command_line.invoke import FinishedRun, invoke
 
 
@@ -34,26 +30,6 @@ def test_a_trained_model_is_copied_byte_for_byte(finished: FinishedRun, tmp_path
         "--json",
     ).json
     assert first["checkpoint"] != shown["checkpoint"]
-
-
-def test_a_checkpoint_is_exported_by_its_id_without_the_code_of_the_environment(
-    finished: FinishedRun, tmp_path: Path
-) -> None:
-    store = tmp_path / "store"
-    shutil.copytree(finished.store, store)
-    path = store / "runs" / "small" / "run.json"
-    config = json.loads(path.read_text())["config"]
-    config["environment"]["type"] = "gone"
-    path.write_bytes(record_bytes({"name": "small", "config": config}))
-    entries = RunStore(str(store)).open("small").stages()
-    checkpoint = next(entry.artifact_id for entry in entries if entry.stage == "bootstrap")
-    words = ["export", "small", "--store", store, "--output", tmp_path / "model"]
-    assert invoke(*words, "--checkpoint", checkpoint[:12]).status == 0
-    AutoTokenizer.from_pretrained(tmp_path / "model")
-    latest = invoke(*words)
-    assert latest.status == 2
-    assert "run small was begun with environment gone, which no installed package provides" in latest.errors
-    assert "The id of a checkpoint can be given without it: `runs show small` lists them." in latest.errors
 
 
 def test_mistakes_end_with_a_message(finished: FinishedRun, tmp_path: Path) -> None:

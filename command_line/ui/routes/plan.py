@@ -13,6 +13,7 @@ from command_line.ui.live import planned_stages
 from command_line.ui.pages import Crumb, address
 from command_line.ui.routes.common import ThePages, TheStore, run_crumbs
 from command_line.ui.stored import Stored, StoredRun
+from erl_pipeline.runs.config import run_config
 from erl_pipeline.views.report.tables import version_rows
 
 router = APIRouter(prefix="/runs/{name}")
@@ -45,7 +46,7 @@ class PlannedRun:
 def plan(request: Request, name: str, stored: TheStore, pages: ThePages, first: int = 0) -> HTMLResponse:
     """Every stage of a run: done, running, to come."""
     run = stored.run(name)
-    stored.config(run)
+    run_config(run.run)  # A plan needs every plug-in of the run.
     at_work = stored.holder(name) is not None
     found = stored.kept(name, f"plan, {at_work}", lambda: _planned(stored, run, at_work=at_work))
     shown = sorted(found.cells)[first : first + _ITERATIONS]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import SerializeAsAny
 
-from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.config.base import NotInstalledSettings, PluginSettings
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig
 from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.config.policy import PretrainedPolicyConfig
@@ -71,15 +71,22 @@ def plan_warm_start(planner: Planner, checkpoint: str) -> str:
     warm_start = planner.config.policy.warm_start
     if warm_start is None:
         return checkpoint
-    stage: Stage[Any] = DEMONSTRATIONS if isinstance(warm_start, DemonstrationsWarmStart) else MESSAGES
+    stage = warm_start_stage(warm_start)
     return planner.add(stage, {CHECKPOINT: checkpoint}, iteration=None, seed=warm_start.seed)
 
 
+def warm_start_stage(warm_start: DemonstrationsWarmStart | MessagesWarmStart) -> Stage[Any]:
+    """The stage that trains a pretrained policy on demonstrations or on messages."""
+    return DEMONSTRATIONS if isinstance(warm_start, DemonstrationsWarmStart) else MESSAGES
+
+
 def warm_start_columns(config: RunConfig) -> tuple[Column, ...]:
-    """What tables show of the warm start: the means of its examination."""
+    """What tables show of the warm start: the means of its examination, if its environment can name them."""
     policy = config.policy
     warm_start = policy.warm_start if isinstance(policy, PretrainedPolicyConfig) else None
-    if not isinstance(warm_start, DemonstrationsWarmStart):
+    if not isinstance(warm_start, DemonstrationsWarmStart) or isinstance(
+        config.environment, NotInstalledSettings
+    ):
         return ()
     plugin = plugins("environments")[config.environment.type].value
     parts = plugin.require_warm_start(config.environment)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from erl_pipeline.config.base import NotInstalledSettings
 from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.environments.interface import Task
@@ -122,6 +123,10 @@ def drawing_of(config: RunConfig | None, row: Mapping[str, Any]) -> Drawing:
     """How the environment of a run shows the task of a stored row."""
     if config is None or not row["task_payload"]:
         return Drawing()
+    if isinstance(config.environment, NotInstalledSettings):
+        return Drawing(
+            problem=f"Environment {config.environment.type}, which draws this task, cannot be used here."
+        )
     plugin = plugins("environments")[config.environment.type].value
     try:
         task = Task(row["task_id"], row["task_type"], row["environment"], json.loads(row["task_payload"]))

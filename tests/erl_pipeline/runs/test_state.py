@@ -7,10 +7,18 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from erl_pipeline.plan.plan import Place
+import pytest
+
+from erl_pipeline.plan.plan import POLICY, Place
 from erl_pipeline.runs.planning import recorded_ids, whole_iterations
 from erl_pipeline.runs.run_plans import plan_run
-from erl_pipeline.runs.state import begun_iterations, completed_iterations, latest_checkpoint
+from erl_pipeline.runs.state import (
+    PolicyMakers,
+    begun_iterations,
+    completed_iterations,
+    latest_checkpoint,
+    policy_makers,
+)
 from erl_pipeline.runs.train import trusted_places
 from storage.artifacts.recipe import ArtifactKind
 from storage.runs.ledger import LedgerEntry
@@ -70,6 +78,24 @@ def test_the_latest_checkpoint_is_that_of_the_last_training_stage() -> None:
     last = latest_checkpoint(RLVR, THREE)
     assert last is not None
     assert last.artifact_id == "first update_policy 3"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "method=erl",
+        "method={type: erl, memory: off, distillation: off}",
+        "method={type: rlvr, distillation: on}",
+        "method=exgrpo",
+        "method=complementary",
+        "method={type: complementary, experience: weights}",
+        "policy={type: pretrained, model: some, lora: {rank: 4, alpha: 8}}",
+    ],
+)
+def test_the_stages_that_make_the_policy_are_those_of_the_whole_plan(settings: str) -> None:
+    made = plan(settings)
+    first, last = (made.by_id[state.models[POLICY]].stage.name for state in made.states[:2])
+    assert policy_makers(config(settings)) == PolicyMakers(first, last)
 
 
 def test_the_last_line_of_a_place_counts() -> None:
