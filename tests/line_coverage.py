@@ -1,8 +1,9 @@
 """A pytest plugin that notes which lines of the packages the tests execute in pytest's own processes.
 
-`make coverage` loads it. Each process of pytest writes a file into build/coverage. SlipCover removes a
-probe once it was hit, which takes less time than a tracer. Two kinds of lines are not seen: those that only
-other processes execute, and those of `flows.ray`, since Ray cannot send functions with probes to its workers.
+`make test` and `make coverage` load it. Each process of pytest writes a file into build/coverage. SlipCover
+removes a probe once it was hit, which takes less time than a tracer. Two kinds of lines are not seen: those
+that only other processes execute, and those of `flows.ray`, since Ray cannot send functions with probes to
+its workers.
 """
 
 from __future__ import annotations
