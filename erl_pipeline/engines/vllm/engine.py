@@ -100,8 +100,12 @@ class VllmEngine:
     def server(self, model: str = POLICY) -> ManagedServer | None:
         """The first of our own servers of a model; None before its first checkpoint, and with
         `config.servers`."""
-        own = self._models[model].servers if model in self._models else []
+        own = self.servers(model)
         return own[0] if own else None
+
+    def servers(self, model: str = POLICY) -> Sequence[ManagedServer]:
+        """All our own servers of a model."""
+        return self._models[model].servers if model in self._models else ()
 
     def offload(self) -> None:
         """Free the memory of our own servers, as the configuration says; `serve` allocates it again."""
