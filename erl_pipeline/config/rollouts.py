@@ -45,7 +45,7 @@ class EvaluationConfig(Settings):
 
     every: int = Field(default=1, ge=1)
     """Iterations between evaluations. There is always one before the first and one after the last."""
-    tasks: int = Field(default=256, ge=1)
+    tasks: int = Field(default=256, ge=1, le=100_000)
     """Number of held-out tasks."""
     samples_per_task: int = Field(default=0, ge=0, le=64)
     """Sampled attempts at each task besides the greedy one; 0: none."""

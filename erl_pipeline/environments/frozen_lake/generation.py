@@ -16,7 +16,7 @@ Split = Literal["training", "held_out", "test"]
 _SHARES = 8
 _SMALL_SPLITS: dict[int, Split] = {0: "held_out", 1: "test"}
 """One board in eight is held out, another one in eight for the test; the others are for training."""
-_TRIES_PER_BOARD = 2_000
+_TRIES_WITHOUT_A_NEW_BOARD = 100_000
 
 
 def split_of(board: Board, config: FrozenLakeConfig) -> Split:
@@ -41,17 +41,18 @@ def generate_boards(
     boards: dict[Board, None] = {}
     tries = 0
     while len(boards) < count:
-        tries += 1
-        if tries > _TRIES_PER_BOARD * count:
+        if tries == _TRIES_WITHOUT_A_NEW_BOARD:
             raise ConfigError(
                 f"environment: only {len(boards)} different {split} boards were found, {count} are asked "
                 "for; allow more sizes, holes or path lengths, or ask for fewer boards"
             )
+        tries += 1
         board = _random_board(stream, config)
         if board is None or board in boards or board in excluded:
             continue
         if split_of(board, config) == split:
             boards[board] = None
+            tries = 0
     return list(boards)
 
 

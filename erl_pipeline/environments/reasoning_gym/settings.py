@@ -36,9 +36,9 @@ class ReasoningGymConfig(PluginSettings):
     type: Literal["reasoning_gym"] = "reasoning_gym"
     tasks: dict[str, DatasetConfig] = Field(default={"leg_counting": DatasetConfig()})
     """Names of datasets; one name or a list of names is allowed too."""
-    training_tasks: int = Field(default=1024, ge=1)
+    training_tasks: int = Field(default=1024, ge=1, le=100_000)
     """Training tasks of all datasets together, all with different questions."""
-    test_tasks: int | None = Field(default=None, ge=1)
+    test_tasks: int | None = Field(default=None, ge=1, le=100_000)
     """Tasks of a third split. Only `compare` uses it, for its report. `null`: there is none, and its
     questions may be trained on."""
     task_seed: int = Field(default=0, ge=0)

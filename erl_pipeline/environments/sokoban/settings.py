@@ -29,10 +29,10 @@ class SokobanConfig(PluginSettings):
     """Held-out boards, in a file of the same forms; `null`: generated."""
     board_seed: int = Field(default=0, ge=0)
     """Generated boards derive from it alone, so that runs with different seeds share their boards."""
-    training_boards: int = Field(default=4096, ge=1)
+    training_boards: int = Field(default=4096, ge=1, le=100_000)
     """Generated training boards, all different, none of them a held-out board. The cold start of a tiny
     policy shows them too."""
-    test_boards: int | None = Field(default=None, ge=1)
+    test_boards: int | None = Field(default=None, ge=1, le=100_000)
     """Generated boards of a third split. Only `compare` uses it, for its report; the boards are then not
     trained on. `null`: there is no such split."""
     rows: tuple[int, int] = (6, 8)

@@ -16,9 +16,9 @@ class TextArenaConfig(PluginSettings):
     type: Literal["textarena"] = "textarena"
     game: str = "Mastermind-v0"
     """The game, by TextArena's id without `-raw` and `-train`."""
-    training_tasks: int = Field(default=256, ge=1)
+    training_tasks: int = Field(default=256, ge=1, le=100_000)
     """Training tasks, each a beginning of the game that no other task has."""
-    test_tasks: int | None = Field(default=None, ge=1)
+    test_tasks: int | None = Field(default=None, ge=1, le=100_000)
     """Tasks of a third split. Only `compare` uses it, for its report. `null`: there is none, and its
     beginnings may be trained on."""
     task_seed: int = Field(default=0, ge=0)
