@@ -83,10 +83,10 @@ def test_the_command_that_removal_names_frees_what_is_young(store: Path) -> None
     assert "that no run reaches; --min-age 0 removes them too.\n" in kept
 
 
-def test_a_run_whose_environment_is_not_installed_is_listed_all_the_same(store: Path) -> None:
+def test_a_run_whose_method_is_not_installed_is_listed_all_the_same(store: Path) -> None:
     path = store / "runs" / "small" / "run.json"
     config = json.loads(path.read_text())["config"]
-    config["environment"]["type"] = "gone"
+    config["method"]["type"] = "gone"
     path.write_bytes(record_bytes({"name": "small", "config": config}))
     (small,) = invoke("runs", "list", "--store", store, "--json").json
-    assert (small["state"], small["method"], small["score"]["iteration"]) == ("unreadable", "erl", 2)
+    assert (small["state"], small["method"], small["score"]["iteration"]) == ("unreadable", "gone", 2)
