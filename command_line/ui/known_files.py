@@ -52,7 +52,7 @@ class KnownFiles:
             self._counts.move_to_end(tuple(filters))
             while len(self._counts) > _MOST_FILTERS:
                 self._counts.popitem(last=False)
-            new = {path: file for path, file in files.items() if known.get(path, _NOT_READ)[0] is not file}
+            new = _not_read(files, known)
             if new:
                 met = pl.lit(True).and_(*(each.condition() for each in filters))
                 rows = self._rows(new, [met.alias("met")])
@@ -82,8 +82,7 @@ class _HeldIds:
 
     def missing(self, files: Files) -> dict[Path, object]:
         """Those of the files that are new or have changed."""
-        known = self._files
-        return {path: file for path, file in files.items() if known.get(path, _NOT_READ)[0] is not file}
+        return _not_read(files, self._files)
 
     def add(self, files: Files, hashes: Mapping[Path, npt.NDArray[np.uint32]]) -> None:
         """Take these hashes for these files; what was held for them before is dropped."""
@@ -109,6 +108,11 @@ class _HeldIds:
             for number in self._numbers[start:end]
         }
         return [path for path in files if self._files[path][1] in numbers]
+
+
+def _not_read(files: Files, known: Mapping[Path, tuple[object, int]]) -> dict[Path, object]:
+    """Those of the files that are new, or have changed since they were read."""
+    return {path: file for path, file in files.items() if known.get(path, _NOT_READ)[0] is not file}
 
 
 def _short(hashes: pl.Series) -> npt.NDArray[np.uint32]:
