@@ -66,6 +66,7 @@ def measure(replicas: int, rounds: int, threads: int) -> Figures:
         run.carry_out(run.first_shards(1))
         start_seconds = time.perf_counter() - started
         engine: Any = run.resources.kept("vllm engine")
+        engine.all_serving()  # sampling begins with the first server
         before, seconds, outcomes = cache_counts(engine), 0.0, []
         for iteration in range(2, 2 + rounds):
             shards = run.first_shards(iteration)

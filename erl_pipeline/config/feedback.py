@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from erl_pipeline.config.address import checked_address
 from erl_pipeline.config.base import Settings
 from erl_pipeline.config.templates import check_template
 
@@ -74,17 +74,7 @@ class JudgeFeedback(Settings):
     @field_validator("url")
     @classmethod
     def _is_an_address(cls, url: str | None) -> str | None:
-        if url is None:
-            return None
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"{url}: allowed are addresses such as http://gpu-1:8000")
-        if parts.username is not None or parts.password is not None or parts.query:
-            raise ValueError(
-                "it holds a name, a password or a query, and settings are stored; put the key into an "
-                "environment variable and name that in api_key_variable"
-            )
-        return url.rstrip("/").removesuffix("/v1")
+        return None if url is None else checked_address(url).removesuffix("/v1")
 
     @model_validator(mode="after")
     def _possible_together(self) -> JudgeFeedback:

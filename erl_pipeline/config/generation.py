@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from erl_pipeline.config.address import checked_address
 from erl_pipeline.config.base import Settings
 from erl_pipeline.config.server_arguments import option_name, require_readable
 
@@ -79,6 +81,14 @@ class ServerAddress(Settings):
     """Address, such as `http://gpu-1:8000`."""
     api_key_variable: str | None = None
     """Environment variable that holds the server's key; null if it needs no key."""
+    copies: int = Field(default=1, ge=1, le=1024)
+    """Copies of the model that it keeps, if it was started with `--data-parallel-size`. Each copy must prove
+    new weights, and a group's attempts go to one of them."""
+
+    @field_validator("url")
+    @classmethod
+    def _is_an_address(cls, url: str) -> str:
+        return checked_address(url)
 
 
 _SET_BY_THE_PIPELINE = {
@@ -107,7 +117,11 @@ class VllmEngineConfig(Settings):
 
     type: Literal["vllm"] = "vllm"
     servers: tuple[ServerAddress, ...] = ()
-    """Servers that run already; empty: the run starts its own."""
+    """Servers that run already; empty: the run starts its own, unless there is a `server_list`."""
+    server_list: Path | None = Field(default=None, exclude_if=lambda value: value is None)
+    """A YAML file that names such servers, with the keys that `servers` have. It is read again every five
+    seconds while the run samples: a server that is added gets the weights, proves that it has them, and then
+    gets requests; one that is removed gets no more. With no server in it, the run waits for one."""
     replicas: int = Field(default=1, ge=1, le=64)
     """How many servers the run starts. Each has the whole model and its own devices: as many as `arguments`
     ask for with `--tensor-parallel-size` and `--pipeline-parallel-size`."""
@@ -162,15 +176,17 @@ class VllmEngineConfig(Settings):
 
     @model_validator(mode="after")
     def _possible_together(self) -> VllmEngineConfig:
-        if self.servers and (self.lifecycle == "per_stage" or self.sleep):
+        if self.servers and self.server_list is not None:
+            raise ValueError("servers and server_list both name servers; use one of them")
+        if self.others_servers and (self.lifecycle == "per_stage" or self.sleep):
             raise ValueError(
                 "lifecycle: per_stage and sleep: true are for a server that the run starts itself; leave "
-                "them out with engine.servers"
+                f"them out with engine.{self.others_servers}"
             )
-        if self.servers and self.replicas > 1:
+        if self.others_servers and self.replicas > 1:
             raise ValueError(
-                f"replicas: {self.replicas} is for servers that the run starts itself; with engine.servers "
-                "leave it out, and name every server"
+                f"replicas: {self.replicas} is for servers that the run starts itself; with "
+                f"engine.{self.others_servers} leave it out, and name every server"
             )
         if self.sleep and self.lifecycle == "per_stage":
             raise ValueError(
@@ -179,10 +195,18 @@ class VllmEngineConfig(Settings):
             )
         return self
 
+    @property
+    def others_servers(self) -> Literal["servers", "server_list"] | None:
+        """The setting that names servers which the run does not start; None where it starts its own."""
+        if self.servers:
+            return "servers"
+        return "server_list" if self.server_list is not None else None
+
 
 OPERATIONAL_SETTINGS = frozenset(
     {
         "servers",
+        "server_list",
         "replicas",
         "executable",
         "lifecycle",

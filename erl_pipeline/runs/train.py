@@ -12,9 +12,9 @@ from erl_pipeline.runs.enough_tasks import require_tasks_of
 from erl_pipeline.runs.forecast.disk import DiskWatch
 from erl_pipeline.runs.iteration_ends import IterationEnds
 from erl_pipeline.runs.planning import plan_beyond, plan_for, whole_iterations
+from erl_pipeline.runs.ready_here import require_ready_here
 from erl_pipeline.runs.retention import still_needed, what_is_whole
 from erl_pipeline.runs.tools import require_tools_are_known
-from erl_pipeline.runs.trainer_devices import require_devices_here
 from erl_pipeline.runs.warnings import WarningWatch
 from erl_pipeline.views.trackers.recording import recorded_metrics
 from storage.errors import PrunedFileError
@@ -49,7 +49,7 @@ def train(
     gives too few tasks, or if a file or a model that it names is not there; ConfigError if its trainer needs
     more devices than this machine has.
     """
-    require_devices_here(opened.config)
+    require_ready_here(opened.config)
     if not opened.recorded:
         require_tools_are_known(opened.config)
     target = iterations or opened.config.iterations

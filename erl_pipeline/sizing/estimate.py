@@ -85,7 +85,8 @@ def estimate_memory(config: RunConfig, size: ModelSize, sequence_tokens: int | N
     engine = config.engine
     if isinstance(engine, VllmEngineConfig):
         tokens = sequence_tokens or engine.max_context or ASSUMED_TOKENS
-        replicas = (len(engine.servers) or engine.replicas) * copies_of_server(engine.arguments)
+        copies = sum(each.copies for each in engine.servers)
+        replicas = copies or engine.replicas * copies_of_server(engine.arguments)
         return training + sampling_memory(size, BYTES[engine.dtype], engine.max_in_flight, tokens, replicas)
     rollouts = config.rollouts
     sequences = min(engine.max_batch_sequences, rollouts.tasks_per_shard * rollouts.group_size)

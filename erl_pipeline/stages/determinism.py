@@ -23,7 +23,7 @@ def sampling_determinism(engine: EngineConfig, device: torch.device) -> Determin
     at the start.
     """
     if isinstance(engine, VllmEngineConfig) and (
-        engine.servers or engine.replicas > 1 or engine.max_in_flight > 1
+        engine.others_servers or engine.replicas > 1 or engine.max_in_flight > 1
     ):
         return "approximate"
     return training_determinism(device)

@@ -64,7 +64,7 @@ async def has_adapter(client: VllmClient, policy_version: str, adapter: ServedAd
 async def prove_adapter(
     client: VllmClient, probe: Probe, policy_version: str, adapter: ServedAdapter
 ) -> None:
-    """Raise `EngineError` where it can be shown that the server does not apply the adapter.
+    """Raise `EngineError` where it can be shown that a copy of the server does not apply the adapter.
 
     A fresh adapter changes log-probabilities by less than the tolerance of a coarse number type, so
     comparing them token by token shows nothing. But rounding is random, and its size is known from how
@@ -74,22 +74,26 @@ async def prove_adapter(
         return
     if probe.base_logprobs is None:
         raise ValueError("the probe of a policy with an adapter must hold what its base says too")
-    base, adapted = [
-        np.asarray(
-            await asyncio.gather(*(client.score(ids, base=of_base) for ids in probe.token_ids)), dtype=float
-        )[:, -len(probe.logprobs[0]) :]
-        for of_base in (True, False)
-    ]
     trainer_base = np.asarray(probe.base_logprobs)
-    share, error = applied_share(
-        trainer=np.asarray(probe.logprobs) - trainer_base, server=adapted - base, rounding=base - trainer_base
-    )
-    if _STANDARD_ERRORS * error <= _SHARE_NEEDED and not share >= _SHARE_NEEDED:
-        raise EngineError(
-            f"{client.url} does not apply the adapter of policy {policy_version}: the server shows "
-            f"{share:.2f} of the change that the adapter makes to the trainer's log-probabilities (standard "
-            f"error {error:.2g}); with the adapter it would show 1"
+    for copy in range(client.copies):
+        base, adapted = [await _scores(client, probe, copy, base=of_base) for of_base in (True, False)]
+        share, error = applied_share(
+            trainer=np.asarray(probe.logprobs) - trainer_base,
+            server=adapted - base,
+            rounding=base - trainer_base,
         )
+        if _STANDARD_ERRORS * error <= _SHARE_NEEDED and not share >= _SHARE_NEEDED:
+            raise EngineError(
+                f"{client.url} does not apply the adapter of policy {policy_version}: the server shows "
+                f"{share:.2f} of the change that the adapter makes to the trainer's log-probabilities "
+                f"(standard error {error:.2g}); with the adapter it would show 1"
+            )
+
+
+async def _scores(client: VllmClient, probe: Probe, copy: int, *, base: bool) -> np.ndarray:
+    """A copy's log-probabilities of the probe's continuations: `[sequences, time]`."""
+    scores = (client.score(ids, copy, base=base) for ids in probe.token_ids)
+    return np.asarray(await asyncio.gather(*scores), dtype=float)[:, -len(probe.logprobs[0]) :]
 
 
 def applied_share(trainer: np.ndarray, server: np.ndarray, rounding: np.ndarray) -> tuple[float, float]:

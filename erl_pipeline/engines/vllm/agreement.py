@@ -21,6 +21,12 @@ class LogprobDifference:
         """Whether neither exceeds its bound; a difference that is no number exceeds every bound."""
         return self.mean <= tolerance.mean and self.maximum <= tolerance.maximum
 
+    def or_worse(self, other: LogprobDifference) -> LogprobDifference:
+        """The larger mean and the larger maximum of both; not a number where one of them is none."""
+        # Python's `max` would drop a nan, depending on the order.
+        mean, maximum = np.maximum((self.mean, self.maximum), (other.mean, other.maximum))
+        return LogprobDifference(float(mean), float(maximum))
+
 
 TOLERANCES = {
     "float32": LogprobDifference(mean=1e-4, maximum=1e-3),

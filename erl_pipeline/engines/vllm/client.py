@@ -12,6 +12,7 @@ import aiohttp
 from erl_pipeline.engines.interface import Generation, GenerationRequest
 from storage.errors import EngineError
 
+_COPY_HEADER = "X-data-parallel-rank"
 _NOT_A_NUMBER = "Out of range float values are not JSON compliant"
 """Error text of Python's `json` for nan and infinities; the answer of a server that computed them has it."""
 
@@ -32,12 +33,19 @@ class VllmClient:
         api_key: sent as bearer token; None sends none.
         stop_token_ids: generation ends after one of these; nothing else ends it before its limit.
         request_seconds: deadline of one request, including its wait in the server's queue.
+        copies: copies of the model that the server keeps (`--data-parallel-size`).
     """
 
     def __init__(
-        self, url: str, api_key: str | None, stop_token_ids: frozenset[int], request_seconds: float
+        self,
+        url: str,
+        api_key: str | None,
+        stop_token_ids: frozenset[int],
+        request_seconds: float,
+        copies: int = 1,
     ) -> None:
         self.url = url
+        self.copies = copies
         self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         self._stop_token_ids = sorted(stop_token_ids)
         self._timeout = aiohttp.ClientTimeout(total=request_seconds)
@@ -65,9 +73,9 @@ class VllmClient:
         return int(models["data"][0]["max_model_len"])
 
     async def generate(
-        self, request: GenerationRequest, policy_version: str, context_length: int
+        self, request: GenerationRequest, policy_version: str, context_length: int, copy: int = 0
     ) -> Generation:
-        """Sample one turn.
+        """Sample one turn from one of the copies.
 
         An answer that reaches `context_length` ends as `length`; where the prompt alone fills it the
         answer is empty. Raises `ServerFailure`, also when the weights that sampled are labelled with
@@ -87,7 +95,7 @@ class VllmClient:
                 "detokenize": False,
             },
         }
-        choice = (await self._infer(body))["choices"][0]
+        choice = (await self._infer(body, copy))["choices"][0]
         finish_reason = _finish_reason(choice["finish_reason"])
         served = {span["version"] for span in choice["weight_versions"]}
         if served != {policy_version}:
@@ -98,10 +106,11 @@ class VllmClient:
             finish_reason=finish_reason,
         )
 
-    async def score(self, token_ids: Sequence[int], *, base: bool = False) -> list[float]:
+    async def score(self, token_ids: Sequence[int], copy: int = 0, *, base: bool = False) -> list[float]:
         """Log-probabilities in nats, temperature 1, of each token but the first given those before it.
 
-        `base` asks the model without its adapter. Raises `UndefinedLogprobs` when one is no number.
+        One of the copies computes them. `base` asks the model without its adapter. Raises
+        `UndefinedLogprobs` when one is no number.
         """
         body = {
             "token_ids": list(token_ids),
@@ -113,14 +122,17 @@ class VllmClient:
                 "detokenize": False,
             },
         }
-        positions = (await self._infer(body, base))["prompt_logprobs"]
+        positions = (await self._infer(body, copy, base))["prompt_logprobs"]
         return [
             float(position[str(token)]["logprob"])
             for token, position in zip(token_ids[1:], positions[1:], strict=True)
         ]
 
-    async def draw(self, token_ids: Sequence[int], temperature: float, seed: int) -> tuple[int, float]:
-        """One token drawn after `token_ids`, and the log-probability that the server reports, in nats."""
+    async def draw(
+        self, token_ids: Sequence[int], temperature: float, seed: int, copy: int = 0
+    ) -> tuple[int, float]:
+        """One token that a copy draws after `token_ids`, and the log-probability that it reports, in
+        nats."""
         body = {
             "token_ids": list(token_ids),
             "sampling_params": {
@@ -131,7 +143,7 @@ class VllmClient:
                 "detokenize": False,
             },
         }
-        choice = (await self._infer(body))["choices"][0]
+        choice = (await self._infer(body, copy))["choices"][0]
         return int(choice["token_ids"][0]), float(choice["logprobs"]["content"][0]["logprob"])
 
     async def reload_weights(self, checkpoint_folder: Path) -> None:
@@ -189,15 +201,23 @@ class VllmClient:
         """The version that the answers name; `default` until one was set."""
         return str((await self._call("GET", "/weight_info"))["weight_version"])
 
-    async def _infer(self, body: dict[str, Any], base: bool = False) -> Any:
+    async def _infer(self, body: dict[str, Any], copy: int, base: bool = False) -> Any:
         """The adapter's answer; the base model's where there is no adapter or `base` is wanted."""
         named = body if base or self.adapter is None else {**body, "model": self.adapter}
-        return await self._call("POST", "/inference/v1/generate", named)
+        # A server of several copies otherwise gives each request to whichever has less to do.
+        headers = {_COPY_HEADER: str(copy)} if self.copies > 1 else {}
+        return await self._call("POST", "/inference/v1/generate", named, headers)
 
-    async def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Any:
         assert self._session is not None, "use the client as an asynchronous context manager"
         try:
-            async with self._session.request(method, self.url + path, json=body) as answer:
+            async with self._session.request(method, self.url + path, json=body, headers=headers) as answer:
                 text = await answer.text()
                 if answer.status >= 500:
                     raise ServerFailure(f"{self.url}{path} answered {answer.status}: {text[:500]}")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import wait
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from erl_pipeline.config.generation import VllmEngineConfig
+from erl_pipeline.config.generation import ServerAddress, VllmEngineConfig
 from erl_pipeline.engines.interface import (
     POLICY,
     Generation,
@@ -28,6 +28,10 @@ _STOP_POLL_SECONDS = 0.2
 Result = TypeVar("Result")
 
 
+def _say_nothing(message: str) -> None:
+    pass
+
+
 class VllmEngine:
     """Samples from one checkpoint of each model at a time; a context manager that ends its servers.
 
@@ -37,9 +41,10 @@ class VllmEngine:
     Args:
         config: what to start, or which servers to use.
         folder: for the servers' logs and copies of checkpoints, by model; readable by the servers.
-        environment: variables that hold the keys of `config.servers`, such as `os.environ`.
+        environment: variables that hold the keys of servers that are not our own, such as `os.environ`.
         stop: when it is set, whatever is waited for ends with `Interrupted`, a server's start too.
         on_progress: called while a server of our own starts.
+        warn: called when `config.server_list` cannot be used any more.
     """
 
     def __init__(
@@ -49,13 +54,16 @@ class VllmEngine:
         environment: Mapping[str, str],
         stop: threading.Event | None = None,
         on_progress: OnProgress | None = None,
+        warn: Callable[[str], None] = _say_nothing,
     ) -> None:
         self._config = config
         self._folder = folder
         self._stop = stop or threading.Event()
         self._on_progress = on_progress
-        self._visible_devices = environment.get("CUDA_VISIBLE_DEVICES")
-        self._keys = [_key(environment, address.api_key_variable) for address in config.servers]
+        self._warn = warn
+        self._environment = environment
+        for address in config.servers:
+            self._key_of(address)
         self._models: dict[str, ModelServers] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="vllm-requests", daemon=True)
@@ -78,11 +86,15 @@ class VllmEngine:
         self._loop.close()
 
     def serve(self, model: str, checkpoint: ServedCheckpoint) -> list[WeightSync]:
-        """Give the checkpoint to the servers of `model`, prove that they serve it, return how each got it.
+        """Give the checkpoint to the servers of `model`, and wait until one has proven that it serves it. The
+        others get requests from their own proofs on; `all_serving` waits for them.
+
+        Returns how each that has proven it came to serve the checkpoint.
 
         Raises:
             EngineError: a server cannot be shown to sample from this policy; none is served then.
-            ConfigError: `engine.servers` serve another model already.
+            ConfigError: servers that are not our own serve another model already, the list of them cannot be
+                used, or the key of one is not known.
         """
         servers = self._servers_for(model)
         policy = servers.prepare(checkpoint)
@@ -97,9 +109,14 @@ class VllmEngine:
         servers.finish(checkpoint)
         return syncs
 
+    def all_serving(self, model: str = POLICY) -> list[WeightSync]:
+        """Wait until every server of a model has proven that it serves what `serve` was given; returns how
+        each came to it. Raises EngineError as `serve`."""
+        return self.run(self._serving(model).pool().all_serving())
+
     def server(self, model: str = POLICY) -> ManagedServer | None:
-        """The first of our own servers of a model; None before its first checkpoint, and with
-        `config.servers`."""
+        """The first of our own servers of a model; None before its first checkpoint, and where the servers
+        are not our own."""
         own = self.servers(model)
         return own[0] if own else None
 
@@ -161,18 +178,20 @@ class VllmEngine:
     def _servers_for(self, model: str) -> ModelServers:
         """The servers of this model; those of a new model start with its first checkpoint."""
         if model not in self._models:
-            if self._config.servers and self._models:
+            if self._config.others_servers is not None and self._models:
                 raise ConfigError(
-                    f"engine.servers serve the model {next(iter(self._models))}, and this run samples from "
-                    f"{model} too; leave engine.servers out, so that each model gets a server of its own"
+                    f"engine.{self._config.others_servers}: its servers serve the model "
+                    f"{next(iter(self._models))}, and this run samples from {model} too; leave it out, so "
+                    "that each model gets a server of its own"
                 )
             self._models[model] = ModelServers(
                 model,
                 self._config,
-                self._keys,
-                self._visible_devices,
+                self._key_of,
+                self._environment.get("CUDA_VISIBLE_DEVICES"),
                 self._folder / model,
                 self._on_progress,
+                self._warn,
             )
         return self._models[model]
 
@@ -185,12 +204,11 @@ class VllmEngine:
             await model.close()
         await asyncio.get_running_loop().shutdown_default_executor()
 
-
-def _key(environment: Mapping[str, str], variable: str | None) -> str | None:
-    if variable is None:
-        return None
-    if variable not in environment:
-        raise ConfigError(
-            f"engine.servers: the environment variable {variable} (api_key_variable) is not set"
-        )
-    return environment[variable]
+    def _key_of(self, address: ServerAddress) -> str | None:
+        variable = address.api_key_variable
+        if variable is not None and variable not in self._environment:
+            raise ConfigError(
+                f"engine.{self._config.others_servers}: the environment variable {variable} "
+                f"(api_key_variable of {address.url}) is not set"
+            )
+        return None if variable is None else self._environment[variable]

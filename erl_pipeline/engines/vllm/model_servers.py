@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from erl_pipeline.config.generation import VllmEngineConfig
-from erl_pipeline.config.server_arguments import devices_of_server
+from erl_pipeline.config.generation import ServerAddress, VllmEngineConfig
+from erl_pipeline.config.server_arguments import copies_of_server, devices_of_server
 from erl_pipeline.engines.interface import GenerationRequest, ServedAdapter, ServedCheckpoint
 from erl_pipeline.engines.vllm.adapters import ADAPTER_ENVIRONMENT, adapter_arguments
 from erl_pipeline.engines.vllm.client import VllmClient
+from erl_pipeline.engines.vllm.replica import Replica
 from erl_pipeline.engines.vllm.server import ManagedServer, OnProgress
-from erl_pipeline.engines.vllm.server_pool import Replica, ServerPool
+from erl_pipeline.engines.vllm.server_list import ListedServers
+from erl_pipeline.engines.vllm.server_pool import ServerPool
 from erl_pipeline.engines.vllm.serving_copy import write_serving_copy
 from erl_pipeline.engines.vllm.weight_sync import ServedPolicy, WeightSync
 from storage.errors import ConfigError, EngineError
@@ -29,27 +32,32 @@ class ModelServers:
     models, or all adapters of one base.
 
     Args:
-        keys: API keys of `config.servers`, None for those that ask for none.
+        key_of: gives the API key of a server that is not our own, None for one that asks for none.
         visible_devices: the variable `CUDA_VISIBLE_DEVICES`; None where it is not set.
         folder: for the servers' logs (`server.log`, `server_2.log`) and copies of checkpoints; readable by
             the servers.
+        warn: called when `config.server_list` cannot be used any more.
     """
 
     def __init__(
         self,
         name: str,
         config: VllmEngineConfig,
-        keys: Sequence[str | None],
+        key_of: Callable[[ServerAddress], str | None],
         visible_devices: str | None,
         folder: Path,
         on_progress: OnProgress | None,
+        warn: Callable[[str], None],
     ) -> None:
         self._name = name
         self._config = config
-        self._keys = keys
+        self._key_of = key_of
         self._visible_devices = visible_devices
         self._folder = folder
         self._on_progress = on_progress
+        self._warn = warn
+        self._listed: ListedServers | None = None
+        self._following: asyncio.Task[None] | None = None
         self._pool: ServerPool | None = None
         self._weights: Path | None = None
         self._adapted = False
@@ -76,17 +84,20 @@ class ModelServers:
         )
 
     async def serve(self, checkpoint: ServedCheckpoint, policy: ServedPolicy) -> list[WeightSync]:
-        """Give the policy to every server, prove that each serves it, and return how each got it."""
+        """Give the policy to every server, and return how each that has proven by then that it serves it came
+        to it; there is at least one."""
         if self._pool is None:
-            replicas = self._replicas(checkpoint, policy)
-            pool = ServerPool(replicas, self._config.max_failures, self._config.startup_seconds)
-            self._pool = await pool.__aenter__()
+            self._pool = await self._start_pool(checkpoint, policy)
+        if self._listed is not None:
+            await self._listed.update()
         return await self._pool.serve(policy)
 
     def finish(self, checkpoint: ServedCheckpoint) -> None:
-        """To be called once the checkpoint is served: allow requests, and delete copies of earlier ones."""
+        """To be called once the checkpoint is served: allow requests, and delete copies of earlier ones that
+        no server reads any more."""
+        read = {replica.reads for replica in self._pool.replicas} if self._pool is not None else set()
         for older in (self._folder / "serving").glob("*"):
-            if older.name != _copy_name(checkpoint):
+            if older.name != _copy_name(checkpoint) and older not in read:
                 shutil.rmtree(older)
         self._served = checkpoint
 
@@ -114,6 +125,8 @@ class ModelServers:
 
     async def close(self) -> None:
         """Close the connections; the servers are ended by their owner."""
+        if self._following is not None:
+            self._following.cancel()
         if self._pool is not None:
             await self._pool.__aexit__(None, None, None)
 
@@ -127,19 +140,29 @@ class ModelServers:
             shutil.rmtree(copy)
         return write_serving_copy(checkpoint.base_folder, copy)
 
-    def _replicas(self, checkpoint: ServedCheckpoint, policy: ServedPolicy) -> list[Replica]:
+    async def _start_pool(self, checkpoint: ServedCheckpoint, policy: ServedPolicy) -> ServerPool:
         ends, seconds = checkpoint.end_token_ids, self._config.request_seconds
-        if self._config.servers:
-            return [
-                Replica(VllmClient(address.url.rstrip("/"), key, ends, seconds))
-                for address, key in zip(self._config.servers, self._keys, strict=True)
-            ]
-        self._folder.mkdir(parents=True, exist_ok=True)
-        devices = devices_of_replicas(self._config, self._visible_devices)
-        self.servers = [self._server(policy, number, visible) for number, visible in enumerate(devices)]
-        return [
-            Replica(VllmClient(server.url, server.api_key, ends, seconds), server) for server in self.servers
-        ]
+
+        def replica(address: ServerAddress) -> Replica:
+            key = self._key_of(address)
+            return Replica(VllmClient(address.url, key, ends, seconds, address.copies))
+
+        pool = await ServerPool(self._config.max_failures, self._config.startup_seconds).__aenter__()
+        for address in self._config.servers:
+            await pool.admit(replica(address))
+        if self._config.server_list is not None:
+            self._listed = ListedServers(self._config.server_list, pool, replica, self._warn)
+            self._following = asyncio.create_task(self._listed.follow())
+        if self._config.others_servers is None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            devices = devices_of_replicas(self._config, self._visible_devices)
+            self.servers = [self._server(policy, number, visible) for number, visible in enumerate(devices)]
+            copies = copies_of_server(self._config.arguments)
+            for server in self.servers:
+                await pool.admit(
+                    Replica(VllmClient(server.url, server.api_key, ends, seconds, copies), server)
+                )
+        return pool
 
     def _server(self, policy: ServedPolicy, number: int, devices: str | None) -> ManagedServer:
         adapted = ADAPTER_ENVIRONMENT if policy.adapter else {}
@@ -156,14 +179,15 @@ class ModelServers:
 
 
 def devices_of_replicas(config: VllmEngineConfig, visible: str | None) -> list[str | None]:
-    """`CUDA_VISIBLE_DEVICES` of each replica: as many devices as one server computes on, none of them twice.
+    """`CUDA_VISIBLE_DEVICES` of each replica: as many devices as one server computes on with all its copies
+    of the model, none of them twice.
 
     A single replica may see all devices (None). `visible` names the devices that this process may use, as
     `CUDA_VISIBLE_DEVICES` does; None is all. Raises ConfigError where there are too few.
     """
     if config.replicas == 1:
         return [None]
-    each = devices_of_server(config.arguments)
+    each = devices_of_server(config.arguments) * copies_of_server(config.arguments)
     given = config.environment.get("CUDA_VISIBLE_DEVICES", visible)
     names = [str(number) for number in range(each * config.replicas)] if not given else given.split(",")
     if len(names) < each * config.replicas:

@@ -14,6 +14,8 @@ _REQUESTS_MORE = 8
 class PrefixRouter:
     """Remembers which replica got which beginnings of prompts, and so has their keys and values.
 
+    A server that keeps several copies of the model counts as several replicas here.
+
     A group's attempts share their prompt, and a turn of a conversation begins with all turns before it: on
     one replica such a beginning is computed once. A replica keeps what it has computed as long as its cache
     has room; the router forgets a block when `most_blocks` others were used after it.

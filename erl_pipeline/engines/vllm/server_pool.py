@@ -3,49 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Literal
 
 from erl_pipeline.engines.interface import Generation, GenerationRequest
-from erl_pipeline.engines.vllm.client import ServerFailure, VllmClient
+from erl_pipeline.engines.vllm.client import ServerFailure
+from erl_pipeline.engines.vllm.replica import Replica, bring_up, sleeps
 from erl_pipeline.engines.vllm.routing import PrefixRouter
-from erl_pipeline.engines.vllm.server import ManagedServer
-from erl_pipeline.engines.vllm.weight_sync import ServedPolicy, WeightSync, prove_restarted, sync_weights
+from erl_pipeline.engines.vllm.weight_sync import ServedPolicy, WeightSync
 from storage.errors import EngineError
 
 _RECOVERY_POLL_SECONDS = 1.0
-
-
-@dataclass
-class Replica:
-    """One server of a pool; `server` is set when it is our own. `returns` is how often it has recovered."""
-
-    client: VllmClient
-    server: ManagedServer | None = None
-    in_flight: int = 0
-    available: bool = True
-    returns: int = 0
-    context_length: int = 0
-    recovery: asyncio.Task[None] | None = field(default=None, repr=False)
 
 
 class ServerPool:
     """Sends each request where `PrefixRouter` says; lives in one event loop.
 
     A request on a server that fails starts again on another one, or on the same when it is back, with the
-    same seed. Each request gets one answer.
+    same seed. Each request gets one answer. Servers may join and leave at any time.
 
     Args:
-        replicas: their clients are not entered yet; our own servers among them need not run yet.
         max_failures: the most failures of servers that are tolerated while one policy is served.
-        recovery_seconds: how long to wait for a server when all are set aside.
+        recovery_seconds: how long to wait for a server when there is none that can be used.
     """
 
-    def __init__(self, replicas: Sequence[Replica], max_failures: int, recovery_seconds: float) -> None:
-        self._replicas = list(replicas)
+    def __init__(self, max_failures: int, recovery_seconds: float) -> None:
+        self._replicas: list[Replica] = []
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._next_place = 0
         self._router = PrefixRouter()
         self._max_failures = max_failures
         self._recovery_seconds = recovery_seconds
@@ -55,44 +41,99 @@ class ServerPool:
         self._changed = asyncio.Condition()
 
     async def __aenter__(self) -> ServerPool:
-        for replica in self._replicas:
-            await replica.client.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._end_recoveries()
+        for leaving in self._leaving:
+            leaving.cancel()
+        await asyncio.gather(*self._leaving, return_exceptions=True)
+        await _cancel(self._replicas)
         for replica in self._replicas:
             await replica.client.__aexit__(kind, error, trace)
 
-    async def serve(self, policy: ServedPolicy) -> list[WeightSync]:
-        """Give the policy to every server and prove that each serves it; nothing may be in flight.
+    @property
+    def replicas(self) -> Sequence[Replica]:
+        """The servers that belong to the pool now."""
+        return tuple(self._replicas)
 
-        Raises `EngineError` when a server cannot be made to serve it.
+    async def admit(self, replica: Replica) -> None:
+        """Add a server, whose client is not entered yet; one of our own need not run yet. While a policy is
+        served, it is given the policy, and gets requests once it has proven that it serves it."""
+        await replica.client.__aenter__()
+        replica.places = range(self._next_place, self._next_place + replica.client.copies)
+        replica.in_flight = [0] * replica.client.copies
+        self._next_place = replica.places.stop
+        self._replicas.append(replica)
+        if self._policy is not None:
+            replica.recovery = asyncio.create_task(self._recover(replica))
+
+    def dismiss(self, replica: Replica) -> asyncio.Task[None]:
+        """Remove a server: it gets no more requests. The task ends when those that it has are answered."""
+        self._replicas.remove(replica)
+        replica.sync = None
+        self._forget_prompts(replica)
+        leaving = asyncio.create_task(self._part_with(replica))
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
+        return leaving
+
+    async def _part_with(self, replica: Replica) -> None:
+        try:
+            await _cancel([replica])
+            async with self._changed:
+                await self._changed.wait_for(lambda: not any(replica.in_flight))
+        finally:
+            await replica.client.__aexit__(None, None, None)
+
+    async def serve(self, policy: ServedPolicy) -> list[WeightSync]:
+        """Give the policy to every server, and return as soon as one has proven that it serves it. The others
+        get requests from their own proofs on. Nothing may be in flight.
+
+        Returns how each that serves the policy now came to it. Raises `EngineError` when a server cannot be
+        made to serve it, and `ServerFailure` when all of them fail.
         """
-        if any(replica.in_flight for replica in self._replicas):
+        if any(sum(replica.in_flight) for replica in self._replicas):
             raise RuntimeError("weights cannot change while requests are in flight")
-        await self._end_recoveries()
         self._router.forget()
         self._policy, self._failures, self._error = policy, [], None
-        syncs = await asyncio.gather(*(self._bring_up(replica) for replica in self._replicas))
         for replica in self._replicas:
-            replica.available = True
-        return syncs
+            replica.sync = replica.refusal = None
+            # A server that is still busy with an earlier policy gets this one afterwards.
+            if replica.recovery is None or replica.recovery.done():
+                replica.recovery = asyncio.create_task(self._recover(replica))
+        # The start of a server of our own, and each request, has a deadline of its own.
+        await self._wait_until(
+            lambda: self._available or self._all_refused, None if self._replicas else self._recovery_seconds
+        )
+        if not self._available:
+            await _cancel(self._replicas)
+            raise next(replica.refusal for replica in self._replicas if replica.refusal)
+        return self.syncs()
+
+    async def all_serving(self) -> list[WeightSync]:
+        """Wait until every server serves the policy; returns how each came to it. Raises as `serve`."""
+        await self._wait_until(lambda: all(replica.available for replica in self._replicas), None)
+        return self.syncs()
+
+    def syncs(self) -> list[WeightSync]:
+        """How each server that serves the policy now came to it."""
+        return [replica.sync for replica in self._replicas if replica.sync is not None]
 
     async def offload(self, level: Literal[1, 2] | None) -> None:
         """Free the memory of our own servers: they sleep at this level, or end (None).
 
         `serve` wakes or starts them again; until then nothing is sampled. A server that cannot sleep ends.
         """
-        if any(replica.in_flight for replica in self._replicas):
+        if any(sum(replica.in_flight) for replica in self._replicas):
             raise RuntimeError("memory cannot be given back while requests are in flight")
-        await self._end_recoveries()
+        await _cancel(self._replicas)
         self._policy = None
         for replica in self._replicas:
-            if replica.server is not None and not await _sleeps(replica, level):
+            if replica.server is not None and not await sleeps(replica, level):
                 await asyncio.to_thread(replica.server.end)
+            replica.sync = None
 
     async def reset_prefix_caches(self) -> None:
         """Forget the keys and values of earlier prompts; nothing may be in flight."""
@@ -107,50 +148,70 @@ class ServerPool:
         Raises `EngineError` after too many failures, with the last log lines of our own servers.
         """
         while True:
-            replica = await self._replica_for(request)
+            replica, copy = await self._choose(request)
             assert self._policy is not None
             returns = replica.returns
-            replica.in_flight += 1
+            replica.in_flight[copy] += 1
             try:
                 return await replica.client.generate(
-                    request, self._policy.policy_version, replica.context_length
+                    request, self._policy.policy_version, replica.context_length, copy
                 )
             except ServerFailure as failure:
                 # A request that failed before the server came back says nothing about the server now.
                 if replica.available and replica.returns == returns:
                     await self._set_aside(replica, failure)
             finally:
-                replica.in_flight -= 1
+                replica.in_flight[copy] -= 1
+                if replica not in self._replicas:
+                    await self._tell()
 
-    async def _replica_for(self, request: GenerationRequest) -> Replica:
+    async def _choose(self, request: GenerationRequest) -> tuple[Replica, int]:
+        """A replica for a request, and the number of one of its copies."""
         if self._policy is None:
             raise EngineError("the vLLM engine serves no policy yet")
-        while not self._available_or_failed():
-            await self._wait_for_replica()
+        await self._wait_until(lambda: self._available, self._recovery_seconds)
+        copies = {
+            place: (replica, copy)
+            for replica in self._replicas
+            if replica.available
+            for copy, place in enumerate(replica.places)
+        }
+        in_flight = {place: replica.in_flight[copy] for place, (replica, copy) in copies.items()}
+        return copies[self._router.choose(request.prompt_token_ids, in_flight)]
+
+    @property
+    def _available(self) -> bool:
+        return any(replica.available for replica in self._replicas)
+
+    @property
+    def _all_refused(self) -> bool:
+        return bool(self._replicas) and all(replica.refusal for replica in self._replicas)
+
+    async def _wait_until(self, true: Callable[[], bool], seconds: float | None) -> None:
+        """Wait until something is true. Raises the error that ended the pool, or EngineError when it takes
+        longer than this."""
+        # Where nothing has to be waited for, no other request gets its turn in between: the load that the
+        # router compares is then the present one.
+        if self._error is None and not true():
+            async with self._changed:
+                waiting = self._changed.wait_for(lambda: self._error is not None or true())
+                try:
+                    await asyncio.wait_for(waiting, seconds)
+                except TimeoutError as error:
+                    problem = f"no server came back within {seconds:g} s"
+                    raise EngineError(self._describe(problem)) from error
         if self._error is not None:
             raise self._error
-        in_flight = {
-            number: replica.in_flight for number, replica in enumerate(self._replicas) if replica.available
-        }
-        return self._replicas[self._router.choose(request.prompt_token_ids, in_flight)]
-
-    async def _wait_for_replica(self) -> None:
-        async with self._changed:
-            waiting = self._changed.wait_for(self._available_or_failed)
-            try:
-                await asyncio.wait_for(waiting, self._recovery_seconds)
-            except TimeoutError as error:
-                problem = f"no server came back within {self._recovery_seconds:g} s"
-                raise EngineError(self._describe(problem)) from error
-
-    def _available_or_failed(self) -> bool:
-        return self._error is not None or any(replica.available for replica in self._replicas)
 
     async def _set_aside(self, replica: Replica, failure: ServerFailure) -> None:
-        replica.available = False
-        self._router.forget(self._replicas.index(replica))
+        replica.sync, replica.failed = None, True
+        self._forget_prompts(replica)
         if await self._survives(failure):
             replica.recovery = asyncio.create_task(self._recover(replica))
+
+    def _forget_prompts(self, replica: Replica) -> None:
+        for place in replica.places:
+            self._router.forget(place)
 
     async def _survives(self, failure: ServerFailure) -> bool:
         self._failures.append(str(failure))
@@ -162,45 +223,36 @@ class ServerPool:
         return False
 
     async def _recover(self, replica: Replica) -> None:
+        """Make a server serve the policy, also where that changes meanwhile, however often it fails."""
         while True:
+            policy = self._policy
+            assert policy is not None
             try:
-                await self._bring_up(replica)
-                break
+                sync = await bring_up(replica, policy)
             except ServerFailure as failure:
+                replica.failed, replica.refusal = True, failure
+                await self._tell()
                 # A server of somebody else may be away for long. One of our own was just started.
                 if replica.server is not None and not await self._survives(failure):
                     return
                 await asyncio.sleep(_RECOVERY_POLL_SECONDS)
+                continue
             except EngineError as error:
                 await self._give_up(error)
                 return
-        async with self._changed:
-            replica.available = True
-            replica.returns += 1
-            self._changed.notify_all()
-
-    async def _bring_up(self, replica: Replica) -> WeightSync:
-        """Make one server serve the policy; a server of our own that does not work is restarted."""
-        assert self._policy is not None
-        started = time.perf_counter()
-        if replica.server is not None and not (replica.available and replica.server.running):
-            await asyncio.to_thread(replica.server.restart, self._policy.folder)
-            sync = await prove_restarted(replica.client, self._policy, started)
-        else:
-            sync = await sync_weights(replica.client, replica.server, self._policy)
-        replica.context_length = await replica.client.context_length()
-        return sync
+            if policy is self._policy:
+                break
+        replica.sync, replica.refusal = sync, None
+        replica.returns += 1
+        await self._tell()
 
     async def _give_up(self, error: EngineError) -> None:
-        async with self._changed:
-            self._error = error
-            self._changed.notify_all()
+        self._error = error
+        await self._tell()
 
-    async def _end_recoveries(self) -> None:
-        recoveries = [replica.recovery for replica in self._replicas if replica.recovery is not None]
-        for recovery in recoveries:
-            recovery.cancel()
-        await asyncio.gather(*recoveries, return_exceptions=True)
+    async def _tell(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
 
     def _describe(self, problem: str) -> str:
         own = [(replica.client.url, replica.server) for replica in self._replicas if replica.server]
@@ -208,11 +260,9 @@ class ServerPool:
         return "\n".join([f"vLLM: {problem}", *self._failures, *logs])
 
 
-async def _sleeps(replica: Replica, level: Literal[1, 2] | None) -> bool:
-    if level is None or not replica.available:
-        return False
-    try:
-        await replica.client.sleep(level)
-    except ServerFailure:
-        return False
-    return True
+async def _cancel(replicas: Sequence[Replica]) -> None:
+    """Give up to make these servers serve the policy."""
+    recoveries = [replica.recovery for replica in replicas if replica.recovery is not None]
+    for recovery in recoveries:
+        recovery.cancel()
+    await asyncio.gather(*recoveries, return_exceptions=True)

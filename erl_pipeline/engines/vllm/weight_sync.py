@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Literal
 
@@ -123,8 +125,12 @@ async def _prove_sampling(client: VllmClient, policy: ServedPolicy) -> None:
     """Raise `EngineError` unless the server reports log-probabilities of what it samples from: after
     temperature, with no token cut off."""
     sequences, hot = policy.probe.token_ids, PROBE_TEMPERATURE
-    drawn = await asyncio.gather(*(client.draw(ids, hot, seed) for seed, ids in enumerate(sequences)))
-    difference = compare_hot(policy.probe, drawn)
+
+    async def of_copy(copy: int) -> LogprobDifference:
+        drawn = (client.draw(ids, hot, seed, copy) for seed, ids in enumerate(sequences))
+        return compare_hot(policy.probe, await asyncio.gather(*drawn))
+
+    difference = await _worst(client, of_copy)
     if not difference.within(_tolerance(policy)):
         raise EngineError(
             f"{client.url} does not report the distribution that it samples from: at temperature {hot:g} "
@@ -135,10 +141,21 @@ async def _prove_sampling(client: VllmClient, policy: ServedPolicy) -> None:
 
 
 async def _distance(client: VllmClient, probe: Probe) -> LogprobDifference:
+    async def of_copy(copy: int) -> LogprobDifference:
+        return compare(probe, await asyncio.gather(*(client.score(ids, copy) for ids in probe.token_ids)))
+
     try:
-        return compare(probe, await asyncio.gather(*(client.score(ids) for ids in probe.token_ids)))
+        return await _worst(client, of_copy)
     except UndefinedLogprobs:
         return LogprobDifference(math.nan, math.nan)
+
+
+async def _worst(
+    client: VllmClient, of_copy: Callable[[int], Awaitable[LogprobDifference]]
+) -> LogprobDifference:
+    """The largest difference of all copies of the model that the server keeps."""
+    differences = await asyncio.gather(*map(of_copy, range(client.copies)))
+    return reduce(LogprobDifference.or_worse, differences)
 
 
 def _tolerance(policy: ServedPolicy) -> LogprobDifference:

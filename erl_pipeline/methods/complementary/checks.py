@@ -52,8 +52,9 @@ def _require_extractor(config: RunConfig, crl: CrlExperienceConfig) -> None:
             "method.experience.extractor.cold_start is for policy.type: tiny; leave it out with policy.type: "
             "pretrained, or name a model in method.experience.extractor.model"
         )
-    if isinstance(engine, VllmEngineConfig) and engine.servers:
+    if isinstance(engine, VllmEngineConfig) and engine.others_servers:
         raise ValueError(
-            "engine.servers serve one model, and method.experience: crl samples from two; leave "
-            "engine.servers out, so that each model gets a server of its own, or set method.experience: off"
+            f"engine.{engine.others_servers}: these servers serve one model, and method.experience: crl "
+            "samples from two; leave it out, so that each model gets a server of its own, or set "
+            "method.experience: off"
         )

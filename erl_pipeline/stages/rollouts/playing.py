@@ -303,6 +303,7 @@ def _served(
             os.environ,
             resources.stop,
             lambda seconds, line: call.progress.waiting(_VLLM_STARTS, seconds, line),
+            call.progress.warn,
         ),
     )
     serving = resources.keep("vllm", lambda: _ServedModels(started))
@@ -315,7 +316,7 @@ def _served(
             name, served_checkpoint(policy, parts.checkpoint_id, parts.base_folder, parts.adapter_folder)
         )
         serving.checkpoint_ids[name] = parts.checkpoint_id
-    if engine.max_in_flight == 1 and not engine.servers:
+    if engine.max_in_flight == 1 and not engine.others_servers:
         # Whether a prefix comes from the cache or is computed may change the last bits; see
         # `sampling_determinism`.
         started.reset_prefix_cache(name)

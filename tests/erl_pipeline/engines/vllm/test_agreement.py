@@ -20,6 +20,14 @@ def test_difference_is_mean_and_maximum_of_absolute_distances() -> None:
     assert difference == LogprobDifference(mean=(0.0 + 0.5 + 1.0 + 0.5) / 4, maximum=1.0)
 
 
+def test_of_several_copies_the_worst_counts_also_where_it_is_no_number() -> None:
+    first, second = LogprobDifference(0.1, 0.9), LogprobDifference(0.2, 0.3)
+    assert first.or_worse(second) == LogprobDifference(0.2, 0.9)
+    undefined = LogprobDifference(math.nan, math.nan)
+    for worst in (first.or_worse(undefined), undefined.or_worse(first)):
+        assert not worst.within(LogprobDifference(9.0, 9.0))
+
+
 def test_what_a_server_drew_is_looked_up_in_the_trainers_distribution() -> None:
     hot = np.log(np.array([[0.5, 0.25, 0.25], [0.1, 0.1, 0.8]]))
     probe = Probe(((1, 2), (3, 4)), ((-1.0,), (-1.0,)), "float32", hot)

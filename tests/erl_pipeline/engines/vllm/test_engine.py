@@ -225,7 +225,8 @@ def test_two_replicas_are_both_proven_and_one_that_dies_is_made_up_for(
     """The first replica has the prompts of the group when it dies; the other continues with them."""
     two = ENGINE.model_copy(update={"replicas": 2})
     with VllmEngine(two, tmp_path / "vllm", environment={}) as engine:
-        syncs = engine.serve(POLICY, served(model, "policy-1", tmp_path))
+        assert engine.serve(POLICY, served(model, "policy-1", tmp_path))[0].method == "restart"
+        syncs = engine.all_serving()
         assert [sync.method for sync in syncs] == ["restart", "restart"]
         assert max(sync.difference.maximum for sync in syncs) < 1e-4
         rows = run_shard(engine, lambda: os.kill(engine_process(engine), signal.SIGKILL))

@@ -2,19 +2,23 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from transformers import PreTrainedModel
 
+from erl_pipeline.config.generation import ServerAddress
 from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.engines.serving import make_probe
-from erl_pipeline.engines.vllm.client import VllmClient
+from erl_pipeline.engines.vllm.client import ServerFailure, VllmClient
+from erl_pipeline.engines.vllm.replica import Replica
 from erl_pipeline.engines.vllm.server import ManagedServer
-from erl_pipeline.engines.vllm.server_pool import Replica, ServerPool
+from erl_pipeline.engines.vllm.server_list import ListedServers
+from erl_pipeline.engines.vllm.server_pool import ServerPool
 from erl_pipeline.engines.vllm.weight_sync import ServedPolicy
-from storage.errors import EngineError
+from storage.errors import ConfigError, EngineError
 from tests.erl_pipeline.engines.vllm.small_policies import END, logprobs_of, save, untied_gpt2
 
 pytestmark = pytest.mark.vllm
@@ -77,15 +81,18 @@ def with_two_doors(
     recovery_seconds: float = 60.0,
 ) -> None:
     async def run() -> None:
-        async with ServerPool([Replica(client(server.url, server))], 0, 0.0) as direct:
+        async with ServerPool(0, 0.0) as direct:
+            await direct.admit(Replica(client(server.url, server)))
             await direct.serve(policy)
         doors = [Door(server), Door(server)]
         for door in doors:
             await door.open()
-        replicas = [Replica(client(f"http://127.0.0.1:{door.port}", server)) for door in doors]
-        async with ServerPool(replicas, max_failures, recovery_seconds) as pool:
-            syncs = await pool.serve(policy)
-            assert [sync.method for sync in syncs] == ["kept", "kept"]
+        replicas = [through(door, server) for door in doors]
+        async with ServerPool(max_failures, recovery_seconds) as pool:
+            for replica in replicas:
+                await pool.admit(replica)
+            await pool.serve(policy)
+            assert [sync.method for sync in await pool.all_serving()] == ["kept", "kept"]
             await scenario(pool, replicas, doors)
         for door in doors:
             door.close()
@@ -95,6 +102,10 @@ def with_two_doors(
 
 def client(url: str, server: ManagedServer) -> VllmClient:
     return VllmClient(url, server.api_key, frozenset({END}), request_seconds=60.0)
+
+
+def through(door: Door, server: ManagedServer) -> Replica:
+    return Replica(client(f"http://127.0.0.1:{door.port}", server))
 
 
 def request(seed: int) -> GenerationRequest:
@@ -117,9 +128,9 @@ def test_requests_go_to_the_least_busy(
     async def scenario(pool: ServerPool, replicas: list[Replica], doors: list[Door]) -> None:
         tasks = start(pool, 6)
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED, timeout=0)
-        assert [replica.in_flight for replica in replicas] == [3, 3]
+        assert [replica.in_flight for replica in replicas] == [[3], [3]]
         assert_sampled_from(model, await asyncio.gather(*tasks))
-        assert [replica.in_flight for replica in replicas] == [0, 0]
+        assert [replica.in_flight for replica in replicas] == [[0], [0]]
 
     with_two_doors(gpt2_server, policy, scenario)
 
@@ -138,7 +149,7 @@ def test_a_group_is_answered_by_the_server_that_has_its_prompt(
         for requests, expected in zip(groups, ([4, 0], [4, 4], [8, 4]), strict=True):
             tasks += [asyncio.create_task(pool.generate(each)) for each in requests]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED, timeout=0)
-            assert [replica.in_flight for replica in replicas] == expected
+            assert [replica.in_flight[0] for replica in replicas] == expected
         await asyncio.gather(*tasks)
 
     with_two_doors(gpt2_server, policy, scenario)
@@ -157,7 +168,7 @@ def test_a_server_that_fails_is_set_aside_and_comes_back(
         assert replicas[0].available
         tasks = start(pool, 2)
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED, timeout=0)
-        assert [replica.in_flight for replica in replicas] == [1, 1]
+        assert [replica.in_flight for replica in replicas] == [[1], [1]]
         assert_sampled_from(model, await asyncio.gather(*tasks))
 
     with_two_doors(gpt2_server, policy, scenario)
@@ -192,3 +203,103 @@ def test_the_run_stops_when_no_server_comes_back(gpt2_server: ManagedServer, pol
             await asyncio.gather(*start(pool, 2))
 
     with_two_doors(gpt2_server, policy, scenario, max_failures=2, recovery_seconds=0.5)
+
+
+def test_sampling_begins_with_the_first_server_and_others_follow_with_their_own_proofs(
+    gpt2_server: ManagedServer, policy: ServedPolicy, model: PreTrainedModel
+) -> None:
+    """One of two servers is away when the policy is handed over, and nobody has to wait for it."""
+
+    async def scenario(pool: ServerPool, replicas: list[Replica], doors: list[Door]) -> None:
+        doors[1].close()
+        (sync,) = await pool.serve(policy)
+        assert (sync.url, sync.policy_version) == (replicas[0].client.url, "pool-policy")
+        assert_sampled_from(model, await asyncio.gather(*start(pool, 4)))
+        assert replicas[1].sync is None
+        await doors[1].open()
+        assert [each.url for each in await pool.all_serving()] == [each.client.url for each in replicas]
+
+    with_two_doors(gpt2_server, policy, scenario, max_failures=0)
+
+
+def test_a_server_that_is_busy_with_an_earlier_policy_gets_the_newest_next(
+    gpt2_server: ManagedServer, policy: ServedPolicy
+) -> None:
+    """Both servers are away while two policies are handed over; what they prove at last is the second."""
+
+    async def scenario(pool: ServerPool, replicas: list[Replica], doors: list[Door]) -> None:
+        doors[1].close()
+        await pool.serve(policy)
+        recovery = replicas[1].recovery
+        await pool.serve(replace(policy, policy_version="newest"))
+        assert replicas[1].recovery is recovery
+        await doors[1].open()
+        syncs = await pool.all_serving()
+        assert [sync.policy_version for sync in syncs] == ["newest", "newest"]
+
+    with_two_doors(gpt2_server, policy, scenario, max_failures=0)
+
+
+def test_no_server_at_all_is_an_error_at_once(gpt2_server: ManagedServer, policy: ServedPolicy) -> None:
+    async def scenario(pool: ServerPool, replicas: list[Replica], doors: list[Door]) -> None:
+        for door in doors:
+            door.close()
+        with pytest.raises(ServerFailure, match=f"{doors[0].port}.*Cannot connect"):
+            await pool.serve(policy)
+
+    with_two_doors(gpt2_server, policy, scenario)
+
+
+def test_servers_come_and_go_while_a_run_samples(
+    gpt2_server: ManagedServer, policy: ServedPolicy, model: PreTrainedModel
+) -> None:
+    """The first server leaves with requests in flight, which it still answers; a third one joins."""
+
+    async def scenario(pool: ServerPool, replicas: list[Replica], doors: list[Door]) -> None:
+        tasks = start(pool, 4)
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED, timeout=0)
+        assert replicas[0].in_flight == [2]
+        leaving = pool.dismiss(replicas[0])
+        joining = through(doors[0], gpt2_server)
+        await pool.admit(joining)
+        assert_sampled_from(model, await asyncio.gather(*tasks))
+        await leaving
+        assert pool.replicas == (replicas[1], joining)
+        await pool.all_serving()
+        tasks = start(pool, 4)
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED, timeout=0)
+        assert [each.in_flight for each in (*replicas, joining)] == [[0], [2], [2]]
+        assert_sampled_from(model, await asyncio.gather(*tasks))
+
+    with_two_doors(gpt2_server, policy, scenario, max_failures=0)
+
+
+def test_the_servers_are_those_of_a_file(
+    gpt2_server: ManagedServer, policy: ServedPolicy, tmp_path: Path
+) -> None:
+    path, told = tmp_path / "servers.yaml", list[str]()
+
+    def replica_of(address: ServerAddress) -> Replica:
+        return Replica(client(address.url, gpt2_server))
+
+    async def scenario(pool: ServerPool, replicas: list[Replica], doors: list[Door]) -> None:
+        for replica in replicas:
+            await pool.dismiss(replica)
+        listed = ListedServers(path, pool, replica_of, told.append)
+        first, second = (f"http://127.0.0.1:{door.port}" for door in doors)
+        for content, expected in (
+            ("", []),
+            (f"- url: {first}", [first]),
+            (f"- url: {second}\n- url: {first}", [first, second]),
+            (f"- url: {second}", [second]),
+        ):
+            path.write_text(content)
+            await listed.update()
+            assert [each.client.url for each in pool.replicas] == expected
+        await pool.all_serving()
+        path.write_text("- url: a server")
+        with pytest.raises(ConfigError, match="not a list of servers"):
+            await listed.update()
+        assert [each.client.url for each in pool.replicas] == [second]
+
+    with_two_doors(gpt2_server, policy, scenario)

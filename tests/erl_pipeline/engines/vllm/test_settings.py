@@ -4,7 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from erl_pipeline.config.generation import VllmEngineConfig
+from erl_pipeline.config.generation import (
+    VllmEngineConfig,
+    identity_of,
+    operational_settings,
+    with_operational,
+)
 from erl_pipeline.engines.vllm.engine import VllmEngine
 from erl_pipeline.engines.vllm.model_servers import devices_of_replicas, server_arguments
 from storage.errors import ConfigError
@@ -38,6 +43,8 @@ def test_each_replica_gets_as_many_devices_as_it_computes_on() -> None:
     assert devices_of_replicas(pairs, None) == ["0,1", "2,3"]
     in_two_items = VllmEngineConfig(replicas=2, arguments=("--tensor_parallel_size", "2", "-pp", "2"))
     assert devices_of_replicas(in_two_items, None) == ["0,1,2,3", "4,5,6,7"]
+    copies = VllmEngineConfig(replicas=2, arguments=("-tp=2", "--data-parallel-size=2"))
+    assert devices_of_replicas(copies, None) == ["0,1,2,3", "4,5,6,7"]
     # A single server sees all devices.
     assert devices_of_replicas(VllmEngineConfig(), "4,5") == [None]
 
@@ -51,12 +58,26 @@ def test_too_few_devices_for_all_replicas_are_refused() -> None:
 def test_replicas_of_servers_that_somebody_else_runs_are_refused() -> None:
     with pytest.raises(ValueError, match="replicas: 2 is for servers that the run starts itself"):
         VllmEngineConfig.model_validate({"servers": [{"url": "http://gpu-1:8000"}], "replicas": 2})
+    with pytest.raises(ValueError, match=r"with engine\.server_list leave it out, and name every server"):
+        VllmEngineConfig.model_validate({"server_list": "servers.yaml", "replicas": 2})
+
+
+def test_servers_are_named_in_one_place() -> None:
+    with pytest.raises(ValueError, match="servers and server_list both name servers; use one of them"):
+        VllmEngineConfig.model_validate({"servers": [{"url": "http://gpu-1:8000"}], "server_list": "s.yaml"})
+
+
+def test_where_it_samples_is_in_no_recipe() -> None:
+    listed = VllmEngineConfig.model_validate({"server_list": "servers.yaml"})
+    assert identity_of(listed) == VllmEngineConfig()
+    assert "server_list" not in identity_of(listed).model_dump()
+    assert with_operational(VllmEngineConfig(), operational_settings(listed)) == listed
 
 
 def test_a_missing_key_is_named_before_anything_starts(tmp_path: Path) -> None:
     address = {"url": "http://gpu-1:8000", "api_key_variable": "GPU_1_KEY"}
     config = VllmEngineConfig.model_validate({"servers": [address]})
-    with pytest.raises(ConfigError, match=r"environment variable GPU_1_KEY \(api_key_variable\) is not set"):
+    with pytest.raises(ConfigError, match=r"variable GPU_1_KEY \(api_key_variable of http://gpu-1:8000\)"):
         VllmEngine(config, tmp_path, environment={})
 
 

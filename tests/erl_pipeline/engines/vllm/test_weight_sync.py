@@ -115,6 +115,18 @@ def test_a_weight_that_was_not_read_is_noticed_though_it_had_not_changed(
     with_client(gpt2_server, exchange)
 
 
+def test_each_copy_of_a_server_must_prove_its_weights(gpt2_server: ManagedServer, tmp_path: Path) -> None:
+    """The server has one copy of the model. Asked for a proof of a second one, it says that there is none."""
+    version = policy(untied_gpt2(), "in-two-copies", tmp_path)
+
+    async def exchange() -> None:
+        async with VllmClient(gpt2_server.url, gpt2_server.api_key, frozenset({END}), 120.0, copies=2) as two:
+            await sync_weights(two, None, version)
+
+    with pytest.raises((EngineError, ServerFailure), match="data_parallel_rank 1 is out of range"):
+        asyncio.run(exchange())
+
+
 def test_a_sleeping_server_answers_nothing_and_a_sync_wakes_it(
     gpt2_server: ManagedServer, tmp_path: Path
 ) -> None:
@@ -173,7 +185,7 @@ def test_an_engine_serves_one_policy_after_another(gpt2_server: ManagedServer, t
             (answer,) = engine.generate([request])
             assert answer.logprobs == pytest.approx(logprobs_of(model, (7, 8, 9), answer.token_ids), abs=1e-4)
             train_a_little(model)
-        with pytest.raises(ConfigError, match=r"serve the model policy, .* samples from extractor"):
+        with pytest.raises(ConfigError, match=r"servers serve the model policy, .* samples from extractor"):
             engine.serve("extractor", served(model, "extractor-1", tmp_path))
         with pytest.raises(EngineError, match="serves no model extractor"):
             engine.generate([replace(request, model="extractor")])

@@ -97,7 +97,7 @@ def test_the_extractor_is_trained_by_cispo() -> None:
                 "environment": {"type": "frozen_lake", "format": "prose"},
                 "engine": {"type": "vllm", "servers": [{"url": "http://one:8000"}]},
             },
-            r"engine\.servers serve one model, and method\.experience: crl samples from two",
+            r"engine\.servers: these servers serve one model, and method\.experience: crl samples from two",
         ),
         (
             {"policy": PRETRAINED, "experience": {"extractor": {"cold_start": {"steps": 3}}}},

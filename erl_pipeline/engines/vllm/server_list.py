@@ -1,0 +1,96 @@
+"""Servers that a file names: others may add and remove them while a run samples."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import yaml
+from pydantic import ValidationError
+
+from erl_pipeline.config.base import Settings
+from erl_pipeline.config.generation import ServerAddress
+from erl_pipeline.config.loading.explain import explain
+from erl_pipeline.engines.vllm.replica import Replica
+from erl_pipeline.engines.vllm.server_pool import ServerPool
+from storage.errors import ConfigError
+
+LOOK_SECONDS = 5.0
+
+
+class _Listed(Settings):
+    servers: tuple[ServerAddress, ...]
+
+
+def read_server_list(path: Path) -> tuple[ServerAddress, ...]:
+    """The servers of an `engine.server_list`; an empty file names none.
+
+    Raises ConfigError for a file that cannot be read, is not such a list, or names a server twice.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        servers = _Listed.model_validate({"servers": [] if content is None else content}).servers
+    except OSError as error:
+        raise ConfigError(f"engine.server_list: {path} cannot be read: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"engine.server_list: {path} is not YAML: {error}") from error
+    except ValidationError as error:
+        problems = "\n  ".join(explain(error, _Listed, {}))
+        raise ConfigError(
+            f"engine.server_list: {path} is not a list of servers, such as `- url: http://gpu-1:8000`:\n"
+            f"  {problems}"
+        ) from error
+    urls = [server.url for server in servers]
+    for url in urls:
+        if urls.count(url) > 1:
+            raise ConfigError(f"engine.server_list: {path} names {url} twice")
+    return servers
+
+
+class ListedServers:
+    """Keeps the servers of a pool those of a file. Lives in the event loop of the pool.
+
+    Args:
+        make_replica: makes a replica of a server. Raises ConfigError when its key is not known.
+        warn: called when the file cannot be used while the run samples; the servers then stay as they are.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        pool: ServerPool,
+        make_replica: Callable[[ServerAddress], Replica],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._path = path
+        self._pool = pool
+        self._make_replica = make_replica
+        self._warn = warn
+        self._replicas: dict[ServerAddress, Replica] = {}
+
+    async def update(self) -> None:
+        """Add and remove servers of the pool, as the file says now.
+
+        Raises ConfigError when the file cannot be used; the pool is then as before.
+        """
+        listed = await asyncio.to_thread(read_server_list, self._path)
+        new = {each: self._make_replica(each) for each in listed if each not in self._replicas}
+        for address in set(self._replicas).difference(listed):
+            self._pool.dismiss(self._replicas.pop(address))
+        for address, replica in new.items():
+            self._replicas[address] = replica
+            await self._pool.admit(replica)
+
+    async def follow(self) -> None:
+        """Update the pool again and again, until this is cancelled."""
+        told = ""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            try:
+                await self.update()
+                told = ""
+            except ConfigError as error:
+                if str(error) != told:
+                    told = str(error)
+                    self._warn(f"{told}\n  The run goes on with the servers that it has.")
