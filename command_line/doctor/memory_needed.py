@@ -51,7 +51,7 @@ def memory_needed(config: Path, settings: Sequence[str], sequence_tokens: int | 
     resolved = load_config(config, settings)
     size = model_size(resolved)
     parts = estimate_memory(resolved, size, sequence_tokens)
-    return MemoryNeeded(config, size, parts, training_processes(resolved))
+    return MemoryNeeded(config, size, parts, training_processes(resolved) or 1)
 
 
 def print_memory(needed: MemoryNeeded) -> None:

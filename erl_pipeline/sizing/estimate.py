@@ -38,9 +38,9 @@ def model_size(config: RunConfig) -> ModelSize:
     return read_model_size(policy.model, lora.rank, lora.target_modules)
 
 
-def training_processes(config: RunConfig) -> int:
-    """Over how many processes the trainer spreads weights, gradients and state."""
-    count: int = plugins("trainers")[config.trainer.type].value.processes(config.trainer)
+def training_processes(config: RunConfig) -> int | None:
+    """Over how many processes the trainer spreads weights, gradients and state; None where it does not."""
+    count: int | None = plugins("trainers")[config.trainer.type].value.processes(config.trainer)
     return count
 
 

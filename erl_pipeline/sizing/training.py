@@ -22,7 +22,7 @@ def training_memory(
     *,
     reference: bool,
     uses: int = 1,
-    processes: int = 1,
+    processes: int | None = None,
 ) -> list[Part]:
     """What one optimizer step needs besides the program itself.
 
@@ -30,8 +30,9 @@ def training_memory(
         dtype: number type of the model's weights.
         reference: whether a second copy of the model is loaded for the KL term.
         uses: kinds of updates that the run makes; with `moments: by_use` each has moments of its own.
-        processes: how many share weights, gradients and state. Parts in `trainer` are then those of one
-            process, parts in its host those of all.
+        processes: over how many weights, gradients and state are sharded; None: they are not. Parts in
+            `trainer` are then those of one process, parts in its host those of all. Also a single process
+            that shards gathers its weights.
     """
     width = BYTES[dtype]
     trained = size.adapter_parameters or size.parameters
@@ -43,7 +44,7 @@ def training_memory(
     state: Place = "trainer's host" if on_host else "trainer"
 
     def spread(place: Place, name: str, numbers: int, bytes_each: int, sets: int = 1) -> Part:
-        shares = 1 if place == "trainer's host" else processes
+        shares = 1 if place == "trainer's host" else processes or 1
         times, over = f"{sets} x " if sets > 1 else "", f" / {shares}" if shares > 1 else ""
         reason = f"{times}{count(numbers)} x {bytes_each}{over}"
         return Part(place, name, -(-sets * numbers * bytes_each // shares), reason)
@@ -57,7 +58,7 @@ def training_memory(
         parts.append(spread(state, "summed gradients", trained, 4))
     sets = uses if optimizer.moments == "by_use" else 1
     parts.append(spread(state, "moments of AdamW", trained, 8, sets))
-    if processes > 1:
+    if processes is not None:
         parts += _gathered(size, width, trained, held, processes)
     parts.append(_activations(size, width, microbatch))
     parts.append(_logits(size, width))

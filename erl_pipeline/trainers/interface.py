@@ -158,11 +158,11 @@ class TrainerPlugin(Generic[SettingsT]):
     settings ask for; a run that trains here asks before its first stage. `elsewhere` is true where the policy
     is trained in other processes: a policy that is kept in this process is released first. `processes` is the
     number of processes, each with its own device, over which weights, gradients and the optimizer's state are
-    spread.
+    spread; None where the trainer keeps them whole.
     """
 
     settings: type[SettingsT]
     open: Callable[[SettingsT, TrainingStart], Trainer]
     require_here: Callable[[SettingsT], None] = _any_machine
     elsewhere: bool = False
-    processes: Callable[[SettingsT], int] = lambda _settings: 1
+    processes: Callable[[SettingsT], int | None] = lambda _settings: None

@@ -27,7 +27,7 @@ ROUND = ModelSize(
 
 
 def by_name(
-    size: ModelSize, dtype: Precision, reference: bool = False, processes: int = 1, **settings: object
+    size: ModelSize, dtype: Precision, reference: bool = False, processes: int | None = None, **settings: object
 ) -> dict[str, tuple[str, int]]:
     optimizer = OptimizerConfig(state_device=settings.pop("state_device", "model"))
     parts = training_memory(
@@ -84,6 +84,13 @@ def test_processes_share_weights_and_state_and_gather_some_of_them() -> None:
         "activations": by_name(ROUND, "bfloat16")["activations"],
         "logits": by_name(ROUND, "bfloat16")["logits"],
     }
+
+
+def test_a_single_process_that_shards_gathers_its_weights_too() -> None:
+    parts = by_name(ROUND, "bfloat16", processes=1)
+    assert parts["weights"] == ("trainer", 2_000_000)
+    assert parts["gathered weights"] == ("trainer", 280_000 * 2)
+    assert "gathered weights" not in by_name(ROUND, "bfloat16")
 
 
 def test_processes_with_state_in_host_memory_have_all_of_it_there() -> None:
