@@ -20,7 +20,7 @@ CERTIFY_RUN = "certify_run"
 
 CERTIFICATE = "certificate.json"
 
-Target = Literal["driver", "worker"]
+Target = Literal["driver", "worker", "rank", "server"]
 MomentKind = Literal["time", "before publication", "after publication"]
 
 

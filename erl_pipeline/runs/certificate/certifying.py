@@ -39,17 +39,17 @@ from erl_pipeline.runs.certificate.moments import (
     where_it_died,
 )
 from erl_pipeline.runs.certificate.subject import Subject
+from erl_pipeline.runs.certificate.targets import descendants, targets
 from storage.artifacts.manifest import code_version, machine, package_versions
 from storage.artifacts.recipe import derive_seed
 from storage.artifacts.staging import StagingFolder, remove_abandoned
-from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
 
 _LOOK_SECONDS = 0.001
 _PAUSE = 3
 """The pause after a look at the store is this many times as long as the look took."""
 _LAST_LINES = 5
-_WORKERS_SHARE = 0.5
+_OTHERS_SHARE = 0.5
 _MOMENTS: tuple[MomentKind, ...] = ("time", "time", "before publication", "after publication")
 
 
@@ -74,7 +74,8 @@ def certify(
     """Train copies of a run, kill them `kills` times in total, and commit the result of the comparison.
 
     The kills are spread over the run. If a copy is complete before the last kill, it is compared, and another
-    copy is begun. Worker processes, in which some runners compute stages, are killed too.
+    copy is begun. Worker processes, in which some runners compute stages, the ranks of a trainer and vLLM's
+    servers are killed too.
 
     Args:
         seed: seed of the moments.
@@ -150,30 +151,30 @@ class _Copies:
         store, log = self._folder / f"copy-{self.count}", self._folder / f"copy-{self.count}.log"
         plan = iter(self._draw(store, kills - len(self.kills)))
         begun = time.monotonic()
-        driver, workers_killed = self._start(store, log), 0
+        driver, others_killed = self._start(store, log), 0
         started: set[psutil.Process] = set()
         try:
             kind, moment = next(plan, _NEVER)
             while True:
                 if self._await(driver, moment()):
-                    started |= _descendants(driver)
+                    started |= descendants(driver)
                     target = self._strike(driver, store)
                     self._record(target, kind, time.monotonic() - begun, store, kills)
                     kind, moment = next(plan, _NEVER)
-                    if target == "worker":
-                        workers_killed += 1
+                    if target != "driver":
+                        others_killed += 1
                         continue
                 elif driver.exitcode == 0:
                     return store
-                elif not workers_killed:
+                elif not others_killed:
                     raise InputError(
                         f"the copy of run {self._subject.run.name} ended with status {driver.exitcode}:\n"
                         + _last_lines(log)
                     )
-                # The driver was killed, or it gave up because its workers were killed.
-                driver, workers_killed = self._start(store, log), 0
+                # The driver was killed, or it gave up because other processes were.
+                driver, others_killed = self._start(store, log), 0
         finally:
-            started |= _descendants(driver)
+            started |= descendants(driver)
             driver.kill()
             driver.join()
             _end(started)
@@ -212,12 +213,13 @@ class _Copies:
         return False
 
     def _strike(self, driver: BaseProcess, store: Path) -> Target:
-        """Kill the driver or, with some probability, a worker process if there is one."""
-        workers = sorted(pid for pid in writers(store) if pid != driver.pid)
-        if workers and self._chance.random() < _WORKERS_SHARE:
+        """Kill the driver or, with some probability, another process of the copy if there is one."""
+        others = targets(driver, store)
+        if others and self._chance.random() < _OTHERS_SHARE:
+            kind = self._chance.choice(sorted(others))
             with suppress(ProcessLookupError):  # It may have ended just now.
-                os.kill(self._chance.choice(workers), signal.SIGKILL)
-            return "worker"
+                os.kill(self._chance.choice(others[kind]), signal.SIGKILL)
+            return kind
         driver.kill()
         driver.join()
         return "driver"
@@ -230,19 +232,6 @@ class _Copies:
             f"kill {len(self.kills)} of {wanted}: the {target} of copy {self.count} after {seconds:.1f} s, "
             f"{interrupted}"
         )
-
-
-def writers(store: Path) -> set[int]:
-    """Processes of this machine that write an artifact of a store. Each is found by its staging folder, which
-    it keeps open to hold the folder's lock."""
-    folders = {str(folder) for folder in ArtifactStore(str(store)).staging_folder.glob("*")}
-    found = set()
-    for process in Path("/proc").glob("[0-9]*"):
-        # Processes of other users cannot be inspected, and any process may end meanwhile.
-        with suppress(OSError):
-            if any(os.readlink(link) in folders for link in (process / "fd").iterdir()):
-                found.add(int(process.name))
-    return found
 
 
 def _moment(kind: MomentKind, store: Path, number: int, into: float) -> Watch:
@@ -258,12 +247,6 @@ def _never() -> Watch:
 
 
 _NEVER: tuple[MomentKind, Callable[[], Watch]] = ("time", _never)
-
-
-def _descendants(driver: BaseProcess) -> set[psutil.Process]:
-    with suppress(psutil.NoSuchProcess):
-        return set(psutil.Process(driver.pid).children(recursive=True))
-    return set()
 
 
 def _end(processes: Iterable[psutil.Process]) -> None:

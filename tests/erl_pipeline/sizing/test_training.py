@@ -27,7 +27,11 @@ ROUND = ModelSize(
 
 
 def by_name(
-    size: ModelSize, dtype: Precision, reference: bool = False, processes: int | None = None, **settings: object
+    size: ModelSize,
+    dtype: Precision,
+    reference: bool = False,
+    processes: int | None = None,
+    **settings: object,
 ) -> dict[str, tuple[str, int]]:
     optimizer = OptimizerConfig(state_device=settings.pop("state_device", "model"))
     parts = training_memory(

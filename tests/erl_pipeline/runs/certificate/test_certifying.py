@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from datetime import timedelta
 from pathlib import Path
@@ -11,10 +10,9 @@ import pytest
 
 from erl_pipeline.engines.interface import Interrupted
 from erl_pipeline.runs.certificate.certificate import find_certificates
-from erl_pipeline.runs.certificate.certifying import certify, writers
+from erl_pipeline.runs.certificate.certifying import certify
 from erl_pipeline.runs.certificate.subject import find_subject
 from erl_pipeline.runs.planning import plan_as_made
-from storage.artifacts.staging import StagingFolder
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError, InputError
 from storage.runs.origin import BranchOrigin, write_origin
@@ -72,14 +70,6 @@ def test_a_wish_to_stop_ends_the_copy_and_removes_it(store: Path, tmp_path: Path
         certify(subject, 2, 0, tmp_path, False, lambda _line: stop.set(), stop)
     assert list((tmp_path / "at_work").iterdir()) == []
     assert find_certificates(ArtifactStore(str(store)), subject.run) == []
-
-
-def test_who_writes_an_artifact_is_found_by_its_open_folder(store: Path) -> None:
-    assert writers(store) == set()
-    folder = StagingFolder(ArtifactStore(str(store)).staging_folder)
-    assert writers(store) == {os.getpid()}
-    folder.release()
-    assert writers(store) == set()
 
 
 def test_more_iterations_than_the_run_has_are_refused(store: Path) -> None:
