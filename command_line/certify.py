@@ -59,8 +59,8 @@ def certify(
 ) -> None:
     """Kill copies of a run at random instants, and prove that they end with its bytes.
 
-    Driver and worker processes get SIGKILL; the copy continues after each kill. The result is kept as an
-    artifact. Exit status 1 when something was lost, doubled or different.
+    The driver, workers, ranks and servers get SIGKILL; the copy continues after each kill. The result is kept
+    as an artifact. Exit status 1 when something was lost, doubled or different.
     """
     from command_line.foreground import in_foreground
     from erl_pipeline.runs.certificate.certifying import certify as certify_run
