@@ -39,6 +39,7 @@ class FlowRuns:
         self, url: str, settings: PrefectWorkersConfig, worker: WorkerSettings, devices: int
     ) -> None:
         self._url = url
+        self._settings = settings
         self._worker = worker
         for_devices = settings.device_work_pool or settings.work_pool
         self._pools = [
@@ -53,7 +54,8 @@ class FlowRuns:
         """
         with self._client() as client:
             for pool in dict.fromkeys(self._pools):
-                _require_usable(client, pool, self._url)
+                key = "device_work_pool" if pool == self._settings.device_work_pool else "work_pool"
+                _require_usable(client, pool, f"runner.{key}: {pool}: ", self._url)
             for pool in dict.fromkeys(self._pools):
                 self._deployments[pool] = _deploy(client, pool)
 
@@ -108,8 +110,7 @@ def api_url() -> str:
     return url
 
 
-def _require_usable(client: SyncPrefectClient, name: str, url: str) -> None:
-    said = f"runner.work_pool: {name}: "
+def _require_usable(client: SyncPrefectClient, name: str, said: str, url: str) -> None:
     try:
         pool = client.read_work_pool(name)
     except ObjectNotFound as error:

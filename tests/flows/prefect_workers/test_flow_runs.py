@@ -44,11 +44,16 @@ def test_a_work_pool_is_refused_unless_its_workers_can_start_flow_runs(
     api: str, client: SyncPrefectClient
 ) -> None:
     missing = flow_runs(api, work_pool="missing")
-    with pytest.raises(ConfigError, match=r"missing: .*create it with: prefect work-pool create missing"):
+    with pytest.raises(
+        ConfigError, match=r"^runner.work_pool: missing: .*create it with: prefect work-pool create missing"
+    ):
         missing.prepare()
     make_pool(client, "containers", "docker")
-    with pytest.raises(ConfigError, match=r"the work pool has type docker; allowed is process"):
-        flow_runs(api, work_pool="containers").prepare()
+    with pytest.raises(
+        ConfigError,
+        match=r"^runner.device_work_pool: containers: the work pool has type docker; allowed is process",
+    ):
+        flow_runs(api, devices=1, device_work_pool="containers").prepare()
     make_pool(client, "idle")
     with pytest.raises(ConfigError, match=r"idle: no worker of this work pool is online; .* --pool idle"):
         flow_runs(api, work_pool="idle").prepare()
