@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import signal
 import socket
 import subprocess
@@ -17,18 +16,15 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from erl_pipeline.plan.job import StageJob, compute
 from erl_pipeline.plan.listener import Listener, StageProgress
 from erl_pipeline.plan.resources import Resources, WorkerSettings
 from erl_pipeline.plan.runner import RunnerCall, WorkerDied
 from erl_pipeline.plan.stage import Needs
-from flows.stage_answers import Computed, Failed, FromWorker, Told
-from flows.stage_process import Close, Compute, FromDriver, Stop
+from flows.driver_line import DriverLine, LineBroken
 from storage.artifacts.manifest import Manifest
 
-_LOOK_SECONDS = 0.1
 _END_SECONDS = 60.0
 
 _PROGRAM = """
@@ -165,28 +161,18 @@ class WorkerProcess:
                 env=environment,
                 start_new_session=True,  # Ctrl-C must only reach the driver, which asks its workers to stop
             )
-        self._line: Connection[Any, Any] = Connection(ours.detach())
+        self._line = DriverLine(Connection(ours.detach()))
 
     def compute(self, job: StageJob, listener: Listener, stop: threading.Event) -> Manifest:
         """Have a stage computed. Raises what the stage raised, and WorkerDied when the process ended."""
-        asked_to_stop = False
-        self._send(Compute(job))
-        while True:
-            message = self._receive()
-            if isinstance(message, Told):
-                message.tell(listener)
-            elif isinstance(message, Computed):
-                return message.manifest
-            elif isinstance(message, Failed):
-                raise message.error
-            elif stop.is_set() and not asked_to_stop:
-                asked_to_stop = True
-                self._send(Stop())
+        try:
+            return self._line.compute(job, listener, stop)
+        except LineBroken as error:
+            raise self._died() from error
 
     def ask_to_close(self) -> None:
         """Ask it to end its models and servers, and then itself."""
-        with suppress(WorkerDied):  # It may have died since its last stage.
-            self._send(Close())
+        self._line.ask_to_close()
 
     def wait(self) -> None:
         """Wait for its end, then end the processes that it has left behind."""
@@ -198,22 +184,6 @@ class WorkerProcess:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._line.close()
-
-    def _send(self, message: FromDriver) -> None:
-        content = pickle.dumps(message)
-        try:
-            self._line.send_bytes(content)
-        except OSError as error:
-            raise self._died() from error
-
-    def _receive(self) -> FromWorker | None:
-        """Its next message; None if none came within `_LOOK_SECONDS`."""
-        try:
-            content = self._line.recv_bytes() if self._line.poll(_LOOK_SECONDS) else None
-        except (EOFError, OSError) as error:
-            raise self._died() from error
-        message: FromWorker | None = None if content is None else pickle.loads(content)
-        return message
 
     def _died(self) -> WorkerDied:
         self.wait()

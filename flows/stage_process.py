@@ -42,15 +42,23 @@ FromDriver = Compute | Stop | Close
 
 
 def main() -> None:
-    """Serve the driver that holds the other end of the connection."""
-    line = Line(Connection(int(sys.argv[1])))
+    """Serve the driver that holds the other end of the pair of sockets."""
+    compute_stages(Connection(int(sys.argv[1])))
+
+
+def compute_stages(connection: Connection[Any, Any]) -> int:
+    """Compute the stages that come over a connection, until the driver says that there are no more; returns
+    how many came. The connection stays open. If the driver is gone, this process ends."""
+    line, count = Line(connection), 0
     resources: Resources | None = None
     while (job := line.next_job()) is not None:
         if resources is None:
             resources = Resources(job.worker, line.stop)
         line.send(answer(job, resources, line.send, line.stop))
+        count += 1
     if resources is not None:
         resources.close()
+    return count
 
 
 class Line:
@@ -73,7 +81,7 @@ class Line:
         try:
             with self._lock:
                 self._connection.send_bytes(content)
-        except ConnectionError:
+        except OSError:
             os._exit(1)
 
     def _receive(self) -> None:

@@ -13,7 +13,8 @@ from command_line.options import DEFAULT_STORE, Json, Settings, Store
 from command_line.output import print_json, print_line, print_table
 
 if TYPE_CHECKING:
-    from flows.ray.node_check import NodeFinding
+    from flows.nodes.check import NodeFinding
+    from flows.ray.nodes import ClusterNode
 
 Config = Annotated[
     Path | None,
@@ -50,7 +51,9 @@ def doctor(
         print_line("The nodes can compute together.")
 
 
-def _findings(config: Path | None, address: str | None, settings: list[str], store: str) -> list[NodeFinding]:
+def _findings(
+    config: Path | None, address: str | None, settings: list[str], store: str
+) -> list[NodeFinding[ClusterNode]]:
     from pydantic import ValidationError
 
     from erl_pipeline.config.loading.explain import explain
@@ -78,7 +81,7 @@ def _findings(config: Path | None, address: str | None, settings: list[str], sto
     return examine(resolved.runner, store, packages, resources.devices, resources.threads)
 
 
-def _cells(finding: NodeFinding) -> dict[str, str]:
+def _cells(finding: NodeFinding[ClusterNode]) -> dict[str, str]:
     node, report = finding.node, finding.report
     return {
         "node": node.address,

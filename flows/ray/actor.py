@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from erl_pipeline.plan.job import StageJob
     from erl_pipeline.plan.resources import Resources
-    from flows.ray.node_report import NodeReport
+    from flows.nodes.report import NodeReport
     from flows.stage_answers import FromWorker
 
 LINE = "line"
@@ -42,7 +42,7 @@ class StageActor:
 
     def look(self, question: Mapping[str, Any]) -> NodeReport:
         """The answer to a `Question`, given as plain values. Raises ImportError without the project."""
-        from flows.ray.node_report import Question, look
+        from flows.nodes.report import Question, look
 
         return look(Question(**question))
 

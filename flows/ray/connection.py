@@ -9,7 +9,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from erl_pipeline.config.plugins.extras import missing_of_extra
-from storage.errors import ConfigError, PipelineError
+from flows.addresses import host_and_port
+from flows.nodes.variables import computing_variables
+from storage.errors import ConfigError
 
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",  # else Ray reports usage to its makers
@@ -19,13 +21,6 @@ _CONNECT_SECONDS = 3.0
 _LOCAL_OBJECT_STORE = 100_000_000
 _HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 _SETTINGS_FRAME = 4
-
-
-_PASSED_ON = ("GOMP_SPINCOUNT", "HF_HUB_DISABLE_PROGRESS_BARS")
-
-
-class ClusterError(PipelineError):
-    """The Ray cluster went away, or has no node left that can compute."""
 
 
 @contextmanager
@@ -72,12 +67,10 @@ def connected(address: str, variables: Mapping[str, str]) -> Iterator[None]:
 def worker_variables(threads: int) -> dict[str, str]:
     """Environment variables of workers."""
     return {
-        # Ray would set it to the number of cores of the worker.
-        "OMP_NUM_THREADS": str(threads),
-        "MKL_NUM_THREADS": str(threads),
+        # Ray would set the number of threads to the number of cores of the worker.
+        **computing_variables(threads),
         # Else a worker without a GPU would see all GPUs of its node.
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",
-        **{name: os.environ[name] for name in _PASSED_ON if name in os.environ},
     }
 
 
@@ -91,9 +84,8 @@ def _head(address: str) -> str:
         raise ConfigError(f"runner.address: {address}: {error}") from error
     except socket.gaierror as error:
         raise ConfigError(f"runner.address: {address}: the host is not known ({error})") from error
-    host, _, port = found.rpartition(":")
     try:
-        _require_grpc(host.strip("[]"), int(port))
+        _require_grpc(*host_and_port(found))
     except OSError as error:
         raise ConfigError(
             f"runner.address: {address}: no Ray cluster answers at {found} ({error}). Start one there with "

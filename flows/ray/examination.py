@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flows.nodes.check import NodeFinding
+from flows.nodes.survey import survey_of, uri_for_all
 from flows.ray.connection import connected, worker_variables
-from flows.ray.node_check import NodeFinding
+from flows.ray.nodes import ClusterNode, living_nodes
 from flows.ray.settings import RayConfig
 
 
 def examine(
     settings: RayConfig, store_uri: str, packages: Sequence[str] = (), devices: int = 0, threads: int = 1
-) -> list[NodeFinding]:
+) -> list[NodeFinding[ClusterNode]]:
     """What each node of the cluster at `settings.address` has, and what is wrong with it.
 
     Args:
@@ -25,9 +27,9 @@ def examine(
         from ray.util.placement_group import remove_placement_group
 
         from flows.ray.room import set_aside
-        from flows.ray.survey import living_nodes, survey_of, uri_for_all
+        from flows.ray.survey import ask
 
         if devices:
             remove_placement_group(set_aside(settings, devices, threads))
         with survey_of(uri_for_all(store_uri), packages) as survey:
-            return survey.ask(living_nodes(), {})
+            return ask(survey, living_nodes(), {})

@@ -20,7 +20,7 @@ from erl_pipeline.plan.job import StageJob
 from erl_pipeline.plan.listener import Listener
 from erl_pipeline.plan.runner import WorkerDied
 from flows.ray.actor import LINE
-from flows.ray.node_check import Node
+from flows.ray.nodes import ClusterNode
 from flows.stage_answers import Computed, FromWorker, Told
 from storage.artifacts.manifest import Manifest
 
@@ -37,7 +37,7 @@ _END_SECONDS = 60.0
 class RemoteWorker:
     """A worker that has answered, with its node."""
 
-    def __init__(self, actor: ActorHandle, node: Node) -> None:
+    def __init__(self, actor: ActorHandle, node: ClusterNode) -> None:
         self.actor = actor
         self.node = node
 

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
-from flows.ray.node_check import Node
+from flows.ray.nodes import ClusterNode, living_nodes
 from flows.ray.settings import RayConfig
-from flows.ray.survey import living_nodes
 from storage.errors import ConfigError
 
 _UNITS = {"CPU": (1, "CPUs"), "GPU": (1, "GPUs"), "memory": (1e9, "GB of memory")}
@@ -52,7 +51,7 @@ def _memory(gb: float | None) -> dict[str, float]:
 
 
 def _no_room(
-    settings: RayConfig, bundles: Sequence[Mapping[str, float]], devices: int, nodes: Sequence[Node]
+    settings: RayConfig, bundles: Sequence[Mapping[str, float]], devices: int, nodes: Sequence[ClusterNode]
 ) -> str:
     asked = [f"resources.devices: {devices}, each with {_shown(bundles[0])} (runner.device_stage)"]
     if settings.workers > devices:

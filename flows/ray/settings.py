@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Literal
 
 from pydantic import Field, field_validator
 
 from erl_pipeline.config.base import PluginSettings, Settings
-
-_HOST_AND_PORT = re.compile(r"[^/:\s]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}")
+from flows.addresses import is_host_and_port
 
 
 class DeviceStageConfig(Settings):
@@ -66,6 +64,6 @@ class RayConfig(PluginSettings):
                 f"{address}; Ray's client is not used: start the command on a machine of the cluster, with "
                 "auto or HOST:PORT of the head"
             )
-        if address not in ("auto", "local") and not _HOST_AND_PORT.fullmatch(address):
+        if address not in ("auto", "local") and not is_host_and_port(address):
             raise ValueError(f"{address!r}; allowed is auto, local or HOST:PORT, such as 10.0.0.1:6379")
         return address

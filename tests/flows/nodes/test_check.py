@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.ray.node_check import CLOCK_SECONDS, problems_of
-from flows.ray.node_report import NodeReport, Question, look
+from flows.nodes.check import CLOCK_SECONDS, problems_of
+from flows.nodes.report import NodeReport, Question, look
 
 HERE = NodeReport(
     host="driver",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
-from flows.ray.node_report import NodeReport
+from flows.nodes.report import NodeReport
+from storage.errors import ConfigError
 
 CLOCK_SECONDS = 10.0
 """How many seconds a node's clock may be off: times in manifests and ledgers come from several nodes."""
@@ -13,29 +15,23 @@ CLOCK_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Node:
-    """A living node of the cluster, and its total resources."""
+    """A machine that is to compute stages. `address` is how messages name it."""
 
     id: str
     address: str
-    cpus: float
-    gpus: float
-    memory_bytes: float
 
-    def __str__(self) -> str:
-        return (
-            f"{self.address} ({self.cpus:g} CPUs, {self.gpus:g} GPUs, {self.memory_bytes / 1e9:.1f} GB of "
-            "memory)"
-        )
+
+NodeT = TypeVar("NodeT", bound=Node)
 
 
 @dataclass(frozen=True)
-class NodeFinding:
+class NodeFinding(Generic[NodeT]):
     """What was found out about a node. `report` is None if it could not answer.
 
     `clock_offset`: seconds by which its clock is ahead of the driver's.
     """
 
-    node: Node
+    node: NodeT
     report: NodeReport | None
     clock_offset: float
     problems: tuple[str, ...]
@@ -69,3 +65,21 @@ def problems_of(report: NodeReport, here: NodeReport, clock_offset: float, store
         )
     if abs(clock_offset) > CLOCK_SECONDS:
         yield f"its clock is {clock_offset:+.0f} s off: synchronise the clocks by NTP, such as with chrony"
+
+
+def require_fit(findings: Iterable[NodeFinding[NodeT]], heading: str) -> None:
+    """Raise ConfigError, which lists all problems below the heading, unless every node is fit."""
+    wrong = [f"node {each.node.address}: {problem}" for each in findings for problem in each.problems]
+    if wrong:
+        raise ConfigError("\n  ".join([heading, *dict.fromkeys(wrong)]))
+
+
+def differences(findings: Iterable[NodeFinding[NodeT]]) -> list[str]:
+    """Warnings about differences between nodes that are no reason to refuse them."""
+    processors = {each.report.processor for each in findings if each.report is not None}
+    if len(processors) < 2:
+        return []
+    return [
+        f"the nodes have different processors ({', '.join(sorted(processors))}): artifacts are reproduced to "
+        "the byte only on the same kind"
+    ]

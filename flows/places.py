@@ -1,0 +1,134 @@
+"""The workers of a run on several machines: which are idle, who gets the next one, and which are lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from erl_pipeline.engines.interface import Interrupted
+from erl_pipeline.plan.job import StageJob
+from erl_pipeline.plan.runner import RunnerCall, WorkerDied
+from storage.errors import PipelineError
+
+WorkerT = TypeVar("WorkerT")
+
+_LOOK_SECONDS = 0.2
+_PATIENCE_SECONDS = 600.0
+"""How many seconds a stage waits for a worker, when all suitable ones are lost."""
+
+
+class NoWorkerLeft(PipelineError):
+    """Every worker that could compute a stage is lost, and none came in its place."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """How messages speak of lost workers: what a stage waits for, why, and what the user can do."""
+
+    awaited: str
+    reason: str
+    advice: str
+
+
+class Places(Generic[WorkerT]):
+    """The workers of a run, each at a numbered place.
+
+    Each worker keeps its models and servers to its end. So stages that need a device go only to the first
+    `resources.devices` places, and the others are kept for stages that need none.
+
+    Args:
+        loss: the words for a stage that waits because workers are lost.
+        is_gone: whether an idle worker is lost as well; asked when a worker died. Else a stage could meet one
+            lost worker after the other, and each would count as a death of its worker.
+        replace: begins to start a worker again at a place.
+    """
+
+    def __init__(
+        self,
+        call: RunnerCall,
+        count: int,
+        loss: Loss,
+        is_gone: Callable[[WorkerT], bool],
+        replace: Callable[[int], None],
+    ) -> None:
+        self.devices = min(call.devices, count)
+        self._call = call
+        self._count = count
+        self._loss = loss
+        self._is_gone = is_gone
+        self._replace = replace
+        self._workers: dict[int, WorkerT] = {}
+        self._idle: list[int] = []
+        self._changed = threading.Condition()
+
+    @property
+    def workers(self) -> list[WorkerT]:
+        """The workers that are not lost."""
+        with self._changed:
+            return list(self._workers.values())
+
+    def enter(self, place: int, worker: WorkerT) -> None:
+        """Put a worker, which is idle, at a place."""
+        with self._changed:
+            self._workers[place] = worker
+        self._give_back(place)
+
+    @contextmanager
+    def taken(self, job: StageJob) -> Iterator[WorkerT]:
+        """An idle worker for a stage, inside this context; the last suitable one, since the first are for
+        stages that need a device. If the context ends with WorkerDied, the worker is lost, and replaced.
+
+        Raises Interrupted when the run was asked to stop, and NoWorkerLeft.
+        """
+        place, lost = self._take(job), False
+        try:
+            yield self._workers[place]
+        except WorkerDied:
+            lost = True
+            raise
+        finally:
+            if lost:
+                self._lose(place)
+            else:
+                self._give_back(place)
+
+    def _take(self, job: StageJob) -> int:
+        allowed = range(self.devices if job.planned.stage.needs == "device" else self._count)
+        began = time.monotonic()
+        with self._changed:
+            while not (free := [place for place in self._idle if place in allowed]):
+                self._changed.wait(_LOOK_SECONDS)
+                if self._call.stop.is_set():
+                    raise Interrupted
+                if any(place in allowed for place in self._workers):
+                    began = time.monotonic()
+                    continue
+                waited = time.monotonic() - began
+                title, loss = job.planned.title, self._loss
+                self._call.listener.waiting(title, loss.awaited, waited, loss.reason)
+                if waited > _PATIENCE_SECONDS:
+                    raise NoWorkerLeft(
+                        f"{title}: {loss.reason}. {loss.advice}, then run the same command again: what is "
+                        "committed is kept"
+                    )
+            self._idle.remove(max(free))
+            return max(free)
+
+    def _give_back(self, place: int) -> None:
+        with self._changed:
+            self._idle.append(place)
+            self._changed.notify_all()
+
+    def _lose(self, place: int) -> None:
+        with self._changed:  # so that none of the idle workers is taken while it is looked at
+            gone = [each for each in self._idle if self._is_gone(self._workers[each])]
+            lost = [place, *gone]
+            self._idle = [each for each in self._idle if each not in gone]
+            for each in lost:
+                del self._workers[each]
+        for each in lost:
+            self._replace(each)
