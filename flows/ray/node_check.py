@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from erl_pipeline.software import software_differences
 from flows.ray.node_report import NodeReport
 
 CLOCK_SECONDS = 10.0
@@ -47,15 +48,7 @@ def problems_of(report: NodeReport, here: NodeReport, clock_offset: float, store
     Args:
         here: the driver's own report.
     """
-    if report.python != here.python:
-        yield f"Python is {report.python}, here {here.python}: install the same"
-    for name, version in here.versions.items():
-        found = report.versions.get(name)
-        if found != version:
-            what = "is missing" if found is None else f"is {found}"
-            yield f"package {name} {what}, here {version}: pip install {name}=={version}"
-    if report.code != here.code:
-        yield "the code of erl-pipeline differs: install the same version on both"
+    yield from software_differences(report, here)
     for package, fingerprint in here.plugins.items():
         found = report.plugins[package]
         if not found:

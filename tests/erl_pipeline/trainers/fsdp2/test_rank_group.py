@@ -18,7 +18,8 @@ from erl_pipeline.policies.checkpoints import CHECKPOINT, WeightsSettings
 from erl_pipeline.stages.training.build_distillation import DATASET
 from erl_pipeline.stages.training.fine_tune import FINE_TUNE, NEWEST, FineTuneSettings
 from erl_pipeline.trainers.fsdp2 import Fsdp2TrainerConfig
-from erl_pipeline.trainers.fsdp2.rank_group import RANK_MODULE, RankGroup
+from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
+from erl_pipeline.trainers.fsdp2.rank_processes import RANK_MODULE
 from erl_pipeline.trainers.fsdp2.trainer import Fsdp2Trainer
 from erl_pipeline.trainers.fsdp2.work import Save
 from storage.errors import PipelineError
