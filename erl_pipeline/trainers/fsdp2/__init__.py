@@ -97,7 +97,7 @@ def _require_here(settings: Fsdp2TrainerConfig) -> None:
     require_devices(settings.processes, settings.nodes)
     meeting = _meeting(settings)
     if meeting is not None:
-        meeting.require_own_address()
+        meeting.own_number()
 
 
 TRAINER = TrainerPlugin(

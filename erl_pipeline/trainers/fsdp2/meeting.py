@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -31,16 +31,12 @@ class Meeting:
     processes: int
     nodes: int
     address: Address
-    key: bytes
+    key: bytes = field(repr=False)
     key_variable: str
     start_seconds: float
 
-    def require_own_address(self) -> None:
-        """Raise ConfigError unless the address is one of this machine."""
-        self.number()
-
-    def number(self) -> str:
-        """The number of this machine. Raises ConfigError unless it has the address."""
+    def own_number(self) -> str:
+        """The number of the address. Raises ConfigError unless it is one of this machine."""
         try:
             number = self.address.number()
             interface_of(number)
@@ -83,7 +79,7 @@ def meet(
     Raises ConfigError where the address is not of this machine, where fewer nodes come than are needed, and
     where one has another key, other software, too few devices or another store.
     """
-    number = meeting.number()
+    number = meeting.own_number()
     deadline = time.monotonic() + meeting.start_seconds
     joined: list[_Joined] = []
     with ExitStack() as undo:
@@ -143,13 +139,17 @@ def _listening(
                 ) from error
         raise_if_stopped()
         time.sleep(_LOOK_SECONDS)
+    server.settimeout(_LOOK_SECONDS)
     with server:
         yield server
 
 
 def _admitted(server: socket.socket, meeting: Meeting, question: Question) -> Iterator[_Joined]:
     """Who has connected, unless it is no node. Raises ConfigError where it has another key."""
-    line = Line(server.accept()[0])
+    try:
+        line = Line(server.accept()[0])
+    except OSError:  # it has gone again
+        return
     try:
         line.greet(meeting.key)
         line.send({"question": QUESTION.dump_python(question, mode="json")})
@@ -173,7 +173,7 @@ def _admitted(server: socket.socket, meeting: Meeting, question: Question) -> It
 def _too_few(meeting: Meeting, joined: Sequence[_Joined]) -> ConfigError:
     came = ", ".join(each.name for each in joined) or "none"
     return ConfigError(
-        f"trainer.nodes: {meeting.nodes}; of the {meeting.nodes - 1} other nodes {len(joined)} came within "
+        f"trainer.nodes: {meeting.nodes}; {len(joined)} of {meeting.nodes - 1} other nodes came within "
         f"trainer.start_seconds ({meeting.start_seconds:g}): {came}. Start "
         f"`erl-pipeline trainer-node {meeting.address}` on each of the others; it says there what it lacks"
     )

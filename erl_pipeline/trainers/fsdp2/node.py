@@ -10,6 +10,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -19,7 +20,6 @@ from erl_pipeline.trainers.fsdp2.line import Line, LineEnded, OtherKey
 from erl_pipeline.trainers.fsdp2.network import Address, interface_of
 from erl_pipeline.trainers.fsdp2.node_report import QUESTION, REPORT, look
 from erl_pipeline.trainers.fsdp2.rank_processes import RankNews, RankProcesses, Share, wait_for_news
-from erl_pipeline.trainers.fsdp2.remote_ranks import NEWS
 
 _RETRY_SECONDS = 0.5
 _CONNECT_SECONDS = 3.0
@@ -127,6 +127,6 @@ class _Work:
             self._ranks.order({**words["order"], "sequences": str(self._given)})
 
     def _pass_on(self, news: RankNews) -> None:
-        self._line.send(NEWS.dump_python(news, mode="json"))
+        self._line.send(asdict(news))
         if news.said is None:
             self._tell(f"Rank {news.rank} has ended (status {news.status}).")

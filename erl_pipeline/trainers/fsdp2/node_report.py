@@ -56,8 +56,8 @@ def problems_of(there: NodeReport, here: NodeReport, processes: int, nodes: int)
         )
     elif lacking := there.devices.lacking(processes // nodes):
         yield f"{asked(processes, nodes)}; it {lacking}"
-    for path in there.unseen:
+    if there.unseen:
         yield (
-            f"it does not see {path}: trainer.nodes: {nodes} needs a store in a folder that every node "
-            "mounts at the same path; a bucket is not enough"
+            f"it does not see {', '.join(map(str, there.unseen))}: trainer.nodes: {nodes} needs a store in a "
+            "folder that every node mounts at the same path; a bucket is not enough"
         )

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from erl_pipeline.trainers.fsdp2.meeting import Met
 from erl_pipeline.trainers.fsdp2.network import interface_of, listen
+from erl_pipeline.trainers.fsdp2.place import TCP
 from erl_pipeline.trainers.fsdp2.rank_processes import RankNews, RankProcesses, Share, wait_for_news
 from erl_pipeline.trainers.fsdp2.remote_ranks import RemoteRanks
 from erl_pipeline.trainers.fsdp2.work import WORK, Work, write_sequences
@@ -114,7 +115,7 @@ class RankGroup:
             return
         # Rank 0 is given the socket, so that no other program can take its port meanwhile.
         with listen(number, 0) as listening:
-            meet_at = f"tcp://{number}:{listening.getsockname()[1]}"
+            meet_at = f"{TCP}{number}:{listening.getsockname()[1]}"
             share = Share(0, count, self._processes, threads, meet_at, interface_of(number))
             self._here = RankProcesses(share, self.folder, listening)
         for place, node in enumerate(self._nodes, 1):

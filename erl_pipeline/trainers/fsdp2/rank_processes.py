@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from erl_pipeline.engines.vllm.server_log import last_lines
+from erl_pipeline.trainers.fsdp2.place import TCP
 
 RANK_MODULE = "erl_pipeline.trainers.fsdp2.rank"
 _LOOK_SECONDS = 0.2
@@ -181,11 +182,14 @@ def wait_for_news(sources: Iterable[Readable], seconds: float = _LOOK_SECONDS) -
 
 
 def _environment(share: Share) -> dict[str, str]:
-    return {
+    gloo = {"GLOO_SOCKET_IFNAME": share.interface}
+    if share.rendezvous.startswith(TCP):
         # What the user says about interfaces goes before.
-        "GLOO_SOCKET_IFNAME": share.interface,
-        "NCCL_SOCKET_IFNAME": f"={share.interface}",
-        **os.environ,
+        through = {**gloo, "NCCL_SOCKET_IFNAME": f"={share.interface}", **os.environ}
+    else:
+        through = {**os.environ, **gloo}
+    return {
+        **through,
         # The ranks find the same modules as this process.
         "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",

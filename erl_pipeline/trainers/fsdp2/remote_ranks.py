@@ -13,7 +13,7 @@ from erl_pipeline.trainers.fsdp2.line import Line, LineEnded
 from erl_pipeline.trainers.fsdp2.rank_processes import RankNews, Readable, Share, wait_for_news
 from storage.errors import PipelineError
 
-NEWS: TypeAdapter[RankNews] = TypeAdapter(RankNews)
+_NEWS: TypeAdapter[RankNews] = TypeAdapter(RankNews)
 
 
 class RemoteRanks:
@@ -53,7 +53,7 @@ class RemoteRanks:
                 raise self._lost(error) from error
             if "gone" in words:
                 raise self._lost(words["gone"])
-            news = NEWS.validate_python(words)
+            news = _NEWS.validate_python(words)
             if news.said is not None and "at" in news.said:
                 at = news.said["at"] - self._clock_offset
                 news = replace(news, said={**news.said, "at": at})
