@@ -22,6 +22,7 @@ from command_line import (
     schedule,
     serve,
     status,
+    trainer_node,
 )
 from command_line.cluster.command import app as cluster
 from command_line.compare.command import compare
@@ -75,6 +76,7 @@ app.command("certify")(certify.certify)
 app.command("diff")(diff.diff)
 app.command("ui")(ui)
 app.command("serve")(serve.serve)
+app.command("trainer-node")(trainer_node.trainer_node)
 app.command("gc")(gc.gc)
 app.command("doctor")(doctor)
 app.command("plugins")(plugins.plugins)

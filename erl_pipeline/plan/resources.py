@@ -25,8 +25,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """All that a worker process needs to know besides the planned stage. `engine` holds the operational
-    settings of the engine, such as servers and deadlines, which no artifact depends on."""
+    """All that a worker process needs to know besides the planned stage. `engine` and `trainer` hold the
+    operational settings of the two, such as servers and deadlines, which no artifact depends on."""
 
     store_uri: str
     run: str
@@ -34,6 +34,7 @@ class WorkerSettings:
     engine: dict[str, Any] = field(default_factory=dict)
     cache: CacheSettings = field(default_factory=CacheSettings)
     """What the worker's machine caches of a store in a bucket."""
+    trainer: dict[str, Any] = field(default_factory=dict)
 
 
 class Resources:

@@ -7,7 +7,7 @@ input of its own, so that lineage, verification and whatever removes artifacts s
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -115,6 +115,16 @@ class StoredPolicy:
     def load(self, device: torch.device | None = None) -> LoadedPolicy:
         """Load it in this process, as `load_checkpoint` does."""
         return load_checkpoint(self.parts, self.weights, device)
+
+    def absolute(self) -> StoredPolicy:
+        """The same for processes with another working folder."""
+        adapter = self.parts.adapter_folder
+        parts = replace(
+            self.parts,
+            base_folder=self.parts.base_folder.absolute(),
+            adapter_folder=None if adapter is None else adapter.absolute(),
+        )
+        return StoredPolicy(parts, self.weights)
 
 
 class LoadedPolicies:

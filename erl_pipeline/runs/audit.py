@@ -18,6 +18,7 @@ from erl_pipeline.plan.plan import PlannedStage, stage_names
 from erl_pipeline.plan.resources import Resources, WorkerSettings
 from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.planning import plan_as_made
+from erl_pipeline.trainers.operational import operational_part
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.manifest import Manifest, package_versions
 from storage.artifacts.staging import StagingFolder, remove_abandoned
@@ -89,7 +90,11 @@ def audit(
     try:
         store = ScratchStore(folder.path, stored)
         worker = WorkerSettings(
-            store_uri, run.name, config.resources.threads, operational_settings(config.engine)
+            store_uri,
+            run.name,
+            config.resources.threads,
+            operational_settings(config.engine),
+            trainer=operational_part(config.trainer),
         )
         with Resources(worker, stop, store) as resources:
             return [_again(node, StageJob(node, worker), resources, store, listener) for node in again]

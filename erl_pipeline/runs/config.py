@@ -13,6 +13,7 @@ from erl_pipeline.config.loading.load import PLUGGED, require_usable_plugins
 from erl_pipeline.config.plugins.installed import Group, plugins
 from erl_pipeline.config.policy import PolicyConfig
 from erl_pipeline.config.run import ReadOnlyConfig, RunConfig
+from erl_pipeline.trainers.operational import operational_names
 from storage.errors import ConfigError, InputError
 from storage.runs.origin import IMPORTED, read_origin
 from storage.runs.run import Run, config_differences
@@ -116,8 +117,8 @@ def is_blank(store_uri: str, run: Run) -> bool:
 
 def refuse_other_settings(run: Run, config: RunConfig) -> None:
     """Raise ConfigError if a run was begun with other settings than those of `config`. Only `iterations`,
-    `metrics`, `runner`, `resources`, `store`, `retention`, `warnings` and the engine's
-    `OPERATIONAL_SETTINGS` may change."""
+    `metrics`, `runner`, `resources`, `store`, `retention`, `warnings` and the operational settings of the
+    engine and of the trainer may change."""
     differences = config_differences(_fixed(run.config), _fixed(config.model_dump(mode="json")))
     if differences:
         raise ConfigError(
@@ -129,5 +130,10 @@ def refuse_other_settings(run: Run, config: RunConfig) -> None:
 def _fixed(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that a run keeps to its end."""
     fixed = {key: value for key, value in settings.items() if key not in _MAY_CHANGE}
-    engine = fixed.get("engine", {})
-    return {**fixed, "engine": {key: engine[key] for key in engine if key not in OPERATIONAL_SETTINGS}}
+    engine, trainer = fixed.get("engine", {}), fixed.get("trainer", {})
+    operational = operational_names(trainer["type"]) if "type" in trainer else frozenset()
+    return {
+        **fixed,
+        "engine": {key: engine[key] for key in engine if key not in OPERATIONAL_SETTINGS},
+        "trainer": {key: trainer[key] for key in trainer if key not in operational},
+    }

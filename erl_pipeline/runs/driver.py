@@ -19,6 +19,7 @@ from erl_pipeline.plan.resources import WorkerSettings
 from erl_pipeline.plan.runner import Runner, RunnerCall
 from erl_pipeline.plan.sources import code_packages
 from erl_pipeline.runs.config import is_blank, refuse_other_settings
+from erl_pipeline.trainers.operational import operational_part
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
 from storage.filesystem import disk_errors
@@ -167,6 +168,7 @@ def carry_out(
         threads=config.resources.threads,
         engine=operational_settings(config.engine),
         cache=config.store.cache(),
+        trainer=operational_part(config.trainer),
     )
     packages = tuple(each for of_owner in code_packages(config).values() for each in of_owner)
     call = RunnerCall(worker, config.resources.devices, opened.listener, opened.stop, packages)

@@ -35,11 +35,13 @@ class Workplace:
 
     They load `stored`, the same policy as `TrainingStart.load` gives. `scratch` is a folder for temporary
     files, which may not exist yet; `threads` is the number of computing threads of all processes together.
+    `raise_if_stopped` raises where the run was asked to stop; a trainer that waits calls it meanwhile.
     """
 
     stored: StoredPolicy
     scratch: Path
     threads: int
+    raise_if_stopped: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,8 @@ class TrainerPlugin(Generic[SettingsT]):
     settings ask for; a run that trains here asks before its first stage. `elsewhere` is true where the policy
     is trained in other processes: a policy that is kept in this process is released first. `processes` is the
     number of processes, each with its own device, over which weights, gradients and the optimizer's state are
-    spread; None where the trainer keeps them whole.
+    spread; None where the trainer keeps them whole. `in_recipes` is the part of `settings` that checkpoints
+    depend on, a model that `settings` extends; None: they depend on all. The others may change during a run.
     """
 
     settings: type[SettingsT]
@@ -166,3 +169,4 @@ class TrainerPlugin(Generic[SettingsT]):
     require_here: Callable[[SettingsT], None] = _any_machine
     elsewhere: bool = False
     processes: Callable[[SettingsT], int | None] = lambda _settings: None
+    in_recipes: type[PluginSettings] | None = None

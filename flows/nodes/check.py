@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from erl_pipeline.software import software_differences
 from flows.nodes.report import NodeReport
 from storage.errors import ConfigError
 
@@ -43,15 +44,7 @@ def problems_of(report: NodeReport, here: NodeReport, clock_offset: float, store
     Args:
         here: the driver's own report.
     """
-    if report.python != here.python:
-        yield f"Python is {report.python}, here {here.python}: install the same"
-    for name, version in here.versions.items():
-        found = report.versions.get(name)
-        if found != version:
-            what = "is missing" if found is None else f"is {found}"
-            yield f"package {name} {what}, here {version}: pip install {name}=={version}"
-    if report.code != here.code:
-        yield "the code of erl-pipeline differs: install the same version on both"
+    yield from software_differences(report, here)
     for package, fingerprint in here.plugins.items():
         found = report.plugins[package]
         if not found:

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from erl_pipeline.plan.fingerprint import package_fingerprint
+from erl_pipeline.software import Software, software_here
 from storage.artifacts.layout import StoreLayout
-from storage.artifacts.manifest import machine, package_versions
 from storage.artifacts.staging import StagingFolder
 from storage.errors import ConfigError, StoreError
 from storage.filesystem import open_root, read_bytes, write_new
-
-_OWN_PACKAGES = ("storage", "erl_pipeline", "flows")
-_NOT_OF_BYTES = ("prefect", "gymnasium")
-"""Packages that manifests record, but with which no stage computes."""
 
 
 @dataclass(frozen=True)
@@ -41,50 +33,24 @@ class Question:
 
 
 @dataclass(frozen=True)
-class NodeReport:
+class NodeReport(Software):
     """What a node has.
 
-    `code`: digest of the files of this project. `plugins`: package -> fingerprint, empty if it is missing.
-    `store`: the problem with the store, empty if there is none.
+    `plugins`: package -> fingerprint, empty if it is missing. `store`: the problem with the store, empty if
+    there is none.
     """
 
-    host: str
-    python: str
-    processor: str
-    versions: Mapping[str, str]
-    code: str
     plugins: Mapping[str, str]
     store: str
 
 
 def look(question: Question) -> NodeReport:
     """Make a report on the node on which this is called."""
-    versions = {name: found for name, found in package_versions().items() if name not in _NOT_OF_BYTES}
     return NodeReport(
-        host=platform.node(),
-        python=platform.python_version(),
-        processor=str(machine(None)["processor"]),
-        versions=versions,
-        code=_own_code(),
+        **vars(software_here()),
         plugins={package: _fingerprint(package) for package in question.packages},
         store=_store_problem(question) if question.store_uri else "",
     )
-
-
-def _own_code() -> str:
-    """A digest of this project's files, comments included: faster than fingerprints, and nodes have no reason
-    to differ even in comments."""
-    digest = hashlib.sha256()
-    for package in _OWN_PACKAGES:
-        spec = importlib.util.find_spec(package)
-        assert spec is not None
-        assert spec.origin is not None
-        folder = Path(spec.origin).parent
-        for path in sorted(folder.rglob("*")):
-            if path.is_file() and "__pycache__" not in path.parts:
-                name = f"{package}/{path.relative_to(folder).as_posix()}"
-                digest.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
-    return digest.hexdigest()[:16]
 
 
 def _fingerprint(package: str) -> str:

@@ -13,10 +13,10 @@ import typer.main
 from command_line.main import app
 from tests.command_line.invoke import invoke
 
-WITHOUT_JSON = {"serve", "ui", "env play"}
+WITHOUT_JSON = {"serve", "trainer-node", "ui", "env play"}
 """Commands that are interactive until the user leaves them."""
 WITHOUT_STORE = {
-    *("serve", "plugins", "config show", "config check"),
+    *("serve", "trainer-node", "plugins", "config show", "config check"),
     *("env list", "env show", "env play", "env new"),
 }
 """Commands that read no store."""

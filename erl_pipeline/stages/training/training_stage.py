@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import SerializeAsAny
+from pydantic import SerializeAsAny, field_validator
 
 from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.optimizer import OptimizerConfig
@@ -24,6 +24,7 @@ from erl_pipeline.policies.checkpoints import (
 )
 from erl_pipeline.stages.rollouts.playing import release_engine
 from erl_pipeline.trainers.interface import Trainer, TrainerPlugin, TrainingStart, Workplace
+from erl_pipeline.trainers.operational import as_in_recipes, with_operational
 from storage.artifacts.recipe import derive_seed
 
 if TYPE_CHECKING:
@@ -41,6 +42,11 @@ class TrainingSettings(Settings):
     optimizer: OptimizerConfig
     trainer: SerializeAsAny[PluginSettings]
     weights: WeightsSettings
+
+    @field_validator("trainer")
+    @classmethod
+    def _without_operational(cls, trainer: PluginSettings) -> PluginSettings:
+        return as_in_recipes(trainer)
 
 
 TrainingT = TypeVar("TrainingT", bound=TrainingSettings)
@@ -103,7 +109,10 @@ def _trainer(call: StageCall[TrainingT]) -> Trainer:
         load=lambda: policies.take(parts, weights),
         optimizer=optimizer,
         workplace=Workplace(
-            StoredPolicy(parts, weights), call.resources.scratch, call.resources.settings.threads
+            StoredPolicy(parts, weights),
+            call.resources.scratch,
+            call.resources.settings.threads,
+            call.progress.raise_if_stopped,
         ),
     )
     plugin: TrainerPlugin[Any] = plugins("trainers")[trainer.type].value
@@ -112,7 +121,7 @@ def _trainer(call: StageCall[TrainingT]) -> Trainer:
 
         policies.forget()
         release_cached_memory()
-    return plugin.open(trainer, start)
+    return plugin.open(with_operational(trainer, call.resources.settings.trainer), start)
 
 
 @contextmanager

@@ -4,21 +4,43 @@ from __future__ import annotations
 
 import os
 import platform
+from dataclasses import dataclass
 
 from storage.errors import ConfigError
 
 
-def require_devices(processes: int) -> None:
-    """Raise `ConfigError` where this machine lacks a GPU for each process or, without GPUs, a core for
-    each."""
+@dataclass(frozen=True)
+class Devices:
+    """The numbers of GPUs and of CPU cores of a machine that a process may use."""
+
+    gpus: int
+    cores: int
+
+    def lacking(self, processes: int) -> str:
+        """What is wrong with this many processes; empty if each has a GPU or, without GPUs, a core."""
+        there, what = (self.gpus, "GPU") if self.gpus else (self.cores, "core")
+        if processes <= there:
+            return ""
+        return f"has {there} {what}{'' if there == 1 else 's'}, and each process needs one of its own"
+
+
+def devices_here() -> Devices:
+    """Those of this machine."""
     # torch takes seconds to import.
     import torch
 
-    gpus = torch.cuda.device_count()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    there, what = (gpus, "GPU") if gpus else (cores, "core")
-    if processes > there:
-        raise ConfigError(
-            f"trainer.processes: {processes}; this machine ({platform.node()}) has {there} {what}"
-            f"{'' if there == 1 else 's'}, and each process needs one of its own"
-        )
+    return Devices(torch.cuda.device_count(), cores)
+
+
+def require_devices(processes: int, nodes: int = 1) -> None:
+    """Raise `ConfigError` where this machine lacks devices for its part of the processes of all nodes."""
+    lacking = devices_here().lacking(processes // nodes)
+    if lacking:
+        raise ConfigError(f"{asked(processes, nodes)}; this machine ({platform.node()}) {lacking}")
+
+
+def asked(processes: int, nodes: int) -> str:
+    """The settings that ask for processes, as error messages name them."""
+    here = f", so {processes // nodes} on each" if nodes > 1 else ""
+    return f"trainer.processes: {processes}" + (f" on trainer.nodes: {nodes}{here}" if nodes > 1 else "")

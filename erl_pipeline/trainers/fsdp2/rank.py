@@ -1,7 +1,9 @@
-"""One rank: `python -m erl_pipeline.trainers.fsdp2.rank RANK PROCESSES THREADS CHANNEL RENDEZVOUS`.
+"""One rank: `python -m erl_pipeline.trainers.fsdp2.rank RANK LOCAL PROCESSES THREADS CHANNEL SOCKET
+RENDEZVOUS`.
 
 It reads orders from its standard input, one line of JSON each, and answers through the pipe of number
-CHANNEL. When its standard input ends, its owner has ended; it then ends too, whatever it is doing.
+CHANNEL. SOCKET is the number of the rendezvous' socket, or `none`. When its standard input ends, its owner
+has ended; it then ends too, whatever it is doing.
 """
 
 from __future__ import annotations
@@ -14,12 +16,12 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
+from erl_pipeline.trainers.fsdp2.place import Place
 from erl_pipeline.trainers.fsdp2.work import (
     SCORES,
     WORK,
@@ -65,17 +67,6 @@ class _Line:
         os._exit(0)
 
 
-@dataclass(frozen=True)
-class Place:
-    """Which rank this is, of how many, with how many threads each. `rendezvous`: a file that does not exist
-    yet, through which the ranks find each other."""
-
-    rank: int
-    processes: int
-    threads: int
-    rendezvous: str
-
-
 def main(place: Place, channel: int) -> None:
     """Carry out the owner's orders until the owner ends or something fails."""
     line = _Line(channel)
@@ -103,7 +94,7 @@ def _work(place: Place, line: _Line) -> None:
         if place.rank == 0:
             line.say(step=step, loss=loss)
 
-    ranks = join_ranks(place.rank, place.processes, place.threads, place.rendezvous)
+    ranks = join_ranks(place)
     learner: RankLearner | None = None
     while True:
         work = WORK.validate_python(order["work"])
@@ -148,5 +139,6 @@ def _do(
 
 
 if __name__ == "__main__":
-    rank, processes, threads, channel = (int(word) for word in sys.argv[1:5])
-    main(Place(rank, processes, threads, sys.argv[5]), channel)
+    rank, local, processes, threads, channel = (int(word) for word in sys.argv[1:6])
+    listening = None if sys.argv[6] == "none" else int(sys.argv[6])
+    main(Place(rank, local, processes, threads, sys.argv[7], listening), channel)

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from erl_pipeline.policies.hardware import training_device
+from erl_pipeline.trainers.fsdp2.place import TCP, Place
 
 
 class ProcessRanks:
@@ -64,22 +65,37 @@ class ProcessRanks:
         return shard.full_tensor()
 
 
-def join_ranks(rank: int, processes: int, threads: int, rendezvous: str) -> ProcessRanks:
-    """Connect to the other ranks of this machine: through NCCL where it has GPUs, on the GPU of this rank's
-    number, else through gloo. `rendezvous` is a file that does not exist yet."""
-    torch.set_num_threads(threads)
+def join_ranks(place: Place) -> ProcessRanks:
+    """Connect to the other ranks: through NCCL where the machines have GPUs, on the GPU of this rank's number
+    among those of its machine, else through gloo."""
+    torch.set_num_threads(place.threads)
     on_gpu = training_device().type == "cuda"
-    device = torch.device("cuda", rank) if on_gpu else torch.device("cpu")
+    device = torch.device("cuda", place.local) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
     dist.init_process_group(
         "nccl" if on_gpu else "gloo",
-        init_method=f"file://{rendezvous}",
-        rank=rank,
-        world_size=processes,
+        store=_rendezvous(place),
+        rank=place.rank,
+        world_size=place.processes,
         device_id=device if on_gpu else None,
     )
-    return ProcessRanks(init_device_mesh(device.type, (processes,)), device)
+    return ProcessRanks(init_device_mesh(device.type, (place.processes,)), device)
+
+
+def _rendezvous(place: Place) -> Any:
+    # Public names of torch, which it does not declare as such.
+    if not place.rendezvous.startswith(TCP):
+        return dist.FileStore(place.rendezvous, place.processes)  # type: ignore[attr-defined]
+    host, _, port = place.rendezvous.removeprefix(TCP).rpartition(":")
+    return dist.TCPStore(  # type: ignore[attr-defined]
+        host,
+        int(port),
+        place.processes,
+        is_master=place.listening is not None,
+        wait_for_workers=False,
+        master_listen_fd=place.listening,
+    )
 
 
 def shard(model: PreTrainedModel, ranks: ProcessRanks) -> None:

@@ -8,8 +8,10 @@ from typing import Literal
 
 import numpy as np
 
+from erl_pipeline.policies.checkpoints import StoredPolicy
 from erl_pipeline.policies.hardware import adds_in_fixed_order, training_device
 from erl_pipeline.trainers.fsdp2.devices import require_devices
+from erl_pipeline.trainers.fsdp2.meeting import Meeting, Met, meet
 from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
 from erl_pipeline.trainers.fsdp2.work import (
     SCORES,
@@ -32,18 +34,26 @@ class Fsdp2Trainer:
     `erl_pipeline.trainers.interface.Trainer`.
 
     Where one of them ends or fails, the call that it was working on raises `PipelineError`, and the trainer
-    cannot be used any more. `group` are processes that already run, and that the caller ends.
+    cannot be used any more. `meeting` is where the nodes meet that share the processes; None for this machine
+    only. `group` are processes that already run, and that the caller ends.
 
     Raises `ConfigError` where this machine has fewer devices than processes.
     """
 
-    def __init__(self, processes: int, start: TrainingStart, group: RankGroup | None = None) -> None:
+    def __init__(
+        self,
+        processes: int,
+        start: TrainingStart,
+        group: RankGroup | None = None,
+        meeting: Meeting | None = None,
+    ) -> None:
         if start.workplace is None:
             raise ValueError("trainer fsdp2 needs the workplace that stages give it")
-        require_devices(processes)
+        require_devices(processes, 1 if meeting is None else meeting.nodes)
         self._start = start
         self._workplace = start.workplace
         self._processes = processes
+        self._meeting = meeting
         self._group = group
         self._owns_group = group is None
         self._begun = False
@@ -53,7 +63,10 @@ class Fsdp2Trainer:
         return "bytes" if adds_in_fixed_order(training_device()) else "approximate"
 
     def reinforce(self, work: Reinforcement, on_step: OnStep | None = None) -> UpdateMetrics:
-        told = Reinforce(work.objective, work.update, work.seed, work.reference, work.replay)
+        reference = work.reference
+        if isinstance(reference, StoredPolicy):
+            reference = reference.absolute()
+        told = Reinforce(work.objective, work.update, work.seed, reference, work.replay)
         return read_metrics(UpdateMetrics, self._do(told, work.sequences, on_step))
 
     def fine_tune_supervised(
@@ -90,9 +103,21 @@ class Fsdp2Trainer:
     ) -> Path:
         place = self._workplace
         if self._group is None:
+            # Also over several machines the number of all threads together, since bytes depend on it.
             threads = max(1, place.threads // self._processes)
-            self._group = RankGroup(self._processes, threads, place.scratch)
+            self._group = RankGroup(self._processes, threads, place.scratch, self._meet())
         if not self._begun:
             self._begun = True
-            self._group.do(Begin(place.stored, self._start.checkpoint.absolute(), self._start.optimizer))
+            self._group.do(
+                Begin(place.stored.absolute(), self._start.checkpoint.absolute(), self._start.optimizer)
+            )
         return self._group.do(work, sequences, on_step)
+
+    def _meet(self) -> Met | None:
+        if self._meeting is None:
+            return None
+        parts = self._workplace.stored.absolute().parts
+        folders = [self._start.checkpoint.absolute(), parts.base_folder]
+        if parts.adapter_folder is not None:
+            folders.append(parts.adapter_folder)
+        return meet(self._meeting, self._workplace.scratch, folders, self._workplace.raise_if_stopped)

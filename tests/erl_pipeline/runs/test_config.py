@@ -57,6 +57,17 @@ def test_what_decides_a_result_may_not(tmp_path: Path, setting: str, said: str) 
         refuse_other_settings(run, config(VLLM, setting))
 
 
+def test_a_run_may_go_on_with_its_trainer_on_more_nodes(tmp_path: Path) -> None:
+    four = "trainer={type: fsdp2, processes: 4}"
+    run = RunStore(str(tmp_path)).create("small", config(four).model_dump(mode="json"))
+    on_two = config(four, "trainer.nodes=2", "trainer.address=10.0.0.1:29500")
+    refuse_other_settings(run, on_two)
+    with pytest.raises(ConfigError, match=r"trainer\.processes: 4 -> 2"):
+        refuse_other_settings(run, config("trainer={type: fsdp2, processes: 2}"))
+    with pytest.raises(ConfigError, match=r"trainer\.type: \"fsdp2\" -> \"local\""):
+        refuse_other_settings(run, config())
+
+
 def test_a_run_without_any_artifact_takes_other_settings(tmp_path: Path) -> None:
     runs, store = RunStore(str(tmp_path)), str(tmp_path)
     run = runs.create("small", small(seed=3).model_dump(mode="json"))

@@ -26,10 +26,13 @@ def written(rows: Sequence[Trajectory]) -> Callable[[Path], object]:
 
 
 class Bench:
-    """A store, and a worker that computes stages in it. The embedding model `words` needs no weights."""
+    """A store, and a worker that computes stages in it. The embedding model `words` needs no weights.
 
-    def __init__(self, folder: Path) -> None:
-        self._worker = WorkerSettings(str(folder / "store"), "run", threads=1)
+    `trainer`: operational settings of the trainer.
+    """
+
+    def __init__(self, folder: Path, trainer: Mapping[str, Any] | None = None) -> None:
+        self._worker = WorkerSettings(str(folder / "store"), "run", threads=1, trainer=dict(trainer or {}))
         self.resources = Resources(self._worker)
         self.store = self.resources.store
         self.resources.keep(

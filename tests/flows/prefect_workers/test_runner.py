@@ -17,7 +17,7 @@ from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.client.schemas.objects import WorkerStatus
 from prefect.workers.process import ProcessWorker
 
-from erl_pipeline.runs.certificate.certifying import writers
+from erl_pipeline.runs.certificate.targets import writers
 from flows.deployments import connected
 from storage.runs.run import RunStore
 from tests.command_line.invoke import FinishedRun, invoke

@@ -13,6 +13,7 @@ from erl_pipeline.config.policy import LoraConfig
 from erl_pipeline.policies.checkpoints import CheckpointParts, StoredPolicy, WeightsSettings
 from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
 from erl_pipeline.trainers.interface import TrainingStart, Workplace
+from tests.erl_pipeline.trainers.fsdp2.nodes import Node, running_node
 from tests.erl_pipeline.trainers.fsdp2.rows import Start
 from tests.random_models import WORDS, random_gpt2, random_llama, word_tokenizer
 
@@ -22,6 +23,13 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankGroup]:
     group = RankGroup(2, 1, tmp_path_factory.mktemp("ranks"))
     yield group
     group.end()
+
+
+@pytest.fixture(scope="session")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """Another node, for trainings that leave it running."""
+    with running_node(tmp_path_factory.mktemp("node") / "own") as node:
+        yield node
 
 
 @pytest.fixture(scope="session")

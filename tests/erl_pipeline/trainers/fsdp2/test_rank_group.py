@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import threading
@@ -13,38 +12,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig
-from erl_pipeline.policies.checkpoints import CHECKPOINT, WeightsSettings
-from erl_pipeline.stages.training.build_distillation import DATASET
-from erl_pipeline.stages.training.fine_tune import FINE_TUNE, NEWEST, FineTuneSettings
 from erl_pipeline.trainers.fsdp2 import Fsdp2TrainerConfig
-from erl_pipeline.trainers.fsdp2.rank_group import RANK_MODULE, RankGroup
+from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
+from erl_pipeline.trainers.fsdp2.rank_processes import RANK_MODULE
 from erl_pipeline.trainers.fsdp2.trainer import Fsdp2Trainer
 from erl_pipeline.trainers.fsdp2.work import Save
 from storage.errors import PipelineError
-from storage.tables.sft import SftRow, write_sft_rows
 from tests.erl_pipeline.stages.calls import Bench
 from tests.erl_pipeline.trainers.fsdp2.rows import Start, reinforcement
+from tests.erl_pipeline.trainers.fsdp2.stopped import EndlessStage, is_there
 from tests.waiting import wait_for
-
-ROW = SftRow(
-    sft_row_id="row",
-    prompt=({"role": "user", "content": "left"},),
-    completion=({"role": "assistant", "content": "right"},),
-    input_token_ids=(1, 3, 5, 2),
-    loss_mask=(0, 0, 1, 1),
-    trajectory_id="trajectory",
-    role=None,
-    reflection_trajectory_id=None,
-    first_trajectory_id="trajectory",
-    memory_entry_ids=(),
-    task_id="task",
-    task_type="words",
-    episode_id="episode",
-    iteration=1,
-    policy_version="first",
-    weight=1.0,
-)
 
 
 def ranks_of(scratch: Path) -> dict[str, psutil.Process]:
@@ -59,31 +36,11 @@ def ranks_of(scratch: Path) -> dict[str, psutil.Process]:
     return found
 
 
-def is_there(process: int) -> bool:
-    """Whether a process runs, and is not a zombie."""
-    try:
-        status = Path(f"/proc/{process}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return status.rpartition(")")[2].split()[0] != "Z"
-
-
 def test_a_rank_that_is_killed_fails_its_stage_at_once_and_nothing_is_committed(
     first: Path, tmp_path: Path
 ) -> None:
     bench = Bench(tmp_path)
-    checkpoint = bench.commit(
-        "bootstrap", "checkpoint", lambda folder: shutil.copytree(first / "llama/model", folder / "model")
-    )
-    dataset = bench.commit(
-        "build_distillation", "sft_dataset", lambda folder: write_sft_rows(folder / DATASET, [ROW])
-    )
-    settings = FineTuneSettings(
-        fine_tune=FineTuneConfig(steps=100_000),
-        optimizer=OptimizerConfig(),
-        trainer=Fsdp2TrainerConfig(processes=2),
-        weights=WeightsSettings(dtype="float32", lora=None, adapter_seed=None),
-    )
+    stage = EndlessStage(bench, Fsdp2TrainerConfig(processes=2), first / "llama")
     scratch, killed = bench.resources.scratch, list[float]()
 
     def has_stepped() -> bool:
@@ -97,11 +54,11 @@ def test_a_rank_that_is_killed_fails_its_stage_at_once_and_nothing_is_committed(
     killer = threading.Thread(target=kill_one)
     killer.start()
     with pytest.raises(PipelineError, match=r"rank 1 of 2 .* was ended by SIGKILL(.|\n)*\nstep \d+, loss "):
-        bench.compute(FINE_TUNE, settings, {CHECKPOINT: checkpoint, NEWEST: dataset})
+        stage.compute()
     killer.join()
     assert time.monotonic() - killed[0] < 10.0
     assert not ranks_of(scratch)
-    assert not bench.store.ids(FINE_TUNE.name)
+    assert not stage.committed()
     (folder,) = scratch.glob("fsdp2-*")
     assert sorted(path.name for path in folder.iterdir()) == ["rank-0.log", "rank-1.log"]
 

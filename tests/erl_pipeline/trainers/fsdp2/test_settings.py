@@ -12,8 +12,13 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from erl_pipeline.config.optimizer import OptimizerConfig
+from erl_pipeline.policies.checkpoints import WeightsSettings
+from erl_pipeline.stages.training.training_stage import TrainingSettings
 from erl_pipeline.trainers.fsdp2 import TRAINER, Fsdp2TrainerConfig
+from erl_pipeline.trainers.operational import operational_names, operational_part, with_operational
 from storage.errors import ConfigError
+from tests.erl_pipeline.trainers.fsdp2.nodes import KEY
 from tests.erl_pipeline.trainers.fsdp2.rows import Start
 
 
@@ -22,13 +27,14 @@ from tests.erl_pipeline.trainers.fsdp2.rows import Start
     [
         ({}, "processes"),
         ({"processes": 0}, "greater than or equal to 1"),
-        (
-            {"processes": 2, "nnodes": 2},
-            "nnodes is not offered: all processes run on the machine",
-        ),
+        ({"processes": 3, "nodes": 2, "address": "a:1"}, "processes: 3 .* nodes: 2; choose a multiple"),
+        ({"processes": 2, "nodes": 2}, "nodes: 2 needs an address"),
+        ({"processes": 2, "address": "10.0.0.1"}, "'10.0.0.1'; allowed is HOST:PORT"),
+        ({"processes": 2, "address": "10.0.0.1:0"}, "allowed is HOST:PORT"),
+        ({"processes": 2, "address": "0.0.0.0:29500"}, "other nodes cannot reach this"),
     ],
 )
-def test_settings_that_mean_nothing_are_refused(settings: dict[str, int], message: str) -> None:
+def test_settings_that_mean_nothing_are_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         Fsdp2TrainerConfig.model_validate({"type": "fsdp2", **settings})
 
@@ -44,6 +50,46 @@ def test_more_processes_than_devices_are_refused_with_the_name_of_the_machine(
     with pytest.raises(ConfigError, match=refused):
         TRAINER.open(settings, start(first / "llama"))
     TRAINER.require_here(Fsdp2TrainerConfig(processes=there))
+    shared = Fsdp2TrainerConfig(processes=2 * there + 2, nodes=2, address="127.0.0.1:29500")
+    asked = rf"processes: {2 * there + 2} on trainer.nodes: 2, so {there + 1} on each; this .* has {there} "
+    with pytest.raises(ConfigError, match=asked):
+        TRAINER.require_here(shared)
+
+
+def test_several_nodes_need_a_key_and_an_address_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def several(address: str) -> None:
+        TRAINER.require_here(
+            Fsdp2TrainerConfig(processes=2, nodes=2, address=address, key_variable="SOME_KEY")
+        )
+
+    monkeypatch.delenv("SOME_KEY", raising=False)
+    with pytest.raises(ConfigError, match=r"trainer\.key_variable: .* SOME_KEY is not set"):
+        several("127.0.0.1:29500")
+    monkeypatch.setenv("SOME_KEY", "1234")
+    with pytest.raises(ConfigError, match="SOME_KEY has fewer than 16 characters"):
+        several("127.0.0.1:29500")
+    monkeypatch.setenv("SOME_KEY", KEY)
+    with pytest.raises(
+        ConfigError, match=r"trainer.address: 203.0.113.1:29500: this machine has no .* interf"
+    ):
+        several("203.0.113.1:29500")
+    several("127.0.0.1:29500")
+
+
+def test_where_ranks_run_is_not_in_recipes() -> None:
+    """Recipes hold what they held before there were nodes."""
+    here = Fsdp2TrainerConfig(processes=4)
+    apart = Fsdp2TrainerConfig(processes=4, nodes=2, address="10.0.0.1:29500", start_seconds=5)
+    for trainer in (here, apart):
+        settings = TrainingSettings(
+            optimizer=OptimizerConfig(),
+            trainer=trainer,
+            weights=WeightsSettings(dtype="float32", lora=None, adapter_seed=None),
+        )
+        assert settings.model_dump(mode="json")["trainer"] == {"type": "fsdp2", "processes": 4}
+        assert with_operational(settings.trainer, operational_part(trainer)) == trainer
+    assert operational_names("fsdp2") == {"nodes", "address", "key_variable", "start_seconds"}
+    assert operational_names("local") == operational_names("not installed") == frozenset()
 
 
 def test_importing_the_plug_in_does_not_import_torch() -> None:

@@ -1,0 +1,199 @@
+"""Nodes that are killed, do not fit, or do not come."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from erl_pipeline.config.optimizer import OptimizerConfig
+from erl_pipeline.policies.checkpoints import CheckpointParts, StoredPolicy, WeightsSettings
+from erl_pipeline.trainers.fsdp2 import meeting
+from erl_pipeline.trainers.fsdp2.devices import Devices
+from erl_pipeline.trainers.fsdp2.meeting import meet
+from erl_pipeline.trainers.fsdp2.network import Address
+from erl_pipeline.trainers.fsdp2.node_report import NodeReport, look, problems_of
+from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
+from erl_pipeline.trainers.fsdp2.work import Begin
+from erl_pipeline.trainers.operational import operational_part
+from storage.errors import ConfigError, PipelineError
+from tests.erl_pipeline.stages.calls import Bench
+from tests.erl_pipeline.trainers.fsdp2.nodes import KEY, VARIABLE, Node, running_node
+from tests.erl_pipeline.trainers.fsdp2.stopped import EndlessStage, is_there
+from tests.waiting import wait_for
+
+HERE = NodeReport(
+    host="first",
+    python="3.13.1",
+    processor="EPYC",
+    versions={"torch": "2.13.0"},
+    code="c0de",
+    devices=Devices(gpus=2, cores=8),
+    unseen=(),
+    clock=0.0,
+)
+NOTHING_READ = Begin(
+    StoredPolicy(
+        CheckpointParts("none", "none", Path("/none/model"), None),
+        WeightsSettings(dtype="float32", lora=None, adapter_seed=None),
+    ),
+    Path("/none"),
+    OptimizerConfig(),
+)
+
+
+def go_on() -> None:
+    """What a run says that was not asked to stop."""
+
+
+def test_a_rank_that_is_killed_on_another_node_fails_its_stage_at_once(
+    node: Node, first: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, KEY)
+    settings = node.settings()
+    bench = Bench(tmp_path, operational_part(settings))
+    stage = EndlessStage(bench, settings, first / "llama")
+    killed = list[float]()
+
+    def kill_one() -> None:
+        wait_for("the first step of rank 1", node.has_stepped)
+        node.ranks["1"].kill()
+        killed.append(time.monotonic())
+
+    killer = threading.Thread(target=kill_one)
+    killer.start()
+    said = (
+        rf"rank 1 of 2 on node {socket.gethostname()} \(127.0.0.1\) .* was ended by SIGKILL(.|\n)*"
+        r"Its last lines:\n(.|\n)*\nstep \d+, loss "
+    )
+    with pytest.raises(PipelineError, match=said):
+        stage.compute()
+    killer.join()
+    assert time.monotonic() - killed[0] < 10.0
+    assert not stage.committed()
+    wait_for("the end of the node's ranks", lambda: not node.ranks, patience=10.0)
+    assert node.process.poll() is None
+    (folder,) = bench.resources.scratch.glob("fsdp2-*")
+    assert [path.name for path in folder.iterdir()] == ["rank-0.log"]
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_node_that_ends_is_lost_and_leaves_no_rank(how: signal.Signals, tmp_path: Path) -> None:
+    with running_node(tmp_path / "node") as node:
+        group = RankGroup(2, 1, tmp_path / "scratch", meet(node.meeting(), tmp_path, [], go_on))
+        wait_for("the node's rank", lambda: node.ranks)
+        processes = [*group.process_ids, *(rank.pid for rank in node.ranks.values())]
+        assert len(processes) == 2
+        node.process.send_signal(how)
+        with pytest.raises(PipelineError, match=r"node .* \(127.0.0.1\), which has rank 1 .* is lost"):
+            group.do(NOTHING_READ)
+        assert node.process.wait() == (-signal.SIGKILL if how == signal.SIGKILL else 128 + signal.SIGTERM)
+        wait_for("the end of the ranks", lambda: not any(map(is_there, processes)), patience=20.0)
+        if how == signal.SIGTERM:
+            assert "Ended; no rank is left here." in node.said
+            assert not list(node.folder.glob("erl-pipeline-*"))
+
+
+def test_a_node_is_refused_for_its_key_its_software_or_its_store_and_may_join_again(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match=rf"127.0.0.1 was refused.* trainer.key_variable: .* {VARIABLE} "):
+        meet(node.meeting(key=b"another key for tests"), tmp_path, [], go_on)
+    wait_for("what the node says", lambda: "has another key than this node" in node.said)
+
+    missing = tmp_path / "missing"
+    with pytest.raises(
+        ConfigError, match=rf"\(127.0.0.1\): it does not see {missing}: trainer.nodes: 2 needs"
+    ):
+        meet(node.meeting(), tmp_path, [missing], go_on)
+    wait_for("what the node says", lambda: f"it does not see {missing}" in node.said)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(meeting, "look", lambda question: replace(look(question), python="3.10.0"))
+        with pytest.raises(ConfigError, match=r"\(127.0.0.1\): Python is 3.*, here 3.10.0: install the same"):
+            meet(node.meeting(), tmp_path, [], go_on)
+
+    met = meet(node.meeting(), tmp_path, [tmp_path], go_on)
+    assert [each.node for each in met.nodes] == [f"{socket.gethostname()} (127.0.0.1)"]
+    for each in met.nodes:
+        each.end()
+    assert not list(tmp_path.glob(".trainer-*"))
+
+
+def test_nodes_that_do_not_come_are_missed_and_strangers_are_not_counted(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    place = meeting.Meeting(4, 4, Address("127.0.0.1", port), KEY.encode(), VARIABLE, start_seconds=1.0)
+    answers = list[bytes]()
+
+    def connect() -> socket.socket | None:
+        try:
+            return socket.create_connection(("127.0.0.1", port), timeout=10)
+        except ConnectionRefusedError:
+            return None
+
+    def visit() -> None:
+        stranger = wait_for("the meeting", connect)
+        assert stranger is not None
+        with stranger, suppress(ConnectionResetError):
+            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            while data := stranger.recv(4096):
+                answers.append(data)
+
+    visitor = threading.Thread(target=visit)
+    visitor.start()
+    missed = rf"nodes: 4; 0 of 3 other nodes came within .* \(1\): none. .* trainer-node 127.0.0.1:{port}"
+    with pytest.raises(ConfigError, match=missed):
+        meet(place, tmp_path, [], go_on)
+    visitor.join()
+    assert b"erl-pipeline trainer-node" in b"".join(answers)
+
+    with (
+        socket.create_server(("127.0.0.1", port)),
+        pytest.raises(ConfigError, match=rf"trainer.address: this machine cannot listen on 127.0.0.1:{port}"),
+    ):
+        meet(replace(place, start_seconds=0.1), tmp_path, [], go_on)
+
+
+def test_who_waits_for_nodes_can_be_stopped(tmp_path: Path) -> None:
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = Address("127.0.0.1", free.getsockname()[1])
+    with pytest.raises(KeyboardInterrupt):
+        meet(meeting.Meeting(2, 2, address, KEY.encode(), VARIABLE, 60.0), tmp_path, [], stop)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("there", "problem"),
+    [
+        (replace(HERE, python="3.12.0"), "Python is 3.12.0, here 3.13.1: install the same"),
+        (replace(HERE, versions={"torch": "2.12.1"}), "package torch is 2.12.1, here 2.13.0"),
+        (replace(HERE, code="0ther"), "the code of erl-pipeline differs"),
+        (
+            replace(HERE, devices=Devices(gpus=1, cores=64)),
+            "trainer.processes: 4 on trainer.nodes: 2, so 2 on each; it has 1 GPU, and each process needs",
+        ),
+        (replace(HERE, devices=Devices(gpus=0, cores=64)), "it has 0 GPUs, this machine 2"),
+        (
+            replace(HERE, unseen=(Path("/store"),)),
+            "it does not see /store: trainer.nodes: 2 needs a store in",
+        ),
+    ],
+)
+def test_each_difference_between_nodes_is_a_problem(there: NodeReport, problem: str) -> None:
+    (found,) = problems_of(there, HERE, processes=4, nodes=2)
+    assert problem in found
+
+
+def test_nodes_may_have_other_processors_and_more_devices() -> None:
+    there = replace(HERE, host="second", processor="Xeon", devices=Devices(gpus=8, cores=4), clock=9.0)
+    assert list(problems_of(there, HERE, processes=4, nodes=2)) == []
