@@ -29,8 +29,8 @@ def trainer_node(address: Where, key_variable: KeyVariable = "ERL_PIPELINE_TRAIN
     """
     import threading
 
+    from erl_pipeline.network import Address
     from erl_pipeline.trainers.fsdp2.line import key_from
-    from erl_pipeline.trainers.fsdp2.network import Address
     from erl_pipeline.trainers.fsdp2.node import serve
     from flows.signals import call_beside_signals
 

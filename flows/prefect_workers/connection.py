@@ -11,14 +11,12 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import Any, TypeAlias
 
-from flows.addresses import host_and_port
+from erl_pipeline.network import Address, notice_silence
 
 GREETING_SECONDS = 10
 """How many seconds a handshake may take."""
 
-_IDLE_SECONDS = 10
-_PROBE_SECONDS = 5
-_PROBES = 3
+_SILENCE_SECONDS = 25
 _FIRST_BYTES = 1000
 
 Line: TypeAlias = "Connection[Any, Any]"
@@ -33,7 +31,8 @@ def dial(address: str, key: bytes) -> Line:
 
     Raises OSError when nothing answers there, and Refused when it is not the driver of this key.
     """
-    dialled = socket.create_connection(host_and_port(address), timeout=GREETING_SECONDS)
+    driver = Address.parse(address)
+    dialled = socket.create_connection((driver.host, driver.port), timeout=GREETING_SECONDS)
     dialled.settimeout(None)
     with _handshake(dialled) as line:
         answer_challenge(line, key)
@@ -57,12 +56,7 @@ def accept(accepted: socket.socket, key: bytes) -> tuple[Line, str]:
 def _handshake(connected: socket.socket) -> Iterator[Line]:
     """A connection over a socket, on which everything inside this context must happen in time. It is closed
     and Refused is raised otherwise."""
-    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _IDLE_SECONDS)
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_SECONDS)
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
-    lost = 1000 * (_IDLE_SECONDS + _PROBES * _PROBE_SECONDS)
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, lost)
+    notice_silence(connected, _SILENCE_SECONDS)
     _wait_at_most(connected, GREETING_SECONDS)
     line: Line = Connection(connected.dup().detach())
     try:

@@ -8,7 +8,7 @@ import threading
 from dataclasses import dataclass
 from types import TracebackType
 
-from flows.addresses import host_and_port
+from erl_pipeline.network import Address, listen
 from flows.prefect_workers.connection import Line, Refused, accept
 from storage.errors import ConfigError
 
@@ -33,17 +33,16 @@ class Reception:
     """
 
     def __init__(self, address: str) -> None:
-        host, port = host_and_port(address)
+        own = Address.parse(address)
         try:
-            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-            self._listening = socket.create_server((host, port), family=family)
+            self._listening = listen(own.number(), own.port)
         except OSError as error:
             raise ConfigError(
                 f"runner.address: {address}: this machine cannot listen there ({error}). Give an address of "
                 "this machine that the workers' machines reach, and a port that is free"
             ) from error
         self._key = secrets.token_bytes(32)
-        self._address = f"{address.rpartition(':')[0]}:{self._listening.getsockname()[1]}"
+        self._address = str(Address(own.host, self._listening.getsockname()[1]))
         self._expected: set[str] = set()
         self._came: dict[str, Line] = {}
         self._changed = threading.Condition()

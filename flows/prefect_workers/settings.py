@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from erl_pipeline.config.base import PluginSettings
-from flows.addresses import is_host_and_port
+from erl_pipeline.network import Address
 
 
 class PrefectWorkersConfig(PluginSettings):
@@ -33,6 +33,5 @@ class PrefectWorkersConfig(PluginSettings):
     @field_validator("address")
     @classmethod
     def _known_form(cls, address: str) -> str:
-        if not is_host_and_port(address):
-            raise ValueError(f"{address!r}; allowed is HOST:PORT, such as 10.0.0.1:7070")
+        Address.parse(address)
         return address

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from erl_pipeline.config.plugins.extras import missing_of_extra
-from flows.addresses import host_and_port
+from erl_pipeline.network import Address
 from flows.nodes.variables import computing_variables
 from storage.errors import ConfigError
 
@@ -85,7 +85,8 @@ def _head(address: str) -> str:
     except socket.gaierror as error:
         raise ConfigError(f"runner.address: {address}: the host is not known ({error})") from error
     try:
-        _require_grpc(*host_and_port(found))
+        head = Address.parse(found)
+        _require_grpc(head.host, head.port)
     except OSError as error:
         raise ConfigError(
             f"runner.address: {address}: no Ray cluster answers at {found} ({error}). Start one there with "

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from erl_pipeline.config.base import PluginSettings, Settings
-from flows.addresses import is_host_and_port
+from erl_pipeline.network import Address
 
 
 class DeviceStageConfig(Settings):
@@ -64,6 +64,9 @@ class RayConfig(PluginSettings):
                 f"{address}; Ray's client is not used: start the command on a machine of the cluster, with "
                 "auto or HOST:PORT of the head"
             )
-        if address not in ("auto", "local") and not is_host_and_port(address):
-            raise ValueError(f"{address!r}; allowed is auto, local or HOST:PORT, such as 10.0.0.1:6379")
+        if address not in ("auto", "local"):
+            try:
+                Address.parse(address)
+            except ValueError as error:
+                raise ValueError(f"{error}, auto or local") from error
         return address

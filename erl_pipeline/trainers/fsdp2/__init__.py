@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, field_validator, model_validator
 
 from erl_pipeline.config.base import PluginSettings
-from erl_pipeline.trainers.fsdp2.network import Address
+from erl_pipeline.network import Address
 from erl_pipeline.trainers.interface import Trainer, TrainerPlugin, TrainingStart
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ class Fsdp2TrainerConfig(Fsdp2Processes):
     @field_validator("address")
     @classmethod
     def _can_be_read(cls, address: str | None) -> str | None:
-        if address is not None:
-            Address.parse(address)
+        if address is not None and not Address.parse(address).port:
+            raise ValueError(f"{address!r}: the other nodes must know the port; name one from 1 to 65535")
         return address
 
     @model_validator(mode="after")

@@ -15,12 +15,13 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
-from erl_pipeline.trainers.fsdp2.network import notice_silence
+from erl_pipeline.network import notice_silence
 from storage.errors import ConfigError
 
 _HEAD = struct.Struct("!IQ")
 _PIECE = 1 << 20
 _STALL_SECONDS = 30.0
+_SILENCE_SECONDS = 10
 _GREETING_SECONDS = 5.0
 _GREETING_BYTES = 4096
 _PROTOCOL = "erl-pipeline trainer-node 1"
@@ -52,7 +53,7 @@ class Line:
     """One end of the line."""
 
     def __init__(self, connection: socket.socket) -> None:
-        notice_silence(connection)
+        notice_silence(connection, _SILENCE_SECONDS)
         self._connection = connection
         self._connection.settimeout(_GREETING_SECONDS)
         self._most: int | None = _GREETING_BYTES

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from erl_pipeline.network import Address, interface_of, listen
 from erl_pipeline.trainers.fsdp2.line import Line, LineEnded, OtherKey
-from erl_pipeline.trainers.fsdp2.network import Address, interface_of, listen
 from erl_pipeline.trainers.fsdp2.node_report import QUESTION, REPORT, NodeReport, Question, look, problems_of
 from erl_pipeline.trainers.fsdp2.rank_processes import wait_for_news
 from erl_pipeline.trainers.fsdp2.remote_ranks import RemoteRanks

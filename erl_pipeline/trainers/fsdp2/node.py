@@ -15,9 +15,9 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from erl_pipeline.network import Address, interface_of
 from erl_pipeline.trainers.fsdp2.devices import devices_here
 from erl_pipeline.trainers.fsdp2.line import Line, LineEnded, OtherKey
-from erl_pipeline.trainers.fsdp2.network import Address, interface_of
 from erl_pipeline.trainers.fsdp2.node_report import QUESTION, REPORT, look
 from erl_pipeline.trainers.fsdp2.rank_processes import RankNews, RankProcesses, Share, wait_for_news
 

@@ -12,8 +12,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
 
+from erl_pipeline.network import interface_of, listen
 from erl_pipeline.trainers.fsdp2.meeting import Met
-from erl_pipeline.trainers.fsdp2.network import interface_of, listen
 from erl_pipeline.trainers.fsdp2.place import TCP
 from erl_pipeline.trainers.fsdp2.rank_processes import RankNews, RankProcesses, Share, wait_for_news
 from erl_pipeline.trainers.fsdp2.remote_ranks import RemoteRanks

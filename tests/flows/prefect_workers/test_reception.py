@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.addresses import host_and_port
+from erl_pipeline.network import Address
 from flows.nodes.check import Node, NodeFinding
 from flows.nodes.survey import survey_of
 from flows.prefect_workers.attendance import attend
@@ -40,7 +40,8 @@ def test_an_invited_worker_is_connected_and_one_who_says_nothing_holds_up_nobody
 ) -> None:
     first, second = reception.invite(), reception.invite()
     assert first.ticket != second.ticket
-    with socket.create_connection(host_and_port(first.address)), dialled(second) as there:
+    driver = Address.parse(first.address)
+    with socket.create_connection((driver.host, driver.port)), dialled(second) as there:
         here = reception.receive(second, 20.0)
         assert here is not None
         here.send_bytes(b"welcome")

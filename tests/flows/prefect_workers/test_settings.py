@@ -21,7 +21,7 @@ def test_an_address_is_a_host_and_a_port(address: str) -> None:
 
 @pytest.mark.parametrize("address", ["auto", "driver", "http://driver:7070", "10.0.0.1:"])
 def test_other_addresses_are_refused_with_what_is_allowed(address: str) -> None:
-    with pytest.raises(ValidationError, match=r"allowed is HOST:PORT, such as 10\.0\.0\.1:7070"):
+    with pytest.raises(ValidationError, match=r"allowed is HOST:PORT, such as 10\.0\.0\.1:29500"):
         PrefectWorkersConfig(work_pool="stages", address=address)
 
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import psutil
 
+from erl_pipeline.network import Address
 from erl_pipeline.trainers.fsdp2 import Fsdp2TrainerConfig
 from erl_pipeline.trainers.fsdp2.meeting import Meeting
-from erl_pipeline.trainers.fsdp2.network import Address
 from erl_pipeline.trainers.fsdp2.rank_processes import RANK_MODULE
 
 KEY = "a key for tests only"

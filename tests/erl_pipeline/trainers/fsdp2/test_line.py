@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import pytest
 
 from erl_pipeline.trainers.fsdp2.line import Line, LineEnded, OtherKey
-from erl_pipeline.trainers.fsdp2.network import Address
 
 ONE, OTHER = b"one key of sixteen", b"another of sixteen"
 
@@ -98,15 +97,3 @@ def test_another_protocol_is_not_listened_to(said: bytes) -> None:
         stage.greet(ONE)
     stage.close()
     stranger.close()
-
-
-def test_addresses_are_read_and_written() -> None:
-    for text, address in (
-        ("gpu-1:29500", Address("gpu-1", 29500)),
-        ("[fd00::1]:29500", Address("fd00::1", 29500)),
-    ):
-        assert Address.parse(text) == address
-        assert str(address) == text
-    for wrong in ("gpu-1", ":29500", "gpu-1:port", "gpu-1:65536"):
-        with pytest.raises(ValueError, match="allowed is HOST:PORT"):
-            Address.parse(wrong)

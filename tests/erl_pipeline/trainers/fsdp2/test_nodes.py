@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from erl_pipeline.config.optimizer import OptimizerConfig
+from erl_pipeline.network import Address
 from erl_pipeline.policies.checkpoints import CheckpointParts, StoredPolicy, WeightsSettings
 from erl_pipeline.trainers.fsdp2 import meeting
 from erl_pipeline.trainers.fsdp2.devices import Devices
 from erl_pipeline.trainers.fsdp2.meeting import meet
-from erl_pipeline.trainers.fsdp2.network import Address
 from erl_pipeline.trainers.fsdp2.node_report import NodeReport, look, problems_of
 from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
 from erl_pipeline.trainers.fsdp2.work import Begin

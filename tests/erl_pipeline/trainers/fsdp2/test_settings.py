@@ -30,8 +30,8 @@ from tests.erl_pipeline.trainers.fsdp2.rows import Start
         ({"processes": 3, "nodes": 2, "address": "a:1"}, "processes: 3 .* nodes: 2; choose a multiple"),
         ({"processes": 2, "nodes": 2}, "nodes: 2 needs an address"),
         ({"processes": 2, "address": "10.0.0.1"}, "'10.0.0.1'; allowed is HOST:PORT"),
-        ({"processes": 2, "address": "10.0.0.1:0"}, "allowed is HOST:PORT"),
-        ({"processes": 2, "address": "0.0.0.0:29500"}, "other nodes cannot reach this"),
+        ({"processes": 2, "address": "10.0.0.1:0"}, "the other nodes must know the port"),
+        ({"processes": 2, "address": "0.0.0.0:29500"}, "other machines cannot reach this"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(settings: dict[str, object], message: str) -> None:

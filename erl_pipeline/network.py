@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 from dataclasses import dataclass
 
-_IDLE_SECONDS, _PROBE_SECONDS, _PROBES = 4, 2, 3
-_UNANSWERED_MILLISECONDS = 10_000
+_HOST_AND_PORT = re.compile(r"([^/:\s]+|\[[0-9a-fA-F:]+\]):(\d{1,5})")
+_EVERYWHERE = ("0.0.0.0", "::", "*")
 _LOOPBACK = "127.0.0.1"
+_PROBES = 3
 
 
 @dataclass(frozen=True)
 class Address:
-    """A host, by name or number, and a TCP port."""
+    """A host, by name or number, and a TCP port; port 0 is for listening on any free one."""
 
     host: str
     port: int
@@ -21,13 +23,13 @@ class Address:
     @classmethod
     def parse(cls, text: str) -> Address:
         """Read `HOST:PORT`; a number of IPv6 is in brackets. Raises ValueError."""
-        host, _, port = text.rpartition(":")
-        host = host.removeprefix("[").removesuffix("]")
-        if not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
+        found = _HOST_AND_PORT.fullmatch(text)
+        if found is None or int(found[2]) > 65535:
             raise ValueError(f"{text!r}; allowed is HOST:PORT, such as 10.0.0.1:29500")
-        if host in ("0.0.0.0", "::", "*"):
-            raise ValueError(f"{text!r}: other nodes cannot reach this; name an address of the machine")
-        return cls(host, int(port))
+        host = found[1].strip("[]")
+        if host in _EVERYWHERE:
+            raise ValueError(f"{text!r}: other machines cannot reach this; name an address of the machine")
+        return cls(host, int(found[2]))
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -60,17 +62,18 @@ def interface_of(number: str) -> str:
     raise OSError(f"this machine has no network interface with the address {number}")
 
 
-def notice_silence(connection: socket.socket) -> None:
-    """Let operations on a connection fail about ten seconds after the other machine, or the network, has
-    gone without a word."""
+def notice_silence(connection: socket.socket, seconds: int) -> None:
+    """Let operations on a connection fail about this many seconds after the other machine, or the network,
+    has gone without a word."""
+    probe = max(1, seconds // 5)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     # Not all systems have each of them.
     for name, value in (
-        ("TCP_KEEPIDLE", _IDLE_SECONDS),
-        ("TCP_KEEPINTVL", _PROBE_SECONDS),
+        ("TCP_KEEPIDLE", max(1, seconds - _PROBES * probe)),
+        ("TCP_KEEPINTVL", probe),
         ("TCP_KEEPCNT", _PROBES),
-        ("TCP_USER_TIMEOUT", _UNANSWERED_MILLISECONDS),
+        ("TCP_USER_TIMEOUT", 1000 * seconds),
     ):
         if hasattr(socket, name):
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

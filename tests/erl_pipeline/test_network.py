@@ -1,0 +1,38 @@
+import socket
+
+import pytest
+
+from erl_pipeline.network import Address, interface_of, listen, notice_silence
+
+
+def test_addresses_are_read_and_written() -> None:
+    for text, address in (
+        ("gpu-1:29500", Address("gpu-1", 29500)),
+        ("[fd00::1]:29500", Address("fd00::1", 29500)),
+    ):
+        assert Address.parse(text) == address
+        assert str(address) == text
+    for wrong in ("gpu-1", ":29500", "gpu-1:port", "gpu-1:65536"):
+        with pytest.raises(ValueError, match="allowed is HOST:PORT"):
+            Address.parse(wrong)
+    with pytest.raises(ValueError, match=r"'0\.0\.0\.0:29500': other machines cannot reach this"):
+        Address.parse("0.0.0.0:29500")
+
+
+def test_a_connection_probes_three_times_within_the_time() -> None:
+    """25 s: the first probe after 10 s without a word, then one every 5 s."""
+    with listen("127.0.0.1", 0) as server:
+        notice_silence(server, 25)
+        for option, value in (
+            (socket.TCP_KEEPIDLE, 10),
+            (socket.TCP_KEEPINTVL, 5),
+            (socket.TCP_KEEPCNT, 3),
+            (socket.TCP_USER_TIMEOUT, 25_000),
+        ):
+            assert server.getsockopt(socket.IPPROTO_TCP, option) == value
+
+
+def test_the_interface_of_an_address_is_one_of_this_machine() -> None:
+    assert interface_of("127.0.0.2") == interface_of("127.0.0.1")
+    with pytest.raises(OSError, match=r"no network interface with the address 192\.0\.2\.1"):
+        interface_of("192.0.2.1")
