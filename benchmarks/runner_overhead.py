@@ -121,6 +121,8 @@ def local_cluster() -> Iterator[str]:
     node = {"num_cpus": 2, "object_store_memory": 100_000_000}
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # a socket's path has room for a hundred characters
     head = {**node, "include_dashboard": False, "temp_dir": folder}
+    # Ray writes the address of a new cluster into this folder, but does not create it.
+    os.makedirs("/tmp/ray", exist_ok=True)
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
         cluster.add_node(**node)

@@ -67,6 +67,7 @@ def measure(replicas: int, rounds: int, threads: int) -> Figures:
         start_seconds = time.perf_counter() - started
         engine: Any = run.resources.kept("vllm engine")
         engine.all_serving()  # sampling begins with the first server
+        process_ids = [server.process_id for server in engine.servers()]
         before, seconds, outcomes = cache_counts(engine), 0.0, []
         for iteration in range(2, 2 + rounds):
             shards = run.first_shards(iteration)
@@ -74,6 +75,11 @@ def measure(replicas: int, rounds: int, threads: int) -> Figures:
             started = time.perf_counter()
             outcomes += run.carry_out(shards)
             seconds += time.perf_counter() - started
+        if process_ids != [server.process_id for server in engine.servers()]:
+            raise RuntimeError(
+                "a server was restarted while it was measured:\n"
+                + "\n".join(server.failure_log() for server in engine.servers())
+            )
         hits, asked = (now - then for now, then in zip(cache_counts(engine), before, strict=True))
         rows = list(read_trajectories(run.files(outcomes, TRAJECTORIES)))
     return {

@@ -121,6 +121,12 @@ class ManagedServer:
         process = self._process
         return process is not None and process.poll() is None
 
+    @property
+    def process_id(self) -> int | None:
+        """The process id of its supervisor, another one after each start; None while it does not run."""
+        process = self._process
+        return process.pid if process is not None and process.poll() is None else None
+
     def failure_log(self) -> str:
         """Why its processes failed since the last start, as far as the log says, and the end of the log."""
         told = [f"  {reason}" for reason in reasons(self._log_file, self._log_begin)]
