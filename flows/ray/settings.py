@@ -68,5 +68,7 @@ class RayConfig(PluginSettings):
             try:
                 Address.parse(address)
             except ValueError as error:
-                raise ValueError(f"{error}, auto or local") from error
+                raise ValueError(
+                    f"{address!r}; allowed is auto, local or HOST:PORT, such as 10.0.0.1:6379"
+                ) from error
         return address
