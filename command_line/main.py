@@ -22,9 +22,9 @@ from command_line import (
     schedule,
     serve,
     status,
-    trainer_node,
 )
 from command_line.cluster.command import app as cluster
+from command_line.cluster.trainer_node import trainer_node
 from command_line.compare.command import compare
 from command_line.doctor.command import doctor
 from command_line.env.command import app as env
@@ -76,7 +76,7 @@ app.command("certify")(certify.certify)
 app.command("diff")(diff.diff)
 app.command("ui")(ui)
 app.command("serve")(serve.serve)
-app.command("trainer-node")(trainer_node.trainer_node)
+app.command("trainer-node")(trainer_node)
 app.command("gc")(gc.gc)
 app.command("doctor")(doctor)
 app.command("plugins")(plugins.plugins)

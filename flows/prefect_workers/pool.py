@@ -4,31 +4,28 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, ExitStack
-from dataclasses import replace
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from contextlib import ExitStack
 from types import TracebackType
 
 from erl_pipeline.engines.interface import Interrupted
-from erl_pipeline.plan.job import StageJob
 from erl_pipeline.plan.runner import RunnerCall
 from flows.local_server import OrchestratorError
 from flows.nodes.check import differences, require_fit
-from flows.nodes.survey import Survey, survey_of, uri_for_all
-from flows.places import Loss, Places
+from flows.places import Loss
 from flows.prefect_workers.questions import NoAnswer, dismiss
 from flows.prefect_workers.reception import Reception
 from flows.prefect_workers.recruiting import Arrival, FlowRunStarter, NotCome, Recruiter
 from flows.prefect_workers.settings import PrefectWorkersConfig
 from flows.prefect_workers.worker import DialledInWorker
-from storage.artifacts.manifest import Manifest
+from flows.remote_pool import RemotePool
 from storage.errors import ConfigError, StoreError
 
 _AGAIN_SECONDS = 5.0
 _END_SECONDS = 60.0
 
 
-class DialInPool:
+class DialInPool(RemotePool[DialledInWorker]):
     """Workers on other machines. All dial in, and are checked, before the first stage.
 
     A worker that is lost is asked for again; until it has come there is one less.
@@ -40,14 +37,9 @@ class DialInPool:
             "all workers that can compute it are lost, and no other has dialled in",
             f"Start workers: prefect worker start --pool {settings.work_pool}",
         )
-        self._call = call
+        super().__init__(call, settings.workers, loss)
         self._settings = settings
         self._starter = starter
-        self._worker = replace(call.worker, store_uri=uri_for_all(call.worker.store_uri))
-        self._places = Places(call, settings.workers, loss, DialledInWorker.is_gone, self._begin_to_replace)
-        self._threads = ThreadPoolExecutor(settings.workers, thread_name_prefix="stage")
-        self._closing = threading.Event()
-        self._replacing: list[threading.Thread] = []
         self._opened = ExitStack()
 
     def __enter__(self) -> DialInPool:
@@ -68,20 +60,6 @@ class DialInPool:
             for thread in self._replacing:
                 thread.join()
             self._end_workers()
-
-    @property
-    def workers(self) -> int:
-        """How many stages can be computed at the same time by the current workers; 1 without any worker: that
-        stage then waits for one."""
-        return max(1, len(self._places.workers))
-
-    def submit(self, job: StageJob) -> Future[Manifest]:
-        """Begin a stage."""
-        return self._threads.submit(self._compute, job)
-
-    def _compute(self, job: StageJob) -> Manifest:
-        with self._places.taken(job) as worker:
-            return worker.compute(replace(job, worker=self._worker), self._call.listener, self._call.stop)
 
     def _start_workers(self) -> None:
         refused = threading.Event()
@@ -127,16 +105,10 @@ class DialInPool:
         for error in errors:
             raise error
 
-    def _survey(self) -> AbstractContextManager[Survey]:
-        return survey_of(self._worker.store_uri, self._call.packages)
-
-    def _begin_to_replace(self, place: int) -> None:
-        thread = threading.Thread(target=self._replace, args=(place,), name="replacing")
-        self._replacing.append(thread)
-        thread.start()
+    def _is_gone(self, worker: DialledInWorker) -> bool:
+        return worker.is_gone()
 
     def _replace(self, place: int) -> None:
-        """Ask for a lost worker again, until one comes, however long that takes."""
         told = False
         while not self._closing.is_set():
             try:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
-from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -14,17 +10,15 @@ from ray.exceptions import NodeDiedError
 from ray.util.placement_group import remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from erl_pipeline.plan.job import StageJob
 from erl_pipeline.plan.runner import RunnerCall
 from flows.nodes.check import differences, require_fit
-from flows.nodes.survey import Survey, survey_of, uri_for_all
-from flows.places import Loss, Places
+from flows.places import Loss
 from flows.ray.nodes import ClusterNode, living_nodes
 from flows.ray.remote_worker import DEATHS, RemoteWorker
 from flows.ray.room import set_aside
 from flows.ray.settings import RayConfig
 from flows.ray.survey import ask, start_actor
-from storage.artifacts.manifest import Manifest
+from flows.remote_pool import RemotePool
 from storage.errors import StoreError
 
 _LOOK_SECONDS = 0.2
@@ -32,7 +26,7 @@ _AGAIN_SECONDS = 1.0
 _LOSS = Loss("a node of the cluster", "all nodes with room for it are gone", "Start nodes")
 
 
-class RayPool:
+class RayPool(RemotePool[RemoteWorker]):
     """Workers on the nodes of a cluster. All start, and all nodes are checked, before the first stage.
 
     GPUs are reserved for the first `resources.devices` workers. A lost worker is replaced on any node with
@@ -40,13 +34,8 @@ class RayPool:
     """
 
     def __init__(self, call: RunnerCall, settings: RayConfig) -> None:
-        self._call = call
+        super().__init__(call, settings.workers, _LOSS)
         self._settings = settings
-        self._worker = replace(call.worker, store_uri=uri_for_all(call.worker.store_uri))
-        self._threads = ThreadPoolExecutor(settings.workers, thread_name_prefix="stage")
-        self._places = Places(call, settings.workers, _LOSS, self._is_gone, self._begin_to_replace)
-        self._closing = threading.Event()
-        self._replacing: list[threading.Thread] = []
         self._known_nodes: set[str] = set()
 
     def __enter__(self) -> RayPool:
@@ -66,27 +55,8 @@ class RayPool:
             thread.join()
         remove_placement_group(self._room)
 
-    @property
-    def workers(self) -> int:
-        """How many stages can be computed at the same time by the current workers; 1 without any worker: that
-        stage then waits for a node."""
-        return max(1, len(self._places.workers))
-
-    def submit(self, job: StageJob) -> Future[Manifest]:
-        """Begin a stage."""
-        return self._threads.submit(self._compute, job)
-
-    def _compute(self, job: StageJob) -> Manifest:
-        with self._places.taken(job) as worker:
-            return worker.compute(replace(job, worker=self._worker), self._call.listener, self._call.stop)
-
     def _is_gone(self, worker: RemoteWorker) -> bool:
         return worker.node.id not in {node.id for node in living_nodes()}
-
-    def _begin_to_replace(self, place: int) -> None:
-        thread = threading.Thread(target=self._replace, args=(place,), name="replacing")
-        self._replacing.append(thread)
-        thread.start()
 
     def _start_workers(self) -> None:
         actors = {place: self._start(place) for place in range(self._settings.workers)}
@@ -103,9 +73,6 @@ class RayPool:
         for place, actor in actors.items():
             self._places.enter(place, RemoteWorker(actor, by_id[str(placed[place])]))
 
-    def _survey(self) -> AbstractContextManager[Survey]:
-        return survey_of(self._worker.store_uri, self._call.packages)
-
     def _start(self, place: int) -> Any:
         bundle = self._room.bundle_specs[place]
         return start_actor(
@@ -116,7 +83,6 @@ class RayPool:
         )
 
     def _replace(self, place: int) -> None:
-        """Start a lost worker again, as soon as a node has enough resources, however long that takes."""
         while True:
             actor = self._start(place)
             ready = actor.clock.remote()
