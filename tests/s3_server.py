@@ -28,9 +28,10 @@ BUCKET = "bucket"
 
 @dataclass(frozen=True)
 class S3Server:
-    """The server's address, and the environment variables that a program needs to use it."""
+    """The server's port on loopback, and the environment variables that a program needs to use it."""
 
     process: subprocess.Popen[bytes]
+    port: int
     environment: dict[str, str]
     faults: Path
     log: Path
@@ -78,7 +79,7 @@ def s3_server(log: Path, *, conditions: bool = True) -> Iterator[S3Server]:
     try:
         wait_for("the S3 server", lambda: _listens(port, process, log))
         urllib.request.urlopen(urllib.request.Request(f"{address}/{BUCKET}", method="PUT")).close()
-        yield S3Server(process, environment, faults, log)
+        yield S3Server(process, port, environment, faults, log)
     finally:
         process.kill()
         process.wait()

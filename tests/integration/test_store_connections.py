@@ -1,0 +1,100 @@
+"""Runs in a bucket whose connections are cut at random instants, many of them within a request or an answer.
+
+ERL_TEST_KILLS sets the number of cuts, ERL_TEST_SEED their seed. `make reliability` cuts a hundred times.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import s3fs
+
+from storage.artifacts.store import ArtifactStore
+from storage.runs.run import RunStore
+from storage.upkeep.verification import verify_run
+from tests.breaking_proxy import BreakingProxy, Direction, breaking_proxy
+from tests.command_line.invoke import FinishedRun
+from tests.integration.runs import ROOT, artifact_hashes
+from tests.s3_server import s3_server
+
+CUTS = int(os.environ.get("ERL_TEST_KILLS", "6"))
+SEED = int(os.environ.get("ERL_TEST_SEED", "0"))
+
+PROGRAM = str(Path(sys.executable).with_name("erl-pipeline"))
+MOST_SECONDS = 1.0
+MOST_BYTES: dict[Direction, int] = {"request": 200_000, "answer": 20_000}
+
+
+def train_with_cuts(
+    config: Path,
+    store: str,
+    proxy: BreakingProxy,
+    environment: dict[str, str],
+    chance: random.Random,
+    cuts: int,
+) -> int:
+    """Train while connections are cut, until there were so many cuts; returns the exit status."""
+    training = subprocess.Popen(
+        [PROGRAM, "train", str(config), "--store", store, "--no-prefect"],
+        env=environment,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    ended = threading.Event()
+
+    def cut() -> None:
+        while not ended.wait(chance.uniform(0.0, MOST_SECONDS)) and len(proxy.broken) < cuts:
+            direction = chance.choice([*MOST_BYTES, None])
+            if direction is None:
+                proxy.cut()
+            else:
+                proxy.cut_within(direction, chance.randrange(MOST_BYTES[direction]))
+
+    cutting = threading.Thread(target=cut)
+    cutting.start()
+    output, _ = training.communicate()
+    ended.set()
+    cutting.join()
+    assert "Traceback" not in output, output
+    assert training.returncode in (0, 2), output
+    return training.returncode
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_run_whose_store_connections_are_cut_ends_with_the_bytes_of_an_undisturbed_one(
+    finished: FinishedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashes = artifact_hashes(finished.store)
+    chance = random.Random(SEED)
+    stores = ended_early = 0
+    with s3_server(tmp_path / "log") as server, breaking_proxy(server.port) as proxy:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        s3fs.S3FileSystem.clear_instance_cache()
+        through_proxy = {**os.environ, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.port}"}
+        while len(proxy.broken) < CUTS:
+            store = f"s3://bucket/{stores}"
+            # Each store has a cache of its own, as on a machine that never saw the run.
+            cache = tmp_path / f"cache-{stores}"
+            cache.mkdir()
+            environment = {**through_proxy, "TMPDIR": str(cache)}
+            while train_with_cuts(finished.config, store, proxy, environment, chance, CUTS):
+                ended_early += 1
+            stores += 1
+
+            assert artifact_hashes(store) == hashes
+            assert verify_run(ArtifactStore(store), RunStore(store).open("small")).problems == []
+    s3fs.S3FileSystem.clear_instance_cache()
+    print(f"\nseed {SEED}: cut {len(proxy.broken)} times in {stores} runs, {ended_early} commands failed")
+    for place, times in sorted(Counter(proxy.broken).items()):
+        print(f"  {times:3d} {place}")
