@@ -24,7 +24,8 @@ from flows.local_server import OrchestratorError
 MAX_STARTS = 3
 """Most starts of a flow run that was at work each time its worker was killed."""
 
-_AT_WORK = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
+AT_WORK = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
+"""States of what a process works on, or worked on when it was killed."""
 _WORKER = "prefect.worker.name"
 _PAGE = 200
 
@@ -63,7 +64,7 @@ def restart_orphans(client: SyncPrefectClient, pool: str, worker: str) -> list[s
     They reuse what they had committed. A flow run that was started `MAX_STARTS` times ends as crashed.
     """
     of_pool = WorkPoolFilter(name=WorkPoolFilterName(any_=[pool]))
-    at_work = FlowRunFilterState(type=FlowRunFilterStateType(any_=_AT_WORK))
+    at_work = FlowRunFilterState(type=FlowRunFilterStateType(any_=AT_WORK))
     found: list[FlowRun] = []
     while True:
         page = client.read_flow_runs(

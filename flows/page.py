@@ -22,8 +22,10 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from erl_pipeline.engines.interface import Interrupted
 from erl_pipeline.plan.resources import WorkerSettings
+from flows.dead_drivers import FLOW, add_tag, end_left_behind
 from flows.local_server import OrchestratorError, log_to_file, prefect_api
 from flows.task_states import CANCELLED, COMPLETED, FAILED, RUNNING, TaskState, Work
+from storage.runs.identity import run_identity
 
 _LOOK_SECONDS = 0.05
 _RECORDING_SECONDS = 60.0
@@ -56,21 +58,44 @@ class RunPage:
     def __init__(self, client: SyncPrefectClient, worker: WorkerSettings, flow_run_id: str | None) -> None:
         self._client = client
         self._worker = worker
+        # A name and a URI do not tell runs apart: `store` is a folder of any machine.
+        self._tag = f"run {worker.run} {run_identity(worker.store_uri, worker.run)}"
         self._own = flow_run_id is None
-        self._flow_run_id = flow_run_id or self._begin()
+        self.flow_run_id = flow_run_id or self._begin()
+        """The flow run whose page this is."""
         self._ended = 0
+
+    def end_left_behind(self) -> str | None:
+        """Set to crashed what an ended process of this run left as running; to be called before `tell`.
+
+        Returns a warning if the server refuses that, which is no reason to end the run; else None.
+        """
+        name = self._worker.run
+        message = (
+            f"The process that worked on this has ended; run {name} was continued by flow run {name} "
+            f"({self.flow_run_id})"
+        )
+        try:
+            if not self._own:
+                add_tag(self._client, self._tag, self.flow_run_id)
+            end_left_behind(self._client, self._tag, self.flow_run_id, message)
+        except httpx.HTTPStatusError as error:
+            return (
+                f"Prefect may show a killed process of run {name} as running, since its server said: {error}"
+            )
+        return None
 
     def tell(self, states: Sequence[TaskState]) -> None:
         """Report states of task runs, the oldest first."""
         if states:
-            self._post("/events", [_event(state, self._flow_run_id) for state in states])
+            self._post("/events", [_event(state, self.flow_run_id) for state in states])
             self._ended += sum(state.type != RUNNING for state in states)
 
     def await_records(self) -> int:
         """Wait until the server has written what it received, since a local server is about to stop; returns
         how many task runs it has still not written after a minute."""
         ended = {"state": {"type": {"any_": [COMPLETED, FAILED, CANCELLED]}}}
-        asked = {"flow_runs": {"id": {"any_": [self._flow_run_id]}}, "task_runs": ended}
+        asked = {"flow_runs": {"id": {"any_": [self.flow_run_id]}}, "task_runs": ended}
         deadline = time.monotonic() + _RECORDING_SECONDS
         while (missing := self._ended - self._post("/task_runs/count", asked).json()) > 0:
             if time.monotonic() > deadline:
@@ -106,10 +131,10 @@ class RunPage:
             state = {"type": CANCELLED, "message": "Asked to stop; what was committed is kept"}
         elif error is not None:
             state = {"type": FAILED, "message": f"{type(error).__name__}: {error}"}
-        self._post(f"/flow_runs/{self._flow_run_id}/set_state", {"state": state, "force": True})
+        self._post(f"/flow_runs/{self.flow_run_id}/set_state", {"state": state, "force": True})
 
     def _begin(self) -> str:
-        flow = self._client.create_flow_from_name("training")
+        flow = self._client.create_flow_from_name(FLOW)
         place = {"run": self._worker.run, "store": self._worker.store_uri}
         made = self._post(
             "/flow_runs/",
@@ -117,6 +142,7 @@ class RunPage:
                 "flow_id": str(flow),
                 "name": self._worker.run,
                 "parameters": place,
+                "tags": [self._tag],
                 "state": {"type": RUNNING},
             },
         )
@@ -130,7 +156,7 @@ class RunPage:
                 "type": type_,
                 "data": data,
                 "description": description,
-                "flow_run_id": self._flow_run_id,
+                "flow_run_id": self.flow_run_id,
             },
         )
 

@@ -105,6 +105,8 @@ class TaskRuns:
 
         with open_page(self._worker, self._log_file) as page:
             try:
+                if refused := page.end_left_behind():
+                    self._listener.warn(refused)
                 self._tell_until_end(page)
             finally:
                 page.end(self._error)

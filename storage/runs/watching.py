@@ -32,11 +32,11 @@ def run_holder(root: StoreRoot, name: str) -> Holder | None:
     path = root.scratch / "runs" / name / "lock"
     try:
         written = json.loads(path.read_text(encoding="utf-8"))
-        inode = path.stat().st_ino
+        found = path.stat()
         holder = Holder(int(written["pid"]), str(written["host"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    held = _is_locked(inode) if _LOCKS.exists() else _is_alive(holder)
+    held = _is_locked(found.st_dev, found.st_ino) if _LOCKS.exists() else _is_alive(holder)
     return holder if held else None
 
 
@@ -59,13 +59,30 @@ def _size_and_time(path: str | Path) -> tuple[int, int]:
     return found.st_size, found.st_mtime_ns
 
 
-def _is_locked(inode: int) -> bool:
+def _is_locked(device: int, inode: int) -> bool:
     # `1: FLOCK  ADVISORY  WRITE 4242 fe:00:123456 0 EOF`; a line with `->` waits for a lock.
     for line in _LOCKS.read_text(encoding="ascii").splitlines():
         fields = line.split()
-        if len(fields) > 5 and fields[1] == "FLOCK" and fields[5].rsplit(":", 1)[-1] == str(inode):
+        if len(fields) < 6 or fields[1] != "FLOCK":
+            continue
+        locked, _, number = fields[5].rpartition(":")
+        if number == str(inode) and not _are_two_disks(locked, device):
             return True
     return False
+
+
+def _are_two_disks(locked: str, device: int) -> bool:
+    """Whether a device in the list of locks, such as `fe:00`, and one that `stat` gave are certainly two file
+    systems.
+
+    The list has the device of the mounted file system; `stat` may give another for the same file: on btrfs
+    that of the subvolume, on overlayfs that of a layer. And one NFS export that is mounted twice has two.
+    Then at least one of the two is no disk, and its major number is 0. Since a run at work must never look
+    like one that nobody works on, only two different disks count.
+    """
+    major, minor = (int(part, 16) for part in locked.split(":"))
+    own = os.major(device), os.minor(device)
+    return 0 not in (major, own[0]) and (major, minor) != own
 
 
 def _is_alive(holder: Holder) -> bool:

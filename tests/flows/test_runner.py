@@ -226,7 +226,9 @@ walk(PREFECT, PrefectConfig(task_runner="processes"), store, stages)
 """
 
 
-def test_workers_end_when_their_driver_is_killed(api: str, store: Path) -> None:
+def test_workers_end_when_their_driver_is_killed_and_its_flow_run_when_the_run_goes_on(
+    api: str, store: Path
+) -> None:
     driver = subprocess.Popen(
         [sys.executable, "-c", DRIVER, str(store)], cwd=ROOT, env={**os.environ, "PREFECT_API_URL": api}
     )
@@ -235,11 +237,26 @@ def test_workers_end_when_their_driver_is_killed(api: str, store: Path) -> None:
         assert driver.poll() is None
         return [int(each.name) for each in store.iterdir() if each.name.isdigit()]
 
+    def flow_runs() -> list[dict[str, Any]]:
+        runs = ask(api, "flow_runs", sort="START_TIME_ASC")
+        return [each for each in runs if each["parameters"].get("store") == str(store)]
+
     worker = psutil.Process(wait_for("a worker", workers, interval=0.01)[0])
+    wait_for("the task run", lambda: [each for run in flow_runs() for each in task_runs_of(api, run)])
     driver.kill()
     driver.wait()
     psutil.wait_procs([worker], timeout=60.0)
     assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
+    (left,) = flow_runs()
+    assert left["state_type"] == "RUNNING"
+
+    listener = Recorded()
+    walk(PREFECT, THREADS, store, chain(1), listener=listener)
+    assert not [each for each in listener.told if each[0] == "warn"]
+    killed, went_on = flow_runs()
+    assert [run["state_type"] for run in (killed, went_on)] == ["CRASHED", "COMPLETED"]
+    assert killed["state"]["message"].endswith(f"run small was continued by flow run small ({went_on['id']})")
+    assert [run["state_type"] for run in task_runs_of(api, killed)] == ["CRASHED"]
 
 
 def test_threads_compute_one_stage_at_a_time() -> None:

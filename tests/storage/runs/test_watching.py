@@ -33,6 +33,28 @@ def test_whoever_works_on_a_run_is_named_while_it_does(
         assert run_holder(root, "run") is None
 
 
+@pytest.mark.parametrize(
+    ("line", "device", "held"),
+    [
+        ("1: FLOCK  ADVISORY  WRITE 42 fe:10:7 0 EOF", (254, 16), True),
+        ("1: FLOCK  ADVISORY  WRITE 42 08:01:7 0 EOF", (254, 16), False),  # the same inode on another disk
+        ("1: FLOCK  ADVISORY  WRITE 42 fe:11:7 0 EOF", (254, 16), False),
+        ("1: FLOCK  ADVISORY  WRITE 42 fe:10:77 0 EOF", (254, 16), False),
+        ("1: POSIX  ADVISORY  WRITE 42 fe:10:7 0 EOF", (254, 16), False),
+        ("1: FLOCK  ADVISORY  WRITE 42 00:1f:7 0 EOF", (0, 35), True),  # btrfs: `stat` names the subvolume
+        ("1: FLOCK  ADVISORY  WRITE 42 00:1f:7 0 EOF", (254, 16), True),  # overlayfs: it names a layer
+        ("1: -> FLOCK  ADVISORY  WRITE 42 fe:10:7 0 EOF", (254, 16), False),
+        ("1: FLOCK  ADVISORY  WRITE 42 <none>:0 0 EOF", (254, 16), False),
+    ],
+)
+def test_a_lock_of_another_disk_is_another_lock_and_an_unclear_one_is_taken_for_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, device: tuple[int, int], held: bool
+) -> None:
+    (tmp_path / "locks").write_text(f"{line}\n")
+    monkeypatch.setattr(watching, "_LOCKS", tmp_path / "locks")
+    assert watching._is_locked(os.makedev(*device), 7) is held
+
+
 def test_a_file_that_is_no_lock_names_nobody(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "run"
     folder.mkdir(parents=True)
