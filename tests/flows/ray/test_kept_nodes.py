@@ -91,6 +91,7 @@ def test_two_nodes_give_the_bytes_of_one_also_after_one_was_lost(
     training = a_training(there)
     assert a_training(here).artifact_id == training.artifact_id
     listener = Recorded()
+
     def lose_a_node() -> None:
         rank = wait_for("a rank on the other node", ranks_of_nodes)[0]
         actor = rank.parent()
