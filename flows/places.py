@@ -17,7 +17,7 @@ from storage.errors import PipelineError
 WorkerT = TypeVar("WorkerT")
 
 _LOOK_SECONDS = 0.2
-_PATIENCE_SECONDS = 600.0
+PATIENCE_SECONDS = 600.0
 """How many seconds a stage waits for a worker, when all suitable ones are lost."""
 
 
@@ -110,7 +110,7 @@ class Places(Generic[WorkerT]):
                 waited = time.monotonic() - began
                 title, loss = job.planned.title, self._loss
                 self._call.listener.waiting(title, loss.awaited, waited, loss.reason)
-                if waited > _PATIENCE_SECONDS:
+                if waited > PATIENCE_SECONDS:
                     raise NoWorkerLeft(
                         f"{title}: {loss.reason}. {loss.advice}, then run the same command again: what is "
                         "committed is kept"

@@ -98,6 +98,7 @@ class RunConfig(Settings):
         if self.evaluation.stream is not None:
             require_streams(self, self.evaluation.stream)
         require_difficulty(self)
+        require_somebody_finds_nodes(self)
         require_known_roles(self.objective, method.roles(self.method))
         retrieval = method.retrieval(self.method)
         if retrieval is not None and self.objective.advantages_per == "subgroup":
@@ -154,6 +155,19 @@ def require_difficulty(config: RunConfig) -> None:
                 f"rollouts.selection.by: environment; environment {type_} cannot say how hard a task is; "
                 "allowed is by: results"
             )
+
+
+def require_somebody_finds_nodes(config: RunConfig) -> None:
+    """Raise ValueError if a training needs other machines, and neither its settings nor the runner say which
+    they are."""
+    nodes = plugins("trainers")[config.trainer.type].value.nodes_to_find(config.trainer)
+    if nodes is not None and not plugins("runners")[config.runner.type].value.finds_nodes:
+        raise ValueError(
+            f"trainer.nodes: {nodes.count + 1} needs trainer.address with runner.type: {config.runner.type}. "
+            "Set it to HOST:PORT of the machine that computes the stage, at which the other nodes reach it, "
+            f"and start `erl-pipeline trainer-node` on {nodes.count} more; or use runner.type: ray, which "
+            "finds the nodes itself"
+        )
 
 
 def require_retries(environment: str, tokens: int, share: float | None) -> None:

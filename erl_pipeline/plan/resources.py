@@ -18,6 +18,7 @@ from storage.artifacts.store import ArtifactStore
 from storage.filesystem import open_root
 
 if TYPE_CHECKING:
+    from erl_pipeline.trainers.interface import OtherNodes
     from storage.memory.reflection_memory import ReflectionMemory
 
 T = TypeVar("T")
@@ -38,18 +39,24 @@ class WorkerSettings:
 
 
 class Resources:
-    """What the stages of one process share. Close it when no stage is at work any more."""
+    """What the stages of one process share. Close it when no stage is at work any more.
+
+    Args:
+        other_nodes: machines that the runner keeps for trainings; None where it keeps none.
+    """
 
     def __init__(
         self,
         settings: WorkerSettings,
         stop: threading.Event | None = None,
         store: ArtifactStore | None = None,
+        other_nodes: OtherNodes | None = None,
     ) -> None:
         self.settings = settings
         self.store = store or ArtifactStore(settings.store_uri, settings.threads, settings.cache)
         self.stop = stop or threading.Event()
         """Set when the run was asked to stop; long computations check it."""
+        self.other_nodes = other_nodes
         self._kept: dict[str, Any] = {}
         self._open = ExitStack()
         self._lock = threading.RLock()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from threading import Event
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
 
 from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.plan.job import StageJob, StageOutcome, compute
@@ -14,6 +14,9 @@ from erl_pipeline.plan.listener import Listener, StageProgress
 from erl_pipeline.plan.resources import Resources, WorkerSettings
 from storage.artifacts.manifest import Manifest
 from storage.errors import PipelineError
+
+if TYPE_CHECKING:
+    from erl_pipeline.trainers.interface import NodesToFind
 
 SettingsT = TypeVar("SettingsT", bound=PluginSettings)
 
@@ -43,13 +46,15 @@ class Runner(Protocol):
 @dataclass(frozen=True)
 class RunnerCall:
     """What a runner is opened with: the worker's settings, the listener to progress, and the event that asks
-    for a stop. `packages` are those of the plug-ins whose code is part of the run's recipes."""
+    for a stop. `packages` are those of the plug-ins whose code is part of the run's recipes. `nodes` are the
+    machines that the runner has to find for trainings."""
 
     worker: WorkerSettings
     devices: int
     listener: Listener
     stop: Event
     packages: tuple[str, ...] = ()
+    nodes: NodesToFind | None = None
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,8 @@ class RunnerPlugin(Generic[SettingsT]):
     """Calls the function with a runner for one run; on return, all that the runner started has ended."""
     elsewhere: bool = False
     """Whether stages are computed on other machines than the driver's."""
+    finds_nodes: bool = False
+    """Whether it finds the other machines of trainings (`RunnerCall.nodes`)."""
 
 
 class InProcessConfig(PluginSettings):

@@ -18,7 +18,7 @@ from erl_pipeline.plan.plan import PlannedStage, stage_names
 from erl_pipeline.plan.resources import Resources, WorkerSettings
 from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.planning import plan_as_made
-from erl_pipeline.trainers.operational import operational_part
+from erl_pipeline.trainers.operational import operational_part_here
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.manifest import Manifest, package_versions
 from storage.artifacts.staging import StagingFolder, remove_abandoned
@@ -94,7 +94,7 @@ def audit(
             run.name,
             config.resources.threads,
             operational_settings(config.engine),
-            trainer=operational_part(config.trainer),
+            trainer=operational_part_here(config.trainer),
         )
         with Resources(worker, stop, store) as resources:
             return [_again(node, StageJob(node, worker), resources, store, listener) for node in again]

@@ -171,7 +171,8 @@ def carry_out(
         trainer=operational_part(config.trainer),
     )
     packages = tuple(each for of_owner in code_packages(config).values() for each in of_owner)
-    call = RunnerCall(worker, config.resources.devices, opened.listener, opened.stop, packages)
+    nodes = plugins("trainers")[config.trainer.type].value.nodes_to_find(config.trainer)
+    call = RunnerCall(worker, config.resources.devices, opened.listener, opened.stop, packages, nodes)
 
     def record(planned: PlannedStage, outcome: StageOutcome) -> None:
         with opened.store.reading():

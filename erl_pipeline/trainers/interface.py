@@ -28,6 +28,32 @@ training."""
 
 LoadPolicy = Callable[[], "LoadedPolicy"]
 
+TellWaiting = Callable[[str, float, str], None]
+"""Shows what a trainer waits for, for how many seconds it has waited, and the latest news of it."""
+
+
+@dataclass(frozen=True)
+class NodesToFind:
+    """How many machines a training needs besides the one that computes its stage, and how many of the
+    trainer's processes are on each machine."""
+
+    count: int
+    processes: int
+
+
+class OtherNodes(Protocol):
+    """The machines that a runner keeps for trainings, as the process that computes a stage sees them."""
+
+    @property
+    def host(self) -> str:
+        """The address of this machine at which they reach it."""
+        ...
+
+    def invite(self, take_part: Callable[[], str], raise_if_stopped: Callable[[], None]) -> None:
+        """Have each of them call `take_part`, which can be pickled, takes part in one training, and returns
+        how that ended. Waits until they are free, and calls `raise_if_stopped` meanwhile."""
+        ...
+
 
 @dataclass(frozen=True)
 class Workplace:
@@ -35,13 +61,16 @@ class Workplace:
 
     They load `stored`, the same policy as `TrainingStart.load` gives. `scratch` is a folder for temporary
     files, which may not exist yet; `threads` is the number of computing threads of all processes together.
-    `raise_if_stopped` raises where the run was asked to stop; a trainer that waits calls it meanwhile.
+    `raise_if_stopped` raises where the run was asked to stop; a trainer that waits calls it meanwhile, and
+    `tell_waiting`. `other_nodes`: what the runner keeps for it; None where it keeps none.
     """
 
     stored: StoredPolicy
     scratch: Path
     threads: int
     raise_if_stopped: Callable[[], None] = lambda: None
+    tell_waiting: TellWaiting = lambda _what, _seconds, _detail: None
+    other_nodes: OtherNodes | None = None
 
 
 @dataclass(frozen=True)
@@ -162,6 +191,8 @@ class TrainerPlugin(Generic[SettingsT]):
     number of processes, each with its own device, over which weights, gradients and the optimizer's state are
     spread; None where the trainer keeps them whole. `in_recipes` is the part of `settings` that checkpoints
     depend on, a model that `settings` extends; None: they depend on all. The others may change during a run.
+    `nodes_to_find`: the machines that a runner has to find for each training; None where it needs no other
+    machine, or its settings say where they meet.
     """
 
     settings: type[SettingsT]
@@ -170,3 +201,4 @@ class TrainerPlugin(Generic[SettingsT]):
     elsewhere: bool = False
     processes: Callable[[SettingsT], int | None] = lambda _settings: None
     in_recipes: type[PluginSettings] | None = None
+    nodes_to_find: Callable[[SettingsT], NodesToFind | None] = lambda _settings: None

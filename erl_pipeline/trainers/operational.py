@@ -31,6 +31,14 @@ def operational_part(trainer: PluginSettings) -> dict[str, Any]:
     return trainer.model_dump(mode="json", include=set(operational_names(trainer.type)))
 
 
+def operational_part_here(trainer: PluginSettings) -> dict[str, Any]:
+    """As `operational_part`, where all is computed on this machine: nodes that a runner would have to find
+    are left out, so all of the trainer's processes are here."""
+    if plugins("trainers")[trainer.type].value.nodes_to_find(trainer) is not None:
+        return {}
+    return operational_part(trainer)
+
+
 def with_operational(trainer: PluginSettings, operational: dict[str, Any]) -> PluginSettings:
     """The trainer of a recipe with this worker's operational settings."""
     return plugins("trainers")[trainer.type].settings.model_validate({**trainer.model_dump(), **operational})

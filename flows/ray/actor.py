@@ -11,17 +11,18 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from erl_pipeline.plan.job import StageJob
     from erl_pipeline.plan.resources import Resources
     from flows.nodes.report import NodeReport
+    from flows.ray.invitation import Invitation, InvitedNodes
     from flows.stage_answers import FromWorker
 
 LINE = "line"
-"""The concurrency group of `stop`: it has its own thread, which is free while a stage is computed."""
+"""The concurrency group of `stop` and `lend`: its own thread is free while a stage is computed."""
 
 
 class StageActor:
@@ -39,6 +40,7 @@ class StageActor:
             os.chdir(folder)
         self._stop = threading.Event()
         self._resources: Resources | None = None
+        self._nodes: InvitedNodes | None = None
 
     def look(self, question: Mapping[str, Any]) -> NodeReport:
         """The answer to a `Question`, given as plain values. Raises ImportError without the project."""
@@ -50,14 +52,18 @@ class StageActor:
         """Seconds since the epoch by this node's clock."""
         return time.time()
 
-    def compute(self, job: StageJob) -> Iterator[FromWorker]:
-        """Compute a stage in a thread, and yield its messages: progress, then the manifest or the error."""
+    def compute(self, job: StageJob) -> Iterator[FromWorker | Invitation]:
+        """Compute a stage in a thread, and yield its messages: progress, invitations of other nodes, then the
+        manifest or the error."""
         from erl_pipeline.plan.resources import Resources
+        from flows.ray.invitation import InvitedNodes
         from flows.stage_answers import Computed, Failed, answer
 
-        if self._resources is None:
-            self._resources = Resources(job.worker, self._stop)
-        said: queue.SimpleQueue[FromWorker] = queue.SimpleQueue()
+        said: queue.SimpleQueue[FromWorker | Invitation] = queue.SimpleQueue()
+        if self._resources is None or self._nodes is None:
+            self._nodes = InvitedNodes(said.put)
+            self._resources = Resources(job.worker, self._stop, other_nodes=self._nodes)
+        self._nodes.send = said.put
         resources = self._resources
         computing = threading.Thread(
             target=lambda: said.put(answer(job, resources, said.put, self._stop)), name="stage"
@@ -69,6 +75,15 @@ class StageActor:
             if isinstance(message, Computed | Failed):
                 break
         computing.join()
+
+    def lend(self) -> None:
+        """The nodes that the stage at work has invited are free, and have been called."""
+        if self._nodes is not None:
+            self._nodes.lent.set()
+
+    def take_part(self, part: Callable[[], str]) -> str:
+        """Take part in the training of a stage on another node; returns how that ended."""
+        return part()
 
     def stop(self) -> None:
         """Ask the stage at work to stop, since the run was asked to."""

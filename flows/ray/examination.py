@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from erl_pipeline.trainers.interface import NodesToFind
 from flows.nodes.check import NodeFinding
 from flows.nodes.survey import survey_of, uri_for_all
 from flows.ray.connection import connected, worker_variables
@@ -12,7 +13,12 @@ from flows.ray.settings import RayConfig
 
 
 def examine(
-    settings: RayConfig, store_uri: str, packages: Sequence[str] = (), devices: int = 0, threads: int = 1
+    settings: RayConfig,
+    store_uri: str,
+    packages: Sequence[str] = (),
+    devices: int = 0,
+    threads: int = 1,
+    to_find: NodesToFind | None = None,
 ) -> list[NodeFinding[ClusterNode]]:
     """What each node of the cluster at `settings.address` has, and what is wrong with it.
 
@@ -20,6 +26,7 @@ def examine(
         packages: those of the plug-ins that the run uses.
         devices: `resources.devices` of the run; 0 to reserve nothing.
         threads: `resources.threads` of the run.
+        to_find: the other nodes of the run's trainer.
 
     Raises ConfigError when there is no cluster, or when it could not reserve what the workers need.
     """
@@ -30,6 +37,6 @@ def examine(
         from flows.ray.survey import ask
 
         if devices:
-            remove_placement_group(set_aside(settings, devices, threads))
+            remove_placement_group(set_aside(settings, devices, threads, to_find))
         with survey_of(uri_for_all(store_uri), packages) as survey:
             return ask(survey, living_nodes(), {})

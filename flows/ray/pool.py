@@ -13,8 +13,10 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from erl_pipeline.plan.runner import RunnerCall
 from flows.nodes.check import differences, require_fit
 from flows.places import Loss
+from flows.ray.deaths import DEATHS
+from flows.ray.kept_nodes import KeptNodes
 from flows.ray.nodes import ClusterNode, living_nodes
-from flows.ray.remote_worker import DEATHS, RemoteWorker
+from flows.ray.remote_worker import RemoteWorker
 from flows.ray.room import set_aside
 from flows.ray.settings import RayConfig
 from flows.ray.survey import ask, start_actor
@@ -24,22 +26,26 @@ from storage.errors import StoreError
 _LOOK_SECONDS = 0.2
 _AGAIN_SECONDS = 1.0
 _LOSS = Loss("a node of the cluster", "all nodes with room for it are gone", "Start nodes")
+_LOSS_OF_KEPT = Loss("the other nodes of the trainer", "some are gone, and no node has room", "Start nodes")
 
 
 class RayPool(RemotePool[RemoteWorker]):
     """Workers on the nodes of a cluster. All start, and all nodes are checked, before the first stage.
 
     GPUs are reserved for the first `resources.devices` workers. A lost worker is replaced on any node with
-    enough resources; until then there is one less.
+    enough resources; until then there is one less. At the places after those of the workers are the nodes
+    that are kept for trainings.
     """
 
     def __init__(self, call: RunnerCall, settings: RayConfig) -> None:
         super().__init__(call, settings.workers, _LOSS)
         self._settings = settings
         self._known_nodes: set[str] = set()
+        count = 0 if call.nodes is None else call.nodes.count
+        self._kept = KeptNodes(count, _LOSS_OF_KEPT, self._begin_to_replace)
 
     def __enter__(self) -> RayPool:
-        self._room = set_aside(self._settings, self._call.devices, self._worker.threads)
+        self._room = set_aside(self._settings, self._call.devices, self._worker.threads, self._call.nodes)
         self._start_workers()
         return self
 
@@ -53,13 +59,14 @@ class RayPool(RemotePool[RemoteWorker]):
             worker.wait(answer)
         for thread in self._replacing:
             thread.join()
+        self._kept.kill()
         remove_placement_group(self._room)
 
     def _is_gone(self, worker: RemoteWorker) -> bool:
         return worker.node.id not in {node.id for node in living_nodes()}
 
     def _start_workers(self) -> None:
-        actors = {place: self._start(place) for place in range(self._settings.workers)}
+        actors = {place: self._start(place) for place in range(self._room.bundle_count)}
         nodes = living_nodes()
         placed = ray.util.placement_group_table(self._room)["bundles_to_node_id"]
         at_node = {str(node_id): actors[place] for place, node_id in placed.items()}
@@ -71,7 +78,13 @@ class RayPool(RemotePool[RemoteWorker]):
         self._known_nodes = {node.id for node in nodes}
         by_id = {node.id: node for node in nodes}
         for place, actor in actors.items():
-            self._places.enter(place, RemoteWorker(actor, by_id[str(placed[place])]))
+            self._enter(place, actor, by_id[str(placed[place])])
+
+    def _enter(self, place: int, actor: Any, node: ClusterNode) -> None:
+        if place < self._settings.workers:
+            self._places.enter(place, RemoteWorker(actor, node, self._kept))
+        else:
+            self._kept.enter(place, actor, node)
 
     def _start(self, place: int) -> Any:
         bundle = self._room.bundle_specs[place]
@@ -100,7 +113,7 @@ class RayPool(RemotePool[RemoteWorker]):
                     return
                 continue
             if not problems:
-                self._places.enter(place, RemoteWorker(actor, node))
+                self._enter(place, actor, node)
                 return
             self._call.listener.warn(f"node {node.address} joined and is not used: {'; '.join(problems)}")
             break

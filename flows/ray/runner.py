@@ -36,4 +36,4 @@ def run_with_ray(settings: RayConfig, call: RunnerCall, body: Callable[[Runner],
             body(PrefectRunner(pool, task_runs))
 
 
-RAY = RunnerPlugin(settings=RayConfig, run=run_with_ray, elsewhere=True)
+RAY = RunnerPlugin(settings=RayConfig, run=run_with_ray, elsewhere=True, finds_nodes=True)

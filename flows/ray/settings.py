@@ -11,11 +11,12 @@ from erl_pipeline.network import Address
 
 
 class DeviceStageConfig(Settings):
-    """What Ray reserves for each of the `resources.devices` workers that compute with a model."""
+    """What Ray reserves for each of the `resources.devices` workers that compute with a model, and for each
+    other node of the trainer (`trainer.nodes` without `trainer.address`)."""
 
     gpus: float | None = Field(default=None, ge=0, le=64)
-    """GPUs of one node: a whole number, or a fraction below 1. Unset: 1 if the cluster has GPUs, else 0. With
-    0 the worker sees no GPU."""
+    """GPUs of one node: a whole number, or a fraction below 1. Unset: 1 if the cluster has GPUs, or as
+    many as a node has processes of the trainer, else 0. With 0 the worker sees no GPU."""
     cpus: float | None = Field(default=None, gt=0, le=1024)
     """Processor cores. Unset: as many as `resources.threads`."""
     memory_gb: float | None = Field(default=None, gt=0)

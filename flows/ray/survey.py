@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
 
+_BY_VALUE = threading.Lock()
+"""Held while cloudpickle has the actor's module in its list: several lost actors are replaced at once."""
+
+
 def start_actor(**options: Any) -> ActorHandle:
     """Start a `StageActor` with Ray's options. Ray never restarts it: the plan's walk does all retries."""
     import ray
@@ -25,14 +30,15 @@ def start_actor(**options: Any) -> ActorHandle:
 
     from flows.ray import actor
 
-    cloudpickle.register_pickle_by_value(actor)
-    try:
-        remote = ray.remote(max_restarts=0, max_task_retries=0, concurrency_groups={LINE: 1}, **options)(
-            StageActor
-        )
-        return remote.remote([os.path.abspath(entry) for entry in sys.path], os.getcwd())
-    finally:
-        cloudpickle.unregister_pickle_by_value(actor)
+    with _BY_VALUE:
+        cloudpickle.register_pickle_by_value(actor)
+        try:
+            remote = ray.remote(max_restarts=0, max_task_retries=0, concurrency_groups={LINE: 1}, **options)(
+                StageActor
+            )
+            return remote.remote([os.path.abspath(entry) for entry in sys.path], os.getcwd())
+        finally:
+            cloudpickle.unregister_pickle_by_value(actor)
 
 
 def ask(

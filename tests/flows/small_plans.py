@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -18,6 +19,7 @@ from erl_pipeline.plan.plan import Plan, PlannedStage, RunState
 from erl_pipeline.plan.resources import WorkerSettings
 from erl_pipeline.plan.runner import Runner, RunnerCall, RunnerPlugin
 from erl_pipeline.plan.stage import Needs, Stage, StageCall, StageResult
+from erl_pipeline.trainers.interface import NodesToFind
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from tests.waiting import wait_for
@@ -94,6 +96,28 @@ def _lose_node_once(call: StageCall[SmallSettings]) -> StageResult:
     return _result(call)
 
 
+def _hold(folder: Path, name: str) -> str:
+    """A node's part in the training of `BORROW`."""
+    with (folder / "held").open("a") as file:
+        file.write(f"{name} begins\n")
+    (folder / f"{name} began").touch()
+    wait_for_file(folder / f"{name} may end")
+    with (folder / "held").open("a") as file:
+        file.write(f"{name} ends\n")
+    return "done"
+
+
+def _borrow(call: StageCall[SmallSettings]) -> StageResult:
+    """Invite the other nodes, and let them go when somebody has been told to wait for them."""
+    folder, name = Path(call.settings.folder), call.settings.name
+    assert call.resources.other_nodes is not None
+    call.resources.other_nodes.invite(partial(_hold, folder, name), call.progress.raise_if_stopped)
+    wait_for_file(folder / f"{name} began")
+    wait_for_file(folder / "waited")
+    (folder / f"{name} may end").touch()
+    return _result(call)
+
+
 def _fail(call: StageCall[SmallSettings]) -> StageResult:
     raise OddError(call.settings.name, 7)
 
@@ -143,6 +167,7 @@ SAY_VARIABLE = _stage("say_variable", _say_variable, "processor")
 SAY_VARIABLE_ON_DEVICE = _stage("say_variable_on_device", _say_variable, "device")
 LOSE_NODE_ONCE = _stage("lose_node_once", _lose_node_once, "processor")
 WAIT_TO_STOP = _stage("wait_to_stop", _wait_to_stop, "processor")
+BORROW = _stage("borrow", _borrow, "processor")
 FAIL = _stage("fail", _fail, "processor")
 
 
@@ -199,11 +224,14 @@ def walk(
     stop: Event | None = None,
     listener: Recorded | None = None,
     devices: int = 1,
+    trainer: Mapping[str, Any] | None = None,
+    nodes: NodesToFind | None = None,
 ) -> list[StageOutcome]:
-    """Execute a plan of these stages by a runner; the outcomes in the order in which they came."""
+    """Execute a plan of these stages by a runner; the outcomes in the order in which they came. `trainer`:
+    operational settings of the trainer; `nodes`: what it needs the runner to find."""
     outcomes: list[StageOutcome] = []
     listener, stop = listener or Recorded(), stop or Event()
-    worker = WorkerSettings(store_uri=str(store), run="small", threads=1)
+    worker = WorkerSettings(store_uri=str(store), run="small", threads=1, trainer=dict(trainer or {}))
 
     def body(runner: Runner) -> None:
         execute(
@@ -219,5 +247,5 @@ def walk(
             ),
         )
 
-    plugin.run(settings, RunnerCall(worker, devices, listener, stop), body)
+    plugin.run(settings, RunnerCall(worker, devices, listener, stop, nodes=nodes), body)
     return outcomes

@@ -113,6 +113,8 @@ def _trainer(call: StageCall[TrainingT]) -> Trainer:
             call.resources.scratch,
             call.resources.settings.threads,
             call.progress.raise_if_stopped,
+            call.progress.waiting,
+            call.resources.other_nodes,
         ),
     )
     plugin: TrainerPlugin[Any] = plugins("trainers")[trainer.type].value

@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import os
+import secrets
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.network import Address
-from erl_pipeline.trainers.interface import Trainer, TrainerPlugin, TrainingStart
+from erl_pipeline.trainers.interface import NodesToFind, OtherNodes, Trainer, TrainerPlugin, TrainingStart
+from storage.errors import ConfigError
 
 if TYPE_CHECKING:
     from erl_pipeline.trainers.fsdp2.meeting import Meeting
@@ -34,11 +36,12 @@ class Fsdp2TrainerConfig(Fsdp2Processes):
     those of `local`."""
 
     nodes: int = Field(default=1, ge=1)
-    """Number of machines, each of which has as many of the processes. On each but the one that computes the
-    stage, `erl-pipeline trainer-node` must run. No artifact depends on this, nor on the settings below."""
+    """Number of machines, each of which has as many of the processes. With `runner.type: ray` Ray finds them;
+    else `erl-pipeline trainer-node` must run on each but the one that computes the stage. No artifact depends
+    on this, nor on the settings below."""
     address: str | None = None
     """`HOST:PORT` on which the machine that computes the stage waits for the other nodes: an address of its
-    own at which they reach it. Needed for more than one node."""
+    own at which they reach it. Needed for more than one node, unless Ray finds them."""
     key_variable: str = KEY_VARIABLE
     """Environment variable that holds a secret of at least 16 characters, the same on all nodes."""
     start_seconds: float = Field(default=120, gt=0)
@@ -58,11 +61,6 @@ class Fsdp2TrainerConfig(Fsdp2Processes):
                 f"processes: {self.processes} cannot be shared equally among nodes: {self.nodes}; choose a "
                 "multiple of nodes"
             )
-        if self.nodes > 1 and self.address is None:
-            raise ValueError(
-                f"nodes: {self.nodes} needs an address: HOST:PORT of the machine that computes the stage, at "
-                "which the other nodes reach it"
-            )
         return self
 
 
@@ -70,17 +68,39 @@ def _open(settings: Fsdp2TrainerConfig, start: TrainingStart) -> Trainer:
     # torch takes seconds to import, which a process that only plans should not pay.
     from erl_pipeline.trainers.fsdp2.trainer import Fsdp2Trainer
 
-    return Fsdp2Trainer(settings.processes, start, meeting=_meeting(settings))
+    others = None if start.workplace is None else start.workplace.other_nodes
+    return Fsdp2Trainer(settings.processes, start, meeting=_meeting(settings, others))
 
 
-def _meeting(settings: Fsdp2TrainerConfig) -> Meeting | None:
-    """Where the nodes meet; None for one node. Raises ConfigError without the key."""
+def _nodes_to_find(settings: Fsdp2TrainerConfig) -> NodesToFind | None:
+    if settings.nodes == 1 or settings.address is not None:
+        return None
+    return NodesToFind(settings.nodes - 1, settings.processes // settings.nodes)
+
+
+def _meeting(settings: Fsdp2TrainerConfig, others: OtherNodes | None) -> Meeting | None:
+    """Where the nodes meet; None for one node. Raises ConfigError where nobody brings them there, and without
+    the key of nodes that the user starts."""
     if settings.nodes == 1:
         return None
     from erl_pipeline.trainers.fsdp2.line import key_from
     from erl_pipeline.trainers.fsdp2.meeting import Meeting
 
-    assert settings.address is not None
+    if settings.address is None:
+        if others is None:
+            raise ConfigError(
+                f"trainer.nodes: {settings.nodes} needs trainer.address here, HOST:PORT of this machine at "
+                "which the other nodes reach it: only runner.type: ray finds the nodes itself"
+            )
+        return Meeting(
+            processes=settings.processes,
+            nodes=settings.nodes,
+            address=Address(others.host, 0),
+            key=secrets.token_hex(32).encode(),
+            key_variable="",
+            start_seconds=settings.start_seconds,
+            others=others,
+        )
     return Meeting(
         processes=settings.processes,
         nodes=settings.nodes,
@@ -95,7 +115,7 @@ def _require_here(settings: Fsdp2TrainerConfig) -> None:
     from erl_pipeline.trainers.fsdp2.devices import require_devices
 
     require_devices(settings.processes, settings.nodes)
-    meeting = _meeting(settings)
+    meeting = _meeting(settings, None)
     if meeting is not None:
         meeting.own_number()
 
@@ -107,4 +127,5 @@ TRAINER = TrainerPlugin(
     elsewhere=True,
     processes=lambda settings: settings.processes,
     in_recipes=Fsdp2Processes,
+    nodes_to_find=_nodes_to_find,
 )

@@ -11,10 +11,12 @@ from storage.errors import ConfigError
 
 @dataclass(frozen=True)
 class Devices:
-    """The numbers of GPUs and of CPU cores of a machine that a process may use."""
+    """The numbers of GPUs and of CPU cores of a machine that a process may use. `ids` are those that CUDA
+    gives the GPUs, in their order; no two GPUs of any machines have the same."""
 
     gpus: int
     cores: int
+    ids: tuple[str, ...] = ()
 
     def lacking(self, processes: int) -> str:
         """What is wrong with this many processes; empty if each has a GPU or, without GPUs, a core."""
@@ -30,7 +32,9 @@ def devices_here() -> Devices:
     import torch
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Devices(torch.cuda.device_count(), cores)
+    gpus = torch.cuda.device_count()
+    ids = tuple(str(torch.cuda.get_device_properties(number).uuid) for number in range(gpus))
+    return Devices(gpus, cores, ids)
 
 
 def require_devices(processes: int, nodes: int = 1) -> None:

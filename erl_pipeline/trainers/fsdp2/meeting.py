@@ -10,23 +10,29 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from erl_pipeline.network import Address, interface_of, listen
 from erl_pipeline.trainers.fsdp2.line import Line, LineEnded, OtherKey
+from erl_pipeline.trainers.fsdp2.node import take_part
 from erl_pipeline.trainers.fsdp2.node_report import QUESTION, REPORT, NodeReport, Question, look, problems_of
 from erl_pipeline.trainers.fsdp2.rank_processes import wait_for_news
 from erl_pipeline.trainers.fsdp2.remote_ranks import RemoteRanks
+from erl_pipeline.trainers.interface import OtherNodes, TellWaiting
 from storage.errors import ConfigError
 
 _LOOK_SECONDS = 0.2
+_TELL_SECONDS = 1.0
+_AWAITED = "the other nodes of the trainer"
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """Where and how the nodes of a trainer meet. `key_variable` is where the key is from, for messages."""
+    """Where and how the nodes of a trainer meet. `key_variable` is where the key is from, for messages.
+    `others` are invited to come; None where the user starts them."""
 
     processes: int
     nodes: int
@@ -34,6 +40,7 @@ class Meeting:
     key: bytes = field(repr=False)
     key_variable: str
     start_seconds: float
+    others: OtherNodes | None = None
 
     def own_number(self) -> str:
         """The number of the address. Raises ConfigError unless it is one of this machine."""
@@ -68,13 +75,18 @@ class _Joined:
 
 
 def meet(
-    meeting: Meeting, scratch: Path, folders: Sequence[Path], raise_if_stopped: Callable[[], None]
+    meeting: Meeting,
+    scratch: Path,
+    folders: Sequence[Path],
+    raise_if_stopped: Callable[[], None],
+    tell_waiting: TellWaiting,
 ) -> Met:
     """Wait for the other nodes.
 
     Args:
         scratch: a folder that the nodes must see, as they must see `folders`, which the ranks read.
         raise_if_stopped: is called while this waits.
+        tell_waiting: is called every second while this waits.
 
     Raises ConfigError where the address is not of this machine, where fewer nodes come than are needed, and
     where one has another key, other software, too few devices or another store.
@@ -88,8 +100,16 @@ def meet(
             _sign(scratch, folders) as question,
             _listening(meeting, number, deadline, raise_if_stopped) as server,
         ):
+            address = Address(meeting.address.host, server.getsockname()[1])
+            if meeting.others is not None:
+                meeting.others.invite(partial(take_part, address, meeting.key), raise_if_stopped)
+                deadline = time.monotonic() + meeting.start_seconds
+            began = told = time.monotonic()
             while len(joined) < meeting.nodes - 1:
                 raise_if_stopped()
+                if time.monotonic() - told > _TELL_SECONDS:
+                    told = time.monotonic()
+                    tell_waiting(_AWAITED, told - began, _news(meeting, address, joined))
                 ready = wait_for_news([server, *(each.line for each in joined)], _LOOK_SECONDS)
                 # A node that has joined has nothing to say before it is told to start: it has ended.
                 for each in [each for each in joined if each.line in ready]:
@@ -98,7 +118,7 @@ def meet(
                 if server in ready:
                     joined.extend(_admitted(server, meeting, question))
                 if time.monotonic() > deadline:
-                    raise _too_few(meeting, joined)
+                    raise _too_few(meeting, address, joined)
             _require_fit(meeting, joined, look(question))
         undo.pop_all()
     return Met(number, [RemoteRanks(each.line, each.name, each.clock_offset) for each in joined])
@@ -156,6 +176,8 @@ def _admitted(server: socket.socket, meeting: Meeting, question: Question) -> It
         words, _ = line.receive()
     except OtherKey as error:
         line.close()
+        if meeting.others is not None:  # Nobody has told it the key: it is for another run.
+            return
         raise ConfigError(
             f"node {line.peer} was refused, since it has another key: trainer.key_variable: the variable "
             f"{meeting.key_variable} must hold the same here and where its trainer-node was started"
@@ -170,23 +192,35 @@ def _admitted(server: socket.socket, meeting: Meeting, question: Question) -> It
         yield _Joined(line, None, 0.0)
 
 
-def _too_few(meeting: Meeting, joined: Sequence[_Joined]) -> ConfigError:
+def _news(meeting: Meeting, address: Address, joined: Sequence[_Joined]) -> str:
+    came = f": {', '.join(each.name for each in joined)}" if joined else ""
+    return f"{len(joined)} of {meeting.nodes - 1} have come to {address}{came}"
+
+
+def _too_few(meeting: Meeting, address: Address, joined: Sequence[_Joined]) -> ConfigError:
     came = ", ".join(each.name for each in joined) or "none"
+    advice = (
+        f"Start `erl-pipeline trainer-node {address}` on each of the others; it says there what it lacks"
+        if meeting.others is None
+        else f"All nodes must reach {address} and each other on all ports"
+    )
     return ConfigError(
         f"trainer.nodes: {meeting.nodes}; {len(joined)} of {meeting.nodes - 1} other nodes came within "
-        f"trainer.start_seconds ({meeting.start_seconds:g}): {came}. Start "
-        f"`erl-pipeline trainer-node {meeting.address}` on each of the others; it says there what it lacks"
+        f"trainer.start_seconds ({meeting.start_seconds:g}): {came}. {advice}"
     )
 
 
 def _require_fit(meeting: Meeting, joined: Sequence[_Joined], here: NodeReport) -> None:
     """Raise ConfigError, which lists all problems, unless every node is fit; the nodes are told theirs."""
     wrong = []
+    each_has = meeting.processes // meeting.nodes
+    taken = dict.fromkeys(here.gpus_of(each_has), "the machine that computes the stage")
     for each in joined:
         if each.report is None:
             problems = ["it has another version of erl-pipeline: install the same on both"]
         else:
-            problems = list(problems_of(each.report, here, meeting.processes, meeting.nodes))
+            problems = list(problems_of(each.report, here, meeting.processes, meeting.nodes, taken))
+            taken.update(dict.fromkeys(each.report.gpus_of(each_has), f"node {each.name}"))
         wrong += [f"node {each.name}: {problem}" for problem in problems]
         if problems:
             with suppress(LineEnded):

@@ -20,6 +20,7 @@ from erl_pipeline.trainers.fsdp2.devices import devices_here
 from erl_pipeline.trainers.fsdp2.line import Line, LineEnded, OtherKey
 from erl_pipeline.trainers.fsdp2.node_report import QUESTION, REPORT, look
 from erl_pipeline.trainers.fsdp2.rank_processes import RankNews, RankProcesses, Share, wait_for_news
+from storage.errors import PipelineError
 
 _RETRY_SECONDS = 0.5
 _CONNECT_SECONDS = 3.0
@@ -40,7 +41,7 @@ def serve(address: Address, key: bytes, tell: Tell, stop: threading.Event) -> No
     why = told = ""
     while not stop.is_set():
         try:
-            _take_part(address, key, tell, stop)
+            tell(_take_part(address, key, tell, stop))
         except OSError as error:
             why = f"No run trains there now ({error.strerror or error}); trying again until one does."
         except OtherKey:
@@ -54,8 +55,21 @@ def serve(address: Address, key: bytes, tell: Tell, stop: threading.Event) -> No
         stop.wait(_RETRY_SECONDS)
 
 
-def _take_part(address: Address, key: bytes, tell: Tell, stop: threading.Event) -> None:
-    """Take part in one training.
+def take_part(address: Address, key: bytes) -> str:
+    """Take part in the training that waits at an address, on a node that a runner has found for it; returns
+    how that ended. What happens meanwhile is printed.
+
+    Raises PipelineError where it cannot be joined.
+    """
+    devices_here()  # Imports torch. Once it has joined, the stage waits for its answers.
+    try:
+        return _take_part(address, key, lambda line: print(line, flush=True), threading.Event())
+    except (OSError, LineEnded) as error:
+        raise PipelineError(f"it cannot join the training at {address}: {error}") from error
+
+
+def _take_part(address: Address, key: bytes, tell: Tell, stop: threading.Event) -> str:
+    """Take part in one training; returns how it ended.
 
     Raises OSError and LineEnded where none can be joined.
     """
@@ -70,7 +84,7 @@ def _take_part(address: Address, key: bytes, tell: Tell, stop: threading.Event) 
             raise LineEnded("it asks something unknown") from error
         line.send(REPORT.dump_python(look(question), mode="json"))
         tell("A run trains there; this node has joined.")
-        tell(_Work(line, tell).until_it_ends(stop))
+        return _Work(line, tell).until_it_ends(stop)
     finally:
         line.close()
 

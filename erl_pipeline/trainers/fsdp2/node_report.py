@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +32,10 @@ class NodeReport(Software):
     unseen: Sequence[Path]
     clock: float
 
+    def gpus_of(self, processes: int) -> Sequence[str]:
+        """The ids of the GPUs on which this many processes train here."""
+        return self.devices.ids[:processes]
+
 
 QUESTION: TypeAdapter[Question] = TypeAdapter(Question)
 REPORT: TypeAdapter[NodeReport] = TypeAdapter(NodeReport)
@@ -46,8 +50,14 @@ def look(question: Question) -> NodeReport:
     return NodeReport(**vars(software_here()), devices=devices_here(), unseen=unseen, clock=time.time())
 
 
-def problems_of(there: NodeReport, here: NodeReport, processes: int, nodes: int) -> Iterator[str]:
-    """Why a node cannot train together with this machine; each text also says what to do."""
+def problems_of(
+    there: NodeReport, here: NodeReport, processes: int, nodes: int, taken: Mapping[str, str]
+) -> Iterator[str]:
+    """Why a node cannot train together with this machine and others; each text also says what to do.
+
+    Args:
+        taken: a GPU's id -> who trains on it already.
+    """
     yield from software_differences(there, here)
     if bool(there.devices.gpus) != bool(here.devices.gpus):
         yield (
@@ -56,6 +66,11 @@ def problems_of(there: NodeReport, here: NodeReport, processes: int, nodes: int)
         )
     elif lacking := there.devices.lacking(processes // nodes):
         yield f"{asked(processes, nodes)}; it {lacking}"
+    if others := sorted({taken[gpu] for gpu in there.gpus_of(processes // nodes) if gpu in taken}):
+        yield (
+            f"it would train on the same GPUs as {' and '.join(others)}: start one trainer-node on each "
+            "machine, or give each its own GPUs in CUDA_VISIBLE_DEVICES"
+        )
     if there.unseen:
         yield (
             f"it does not see {', '.join(map(str, there.unseen))}: trainer.nodes: {nodes} needs a store in a "

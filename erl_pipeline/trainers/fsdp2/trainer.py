@@ -120,4 +120,5 @@ class Fsdp2Trainer:
         folders = [self._start.checkpoint.absolute(), parts.base_folder]
         if parts.adapter_folder is not None:
             folders.append(parts.adapter_folder)
-        return meet(self._meeting, self._workplace.scratch, folders, self._workplace.raise_if_stopped)
+        place = self._workplace
+        return meet(self._meeting, place.scratch, folders, place.raise_if_stopped, place.tell_waiting)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
+import secrets
 import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +20,9 @@ from erl_pipeline.network import Address
 from erl_pipeline.policies.checkpoints import CheckpointParts, StoredPolicy, WeightsSettings
 from erl_pipeline.trainers.fsdp2 import meeting
 from erl_pipeline.trainers.fsdp2.devices import Devices
+from erl_pipeline.trainers.fsdp2.line import Line, LineEnded
 from erl_pipeline.trainers.fsdp2.meeting import meet
-from erl_pipeline.trainers.fsdp2.node_report import NodeReport, look, problems_of
+from erl_pipeline.trainers.fsdp2.node_report import QUESTION, REPORT, NodeReport, look, problems_of
 from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
 from erl_pipeline.trainers.fsdp2.work import Begin
 from erl_pipeline.trainers.operational import operational_part
@@ -50,6 +54,10 @@ NOTHING_READ = Begin(
 
 def go_on() -> None:
     """What a run says that was not asked to stop."""
+
+
+def unheard(_what: str, _seconds: float, _news: str) -> None:
+    """Nobody looks at what is told of the waiting."""
 
 
 def test_a_rank_that_is_killed_on_another_node_fails_its_stage_at_once(
@@ -86,7 +94,7 @@ def test_a_rank_that_is_killed_on_another_node_fails_its_stage_at_once(
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_node_that_ends_is_lost_and_leaves_no_rank(how: signal.Signals, tmp_path: Path) -> None:
     with running_node(tmp_path / "node") as node:
-        group = RankGroup(2, 1, tmp_path / "scratch", meet(node.meeting(), tmp_path, [], go_on))
+        group = RankGroup(2, 1, tmp_path / "scratch", meet(node.meeting(), tmp_path, [], go_on, unheard))
         wait_for("the node's rank", lambda: node.ranks)
         processes = [*group.process_ids, *(rank.pid for rank in node.ranks.values())]
         assert len(processes) == 2
@@ -104,22 +112,22 @@ def test_a_node_is_refused_for_its_key_its_software_or_its_store_and_may_join_ag
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ConfigError, match=rf"127.0.0.1 was refused.* trainer.key_variable: .* {VARIABLE} "):
-        meet(node.meeting(key=b"another key for tests"), tmp_path, [], go_on)
+        meet(node.meeting(key=b"another key for tests"), tmp_path, [], go_on, unheard)
     wait_for("what the node says", lambda: "has another key than this node" in node.said)
 
     missing = tmp_path / "missing"
     with pytest.raises(
         ConfigError, match=rf"\(127.0.0.1\): it does not see {missing}: trainer.nodes: 2 needs"
     ):
-        meet(node.meeting(), tmp_path, [missing], go_on)
+        meet(node.meeting(), tmp_path, [missing], go_on, unheard)
     wait_for("what the node says", lambda: f"it does not see {missing}" in node.said)
 
     with monkeypatch.context() as patched:
         patched.setattr(meeting, "look", lambda question: replace(look(question), python="3.10.0"))
         with pytest.raises(ConfigError, match=r"\(127.0.0.1\): Python is 3.*, here 3.10.0: install the same"):
-            meet(node.meeting(), tmp_path, [], go_on)
+            meet(node.meeting(), tmp_path, [], go_on, unheard)
 
-    met = meet(node.meeting(), tmp_path, [tmp_path], go_on)
+    met = meet(node.meeting(), tmp_path, [tmp_path], go_on, unheard)
     assert [each.node for each in met.nodes] == [f"{socket.gethostname()} (127.0.0.1)"]
     for each in met.nodes:
         each.end()
@@ -129,8 +137,9 @@ def test_a_node_is_refused_for_its_key_its_software_or_its_store_and_may_join_ag
 def test_nodes_that_do_not_come_are_missed_and_strangers_are_not_counted(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    place = meeting.Meeting(4, 4, Address("127.0.0.1", port), KEY.encode(), VARIABLE, start_seconds=1.0)
+    place = meeting.Meeting(4, 4, Address("127.0.0.1", port), KEY.encode(), VARIABLE, start_seconds=1.5)
     answers = list[bytes]()
+    told = list[tuple[str, float, str]]()
 
     def connect() -> socket.socket | None:
         try:
@@ -148,17 +157,20 @@ def test_nodes_that_do_not_come_are_missed_and_strangers_are_not_counted(tmp_pat
 
     visitor = threading.Thread(target=visit)
     visitor.start()
-    missed = rf"nodes: 4; 0 of 3 other nodes came within .* \(1\): none. .* trainer-node 127.0.0.1:{port}"
+    missed = rf"nodes: 4; 0 of 3 other nodes came within .* \(1.5\): none. .* trainer-node 127.0.0.1:{port}"
     with pytest.raises(ConfigError, match=missed):
-        meet(place, tmp_path, [], go_on)
+        meet(place, tmp_path, [], go_on, lambda *words: told.append(words))
     visitor.join()
+    ((what, seconds, news),) = told
+    assert (what, news) == ("the other nodes of the trainer", f"0 of 3 have come to 127.0.0.1:{port}")
+    assert 1.0 < seconds < 1.5
     assert b"erl-pipeline trainer-node" in b"".join(answers)
 
     with (
         socket.create_server(("127.0.0.1", port)),
         pytest.raises(ConfigError, match=rf"trainer.address: this machine cannot listen on 127.0.0.1:{port}"),
     ):
-        meet(replace(place, start_seconds=0.1), tmp_path, [], go_on)
+        meet(replace(place, start_seconds=0.1), tmp_path, [], go_on, unheard)
 
 
 def test_who_waits_for_nodes_can_be_stopped(tmp_path: Path) -> None:
@@ -168,7 +180,7 @@ def test_who_waits_for_nodes_can_be_stopped(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = Address("127.0.0.1", free.getsockname()[1])
     with pytest.raises(KeyboardInterrupt):
-        meet(meeting.Meeting(2, 2, address, KEY.encode(), VARIABLE, 60.0), tmp_path, [], stop)
+        meet(meeting.Meeting(2, 2, address, KEY.encode(), VARIABLE, 60.0), tmp_path, [], stop, unheard)
     assert not list(tmp_path.iterdir())
 
 
@@ -184,16 +196,93 @@ def test_who_waits_for_nodes_can_be_stopped(tmp_path: Path) -> None:
         ),
         (replace(HERE, devices=Devices(gpus=0, cores=64)), "it has 0 GPUs, this machine 2"),
         (
+            replace(HERE, devices=Devices(gpus=2, cores=8, ids=("GPU-1", "GPU-2"))),
+            "it would train on the same GPUs as node second: start one trainer-node on each machine, or give",
+        ),
+        (
             replace(HERE, unseen=(Path("/store"),)),
             "it does not see /store: trainer.nodes: 2 needs a store in",
         ),
     ],
 )
 def test_each_difference_between_nodes_is_a_problem(there: NodeReport, problem: str) -> None:
-    (found,) = problems_of(there, HERE, processes=4, nodes=2)
+    (found,) = problems_of(there, HERE, processes=4, nodes=2, taken={"GPU-2": "node second"})
     assert problem in found
 
 
 def test_nodes_may_have_other_processors_and_more_devices() -> None:
-    there = replace(HERE, host="second", processor="Xeon", devices=Devices(gpus=8, cores=4), clock=9.0)
-    assert list(problems_of(there, HERE, processes=4, nodes=2)) == []
+    gpus = Devices(gpus=3, cores=4, ids=("GPU-3", "GPU-4", "GPU-2"))  # It trains on the first two.
+    there = replace(HERE, host="second", processor="Xeon", devices=gpus, clock=9.0)
+    assert list(problems_of(there, HERE, processes=4, nodes=2, taken={"GPU-2": "node third"})) == []
+
+
+def guest(address: Address, gpu: str) -> None:
+    """A node that has this GPU, and leaves when it hears that it or another is refused."""
+    line = Line(socket.create_connection((address.host, address.port), timeout=10))
+    line.introduce(KEY.encode())
+    words, _ = line.receive()
+    report = look(QUESTION.validate_python(words["question"]))
+    line.send(REPORT.dump_python(replace(report, devices=Devices(1, 8, (gpu,))), mode="json"))
+    with suppress(LineEnded):
+        line.receive()
+    line.close()
+
+
+def test_two_nodes_with_one_gpu_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        meeting, "look", lambda question: replace(look(question), devices=Devices(1, 8, ("GPU-1",)))
+    )
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = Address("127.0.0.1", free.getsockname()[1])
+    place = meeting.Meeting(4, 4, address, KEY.encode(), VARIABLE, start_seconds=60.0)
+    guests = list[threading.Thread]()
+
+    def bring(_what: str, _seconds: float, _news: str) -> None:
+        if not guests:
+            for gpu in ("GPU-1", "GPU-2", "GPU-2"):
+                guests.append(threading.Thread(target=guest, args=(address, gpu)))
+                guests[-1].start()
+
+    with pytest.raises(ConfigError) as refused:
+        meet(place, tmp_path, [], go_on, bring)
+    for each in guests:
+        each.join()
+    name = f"node {socket.gethostname()} (127.0.0.1)"
+    _, *problems = str(refused.value).splitlines()
+    same = "it would train on the same GPUs as"
+    assert sorted(problem.partition(": start")[0].strip() for problem in problems) == [
+        f"{name}: {same} {name}",
+        f"{name}: {same} the machine that computes the stage",
+    ]
+
+
+class OtherNode:
+    """A node that a runner keeps, in a thread of this process."""
+
+    host = "127.0.0.1"
+
+    def __init__(self) -> None:
+        self.ends: list[str] = []
+        self.thread: threading.Thread | None = None
+
+    def invite(self, take_part: Callable[[], str], raise_if_stopped: Callable[[], None]) -> None:
+        raise_if_stopped()
+        sent = pickle.loads(pickle.dumps(take_part))
+        self.thread = threading.Thread(target=lambda: self.ends.append(sent()))
+        self.thread.start()
+
+
+def test_nodes_that_a_runner_keeps_are_invited_and_let_go(tmp_path: Path) -> None:
+    other = OtherNode()
+    met = meet(
+        meeting.Meeting(2, 2, Address(other.host, 0), secrets.token_bytes(32), "", 60.0, other),
+        tmp_path,
+        [tmp_path],
+        go_on,
+        unheard,
+    )
+    assert [each.node for each in met.nodes] == [f"{socket.gethostname()} (127.0.0.1)"]
+    met.nodes[0].end()
+    assert other.thread is not None
+    other.thread.join()
+    assert other.ends == ["The training has ended (it has closed the connection); so have the ranks here."]

@@ -12,11 +12,18 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from erl_pipeline.config.loading.load import load_config
 from erl_pipeline.config.optimizer import OptimizerConfig
 from erl_pipeline.policies.checkpoints import WeightsSettings
 from erl_pipeline.stages.training.training_stage import TrainingSettings
 from erl_pipeline.trainers.fsdp2 import TRAINER, Fsdp2TrainerConfig
-from erl_pipeline.trainers.operational import operational_names, operational_part, with_operational
+from erl_pipeline.trainers.interface import NodesToFind
+from erl_pipeline.trainers.operational import (
+    operational_names,
+    operational_part,
+    operational_part_here,
+    with_operational,
+)
 from storage.errors import ConfigError
 from tests.erl_pipeline.trainers.fsdp2.nodes import KEY
 from tests.erl_pipeline.trainers.fsdp2.rows import Start
@@ -28,7 +35,6 @@ from tests.erl_pipeline.trainers.fsdp2.rows import Start
         ({}, "processes"),
         ({"processes": 0}, "greater than or equal to 1"),
         ({"processes": 3, "nodes": 2, "address": "a:1"}, "processes: 3 .* nodes: 2; choose a multiple"),
-        ({"processes": 2, "nodes": 2}, "nodes: 2 needs an address"),
         ({"processes": 2, "address": "10.0.0.1"}, "'10.0.0.1'; allowed is HOST:PORT"),
         ({"processes": 2, "address": "10.0.0.1:0"}, "the other nodes must know the port"),
         ({"processes": 2, "address": "0.0.0.0:29500"}, "other machines cannot reach this"),
@@ -74,6 +80,25 @@ def test_several_nodes_need_a_key_and_an_address_of_this_machine(monkeypatch: py
     ):
         several("203.0.113.1:29500")
     several("127.0.0.1:29500")
+
+
+def test_nodes_without_an_address_need_a_runner_that_finds_them() -> None:
+    there = "trainer={type: fsdp2, processes: 6, nodes: 3}"
+    with pytest.raises(
+        ConfigError, match=r"trainer\.nodes: 3 needs trainer\.address with runner\.type: prefect\. "
+    ):
+        load_config("configs/frozen_lake.yaml", [there])
+    config = load_config("configs/frozen_lake.yaml", [there, "runner=ray"])
+    assert isinstance(config.trainer, Fsdp2TrainerConfig)
+    assert TRAINER.nodes_to_find(config.trainer) == NodesToFind(count=2, processes=2)
+    with pytest.raises(ConfigError, match=r"trainer\.nodes: 3 needs trainer\.address here"):
+        TRAINER.require_here(config.trainer)
+    # An audit computes on one machine, where all processes are.
+    assert operational_part_here(config.trainer) == {}
+    by_hand = Fsdp2TrainerConfig(processes=6, nodes=3, address="10.0.0.1:29500")
+    assert TRAINER.nodes_to_find(by_hand) is None
+    assert operational_part_here(by_hand) == operational_part(by_hand)
+    assert TRAINER.nodes_to_find(Fsdp2TrainerConfig(processes=6)) is None
 
 
 def test_where_ranks_run_is_not_in_recipes() -> None:
