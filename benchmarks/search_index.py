@@ -83,6 +83,11 @@ def times_ms(ask: Callable[[str], object], queries: list[str]) -> dict[str, floa
     }
 
 
+def peak_gb() -> float:
+    """The most memory that this process has had, imports included."""
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9, 2)
+
+
 def measure(folder: Path, count: int, asked: int) -> dict[str, Any]:
     """Build an index and search it; return the measurements by name."""
     settings = HotpotQAConfig()
@@ -94,6 +99,7 @@ def measure(folder: Path, count: int, asked: int) -> dict[str, Any]:
     found: dict[str, Any] = {
         "passages": count,
         "build_s": round(time.perf_counter() - began, 1),
+        "build_peak_gb": peak_gb(),
         "index_mb": round(sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) / 1e6, 1),
     }
     alone = SentenceEmbedder(settings.embedding_model, batch_tokens=1)
@@ -116,7 +122,7 @@ def measure(folder: Path, count: int, asked: int) -> dict[str, Any]:
         exact = set(np.argsort(-(vectors @ vector))[:TOP].tolist())
         near += len(exact & set(index.by_vector(vector, TOP)))
     found["recall_at_10"] = round(near / (TOP * len(own)), 3)
-    found["peak_gb"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9, 2)
+    found["peak_gb"] = peak_gb()
     found["load"] = round(os.getloadavg()[0], 1)
     found["machine"] = (
         f"{datetime.now(UTC).date().isoformat()}, {len(os.sched_getaffinity(0))} cores, Python "

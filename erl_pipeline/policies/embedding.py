@@ -85,7 +85,8 @@ class SentenceEmbedder:
                 return np.empty((0, self.dimension), dtype=np.float32)
             return np.stack([self._vectors[text] for text in texts])
 
-    def _compute(self, texts: Sequence[str]) -> list[npt.NDArray[np.float32]]:
+    def _compute(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        """Vectors of different texts, [text, dimension]."""
         encoder = self._encoder
         tokenizer, limit = encoder.tokenizer, encoder.max_seq_length
         lengths = [len(ids) for ids in tokenizer(list(texts), truncation=True, max_length=limit)["input_ids"]]
@@ -95,12 +96,25 @@ class SentenceEmbedder:
             indices = [index for index, value in enumerate(padded) if value == length]
             size = max(1, self._batch_tokens // length)
             batches += [(length, indices[start : start + size]) for start in range(0, len(indices), size)]
-        vectors: dict[int, npt.NDArray[np.float32]] = {}
-        with _single_threads() as threads, ThreadPoolExecutor(threads) as pool:
-            done = pool.map(lambda batch: self._compute_batch(texts, *batch), batches)
-            for (_, indices), computed in zip(batches, done, strict=True):
-                vectors.update(zip(indices, computed, strict=True))
-        return [vectors[index] for index in range(len(texts))]
+        # All vectors are kept in one array: in arrays of their own, between what the batches free, they would
+        # take up several times their size.
+        vectors = np.empty((0, 0), dtype=np.float32)
+        for (_, indices), computed in zip(batches, self._compute_batches(texts, batches), strict=True):
+            if not vectors.size:
+                vectors = np.empty((len(texts), computed.shape[1]), dtype=np.float32)
+            vectors[indices] = computed
+        return vectors
+
+    def _compute_batches(
+        self, texts: Sequence[str], batches: Sequence[tuple[int, Sequence[int]]]
+    ) -> Iterator[npt.NDArray[np.float32]]:
+        """The vectors of each batch, [text, dimension]; as many at a time as torch has threads."""
+        with _single_threads() as threads:
+            if len(batches) == 1:
+                yield self._compute_batch(texts, *batches[0])
+                return
+            with ThreadPoolExecutor(threads) as pool:
+                yield from pool.map(lambda batch: self._compute_batch(texts, *batch), batches)
 
     def _compute_batch(
         self, texts: Sequence[str], length: int, indices: Sequence[int]

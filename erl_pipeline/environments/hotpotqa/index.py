@@ -6,6 +6,7 @@ import json
 import math
 import threading
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,13 +27,15 @@ if TYPE_CHECKING:
     from storage.memory.embedder import Embedder
     from storage.memory.search import Ranked
 
-INDEXED_PASSAGES = 20_000
-"""With so many pages or more, the vectors have an index, which may miss a page; fewer are all compared."""
+INDEXED_PASSAGES = 200_000
+"""With so many pages or more, the vectors have an index, which may miss a page. Fewer are all compared, in
+memory: 300 MB for 200,000 vectors of 384 dimensions."""
 
 _TABLE = "passages"
 _ABOUT = "index.json"
 _CANDIDATES = 50  # pages of each search that are fused
-_PROBES, _REFINE = 40, 4
+_PROBES, _REFINE = 200, 4
+_EMBEDDED_AT_ONCE = 2_048  # pages; their tokens are in memory together
 _TRAINING_PASSES, _TRAINING_ROWS = 25, 128  # of k-means; rows for each partition
 
 
@@ -56,6 +59,7 @@ def build_index(
         embedded_characters: how many characters of a page its vector is made of; the title comes first.
     """
     import lancedb
+    import numpy as np
     import pyarrow as pa
     from lancedb.index import FTS
 
@@ -66,7 +70,12 @@ def build_index(
         "page": pages,
     }
     if embedder is not None:
-        vectors = embedder.embed([page[:embedded_characters] for page in pages])
+        texts = [page[:embedded_characters] for page in pages]
+        parts = [
+            embedder.embed(texts[start : start + _EMBEDDED_AT_ONCE])
+            for start in range(0, len(texts), _EMBEDDED_AT_ONCE)
+        ]
+        vectors = np.concatenate(parts)
         columns["vector"] = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
     table = lancedb.connect(folder).create_table(_TABLE, pa.table(columns))
     table.create_index("page", config=FTS())
@@ -105,35 +114,54 @@ class SearchIndex:
         """At most `count` pages, the best first. Equal queries find the same pages."""
         from storage.memory.search import fuse
 
-        rankings: list[Ranked] = []
         depth = max(count, _CANDIDATES)
-        if mode != "vector":
-            rankings.append(self._ranked(self._by_words(query, depth), "_score", -1.0))
-        if mode != "full_text":
-            rankings.append(self._ranked(self._by_vector(query, depth), "_distance", 1.0))
-        best = rankings[0][:count] if len(rankings) == 1 else fuse(rankings, count)
+        if mode == "full_text":
+            best = self._by_words(query, depth)[:count]
+        elif mode == "vector":
+            best = self._by_vector(query, depth)[:count]
+        else:
+            best = fuse([self._by_words(query, depth), self._by_vector(query, depth)], count)
         return self._pages([int(hit.entry_id) for hit in best])
 
     def by_vector(self, vector: npt.NDArray[np.float32], count: int) -> list[int]:
         """The pages nearest to a vector, as places in the list that the index was built from."""
         return [row["number"] for row in self._nearest(vector, count)]
 
-    def _by_words(self, query: str, count: int) -> list[dict[str, Any]]:
+    def _by_words(self, query: str, count: int) -> Ranked:
         from lancedb.query import MatchQuery
 
         search = self._table.search(MatchQuery(query, "page"), query_type="fts")
         found: list[dict[str, Any]] = search.select(["number", "_score"]).limit(count).to_list()
-        return found
+        return self._ranked(found, "_score", -1.0)
 
-    def _by_vector(self, query: str, count: int) -> list[dict[str, Any]]:
+    def _by_vector(self, query: str, count: int) -> Ranked:
         assert self._embedder is not None
-        return self._nearest(self._embedder.embed([query])[0], count)
+        return self._ranked(self._nearest(self._embedder.embed([query])[0], count), "_distance", 1.0)
 
     def _nearest(self, vector: npt.NDArray[np.float32], count: int) -> list[dict[str, Any]]:
+        if not self._indexed:
+            return self._nearest_of_all(vector, count)
         search = self._table.search(vector, vector_column_name="vector").distance_type("cosine")
-        if self._indexed:
-            search = search.nprobes(_PROBES).refine_factor(_REFINE)
-        found: list[dict[str, Any]] = search.select(["number", "_distance"]).limit(count).to_list()
+        search = search.nprobes(_PROBES).refine_factor(_REFINE).select(["number", "_distance"])
+        found: list[dict[str, Any]] = search.limit(count).to_list()
+        return found
+
+    def _nearest_of_all(self, vector: npt.NDArray[np.float32], count: int) -> list[dict[str, Any]]:
+        import numpy as np
+
+        distances = 1.0 - self._vectors @ vector
+        last = min(count, len(distances)) - 1
+        # All that are as near as the last, so that among equals the first in the files is taken.
+        near = np.flatnonzero(distances <= np.partition(distances, last)[last])
+        nearest = near[np.argsort(distances[near], kind="stable")][:count]
+        return [{"number": int(number), "_distance": float(distances[number])} for number in nearest]
+
+    @cached_property
+    def _vectors(self) -> npt.NDArray[np.float32]:
+        """The vectors of all pages, [page, dimension]."""
+        columns = self._table.search().select(["number", "vector"]).limit(self._table.count_rows()).to_arrow()
+        vectors = columns.sort_by("number")["vector"].combine_chunks()
+        found: npt.NDArray[np.float32] = vectors.flatten().to_numpy().reshape(len(vectors), -1)
         return found
 
     def _pages(self, numbers: Sequence[int]) -> list[Passage]:
@@ -141,11 +169,9 @@ class SearchIndex:
         time of a search."""
         if not numbers:
             return []
-        chosen = self._table.search().where(f"number IN ({', '.join(map(str, numbers))})")
-        rows = {
-            row["number"]: row
-            for row in chosen.select(["number", "title", "page"]).limit(len(numbers)).to_list()
-        }
+        # The table is written once, so a page's number is its place there.
+        taken = self._table.take_offsets(list(numbers)).select(["number", "title", "page"]).to_list()
+        rows = {row["number"]: row for row in taken}
         return [
             Passage(rows[number]["title"], rows[number]["page"][len(rows[number]["title"]) + 1 :])
             for number in numbers

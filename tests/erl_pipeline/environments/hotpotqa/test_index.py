@@ -70,6 +70,13 @@ def test_equal_scores_come_in_the_order_of_the_files(tmp_path: Path) -> None:
     ]
 
 
+def test_of_equally_near_pages_the_first_in_the_files_are_found(tmp_path: Path) -> None:
+    twins = [Passage("Page", text) for text in ("far away", "the same", "the same", "the same")]
+    build_index(twins, tmp_path, WordEmbedder(), 20)
+    (vector,) = WordEmbedder().embed(["Page\nthe same"])
+    assert SearchIndex(tmp_path, WordEmbedder()).by_vector(vector, 2) == [1, 2]
+
+
 def test_vectors_of_another_model_are_refused(tmp_path: Path) -> None:
     build_index(PAGES, tmp_path, WordEmbedder(), 20)
     with pytest.raises(
