@@ -73,11 +73,12 @@ def a_training(store: Path) -> PlannedStage:
 
 
 def ranks_of_nodes() -> list[psutil.Process]:
-    """Ranks that are not on the machine of the stage."""
-    found = []
-    for each in psutil.Process().children(recursive=True):
+    """Ranks that are not on the machine of the stage. (Those that other tests keep are children of this
+    process.)"""
+    here, found = psutil.Process(), []
+    for each in here.children(recursive=True):
         with suppress(psutil.Error):
-            if each.cmdline()[2:4] == [RANK_MODULE, "1"]:
+            if each.cmdline()[2:4] == [RANK_MODULE, "1"] and each.ppid() != here.pid:
                 found.append(each)
     return found
 
