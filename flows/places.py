@@ -17,7 +17,7 @@ from storage.errors import PipelineError
 WorkerT = TypeVar("WorkerT")
 
 _LOOK_SECONDS = 0.2
-PATIENCE_SECONDS = 600.0
+_PATIENCE_SECONDS = 600.0
 """How many seconds a stage waits for a worker, when all suitable ones are lost."""
 
 
@@ -32,6 +32,14 @@ class Loss:
     awaited: str
     reason: str
     advice: str
+
+    def require_patience(self, title: str, waited: float) -> None:
+        """Raise NoWorkerLeft if a stage has waited for too many seconds."""
+        if waited > _PATIENCE_SECONDS:
+            raise NoWorkerLeft(
+                f"{title}: {self.reason}. {self.advice}, then run the same command again: what is committed "
+                "is kept"
+            )
 
 
 class Places(Generic[WorkerT]):
@@ -110,11 +118,7 @@ class Places(Generic[WorkerT]):
                 waited = time.monotonic() - began
                 title, loss = job.planned.title, self._loss
                 self._call.listener.waiting(title, loss.awaited, waited, loss.reason)
-                if waited > PATIENCE_SECONDS:
-                    raise NoWorkerLeft(
-                        f"{title}: {loss.reason}. {loss.advice}, then run the same command again: what is "
-                        "committed is kept"
-                    )
+                loss.require_patience(title, waited)
             self._idle.remove(max(free))
             return max(free)
 

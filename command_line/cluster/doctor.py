@@ -58,7 +58,6 @@ def _findings(
 
     from erl_pipeline.config.loading.explain import explain
     from erl_pipeline.config.loading.load import load_config
-    from erl_pipeline.config.plugins.installed import plugins
     from erl_pipeline.plan.sources import code_packages
     from flows.ray.examination import examine
     from flows.ray.settings import RayConfig
@@ -79,8 +78,9 @@ def _findings(
         raise InputError(f"{config}: runner.type is {resolved.runner.type}; only ray has a cluster")
     packages = [each for of_owner in code_packages(resolved).values() for each in of_owner]
     resources = resolved.resources
-    to_find = plugins("trainers")[resolved.trainer.type].value.nodes_to_find(resolved.trainer)
-    return examine(resolved.runner, store, packages, resources.devices, resources.threads, to_find)
+    return examine(
+        resolved.runner, store, packages, resources.devices, resources.threads, resolved.nodes_to_find
+    )
 
 
 def _cells(finding: NodeFinding[ClusterNode]) -> dict[str, str]:

@@ -25,6 +25,8 @@ from erl_pipeline.config.warnings import WarningsConfig
 if TYPE_CHECKING:
     from typing import TypeAlias
 
+    from erl_pipeline.trainers.interface import NodesToFind
+
     MethodSettings: TypeAlias = PluginSettings
     EnvironmentSettings: TypeAlias = PluginSettings
     TrainerSettings: TypeAlias = PluginSettings
@@ -84,6 +86,12 @@ class RunConfig(Settings):
     the package wandb. `mlflow`: a run on the tracking server that `MLFLOW_TRACKING_URI` names, or without it
     in `runs/NAME/mlflow.db`; it needs the package mlflow-skinny. A run can be continued with another choice,
     and no artifact depends on it."""
+
+    @property
+    def nodes_to_find(self) -> NodesToFind | None:
+        """The machines that the runner has to find for each training."""
+        found: NodesToFind | None = plugins("trainers")[self.trainer.type].value.nodes_to_find(self.trainer)
+        return found
 
     @model_validator(mode="after")
     def _possible_together(self) -> RunConfig:
@@ -160,7 +168,7 @@ def require_difficulty(config: RunConfig) -> None:
 def require_somebody_finds_nodes(config: RunConfig) -> None:
     """Raise ValueError if a training needs other machines, and neither its settings nor the runner say which
     they are."""
-    nodes = plugins("trainers")[config.trainer.type].value.nodes_to_find(config.trainer)
+    nodes = config.nodes_to_find
     if nodes is not None and not plugins("runners")[config.runner.type].value.finds_nodes:
         raise ValueError(
             f"trainer.nodes: {nodes.count + 1} needs trainer.address with runner.type: {config.runner.type}. "

@@ -171,8 +171,14 @@ def carry_out(
         trainer=operational_part(config.trainer),
     )
     packages = tuple(each for of_owner in code_packages(config).values() for each in of_owner)
-    nodes = plugins("trainers")[config.trainer.type].value.nodes_to_find(config.trainer)
-    call = RunnerCall(worker, config.resources.devices, opened.listener, opened.stop, packages, nodes)
+    call = RunnerCall(
+        worker,
+        config.resources.devices,
+        opened.listener,
+        opened.stop,
+        packages,
+        config.nodes_to_find,
+    )
 
     def record(planned: PlannedStage, outcome: StageOutcome) -> None:
         with opened.store.reading():

@@ -13,7 +13,7 @@ from ray.exceptions import RayTaskError
 
 from erl_pipeline.engines.interface import Interrupted
 from erl_pipeline.plan.listener import Listener
-from flows.places import PATIENCE_SECONDS, Loss, NoWorkerLeft
+from flows.places import Loss
 from flows.ray.deaths import DEATHS, reason
 from flows.ray.invitation import Invitation
 from flows.ray.nodes import ClusterNode
@@ -146,11 +146,8 @@ class Loan:
     def _wait(self, why: str) -> None:
         waited = time.monotonic() - self._since
         self._listener.waiting(self._title, self._loss.awaited, waited, why)
-        if why == self._loss.reason and waited > PATIENCE_SECONDS:
-            raise NoWorkerLeft(
-                f"{self._title}: {why}. {self._loss.advice}, then run the same command again: what is "
-                "committed is kept"
-            )
+        if why == self._loss.reason:
+            self._loss.require_patience(self._title, waited)
 
     def _gone(self, seconds: float) -> dict[int, str]:
         """Wait for the ends of parts, at most this long; returns the places whose node is gone, and why. A

@@ -32,8 +32,9 @@ def set_aside(
     """
     nodes = living_nodes()
     devices = min(devices, settings.workers)
-    gpus = 0 if not any(node.gpus for node in nodes) else 1 if to_find is None else to_find.processes
-    with_device = _for_device(settings, threads, gpus)
+    others = 0 if to_find is None else to_find.count
+    gpus_if_unset = 1 if to_find is None else to_find.processes
+    with_device = _for_device(settings, threads, gpus_if_unset if any(node.gpus for node in nodes) else 0)
     if to_find is not None and 0 < with_device.get("GPU", 0) < to_find.processes:
         raise ConfigError(
             f"runner.device_stage.gpus: {with_device['GPU']:g}; each node trains with {to_find.processes} "
@@ -41,7 +42,7 @@ def set_aside(
         )
     bundles = [with_device] * devices
     bundles += [_for_other(settings)] * (settings.workers - devices)
-    bundles += [with_device] * (0 if to_find is None else to_find.count)
+    bundles += [with_device] * others
     room = placement_group(bundles, strategy="SPREAD")
     if not room.wait(settings.start_seconds):
         remove_placement_group(room)
@@ -49,9 +50,9 @@ def set_aside(
     return room
 
 
-def _for_device(settings: RayConfig, threads: int, unset: float) -> dict[str, float]:
+def _for_device(settings: RayConfig, threads: int, gpus_if_unset: float) -> dict[str, float]:
     given = settings.device_stage
-    gpus = unset if given.gpus is None else given.gpus
+    gpus = gpus_if_unset if given.gpus is None else given.gpus
     return {"CPU": given.cpus or threads, **({"GPU": gpus} if gpus else {}), **_memory(given.memory_gb)}
 
 

@@ -62,7 +62,7 @@ def test_idle_workers_that_are_gone_are_given_up_with_the_one_that_died() -> Non
 
 
 def test_a_stage_waits_for_a_lost_worker_until_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places_module, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(places_module, "_PATIENCE_SECONDS", 0.0)
     three = Three()
     with pytest.raises(WorkerDied), three.places.taken(ON_DEVICE):
         raise WorkerDied

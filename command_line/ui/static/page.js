@@ -31,11 +31,6 @@ document.addEventListener("keydown", (event) => {
   if (link) link.click();
 });
 
-// Menus that are a form of their own send it at once.
-document.addEventListener("change", (event) => {
-  if (event.target.matches("[data-submit]")) event.target.form.requestSubmit();
-});
-
 // A run at work tells of each commit; the pieces of the page that show it, and its curves, are fetched again.
 const live = document.querySelector("[data-live]");
 if (live) {

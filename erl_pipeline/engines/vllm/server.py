@@ -118,8 +118,7 @@ class ManagedServer:
     @property
     def running(self) -> bool:
         """Whether its process is alive; that of a server that hangs is alive too."""
-        process = self._process
-        return process is not None and process.poll() is None
+        return self.process_id is not None
 
     @property
     def process_id(self) -> int | None:

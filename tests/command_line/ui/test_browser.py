@@ -206,6 +206,15 @@ def test_a_rectangle_on_the_map_of_the_memory_filters_the_list_by_the_address(
     assert visit.problems == []
 
 
+def test_a_menu_that_is_used_before_the_scripts_have_come_sends_its_form(
+    visit: Visit, served: Served
+) -> None:
+    visit.page.route("**/static/page.js", lambda asked: asked.abort())
+    visit.page.goto(f"{served.address}/runs/one/memory")
+    visit.page.locator('[name="colour"]').select_option("iteration")
+    visit.page.wait_for_url("**colour=iteration*")
+
+
 def test_the_report_is_one_file_that_draws_the_same_curves_and_asks_nobody(
     visit: Visit, served: Served, tmp_path: Path
 ) -> None:

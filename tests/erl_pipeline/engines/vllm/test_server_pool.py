@@ -20,43 +20,9 @@ from erl_pipeline.engines.vllm.server_pool import ServerPool
 from erl_pipeline.engines.vllm.weight_sync import ServedPolicy
 from storage.errors import ConfigError, EngineError
 from tests.erl_pipeline.engines.vllm.small_policies import END, logprobs_of, save, untied_gpt2
+from tests.proxy import Proxy
 
 pytestmark = pytest.mark.vllm
-
-
-class Door:
-    """A port that leads to the server while it is open; closing it cuts the connections that exist."""
-
-    def __init__(self, server: ManagedServer) -> None:
-        self.port = 0
-        self._target = urlsplit(server.url).port
-        self._listener: asyncio.Server | None = None
-        self._writers: list[asyncio.StreamWriter] = []
-
-    async def open(self) -> None:
-        self._listener = await asyncio.start_server(self._connect, "127.0.0.1", self.port)
-        self.port = self._listener.sockets[0].getsockname()[1]
-
-    def close(self) -> None:
-        assert self._listener is not None
-        self._listener.close()
-        for writer in self._writers:
-            writer.transport.abort()
-
-    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
-        self._writers += [writer, far_writer]
-        await asyncio.gather(_copy(reader, far_writer), _copy(far_reader, writer))
-
-
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
-        while data := await reader.read(65536):
-            writer.write(data)
-    except ConnectionError:
-        pass
-    finally:
-        writer.close()
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +36,7 @@ def policy(model: PreTrainedModel, tmp_path_factory: pytest.TempPathFactory) -> 
     return ServedPolicy("pool-policy", checkpoint, make_probe(model), "float32")
 
 
-Scenario = Callable[[ServerPool, list[Replica], list[Door]], Awaitable[None]]
+Scenario = Callable[[ServerPool, list[Replica], list[Proxy]], Awaitable[None]]
 
 
 def with_two_doors(
@@ -84,7 +50,7 @@ def with_two_doors(
         async with ServerPool(0, 0.0) as direct:
             await direct.admit(Replica(client(server.url, server)))
             await direct.serve(policy)
-        doors = [Door(server), Door(server)]
+        doors = [Proxy(port_of(server)), Proxy(port_of(server))]
         for door in doors:
             await door.open()
         replicas = [through(door, server) for door in doors]
@@ -100,11 +66,17 @@ def with_two_doors(
     asyncio.run(run())
 
 
+def port_of(server: ManagedServer) -> int:
+    port = urlsplit(server.url).port
+    assert port is not None
+    return port
+
+
 def client(url: str, server: ManagedServer) -> VllmClient:
     return VllmClient(url, server.api_key, frozenset({END}), request_seconds=60.0)
 
 
-def through(door: Door, server: ManagedServer) -> Replica:
+def through(door: Proxy, server: ManagedServer) -> Replica:
     return Replica(client(f"http://127.0.0.1:{door.port}", server))
 
 
@@ -125,7 +97,7 @@ def assert_sampled_from(model: PreTrainedModel, answers: list[Generation]) -> No
 def test_requests_go_to_the_least_busy(
     gpt2_server: ManagedServer, policy: ServedPolicy, model: PreTrainedModel
 ) -> None:
-    async def scenario(pool: ServerPool, replicas: list[Replica], doors: list[Door]) -> None:
+    async def scenario(pool: ServerPool, replicas: list[Replica], doors: list[Proxy]) -> None:
         tasks = start(pool, 6)
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED, timeout=0)
         assert [replica.in_flight for replica in replicas] == [[3], [3]]
@@ -144,7 +116,7 @@ def test_a_group_is_answered_by_the_server_that_has_its_prompt(
         for group in range(3)
     ]
 
-    async def scenario(pool: ServerPool, replicas: list[Replica], doors: list[Door]) -> None:
+    async def scenario(pool: ServerPool, replicas: list[Replica], doors: list[Proxy]) -> None:
         tasks = []
         for requests, expected in zip(groups, ([4, 0], [4, 4], [8, 4]), strict=True):
             tasks += [asyncio.create_task(pool.generate(each)) for each in requests]
@@ -158,7 +130,7 @@ def test_a_group_is_answered_by_the_server_that_has_its_prompt(
 def test_a_server_that_fails_is_set_aside_and_comes_back(
     gpt2_server: ManagedServer, policy: ServedPolicy, model: PreTrainedModel
 ) -> None:
-    async def scenario(pool: ServerPool, replicas: list[Replica], doors: list[Door]) -> None:
+    async def scenario(pool: ServerPool, replicas: list[Replica], doors: list[Proxy]) -> None:
         doors[0].close()
         assert_sampled_from(model, await asyncio.gather(*start(pool, 6)))
         assert [replica.available for replica in replicas] == [False, True]
@@ -177,7 +149,7 @@ def test_a_server_that_fails_is_set_aside_and_comes_back(
 def test_a_server_with_other_weights_is_set_right(
     gpt2_server: ManagedServer, policy: ServedPolicy, model: PreTrainedModel
 ) -> None:
-    async def scenario(pool: ServerPool, replicas: list[Replica], doors: list[Door]) -> None:
+    async def scenario(pool: ServerPool, replicas: list[Replica], doors: list[Proxy]) -> None:
         doors[1].close()
         await replicas[0].client.label_weights("somebody-elses")
         assert_sampled_from(model, [await pool.generate(request(0))])
@@ -187,7 +159,7 @@ def test_a_server_with_other_weights_is_set_right(
 
 
 def test_too_many_failures_stop_the_run(gpt2_server: ManagedServer, policy: ServedPolicy) -> None:
-    async def scenario(pool: ServerPool, replicas: list[Replica], doors: list[Door]) -> None:
+    async def scenario(pool: ServerPool, replicas: list[Replica], doors: list[Proxy]) -> None:
         doors[0].close()
         with pytest.raises(EngineError, match=r"more than 0 failures \(max_failures\)\nhttp://127"):
             await asyncio.gather(*start(pool, 2))
@@ -196,7 +168,7 @@ def test_too_many_failures_stop_the_run(gpt2_server: ManagedServer, policy: Serv
 
 
 def test_the_run_stops_when_no_server_comes_back(gpt2_server: ManagedServer, policy: ServedPolicy) -> None:
-    async def scenario(pool: ServerPool, replicas: list[Replica], doors: list[Door]) -> None:
+    async def scenario(pool: ServerPool, replicas: list[Replica], doors: list[Proxy]) -> None:
         for door in doors:
             door.close()
         with pytest.raises(EngineError, match=r"no server came back within 0\.5 s"):
@@ -210,7 +182,7 @@ def test_sampling_begins_with_the_first_server_and_others_follow_with_their_own_
 ) -> None:
     """One of two servers is away when the policy is handed over, and nobody has to wait for it."""
 
-    async def scenario(pool: ServerPool, replicas: list[Replica], doors: list[Door]) -> None:
+    async def scenario(pool: ServerPool, replicas: list[Replica], doors: list[Proxy]) -> None:
         doors[1].close()
         (sync,) = await pool.serve(policy)
         assert (sync.url, sync.policy_version) == (replicas[0].client.url, "pool-policy")
@@ -227,7 +199,7 @@ def test_a_server_that_is_busy_with_an_earlier_policy_gets_the_newest_next(
 ) -> None:
     """Both servers are away while two policies are handed over; what they prove at last is the second."""
 
-    async def scenario(pool: ServerPool, replicas: list[Replica], doors: list[Door]) -> None:
+    async def scenario(pool: ServerPool, replicas: list[Replica], doors: list[Proxy]) -> None:
         doors[1].close()
         await pool.serve(policy)
         recovery = replicas[1].recovery
@@ -241,7 +213,7 @@ def test_a_server_that_is_busy_with_an_earlier_policy_gets_the_newest_next(
 
 
 def test_no_server_at_all_is_an_error_at_once(gpt2_server: ManagedServer, policy: ServedPolicy) -> None:
-    async def scenario(pool: ServerPool, replicas: list[Replica], doors: list[Door]) -> None:
+    async def scenario(pool: ServerPool, replicas: list[Replica], doors: list[Proxy]) -> None:
         for door in doors:
             door.close()
         with pytest.raises(ServerFailure, match=f"{doors[0].port}.*Cannot connect"):
@@ -255,7 +227,7 @@ def test_servers_come_and_go_while_a_run_samples(
 ) -> None:
     """The first server leaves with requests in flight, which it still answers; a third one joins."""
 
-    async def scenario(pool: ServerPool, replicas: list[Replica], doors: list[Door]) -> None:
+    async def scenario(pool: ServerPool, replicas: list[Replica], doors: list[Proxy]) -> None:
         tasks = start(pool, 4)
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED, timeout=0)
         assert replicas[0].in_flight == [2]
@@ -282,7 +254,7 @@ def test_the_servers_are_those_of_a_file(
     def replica_of(address: ServerAddress) -> Replica:
         return Replica(client(address.url, gpt2_server))
 
-    async def scenario(pool: ServerPool, replicas: list[Replica], doors: list[Door]) -> None:
+    async def scenario(pool: ServerPool, replicas: list[Replica], doors: list[Proxy]) -> None:
         for replica in replicas:
             await pool.dismiss(replica)
         listed = ListedServers(path, pool, replica_of, told.append)
