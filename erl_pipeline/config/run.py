@@ -25,7 +25,7 @@ from erl_pipeline.config.warnings import WarningsConfig
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    from erl_pipeline.trainers.interface import NodesToFind
+    from erl_pipeline.trainers.other_nodes import NodesToFind
 
     MethodSettings: TypeAlias = PluginSettings
     EnvironmentSettings: TypeAlias = PluginSettings

@@ -172,12 +172,7 @@ def carry_out(
     )
     packages = tuple(each for of_owner in code_packages(config).values() for each in of_owner)
     call = RunnerCall(
-        worker,
-        config.resources.devices,
-        opened.listener,
-        opened.stop,
-        packages,
-        config.nodes_to_find,
+        worker, config.resources.devices, opened.listener, opened.stop, packages, config.nodes_to_find
     )
 
     def record(planned: PlannedStage, outcome: StageOutcome) -> None:

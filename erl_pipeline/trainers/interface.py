@@ -12,6 +12,7 @@ from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
 from erl_pipeline.config.replay import ReplayLoss
 from erl_pipeline.trainers.metrics import FineTuneMetrics, UpdateMetrics
+from erl_pipeline.trainers.other_nodes import NodesToFind, OtherNodes
 from erl_pipeline.trainers.sequences import TrainingSequence
 
 if TYPE_CHECKING:
@@ -30,29 +31,6 @@ LoadPolicy = Callable[[], "LoadedPolicy"]
 
 TellWaiting = Callable[[str, float, str], None]
 """Shows what a trainer waits for, for how many seconds it has waited, and the latest news of it."""
-
-
-@dataclass(frozen=True)
-class NodesToFind:
-    """How many machines a training needs besides the one that computes its stage, and how many of the
-    trainer's processes are on each machine."""
-
-    count: int
-    processes: int
-
-
-class OtherNodes(Protocol):
-    """The machines that a runner keeps for trainings, as the process that computes a stage sees them."""
-
-    @property
-    def host(self) -> str:
-        """The address of this machine at which they reach it."""
-        ...
-
-    def invite(self, take_part: Callable[[], str], raise_if_stopped: Callable[[], None]) -> None:
-        """Have each of them call `take_part`, which can be pickled, takes part in one training, and returns
-        how that ended. Waits until they are free, and calls `raise_if_stopped` meanwhile."""
-        ...
 
 
 @dataclass(frozen=True)

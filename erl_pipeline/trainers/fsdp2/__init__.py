@@ -11,7 +11,8 @@ from pydantic import Field, field_validator, model_validator
 
 from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.network import Address
-from erl_pipeline.trainers.interface import NodesToFind, OtherNodes, Trainer, TrainerPlugin, TrainingStart
+from erl_pipeline.trainers.interface import Trainer, TrainerPlugin, TrainingStart
+from erl_pipeline.trainers.other_nodes import NodesToFind, OtherNodes
 from storage.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ from erl_pipeline.trainers.fsdp2.node import take_part
 from erl_pipeline.trainers.fsdp2.node_report import QUESTION, REPORT, NodeReport, Question, look, problems_of
 from erl_pipeline.trainers.fsdp2.rank_processes import wait_for_news
 from erl_pipeline.trainers.fsdp2.remote_ranks import RemoteRanks
-from erl_pipeline.trainers.interface import OtherNodes, TellWaiting
+from erl_pipeline.trainers.interface import TellWaiting
+from erl_pipeline.trainers.other_nodes import OtherNodes
 from storage.errors import ConfigError
 
 _LOOK_SECONDS = 0.2

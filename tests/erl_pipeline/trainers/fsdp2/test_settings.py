@@ -17,13 +17,13 @@ from erl_pipeline.config.optimizer import OptimizerConfig
 from erl_pipeline.policies.checkpoints import WeightsSettings
 from erl_pipeline.stages.training.training_stage import TrainingSettings
 from erl_pipeline.trainers.fsdp2 import TRAINER, Fsdp2TrainerConfig
-from erl_pipeline.trainers.interface import NodesToFind
 from erl_pipeline.trainers.operational import (
     operational_names,
     operational_part,
     operational_part_here,
     with_operational,
 )
+from erl_pipeline.trainers.other_nodes import NodesToFind
 from storage.errors import ConfigError
 from tests.erl_pipeline.trainers.fsdp2.nodes import KEY
 from tests.erl_pipeline.trainers.fsdp2.rows import Start
