@@ -18,6 +18,9 @@ COOKIE = "erl_pipeline_token"
 TOKEN = "token"
 """The parameter of the printed address that holds the token; it becomes a cookie and is then dropped."""
 
+LONGEST_ADDRESS = 8192
+"""Bytes of a path and its parameters; no form of the page sends more."""
+
 _HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -98,6 +101,8 @@ class Guard:
         headers = Headers(scope=scope)
         if scope["method"] not in _READING:
             return _plain("This page only shows things; it takes no request that could change one.", 405)
+        if len(scope["raw_path"]) + len(scope["query_string"]) > LONGEST_ADDRESS:
+            return _plain(f"This address is longer than {LONGEST_ADDRESS:,} bytes.", 414)
         host = headers.get("host", "")
         if not self._access.allows_host(host):
             return _plain("This server does not answer to that host name.", 421)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -51,7 +50,7 @@ FILTERS: dict[str, Kind] = {
 }
 """Columns by which rows can be filtered, the usual ones first."""
 
-_COMPARED = re.compile(r"(>=|<=|>|<|=)?\s*([^.\s]\S*?)(?:\.\.(\S+))?")
+_OPERATORS = (">=", "<=", ">", "<", "=")
 _YES, _NO = ("true", "yes", "1"), ("false", "no", "0")
 
 
@@ -84,9 +83,11 @@ class Filter:
         return column == self.asked
 
     def _number(self) -> pl.Expr:
-        found = _COMPARED.fullmatch(self.asked.strip())
-        bounds = [] if found is None else [_finite(text) for text in found.groups()[1:] if text is not None]
-        if found is None or not bounds or None in bounds:
+        asked = self.asked.strip()
+        operator = next((each for each in _OPERATORS if asked.startswith(each)), "")
+        low, dots, high = asked.removeprefix(operator).partition("..")
+        bounds = [_finite(end) for end in ((low, high) if dots else (low,))]
+        if None in bounds or (operator and dots):
             raise InputError(
                 f"{self.column}={self.asked}: give a number, such as 0.5, >0.5, <=0.5, or a range, 0.1..0.5."
             )
@@ -100,7 +101,7 @@ class Filter:
             ">=": column >= first,
             "<": column < first,
             "<=": column <= first,
-        }.get(found[1] or "=", column == first)
+        }.get(operator, column == first)
 
 
 def read_filters(given: Iterable[tuple[str, str]]) -> list[Filter]:

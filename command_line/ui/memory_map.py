@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,8 +19,6 @@ MOST_POINTS = 10_000
 
 Colour = Literal["credit", "iteration"]
 COLOURS: dict[Colour, str] = {"credit": "credit", "iteration": "iteration"}
-
-_SPAN = re.compile(r"\s*(\S+?)\s*\.\.\s*(\S+)\s*")
 
 
 @dataclass(frozen=True)
@@ -78,9 +75,9 @@ def read_span(name: str, text: str) -> Span | None:
     """
     if not text:
         return None
-    found = _SPAN.fullmatch(text)
+    first, _, last = text.partition("..")
     try:
-        low, high = (float(end) for end in found.groups()) if found is not None else (math.nan, math.nan)
+        low, high = float(first), float(last)
     except ValueError:
         low = high = math.nan
     if not (math.isfinite(low) and math.isfinite(high)):

@@ -35,7 +35,7 @@ from storage.errors import PipelineError
 from storage.filesystem import StoreRoot, open_root
 from storage.memory.entries import MEMORY
 from storage.runs.ledger import LedgerEntry
-from storage.runs.run import Run, RunStore, latest_entries
+from storage.runs.run import Run, RunStore, is_run_name, latest_entries
 from storage.runs.watching import Holder, run_holder, run_mark
 from storage.tables.training_record import TRAINING_RECORD
 from storage.tables.trajectories import TRAJECTORIES
@@ -208,7 +208,7 @@ class Stored:
     def mark(self, name: str) -> tuple[int, ...] | None:
         """A mark that changes with a run's ledger, and when files are collected; None if changes cannot be
         seen."""
-        return run_mark(self._root, name)
+        return run_mark(self._root, name) if is_run_name(name) else None
 
     def kept(self, name: str, what: str, make: Callable[[], T]) -> T:
         """The value `what` of a run, computed by `make`, and again only after the ledger has changed."""

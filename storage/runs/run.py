@@ -27,6 +27,11 @@ _LEDGER = re.compile(r"ledger(-\d{8})?\.jsonl")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
+def is_run_name(text: str) -> bool:
+    """Whether a run may have this name; what may not is never used as a path."""
+    return _NAME.fullmatch(text) is not None
+
+
 class Run:
     """One run in a store."""
 
@@ -143,7 +148,7 @@ class RunStore:
 
         Raises InputError for an invalid or taken name, StoreError when the store cannot be written.
         """
-        if not _NAME.fullmatch(name):
+        if not is_run_name(name):
             raise InputError(f"{name!r} cannot name a run: use up to 64 letters, digits, '.', '_' and '-'.")
         content = record_bytes({"name": name, "config": dict(config)})
         if not write_new(self._root, self._path(name), content):
@@ -156,7 +161,7 @@ class RunStore:
         Raises InputError for an unknown name (with a suggestion or the known names), StoreError for a damaged
         run.json.
         """
-        content = read_bytes(self._root, self._path(name))
+        content = read_bytes(self._root, self._path(name)) if is_run_name(name) else None
         if content is None:
             known = self.list()
             close = difflib.get_close_matches(name, known, n=1)

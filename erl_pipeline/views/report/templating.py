@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any
 
 from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 _PACKAGE = "erl_pipeline.views.report"
 _LONG_TEXT = 4000
 """The most characters of a text that are shown."""
+
+_HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069]")
+"""Control characters but tab and line break, characters without width, marks of the direction of writing."""
 
 Address = Callable[..., str]
 """Gives the address of a page on a server, from the parts of its path and a query; empty if there is none."""
@@ -27,6 +32,7 @@ def templates(own: BaseLoader | None, address: Address) -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=visible,
     )
     environment.globals["address"] = address
     environment.filters.update(
@@ -114,25 +120,22 @@ def printable(text: str | None, limit: int = _LONG_TEXT) -> str:
     if text is None:
         return ""
     shown = text if len(text) <= limit else text[:limit]
-    cleaned = "".join(character if _is_plain(character) else _picture(character) for character in shown)
     more = len(text) - len(shown)
-    return cleaned + (f"\n… {more:,} more characters" if more else "")
+    return visible(shown) + (f"\n… {more:,} more characters" if more else "")
 
 
-def _is_plain(character: str) -> bool:
-    code = ord(character)
-    if code < 0x20:
-        return character in "\n\t"
-    return not (
-        0x7F <= code <= 0x9F
-        or 0x200B <= code <= 0x200F
-        or 0x202A <= code <= 0x202E
-        or 0x2066 <= code <= 0x2069
-    )
+def visible(value: Any) -> Any:
+    """A text with symbols in place of control characters and of marks that no reader sees; all else as it is.
+
+    Every value that a template writes passes it, so that no page can forget it.
+    """
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return _HIDDEN.sub(_symbol, value)
 
 
-def _picture(character: str) -> str:
-    code = ord(character)
+def _symbol(found: re.Match[str]) -> str:
+    code = ord(found[0])
     return chr(0x2400 + code) if code < 0x20 else f"⟨U+{code:04X}⟩"
 
 

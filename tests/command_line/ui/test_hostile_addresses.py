@@ -1,0 +1,97 @@
+"""No address, however odd or long, makes the page fail or wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from urllib.parse import quote
+
+import pytest
+from fastapi.routing import APIRoute
+from starlette.testclient import TestClient
+
+from command_line.ui.access import LONGEST_ADDRESS
+from command_line.ui.filters import FILTERS
+from command_line.ui.routes import ROUTERS
+from tests.command_line.ui.clients import client
+from tests.command_line.ui.stores import remembered, write_page_store
+from tests.training_stores import TrainingStore
+
+ODD = (
+    "\x00",
+    "a\x00b",
+    "..",
+    "../../etc/passwd",
+    "x" * 5_000,
+    "9" * 5_000,
+    "-1",
+    "1e999",
+    "nan",
+    "\ud83d",
+    "abc\u202edef",
+    "'\"><script>",
+    "[",
+    "(a+)+$",
+    "%",
+    "٣",
+    "1" * 3_000 + "." * 3_000,
+)
+"""Parts of addresses that no page of the store has."""
+KNOWN = {"name": "one", "iteration": "1", "episode": "episode", "trajectory": "first", "entry": "m-east"}
+"""Values of the path's parts that the store does have."""
+SLOW_SECONDS = 2.0
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> TestClient:
+    made: TrainingStore = write_page_store(tmp_path_factory.mktemp("odd"))
+    found = made.store.find(made.ids["rollout_shard"])
+    assert found is not None
+    return client(made.store.uri)
+
+
+def routes() -> Iterator[APIRoute]:
+    """Every address but the stream of events, which does not end."""
+    for router in ROUTERS:
+        for route in router.routes:
+            assert isinstance(route, APIRoute)
+            if not route.path.endswith("/events"):
+                yield route
+
+
+def addresses(route: APIRoute) -> Iterator[str]:
+    """The route with one odd part at a time, the rest as the store has it."""
+    parts = [field.name for field in route.dependant.path_params]
+    asked = [field.alias for field in route.dependant.query_params]
+    if route.path.endswith("/rows"):
+        asked += FILTERS
+    for odd in ODD:
+        for odd_part in parts:
+            path = route.path
+            for part in parts:
+                value = quote(odd.encode("utf-8", "surrogatepass"), safe="") if part == odd_part else KNOWN.get(part, "x")
+                path = path.replace("{" + part + "}", value)
+            yield path
+        whole = route.path
+        for part in parts:
+            whole = whole.replace("{" + part + "}", KNOWN.get(part, "x"))
+        for name in asked:
+            yield f"{whole}?{name}={quote(odd.encode('utf-8', 'surrogatepass'), safe='')}"
+
+
+@pytest.mark.parametrize("route", list(routes()), ids=lambda route: route.path)
+def test_every_odd_address_gets_a_page_in_time(page: TestClient, route: APIRoute) -> None:
+    for address in addresses(route):
+        begun = time.perf_counter()
+        answer = page.get(address)
+        assert answer.status_code < 500, (answer.status_code, address[:200])
+        assert time.perf_counter() - begun < SLOW_SECONDS, address[:200]
+        assert "\u202e" not in answer.text
+
+
+def test_a_long_address_is_refused_before_it_is_read(page: TestClient) -> None:
+    for name in FILTERS:
+        begun = time.perf_counter()
+        answer = page.get(f"/runs/one/rows?{name}=1.{'.' * 60_000}%20x")
+        assert (answer.status_code, time.perf_counter() - begun < SLOW_SECONDS) == (414, True)
+    assert page.get(f"/runs/one/rows?said={'x' * (LONGEST_ADDRESS - 100)}").status_code == 200
