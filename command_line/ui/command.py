@@ -28,7 +28,7 @@ def ui(store: ExistingStore = DEFAULT_STORE, port: Port = DEFAULT_PORT, host: Ho
 
     from command_line.ui.access import TOKEN, access_for
     from command_line.ui.app import create_app
-    from command_line.ui.listening import listen
+    from command_line.ui.listening import LimitedProtocol, listen
 
     access = access_for(host)
     app = create_app(store, access)
@@ -39,7 +39,9 @@ def ui(store: ExistingStore = DEFAULT_STORE, port: Port = DEFAULT_PORT, host: Ho
         print(f"Page: http://{shown}:{bound}/{token}", file=sys.stderr, flush=True)
         if access.token is not None:
             print("Whoever has this address can read the whole store.", file=sys.stderr, flush=True)
-        config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)
+        config = uvicorn.Config(
+            app, http=LimitedProtocol, log_level="warning", access_log=False, server_header=False
+        )
         # Live streams stay open for hours; Ctrl-C must not wait for them.
         config.timeout_graceful_shutdown = 1
         uvicorn.Server(config).run(sockets=[listener])

@@ -198,7 +198,7 @@ def entry_page(
 
 
 def _memory(run: StoredRun, stored: Stored, iteration: str) -> RunMemory:
-    """The memory of a run after an iteration; its newest if `iteration` is not a number of at most 9 digits."""
+    """The memory of a run after an iteration; its newest if `iteration` is no number of up to 9 digits."""
     number = int(iteration) if iteration.isdecimal() and len(iteration) <= 9 else None
     kept = stored.kept(
         run.name,

@@ -121,10 +121,10 @@ def printable(text: str | None, limit: int = _LONG_TEXT) -> str:
         return ""
     shown = text if len(text) <= limit else text[:limit]
     more = len(text) - len(shown)
-    return visible(shown) + (f"\n… {more:,} more characters" if more else "")
+    return _HIDDEN.sub(_symbol, shown) + (f"\n… {more:,} more characters" if more else "")
 
 
-def visible(value: Any) -> Any:
+def visible(value: object) -> object:
     """A text with symbols in place of control characters and of marks that no reader sees; all else as it is.
 
     Every value that a template writes passes it, so that no page can forget it.

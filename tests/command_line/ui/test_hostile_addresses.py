@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from urllib.parse import quote
 
 import pytest
@@ -14,8 +15,7 @@ from command_line.ui.access import LONGEST_ADDRESS
 from command_line.ui.filters import FILTERS
 from command_line.ui.routes import ROUTERS
 from tests.command_line.ui.clients import client
-from tests.command_line.ui.stores import remembered, write_page_store
-from tests.training_stores import TrainingStore
+from tests.command_line.ui.stores import write_page_store
 
 ODD = (
     "\x00",
@@ -44,10 +44,7 @@ SLOW_SECONDS = 2.0
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> TestClient:
-    made: TrainingStore = write_page_store(tmp_path_factory.mktemp("odd"))
-    found = made.store.find(made.ids["rollout_shard"])
-    assert found is not None
-    return client(made.store.uri)
+    return client(write_page_store(tmp_path_factory.mktemp("odd")).store.uri)
 
 
 def routes() -> Iterator[APIRoute]:
@@ -66,17 +63,16 @@ def addresses(route: APIRoute) -> Iterator[str]:
     if route.path.endswith("/rows"):
         asked += FILTERS
     for odd in ODD:
+        quoted = quote(odd.encode("utf-8", "surrogatepass"), safe="")
         for odd_part in parts:
-            path = route.path
-            for part in parts:
-                value = quote(odd.encode("utf-8", "surrogatepass"), safe="") if part == odd_part else KNOWN.get(part, "x")
-                path = path.replace("{" + part + "}", value)
-            yield path
-        whole = route.path
-        for part in parts:
-            whole = whole.replace("{" + part + "}", KNOWN.get(part, "x"))
+            yield filled(route.path, {**KNOWN, odd_part: quoted})
         for name in asked:
-            yield f"{whole}?{name}={quote(odd.encode('utf-8', 'surrogatepass'), safe='')}"
+            yield f"{filled(route.path, KNOWN)}?{name}={quoted}"
+
+
+def filled(path: str, values: Mapping[str, str]) -> str:
+    """A route's path with values in place of the names of its parts; `x` for those without one."""
+    return re.sub(r"\{(\w+)\}", lambda part: values.get(part[1], "x"), path)
 
 
 @pytest.mark.parametrize("route", list(routes()), ids=lambda route: route.path)

@@ -1,0 +1,64 @@
+"""A client that does not send a whole request cannot hold a connection, nor keep others out."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+
+from command_line.ui import listening
+from command_line.ui.access import access_for
+from command_line.ui.app import create_app
+from command_line.ui.listening import LimitedProtocol, listen
+from tests.waiting import wait_for
+
+
+@pytest.fixture
+def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    monkeypatch.setattr(listening, "HEAD_SECONDS", 1.0)
+    monkeypatch.setattr(listening, "MOST_CONNECTIONS", 20)
+    app = create_app(str(tmp_path / "store"), access_for("127.0.0.1"))
+    with listen("127.0.0.1", 0) as listener:
+        server = uvicorn.Server(uvicorn.Config(app, http=LimitedProtocol, log_level="error"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        wait_for("the server", lambda: server.started)
+        yield listener.getsockname()[1]
+        server.should_exit = True
+        thread.join()
+
+
+def is_closed(client: socket.socket) -> bool:
+    client.settimeout(5)
+    return client.recv(1) == b""
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"])
+def test_half_a_request_ends_at_its_deadline(port: int, begun: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        client.sendall(begun)
+        assert is_closed(client)
+
+
+def test_half_a_second_request_ends_too(port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert client.recv(12) == b"HTTP/1.1 200"
+        client.sendall(b"GET /runs/")
+        client.settimeout(5)
+        while client.recv(65536):
+            pass
+
+
+def test_an_honest_client_is_answered_beside_many_silent_ones(port: int) -> None:
+    silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(60)]
+    for _ in range(3):
+        assert httpx.get(f"http://127.0.0.1:{port}/").status_code == 200
+    assert is_closed(silent[0])
+    for client in silent:
+        client.close()
