@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from command_line.ui.stored import Stored
@@ -50,6 +50,22 @@ class Neighbourhood:
     manifest: Manifest | None
     upstream: Sequence[Step]
     downstream: Sequence[Step]
+    manifests: Mapping[str, Manifest] = field(repr=False)
+    """All artifacts of the store, by id."""
+
+    def links(self) -> list[tuple[str, str]]:
+        """Ids of two shown things, of which the second was made from the first; those of artifacts all, those
+        of rows along the shortest way."""
+        before = [thing for step in self.upstream for thing in step.things]
+        after = [thing for step in self.downstream for thing in step.things]
+        shown = {self.id, *(thing.id for thing in (*before, *after))}
+        along = [(thing.id, thing.via) for thing in before] + [(thing.via, thing.id) for thing in after]
+        inputs = [
+            (made_from, artifact_id)
+            for artifact_id in shown & self.manifests.keys()
+            for made_from in self.manifests[artifact_id].inputs.values()
+        ]
+        return sorted({(first, second) for first, second in (*along, *inputs) if {first, second} <= shown})
 
 
 def neighbourhood(stored: Stored, identifier: str, depth: int) -> Neighbourhood:
@@ -75,6 +91,7 @@ def neighbourhood(stored: Stored, identifier: str, depth: int) -> Neighbourhood:
                 [_artifact(manifests, *each) for each in graph.descendants({start: START}, depth).items()],
                 start,
             ),
+            manifests,
         )
     if len(matching) > 1:
         raise InputError(f"{len(matching)} artifacts begin with {identifier!r}. Give more of the id.")
@@ -84,7 +101,7 @@ def neighbourhood(stored: Stored, identifier: str, depth: int) -> Neighbourhood:
         for search in (upstream_near, downstream_near)
     )
     runs = [thing.facts["run"] for thing in came.things if thing.kind == "artifact" and thing.via == came.id]
-    return Neighbourhood(came.kind, came.id, runs[0], None, _of_reach(came), _of_reach(led))
+    return Neighbourhood(came.kind, came.id, runs[0], None, _of_reach(came), _of_reach(led), manifests)
 
 
 def _artifact(manifests: Mapping[str, Manifest], artifact_id: str, visit: Visit) -> tuple[int, Neighbour]:

@@ -27,7 +27,7 @@ from erl_pipeline.runs.columns import method_columns
 from erl_pipeline.runs.config import readable_config
 from erl_pipeline.runs.planning import recorded_ids
 from erl_pipeline.runs.state import begun_iterations, completed_iterations
-from erl_pipeline.views.report.headline import Tile, tiles
+from erl_pipeline.views.report.headline import Tile, held_out_tile, tiles
 from erl_pipeline.views.report.tables import Table, iteration_table
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.watched import WatchedStore
@@ -86,8 +86,9 @@ class StoredRun:
 
     @cached_property
     def tiles(self) -> Sequence[Tile]:
-        """The run's headline figures."""
-        return tiles(self.history, self.columns)
+        """The run's headline figures, held-out success first."""
+        held_out = held_out_tile(self.curve)
+        return [*([] if held_out is None else [held_out]), *tiles(self.history, self.columns)]
 
     @cached_property
     def table(self) -> Table:

@@ -68,6 +68,21 @@ def held_out_result(curve: Sequence[CurvePoint], difference: PairedDifference | 
     return HeldOutResult(percent(first.success), percent(last.success), details)
 
 
+def held_out_tile(curve: Sequence[CurvePoint]) -> Tile | None:
+    """Held-out success at the start and now; None without an evaluation."""
+    if not curve:
+        return None
+    first, last = curve[0], curve[-1]
+    interval = f"95 % interval {_range(last)}"
+    if first is last:
+        return Tile("Held-out success", percent(last.success), f"iteration {last.iteration}, {interval}")
+    return Tile(
+        "Held-out success",
+        f"{percent(first.success)} → {percent(last.success)}",
+        f"iteration {first.iteration} and {last.iteration}; {interval}",
+    )
+
+
 def tiles(history: Sequence[StageRecord], columns: Sequence[Column]) -> list[Tile]:
     """The figures that the method's columns ask for, if the run has them, and the training time."""
     found = []

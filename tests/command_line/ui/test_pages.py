@@ -3,6 +3,9 @@ valid."""
 
 from __future__ import annotations
 
+import html
+import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -171,6 +174,27 @@ def test_lineage_leads_both_ways_and_no_further_than_asked(page: TestClient, mad
     assert "SFT row made of it" in row
     assert page.get("/lineage/unknown").status_code == 404
     assert page.get(f"/lineage/{update}?depth=99").status_code == 400
+
+
+def test_a_card_of_the_lineage_shows_its_own_id(page: TestClient, made: TrainingStore) -> None:
+    update, start = made.ids["update_policy"], made.ids["bootstrap"]
+    for path in (f"/lineage/{update}?depth=1", f"/artifacts/{update}"):
+        card = page.get(path).text.partition(f'data-thing="{start}"')[2].partition("</a>")[0]
+        assert f"<b>bootstrap</b> <code>{start[:12]}</code>" in card
+        assert update[:12] not in card
+
+
+def test_lines_of_the_lineage_lead_from_what_a_thing_was_made_of(
+    page: TestClient, made: TrainingStore
+) -> None:
+    shown_lines = re.search(r'data-links="([^"]*)"', page.get(f"/lineage/{made.ids['update_policy']}").text)
+    assert shown_lines is not None
+    lines = {tuple(line) for line in json.loads(html.unescape(shown_lines[1]))}
+    named = {artifact_id: name for name, artifact_id in made.ids.items()}
+    names = {(named.get(first), named.get(second)) for first, second in lines}
+    assert {("bootstrap", "rollout_shard"), ("bootstrap", "update_policy")} <= names
+    assert {("generate_rollouts", "update_policy"), ("rollout_shard", "generate_rollouts")} <= names
+    assert not {(second, first) for first, second in lines} & lines
 
 
 def test_a_manifest_names_files_with_their_digests(page: TestClient, made: TrainingStore) -> None:

@@ -52,6 +52,11 @@ def test_the_curves_are_those_of_status(page: TestClient, finished: FinishedRun)
     assert list(zip(success["x"], success["y"], strict=True)) == expected
 
 
+def test_the_first_figure_of_a_run_is_its_held_out_success(page: TestClient) -> None:
+    first = page.get("/runs/small").text.partition('<dl class="tiles"')[2].partition("</div>")[0]
+    assert "<dt>Held-out success</dt>" in first
+
+
 def test_tokens_are_texts_of_the_policys_tokenizer(page: TestClient) -> None:
     rows = page.get("/runs/small/rows?role=first_attempt").text
     address = re.search(r'hx-get="(/runs/small/iterations/\d+/trajectories/[0-9a-f]+)/text', rows)

@@ -6,7 +6,15 @@ import pytest
 
 from erl_pipeline.evaluation.history import CurvePoint, read_history
 from erl_pipeline.statistics import paired_difference
-from erl_pipeline.views.report.headline import duration, held_out_result, percent, summary_line, tiles
+from erl_pipeline.views.report.headline import (
+    Tile,
+    duration,
+    held_out_result,
+    held_out_tile,
+    percent,
+    summary_line,
+    tiles,
+)
 
 
 def point(iteration: int, success: float) -> CurvePoint:
@@ -29,6 +37,14 @@ def test_there_is_no_verdict_without_and_no_end_with_one_evaluation() -> None:
     only = held_out_result([point(0, 0.2)], None)
     assert only is not None
     assert (only.start, only.end) == ("20 %", "")
+
+
+def test_held_out_success_is_a_figure_with_both_ends() -> None:
+    assert held_out_tile([]) is None
+    one = held_out_tile([point(0, 0.2)])
+    assert one == Tile("Held-out success", "20 %", "iteration 0, 95 % interval 15 to 25 %")
+    both = held_out_tile([point(0, 0.2), point(1, 0.5), point(2, 0.9)])
+    assert both == Tile("Held-out success", "20 % → 90 %", "iteration 0 and 2; 95 % interval 85 to 95 %")
 
 
 def test_tiles_show_what_the_run_has(erl_run: Any, rlvr_run: Any) -> None:
