@@ -1,0 +1,182 @@
+"""What was not scored changes nothing that follows: every stage that reads trajectories gives the same with
+such rows as without them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from erl_pipeline.plan.plan import Plan
+from erl_pipeline.plan.stage import Stage
+from erl_pipeline.plan.versions import find_stages
+from erl_pipeline.runs.run_plans import plan_offline, plan_run
+from erl_pipeline.stages.rollouts.generate_rollouts import TRAJECTORIES
+from storage.artifacts.artifact import Artifact
+from storage.artifacts.store import ArtifactStore
+from storage.runs.run import RunStore
+from storage.tables.scored import NOT_SCORED
+from storage.tables.training_record import TRAINING_RECORD_FILE
+from storage.tables.trajectories import read_trajectories
+from tests.erl_pipeline.runs.planned_runs import SOURCES
+from tests.erl_pipeline.runs.small_runs import ids
+from tests.erl_pipeline.runs.unscored_runs import CONFIGS, OFFLINE, configured, trained
+
+COUNTS_OF_ROWS = {
+    "generate_rollouts": None,  # it counts what was played
+    "extract_experience": {"episodes_left_out"},
+}
+"""Counters that say how much was left out, or how much there is; None: all of them."""
+
+TIMES = ("seconds", "per_second")
+
+READ_NO_TRAJECTORIES = {
+    "bootstrap": "is before all rollouts",
+    "bootstrap_extractor": "is before all rollouts",
+    "build_environment_files": "is before all rollouts",
+    "evaluate": "reads only what it has played itself: see tests of its scores",
+    "evaluate_on_request": "as evaluate",
+    "evaluate_on_test": "as evaluate",
+    "evaluate_stream": "reads only what it has played itself: see tests of its scores",
+    "evaluate_stream_on_request": "as evaluate_stream",
+    "evaluate_with_experience": "as evaluate",
+    "fine_tune": "reads a dataset, whose stage reads trajectories",
+    "forget_memory": "reads a memory version",
+    "merge_experience": "reads a memory version",
+    "prepare_tasks": "is before all rollouts",
+    "qualify_environment": "plays on its own",
+    "requested_tasks": "makes tasks",
+    "rollout_shard": "writes them",
+    "select_replay": "reads what index_experience has stored; the runs here have it too",
+    "test_tasks": "makes tasks",
+    "update_extractor": "reads the batch of credit_experience; the runs here have it too",
+    "warm_start": "is before all rollouts",
+}
+
+
+@dataclass(frozen=True)
+class Twins:
+    """Two stores with the same run; the second one's rollouts have rows that were not scored too."""
+
+    without: Path
+    with_them: Path
+
+
+@pytest.fixture(scope="module", params=list(CONFIGS))
+def twins(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Twins:
+    folder = tmp_path_factory.mktemp("twins")
+    with pytest.MonkeyPatch.context() as patch:
+        return Twins(
+            trained(request.param, folder / "without", patch, unscored=False),
+            trained(request.param, folder / "with", patch, unscored=True),
+        )
+
+
+def artifacts(store: Path) -> Mapping[Any, Artifact]:
+    """The artifacts of the run, and of the one that was replayed offline, by run and place."""
+    opened = ArtifactStore(str(store))
+    return {
+        (run, place): opened.open(artifact_id)
+        for run in RunStore(str(store)).list()
+        for place, artifact_id in ids(store, run).items()
+    }
+
+
+def contents(artifact: Artifact) -> dict[str, Any]:
+    """Each file, by its digest; of a training record the rows of what was scored."""
+    found: dict[str, Any] = {file.path: file.sha256 for file in artifact.manifest.files}
+    if TRAINING_RECORD_FILE in found:
+        rows = pl.read_parquet(artifact.path(TRAINING_RECORD_FILE))
+        kept = rows.filter(~pl.col("not_trained").is_in(NOT_SCORED).fill_null(False))
+        found[TRAINING_RECORD_FILE] = kept.to_dicts()
+    return found
+
+
+def metrics(artifact: Artifact) -> dict[str, float]:
+    """The metrics, without those that depend on the clock."""
+    return {name: value for name, value in artifact.manifest.metrics.items() if not name.endswith(TIMES)}
+
+
+def counters(artifact: Artifact) -> dict[str, float]:
+    ours = COUNTS_OF_ROWS.get(artifact.manifest.stage, set())
+    return {
+        name: value
+        for name, value in artifact.manifest.counters.items()
+        if ours is not None and name not in ours and not name.startswith("dropped_")
+    }
+
+
+def test_no_later_stage_changes_a_byte_or_a_metric(twins: Twins) -> None:
+    without, with_them = artifacts(twins.without), artifacts(twins.with_them)
+    assert without.keys() == with_them.keys()
+    for place, artifact in with_them.items():
+        if artifact.manifest.stage != "rollout_shard":
+            before = without[place]
+            assert artifact.manifest.artifact_id == before.manifest.artifact_id, place
+            assert contents(artifact) == contents(before), place
+            assert metrics(artifact) == metrics(before), place
+            assert counters(artifact) == counters(before), place
+
+
+def test_the_record_of_an_update_says_why_such_a_row_was_not_trained(twins: Twins) -> None:
+    for artifact in artifacts(twins.with_them).values():
+        if artifact.manifest.stage == "update_policy":
+            record = pl.read_parquet(artifact.path(TRAINING_RECORD_FILE))
+            reasons = dict(record.group_by("not_trained").len().iter_rows())
+            dropped = {each: artifact.manifest.counters[f"dropped_{each}"] for each in NOT_SCORED}
+            # Two shards, each with two copies of an episode for each reason.
+            assert {each: reasons[each] for each in NOT_SCORED} == dropped
+            assert set(dropped.values()) <= {4, 12}
+
+
+def test_rollouts_count_what_was_left_out(twins: Twins) -> None:
+    for artifact in artifacts(twins.with_them).values():
+        if artifact.manifest.stage == "generate_rollouts":
+            counts = artifact.manifest.counters
+            assert {f"{each}s": counts[f"{each}s"] for each in NOT_SCORED} == {
+                f"{each}s": 4 for each in NOT_SCORED
+            }
+            assert counts["episodes_not_scored"] == 12
+
+
+def test_there_is_a_task_at_which_nothing_was_scored(twins: Twins) -> None:
+    shards = [each for each in artifacts(twins.with_them).values() if each.manifest.stage == "rollout_shard"]
+    rows = read_trajectories([shard.path(TRAJECTORIES) for shard in shards])
+    places = {(row.iteration, row.task_id) for row in rows}
+    assert places - {(row.iteration, row.task_id) for row in rows if row.finish_reason not in NOT_SCORED}
+
+
+def test_every_stage_that_reads_trajectories_is_in_a_run_of_this_test() -> None:
+    """A new stage must be in one of the runs, or be named above with the reason why it is not concerned."""
+    found = {_code(stage) for plan in _plans() for stage in _readers(plan)}
+    concerned = {_code(stage) for stage in find_stages() if stage.name not in READ_NO_TRAJECTORIES}
+    assert found == concerned
+
+
+def test_no_stage_that_is_named_as_reading_none_reads_any() -> None:
+    read = {stage.name for plan in _plans() for stage in _readers(plan)}
+    assert not read & READ_NO_TRAJECTORIES.keys()
+
+
+def _plans() -> list[Plan]:
+    stored = {1: "stored", 2: "stored"}
+    offline = plan_offline(configured("erl"), SOURCES, OFFLINE, stored, None, iterations=2)
+    return [offline, *(plan_run(configured(name), SOURCES) for name in CONFIGS)]
+
+
+def _code(stage: Stage[Any]) -> str:
+    return f"{stage.name} ({stage.compute.__module__}.{stage.compute.__qualname__})"
+
+
+def _readers(plan: Plan) -> list[Stage[Any]]:
+    """The stages with an input that holds trajectories of rollouts, or lists them."""
+    kinds = {"stored": "rollouts"} | {node.artifact_id: node.recipe.kind for node in plan.nodes}
+    return [
+        node.stage
+        for node in plan.nodes
+        if {"rollouts", "trajectories"} & {kinds.get(each) for each in node.recipe.inputs.values()}
+    ]
