@@ -32,7 +32,7 @@ def list_episodes(
     task: Annotated[str | None, typer.Option("--task", help="Only episodes of this task.")] = None,
     task_type: Annotated[str | None, typer.Option("--task-type", help="Only this task type.")] = None,
     outcome: Annotated[
-        Literal["solved", "helped", "failed"] | None,
+        Literal["solved", "helped", "failed", "not_scored"] | None,
         typer.Option("--outcome", help="Solved at the first attempt, at a later one, never, or not scored."),
     ] = None,
     min_reward: Annotated[

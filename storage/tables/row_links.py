@@ -82,8 +82,8 @@ class RowLinks:
         for number, parent, reason in self._not_scored:
             if parent in self._texts:
                 problems.add(
-                    f"row {self._texts[parent]}: finish_reason: must be {reason}, as in row {number}: a text has "
-                    "the reward of the attempt that it led to, and that attempt was not scored"
+                    f"row {self._texts[parent]}: finish_reason: must be {reason}, as in row {number}: a text "
+                    "has the reward of the attempt that it led to, and that attempt was not scored"
                 )
         for number, parent, episode in self._parents:
             if parent not in self._rows:

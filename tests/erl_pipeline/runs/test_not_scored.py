@@ -1,5 +1,5 @@
-"""What was not scored changes nothing that follows: every stage that reads trajectories gives the same with
-such rows as without them."""
+"""What was not scored changes nothing that follows: every stage and view that reads trajectories gives the
+same with such rows as without them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,31 @@ from typing import Any
 import polars as pl
 import pytest
 
+from command_line.episodes.reading import EpisodeFilter, list_episodes
+from erl_pipeline.comparison.training import training_figures
+from erl_pipeline.config.warnings import WarningsConfig
+from erl_pipeline.evaluation.history import learning_curve, read_history
+from erl_pipeline.evaluation.memory_effect import memory_effect
+from erl_pipeline.evaluation.warnings import ROWS, rollout_warnings
 from erl_pipeline.plan.plan import Plan
 from erl_pipeline.plan.stage import Stage
 from erl_pipeline.plan.versions import find_stages
+from erl_pipeline.runs.columns import run_columns
 from erl_pipeline.runs.run_plans import plan_offline, plan_run
+from erl_pipeline.runs.summary import last_score
 from erl_pipeline.stages.rollouts.generate_rollouts import TRAJECTORIES
+from erl_pipeline.stages.rollouts.graded_rewards import graded_rewards
+from erl_pipeline.views.report.examples import example_episodes
+from erl_pipeline.views.report.learning import role_rewards
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.store import ArtifactStore
+from storage.lineage import explain
+from storage.memory.use import memory_searches, rollout_files
 from storage.runs.run import RunStore
-from storage.tables.scored import NOT_SCORED
+from storage.tables.scored import NOT_SCORED, was_scored
 from storage.tables.training_record import TRAINING_RECORD_FILE
-from storage.tables.trajectories import read_trajectories
+from storage.tables.trajectories import read_trajectories, scan_trajectories
+from tests.command_line.ui.clients import client, main_text
 from tests.erl_pipeline.runs.planned_runs import SOURCES
 from tests.erl_pipeline.runs.small_runs import ids
 from tests.erl_pipeline.runs.unscored_runs import CONFIGS, OFFLINE, configured, trained
@@ -148,6 +162,73 @@ def test_there_is_a_task_at_which_nothing_was_scored(twins: Twins) -> None:
     rows = read_trajectories([shard.path(TRAJECTORIES) for shard in shards])
     places = {(row.iteration, row.task_id) for row in rows}
     assert places - {(row.iteration, row.task_id) for row in rows if row.finish_reason not in NOT_SCORED}
+
+
+def shown(store: Path) -> dict[str, Any]:
+    """What reports, comparisons, questions to the memory and lists of episodes show of the run."""
+    opened, run = ArtifactStore(str(store)), RunStore(str(store)).open("small")
+    files = rollout_files(opened, run)
+    rows, searches = scan_trajectories(files), memory_searches(files)
+    figures = training_figures(opened, read_history(opened, run), run_columns(run), 2)
+    left_out = {"env. error", "timeout", "scorer error", "retried", "tokens", "tokens/s"}
+    return {
+        "charts of rewards": role_rewards(rows, sorted(set(rows.collect()["role"]))),
+        "rewards in a comparison": figures.rewards,
+        "columns of a comparison": {
+            column.label: figures.numbers.get(column.name)
+            for column in run_columns(run)
+            if column.label not in left_out
+        },
+        "examples": [(each.kind, each.episode_id) for each in example_episodes(rows, {})],
+        "searches": searches.to_dicts(),
+        "effect of memory": memory_effect(searches),
+        "graded rewards": graded_rewards(rows),
+        "warnings": list(
+            rollout_warnings(WarningsConfig(not_scored=None, ill_formed=0.01), rows.select(ROWS).collect())
+        ),
+        "curve": [(point.iteration, point.success) for point in learning_curve(read_history(opened, run))],
+        "score": last_score(opened, run),
+        **{
+            outcome: list_episodes(files, EpisodeFilter(outcome=outcome), 100)
+            for outcome in ("solved", "helped", "failed")
+        },
+    }
+
+
+def test_nothing_that_is_shown_changes(twins: Twins) -> None:
+    without, with_them = shown(twins.without), shown(twins.with_them)
+    for name, value in without.items():
+        assert with_them[name] == value, name
+
+
+def test_what_was_not_scored_is_shown_without_reward_or_success(twins: Twins) -> None:
+    opened, run = ArtifactStore(str(twins.with_them)), RunStore(str(twins.with_them)).open("small")
+    files = rollout_files(opened, run)
+    count, episodes = list_episodes(files, EpisodeFilter(outcome="not_scored"), 100)
+    assert count == 2 * 2 * 6  # iterations, shards, copies
+    assert {reward for each in episodes for reward in each["rewards"]} == {None}
+    rows = scan_trajectories(files).filter(~was_scored()).collect()
+    assert rows["reward"].null_count() == rows["success"].null_count() == rows.height
+    facts = explain(opened, run, rows["trajectory_id"][0], 0).facts
+    assert facts["finish_reason"] == "environment_error"
+    assert not {"reward", "success"} & facts.keys()
+
+
+def test_the_page_shows_what_was_not_scored(twins: Twins) -> None:
+    browser = client(twins.with_them)
+    files = rollout_files(ArtifactStore(str(twins.with_them)), RunStore(str(twins.with_them)).open("small"))
+    _, [episode, *_] = list_episodes(files, EpisodeFilter(outcome="not_scored"), 1)
+    here = f"/runs/small/iterations/{episode['iteration']}"
+    page = browser.get(f"{here}/episodes/{episode['episode_id']}")
+    assert page.status_code == 200
+    assert "not scored" in main_text(page.text)
+    groups = browser.get(here)
+    assert groups.status_code == 200
+    assert "environment error 4" in main_text(groups.text)
+    # 0 and 1 stand in the columns of rows that were not scored; neither is a reward.
+    found = browser.get("/runs/small/rows", params={"reward": ">=0", "finish_reason": "environment_error"})
+    assert found.status_code == 200
+    assert "environment error" not in main_text(found.text).lower().split("reward", 1)[1]
 
 
 def test_every_stage_that_reads_trajectories_is_in_a_run_of_this_test() -> None:
