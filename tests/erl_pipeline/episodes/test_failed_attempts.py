@@ -17,7 +17,7 @@ from erl_pipeline.episodes.play import Batches, EpisodeSetup, play_episodes
 from erl_pipeline.episodes.roles import trainable
 from erl_pipeline.stages.rollouts.counts import attempts_not_scored, count_rollouts
 from storage.errors import EnvironmentFailed
-from storage.tables.scored import NOT_SCORED
+from storage.tables.scored import NOT_SCORED, NotScored
 from tests.erl_pipeline.episodes.engines import DownwardBatches
 from tests.erl_pipeline.episodes.scripted_environment import Scripted, ends, goes_on, scripted, tasks
 
@@ -62,7 +62,7 @@ def limited(given: EpisodeSetup, **limits: Any) -> EpisodeSetup:
 
 
 @pytest.mark.parametrize("reason", NOT_SCORED)
-def test_a_reflection_is_scored_as_little_as_the_second_attempt_that_it_led_to(reason: str) -> None:
+def test_a_reflection_is_scored_as_little_as_the_second_attempt_that_it_led_to(reason: NotScored) -> None:
     given, _ = scripted(second_attempt(FAILURES[reason]), step_seconds=0.05)
     rows = play_episodes(given, tasks(2), range(1), Batches(DownwardBatches())).rows
     assert [(row.role, row.reward, row.finish_reason) for row in rows[:3]] == [

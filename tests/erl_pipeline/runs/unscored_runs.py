@@ -18,7 +18,7 @@ from erl_pipeline.methods.complementary import extract
 from erl_pipeline.plan.stage import StageCall
 from erl_pipeline.runs.branch import begin_offline
 from erl_pipeline.stages.rollouts import generate_rollouts, scorer_errors
-from erl_pipeline.stages.rollouts.playing import MEMORY, TASKS
+from erl_pipeline.stages.rollouts.playing import MEMORY, TASKS, play_episodes
 from erl_pipeline.stages.tasks.prepare_tasks import TRAINING, read_tasks
 from storage.runs.origin import OfflineOrigin
 from storage.tables.scored import NOT_SCORED
@@ -69,7 +69,7 @@ def trained(name: str, store: Path, patch: pytest.MonkeyPatch, *, unscored: bool
     `unscored`: each shard also has attempts that were not scored, at its own task and at another one. What
     their columns say of reward and success is of every kind.
     """
-    play = generate_rollouts.play_episodes
+    play = play_episodes
 
     def played(call: StageCall[Any], *args: Any, **named: Any) -> Played:
         found = play(call, *args, **named)

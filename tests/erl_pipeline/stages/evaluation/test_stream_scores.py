@@ -85,10 +85,10 @@ def test_a_score_for_each_condition() -> None:
 
 def test_what_was_not_scored_has_no_success() -> None:
     task = met(stream=2, encounter=3)
-    failed = {"finish_reason": "environment_timeout"}
+    failed = "environment_timeout"
     rows = [row(STREAMED_ATTEMPT, number, False) for number in range(4)]
-    rows[2] = replace(rows[2], **failed)
-    rows += [replace(each, **failed) for each in retried(0, False, "x")] + retried(1, True, "y")
+    rows[2] = replace(rows[2], finish_reason=failed)
+    rows += [replace(each, finish_reason=failed) for each in retried(0, False, "x")] + retried(1, True, "y")
     scores = score_encounter(task, StreamMemory().notes(task), rows)
     assert [(each.condition, each.first_attempt_success, each.retry_success) for each in scores] == [
         ("none", False, None),
