@@ -64,7 +64,7 @@ def play(
         except EnvironmentFailure as failure:
             where = f" ({failure.place})" if failure.place else ""
             print_line(f"\nThe environment failed: {failure}{where}")
-            print_line("A policy's episode would end here, with attempt reward 0.")
+            print_line("A policy's attempt would end here, and would not be scored.")
             raise typer.Exit(1) from None
         except KeyboardInterrupt:
             print_line("\nThe attempt was abandoned; it has no feedback.")

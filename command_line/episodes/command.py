@@ -32,8 +32,8 @@ def list_episodes(
     task: Annotated[str | None, typer.Option("--task", help="Only episodes of this task.")] = None,
     task_type: Annotated[str | None, typer.Option("--task-type", help="Only this task type.")] = None,
     outcome: Annotated[
-        Literal["solved", "helped", "failed"] | None,
-        typer.Option("--outcome", help="Solved at the first attempt, at a later one, or never."),
+        Literal["solved", "helped", "failed", "not_scored"] | None,
+        typer.Option("--outcome", help="Solved at the first attempt, at a later one, never, or not scored."),
     ] = None,
     min_reward: Annotated[
         float | None, typer.Option("--min-reward", help="Only episodes whose best reward is at least this.")
@@ -73,7 +73,7 @@ def list_episodes(
                 "task type": row["task_type"],
                 "sample": str(row["sample_index"]),
                 "outcome": row["outcome"],
-                "rewards": " → ".join(f"{reward:g}" for reward in row["rewards"]),
+                "rewards": " → ".join("–" if each is None else f"{each:g}" for each in row["rewards"]),
             }
             for row in shown
         ],

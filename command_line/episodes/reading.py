@@ -18,12 +18,14 @@ from storage.lineage.trained_on import record_file, training_data
 from storage.memory.chain import read_chain, scan_entries
 from storage.runs.run import Run
 from storage.tables.parquet import scan_files
+from storage.tables.scored import was_scored
 from storage.tables.texts import says
 from storage.tables.training_record import scan_training_records
 from storage.tables.trajectories import TRAJECTORIES, scan_trajectories
 
-Outcome = Literal["solved", "helped", "failed"]
-"""`solved`: at the first attempt; `helped`: at a later attempt; `failed`: never."""
+Outcome = Literal["solved", "helped", "failed", "not_scored"]
+"""`solved`: at the first attempt; `helped`: at a later attempt; `failed`: never; `not_scored`: the
+environment or its scorer failed, so that nobody knows."""
 
 EPISODES: tuple[ArtifactKind, ...] = ("trajectories", "evaluation")
 REPLAYED: tuple[ArtifactKind, ...] = ("replay",)
@@ -111,7 +113,8 @@ def list_episodes(
     files: Sequence[Path], wanted: EpisodeFilter, limit: int
 ) -> tuple[int, list[dict[str, Any]]]:
     """How many episodes meet a filter, and at most `limit` of them: the newest iteration first, then by task
-    and sample. `roles` and `rewards` are in the order of the episode's trajectories."""
+    and sample. `roles` and `rewards` are in the order of the episode's trajectories; a reward is None where
+    nothing was scored."""
     rows = scan_trajectories(files)
     for name, value in (("task_id", wanted.task), ("task_type", wanted.task_type)):
         if value is not None:
@@ -122,9 +125,11 @@ def list_episodes(
         solved=pl.col("success").filter(first).any(),
         success=pl.col("success").any(),
         best=pl.col("reward").max(),
+        scored=was_scored().all(),
     )
     outcome = pl.when("solved").then(pl.lit("solved")).when("success").then(pl.lit("helped"))
-    episodes = episodes.with_columns(outcome=outcome.otherwise(pl.lit("failed"))).drop("solved")
+    of_others = outcome.when("scored").then(pl.lit("failed")).otherwise(pl.lit("not_scored"))
+    episodes = episodes.with_columns(outcome=of_others).drop("solved", "scored")
     if wanted.outcome is not None:
         episodes = episodes.filter(pl.col("outcome") == wanted.outcome)
     if wanted.min_reward is not None:

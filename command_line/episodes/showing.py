@@ -73,7 +73,8 @@ def _heading(part: EpisodePart, row: Mapping[str, Any]) -> Text:
     heading = Text(part.title, style="bold")
     style = {"solved": "green", "failed": "red"}.get(part.outcome, "")
     heading.append(f"  {part.outcome}" if part.outcome else "", style=style)
-    heading.append(f"  reward {row['reward']:g}", style="")
+    if row["reward"] is not None:
+        heading.append(f"  reward {row['reward']:g}", style="")
     if row["finish_reason"] not in ("done", "stop"):
         heading.append(f"  {row['finish_reason']}", style="yellow")
     return heading

@@ -107,3 +107,5 @@ def evaluate(
         if name in outcome.metrics:
             value, low, high = (outcome.metrics[f"{name}{end}"] for end in ("", "_low", "_high"))
             print_line(f"  {words + ':':<20}{value:.3f}  (95 % interval {low:.3f} to {high:.3f})")
+        if left_out := outcome.metrics.get(f"{name}_left_out"):
+            print_line(f"  {'':<20}without {counted(int(left_out), 'attempt')} that were not scored")

@@ -23,14 +23,14 @@ from storage.memory.entries import MEMORY, scan_deltas
 
 @dataclass(frozen=True)
 class ShownEpisode:
-    """A whole episode; `rows` are its trajectories in order."""
+    """A whole episode; `rows` are its trajectories in order. `solved` is None where it was not scored."""
 
     episode_id: str
     holder: Manifest
     rows: Sequence[Mapping[str, Any]]
     screen: Screen
     task: TaskPicture
-    solved: bool
+    solved: bool | None
 
 
 def read_episode(stored: Stored, run: StoredRun, iteration: int, identifier: str) -> ShownEpisode:
@@ -52,8 +52,14 @@ def read_episode(stored: Stored, run: StoredRun, iteration: int, identifier: str
         rows,
         episode_columns(rows, texts, drawing_of(run.config, rows[0]), training),
         task_picture(json.loads(rows[0]["task_payload"] or "{}")),
-        any(row["success"] for row in rows),
+        _solved([row["success"] for row in rows]),
     )
+
+
+def _solved(successes: Sequence[bool | None]) -> bool | None:
+    if not any(successes) and None in successes:
+        return None
+    return any(successes)
 
 
 def training_of(

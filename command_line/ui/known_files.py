@@ -17,6 +17,8 @@ import polars as pl
 
 from command_line.ui.filters import Filter
 from storage.tables.parquet import TableFormat, scan_files
+from storage.tables.scored import with_measured
+from storage.tables.trajectories import TRAJECTORIES
 
 Files = Mapping[Path, object]
 """Files, each with the object that the store gave for it; facts about a file hold while that is the same."""
@@ -61,7 +63,9 @@ class KnownFiles:
 
     def _rows(self, files: Files, columns: Sequence[pl.Expr]) -> dict[Path, pl.DataFrame]:
         """Columns of the rows of each file."""
-        rows = scan_files(list(files), self._table, _FILE).select(*columns, _FILE).collect()
+        scanned = scan_files(list(files), self._table, _FILE)
+        scanned = with_measured(scanned) if self._table is TRAJECTORIES else scanned
+        rows = scanned.select(*columns, _FILE).collect()
         found = {
             Path(str(file)): part.drop(_FILE) for (file,), part in rows.group_by(_FILE, maintain_order=True)
         }

@@ -13,6 +13,7 @@ from erl_pipeline.evaluation.history import StageRecord, of_kind
 from erl_pipeline.evaluation.seeds import SeedSummary, across_seeds
 from erl_pipeline.plan.column import Column
 from storage.artifacts.store import ArtifactStore
+from storage.tables.scored import was_scored
 from storage.tables.trajectories import scan_trajectories
 
 ByIteration = Mapping[int, float]
@@ -88,7 +89,8 @@ def _rewards(store: ArtifactStore, rollouts: Sequence[StageRecord]) -> dict[str,
     if not paths:
         return {}
     reward = pl.col("reward").cast(pl.Float64).mean()
-    means = scan_trajectories(paths).group_by("role", "iteration").agg(reward).sort("iteration").collect()
+    rows = scan_trajectories(paths).filter(was_scored())
+    means = rows.group_by("role", "iteration").agg(reward).sort("iteration").collect()
     return {
         role: dict(means.filter(pl.col("role") == role).select("iteration", "reward").iter_rows())
         for role in sorted(means["role"].unique())

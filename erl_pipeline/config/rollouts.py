@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from erl_pipeline.config.base import Settings, switch
 from erl_pipeline.config.selection import SelectionConfig, UniformSelection
 from erl_pipeline.config.stream import StreamConfig
+
+Failed = Literal["drop", "zero", "retry"]
+
+_RETRIES = 2
 
 
 class EpisodeConfig(Settings):
@@ -21,10 +25,27 @@ class EpisodeConfig(Settings):
     success_threshold: float = Field(default=1.0, gt=0.0)
     """An attempt succeeds if its reward is at least this; a method retries only the others (the gate)."""
     step_seconds: float = Field(default=60.0, gt=0.0)
-    """Deadline for each call of an environment. A call that misses it ends the episode with reward 0."""
+    """Deadline for each call of an environment. A call that misses it ends the attempt, which then has failed
+    (see `failed`)."""
+    failed: Failed = "drop"
+    """What becomes of an attempt that the environment or its scorer failed, by an exception or a missed
+    deadline. `drop`: its row is kept, with the reason, and left out of everything that is learned, compared,
+    remembered or counted in a rate; so is the reflection that led to it. `zero`: where the environment failed
+    it counts as an attempt of reward 0, and is trained so; what a scorer could not score is still dropped.
+    `retry`: it is played again from its beginning, with the same seeds, in a new environment. As long as
+    the environment answers the same, the policy's turns are those that it had sampled, so that a failure
+    that does not happen again leaves no trace in the row. What fails each time is dropped."""
+    retries: int = Field(default=_RETRIES, ge=1, le=10)
+    """With `failed: retry`: how often an attempt is played again, at most."""
     tasks_per_shard: int = Field(default=16, ge=1)
     """Tasks in one shard. A shard is generated as a whole and committed, and is not generated again after an
     interruption."""
+
+    @model_validator(mode="after")
+    def _retries_only_where_asked_for(self) -> Self:
+        if self.failed != "retry" and self.retries != _RETRIES:
+            raise ValueError(f"retries: {self.retries}; it is only for failed: retry, not {self.failed}")
+        return self
 
     @property
     def shards(self) -> int:

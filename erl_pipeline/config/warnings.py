@@ -8,13 +8,16 @@ from pydantic import Field
 
 from erl_pipeline.config.base import Settings
 
-WarningKind = Literal["group_size", "no_advantage", "ill_formed", "cut_off", "entropy", "mismatch"]
+WarningKind = Literal[
+    "group_size", "no_advantage", "ill_formed", "cut_off", "not_scored", "entropy", "mismatch"
+]
 """The kinds of warnings.
 
 - `group_size`: `rollouts.group_size` is 1, so that no group has an advantage
 - `no_advantage`: no trajectory of some iterations in a row had an advantage
 - `ill_formed`: texts of a role, such as reflections, were ill-formed
 - `cut_off`: completions ended at the limit of tokens
+- `not_scored`: the environment or its scorer failed in many attempts
 - `entropy`: the policy's entropy has collapsed
 - `mismatch`: sampler and trainer disagree on log-probabilities
 """
@@ -32,6 +35,9 @@ class WarningsConfig(Settings):
     """Warn when this share of an iteration's texts of one role, such as reflections, is ill-formed."""
     cut_off: float | None = Field(default=1.0, gt=0.0, le=1.0)
     """Warn when this share of an iteration's trajectories was cut off at the limit of tokens."""
+    not_scored: float | None = Field(default=0.05, gt=0.0, le=1.0)
+    """Warn when this share of an iteration's trajectories was not scored, since the environment or its scorer
+    failed; nothing is learned from them."""
     entropy: float | None = Field(default=0.02, ge=0.0)
     """Warn when the mean entropy of an update's trained tokens is below this, in nats."""
     mismatch: float | None = Field(default=0.1, gt=0.0)
@@ -39,4 +45,5 @@ class WarningsConfig(Settings):
     per token."""
     stop_on: tuple[WarningKind, ...] = ()
     """Kinds after which the run stops, when the iteration is complete: `group_size`, `no_advantage`,
-    `ill_formed`, `cut_off`, `entropy`, `mismatch`. It goes on once the kind is removed from the list."""
+    `ill_formed`, `cut_off`, `not_scored`, `entropy`, `mismatch`. It goes on once the kind is removed from the
+    list."""

@@ -65,8 +65,8 @@ class Transition:
 class ScorerFailed(Exception):
     """Raised by `step` where an attempt is over but cannot be scored, since the code that scores failed.
 
-    The row of the attempt has `finish_reason: scorer_error` and is never trained on. Where more than a
-    hundredth of an iteration's episodes end in this way, the run stops.
+    The row of the attempt has `finish_reason: scorer_error` and is left out of everything that is learned or
+    counted. Where more than a hundredth of an iteration's episodes end in this way, the run stops.
     """
 
 
@@ -75,7 +75,8 @@ class Environment(Protocol):
 
     An environment that waits for something (a server, a container, a search) awaits it, or does it in a
     thread (`erl_pipeline.environments.threads.in_threads`), so that no other episode is held up. A method
-    that raises, or does not return in time (`rollouts.step_seconds`), ends the episode with attempt reward 0.
+    that raises, or does not return in time (`rollouts.step_seconds`), ends the attempt, which was then not
+    scored (`rollouts.failed`).
     """
 
     @property

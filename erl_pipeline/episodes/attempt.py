@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import isawaitable
 from typing import TYPE_CHECKING
 
@@ -15,9 +15,11 @@ from erl_pipeline.episodes.guarded_environment import EnvironmentFailure
 from erl_pipeline.episodes.metrics import TurnMetrics
 from erl_pipeline.episodes.rows import Outcome, situation, trajectory
 from storage.errors import InputError
+from storage.tables.scored import AS_ZERO, is_scored
 from storage.tables.trajectories import Trajectory
 
 if TYPE_CHECKING:
+    from erl_pipeline.engines.interface import Generation
     from storage.memory.view import MemoryHit
 
 _NO_ROOM = "The conversation reached the end of the policy's context before the attempt was over."
@@ -31,9 +33,9 @@ where it asks memory first."""
 class Attempt:
     """One try at the task.
 
-    `finish_reason` is `done`, `context` (no room was left for another turn), `environment_error`,
-    `environment_timeout` or `scorer_error`. With the last three the reward is 0, and `report.feedback` says
-    what happened, for people only.
+    `finish_reason` is `done`, `context` (no room was left for another turn), or says why it was not scored
+    (`storage.tables.scored`). Then the reward is 0 and means nothing, and `report.feedback` says what
+    happened, for people only.
     """
 
     dialogue: Dialogue
@@ -86,9 +88,39 @@ class Attempt:
 async def play_attempt(context: EpisodeContext, place: Place, opening: Opening) -> Attempt:
     """Play the task once, from the beginning. A failure of the environment ends it and is recorded.
 
+    Where the limits allow retries, a failed attempt is played again in a new environment, with the same
+    seeds. What the policy said before is not sampled again as long as its prompt is the same. So the attempt
+    is the one that would have been played without the failure.
+
     Raises `InputError` when the prompt of a first attempt fills the policy's context, or when the environment
     offers tools that the policy's chat template does not show.
     """
+    said: list[tuple[tuple[int, ...], Generation]] = []
+    attempt = await _play(context, place, opening, said)
+    for _ in range(context.limits.retries):
+        if is_scored(attempt):
+            break
+        await context.environment.renew()
+        attempt = await _play(context, place, opening, said)
+    return attempt
+
+
+def rewarded(text: Trajectory, attempt: Attempt) -> Trajectory:
+    """A text, such as a reflection, with the reward of the attempt that it led to. Where that attempt was not
+    scored, neither is the text."""
+    if not is_scored(attempt):
+        return replace(text, finish_reason=attempt.finish_reason)
+    return replace(text, reward=attempt.report.reward, success=attempt.success)
+
+
+async def _play(
+    context: EpisodeContext,
+    place: Place,
+    opening: Opening,
+    said: list[tuple[tuple[int, ...], Generation]],
+) -> Attempt:
+    """One try. `said` has the prompts and answers of the turns of an earlier try, and gets those of this
+    one."""
     environment = context.environment
     dialogue = Dialogue(context.chat, (), context.limits.end_token_ids)
     metrics = TurnMetrics(context.mean_metrics)
@@ -106,11 +138,13 @@ async def play_attempt(context: EpisodeContext, place: Place, opening: Opening) 
             context.limits.end_token_ids,
             tools,
         )
-        reward, finish_reason = await _take_turns(context, place, dialogue, metrics)
+        reward, finish_reason = await _take_turns(context, place, dialogue, metrics, said)
         trace = environment.trace()
         feedback = await environment.feedback() if finish_reason == "done" else _NO_ROOM
     except EnvironmentFailure as failure:
         reward, finish_reason, feedback, failed = 0.0, failure.kind, str(failure), True
+        if context.limits.failures_are_zero and failure.kind != "scorer_error":
+            finish_reason += AS_ZERO
     return Attempt(
         dialogue=dialogue,
         instructions=instructions,
@@ -131,7 +165,11 @@ def _require_shown(context: EpisodeContext, tools: Sequence[ToolSchema]) -> None
 
 
 async def _take_turns(
-    context: EpisodeContext, place: Place, dialogue: Dialogue, metrics: TurnMetrics
+    context: EpisodeContext,
+    place: Place,
+    dialogue: Dialogue,
+    metrics: TurnMetrics,
+    said: list[tuple[tuple[int, ...], Generation]],
 ) -> tuple[float, str]:
     """Turns until the environment says that it is over, or the context is full; reward and finish reason."""
     reward, turn = 0.0, 0
@@ -144,11 +182,29 @@ async def _take_turns(
                     "context"
                 )
             return reward, "context"
-        said = dialogue.add_turn(await context.sample(dialogue, place, turn))
-        transition = await context.environment.step(said)
+        answer = dialogue.add_turn(await _turn(context, place, dialogue, turn, said))
+        transition = await context.environment.step(answer)
         reward += transition.reward
         metrics.add(transition.metrics)
         turn += 1
         if transition.done:
             return reward, "done"
         dialogue.add_messages(transition.messages)
+
+
+async def _turn(
+    context: EpisodeContext,
+    place: Place,
+    dialogue: Dialogue,
+    turn: int,
+    said: list[tuple[tuple[int, ...], Generation]],
+) -> Generation:
+    """What the policy says: as in an earlier try where the prompt is the same, else newly sampled."""
+    if not context.limits.retries:
+        return await context.sample(dialogue, place, turn)
+    prompt = dialogue.token_ids
+    if turn < len(said) and said[turn][0] == prompt:
+        return said[turn][1]
+    generation = await context.sample(dialogue, place, turn)
+    said[turn:] = [(prompt, generation)]
+    return generation

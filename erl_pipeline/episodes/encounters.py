@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from erl_pipeline.environments.prompt_format import PromptFormat
-from erl_pipeline.episodes.attempt import Attempt, Opening, play_attempt
+from erl_pipeline.episodes.attempt import Attempt, Opening, play_attempt, rewarded
 from erl_pipeline.episodes.context import EpisodeContext, Place
 from erl_pipeline.episodes.dialogue import Dialogue
 from erl_pipeline.episodes.rows import Outcome, trajectory
@@ -90,8 +90,7 @@ async def _retry(
         return [trajectory(context.identity, limits.by_role[asked.role], dialogue, outcome)]
     place = Place(STREAMED_RETRY, phase + 1, revision=1)
     retry = await play_attempt(context, place, _opening(prompts, [note]))
-    outcome = replace(outcome, reward=retry.report.reward, success=retry.success)
-    reflection = trajectory(context.identity, limits.by_role[asked.role], dialogue, outcome)
+    reflection = rewarded(trajectory(context.identity, limits.by_role[asked.role], dialogue, outcome), retry)
     return [reflection, retry.row(context, place, parent=reflection.trajectory_id)]
 
 

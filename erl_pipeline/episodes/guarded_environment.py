@@ -9,13 +9,13 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from functools import partial
 from pathlib import Path
 from traceback import extract_tb
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from erl_pipeline.environments.interface import Environment, Observation, ScorerFailed, Transition
 from erl_pipeline.environments.messages import AssistantTurn, ToolSchema
+from storage.tables.scored import NotScored
 
 Result = TypeVar("Result")
-FailureKind = Literal["environment_error", "environment_timeout", "scorer_error"]
 
 _CLOSE_SECONDS = 10.0  # a stopped run waits no longer than this for environments to close
 
@@ -23,9 +23,9 @@ _CLOSE_SECONDS = 10.0  # a stopped run waits no longer than this for environment
 class EnvironmentFailure(Exception):
     """A call of the environment raised or missed its deadline. The text is for people, never for prompts."""
 
-    def __init__(self, kind: FailureKind, text: str, place: str = "") -> None:
+    def __init__(self, kind: NotScored, text: str, place: str = "") -> None:
         super().__init__(text)
-        self.kind: FailureKind = kind
+        self.kind: NotScored = kind
         self.place = place
         """File and line of the code that raised; empty for a deadline."""
 
@@ -47,6 +47,8 @@ class GuardedEnvironment:
         self.failure: EnvironmentFailure | None = None
         """What ended the episode, if anything did."""
         self.close_failed = False
+        self.renewed = 0
+        """How often it was opened anew after a failure."""
 
     async def reset(self) -> Observation:
         """Begin an attempt."""
@@ -71,6 +73,12 @@ class GuardedEnvironment:
     def tools(self) -> Sequence[ToolSchema]:
         """The tools that the policy may call."""
         return self._read("tools", lambda: tuple(self._environment.tools))
+
+    async def renew(self) -> None:
+        """Close what was opened and forget its failure; the next call opens a new environment."""
+        await self.close()
+        self.failure = None
+        self.renewed += 1
 
     async def close(self) -> None:
         """Close what was opened. A failure is only noted, since the episode is over."""
@@ -121,7 +129,7 @@ class GuardedEnvironment:
             text += f": {error}"
         frames = extract_tb(error.__traceback__)
         place = f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
-        kind: FailureKind = "scorer_error" if isinstance(error, ScorerFailed) else "environment_error"
+        kind: NotScored = "scorer_error" if isinstance(error, ScorerFailed) else "environment_error"
         self.failure = EnvironmentFailure(kind, text, place)
         return self.failure
 

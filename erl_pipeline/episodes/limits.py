@@ -24,7 +24,9 @@ class EpisodeLimits:
 
     `context_length` in tokens and `end_token_ids` are the tokenizer's and model's; an attempt succeeded
     when its reward is at least `success_threshold`; `step_seconds` is the deadline of each call of an
-    environment; `by_role` has an entry for each role that the method samples.
+    environment; `by_role` has an entry for each role that the method samples. An attempt that the environment
+    failed is played again at most `retries` times. With `failures_are_zero` it counts as one of reward 0, if
+    it was not its scorer that failed.
     """
 
     context_length: int
@@ -32,3 +34,5 @@ class EpisodeLimits:
     success_threshold: float
     step_seconds: float
     by_role: Mapping[str, RoleLimits]
+    retries: int = 0
+    failures_are_zero: bool = False

@@ -21,7 +21,6 @@ from erl_pipeline.episodes.guarded_environment import GuardedEnvironment
 from erl_pipeline.episodes.limits import EpisodeLimits
 from erl_pipeline.episodes.loop import Answers, Episode, run_episodes
 from erl_pipeline.episodes.requests import Retrieve, nothing_remembered
-from erl_pipeline.episodes.roles import SCORER_ERROR, SCORER_ERRORS
 from erl_pipeline.episodes.rows import EpisodeIdentity, Provenance
 from storage.artifacts.manifest import Determinism
 from storage.errors import EnvironmentFailed
@@ -29,6 +28,10 @@ from storage.tables.trajectories import Trajectory
 
 if TYPE_CHECKING:
     from erl_pipeline.engines.chat_server import ChatServer
+
+
+RETRIED = "attempts_retried"
+"""Counter: how often an attempt was played again because the environment had failed."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,8 @@ class Turns:
 
 @dataclass(frozen=True)
 class Played:
-    """The trajectories, episode by episode, and how many environments and judges failed.
+    """The trajectories, episode by episode, and counters: attempts that were played again, and failures of
+    judges and of closing environments. Failed attempts are in the rows.
 
     `determinism` is what the environment's timing and a chat server allow; the engine may allow less.
     """
@@ -108,12 +112,9 @@ def play_episodes(
     episodes: list[Episode] = [partial(_episode, setup, identity, environments) for identity in identities]
     played = _run(episodes, setup, sampling, retrieve, on_episode, stop or threading.Event())
     _raise_when_all_failed(identities, environments)
-    failures = [each.failure for each in environments.values() if each.failure is not None]
     rows = [row for episode in played for row in episode]
     counters = {
-        "environment_errors": sum(failure.kind == "environment_error" for failure in failures),
-        "environment_timeouts": sum(failure.kind == "environment_timeout" for failure in failures),
-        SCORER_ERRORS: sum(failure.kind == SCORER_ERROR for failure in failures),
+        RETRIED: sum(each.renewed for each in environments.values()),
         "environment_close_failures": sum(each.close_failed for each in environments.values()),
         "judge_errors": sum(row.finish_reason == "judge_error" for row in rows),
         "judge_timeouts": sum(row.finish_reason == "judge_timeout" for row in rows),

@@ -7,12 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+import polars as pl
+
 from erl_pipeline.plan.column import Column
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE, EVALUATE_ON_REQUEST, EVALUATION
 from erl_pipeline.stages.evaluation.evaluate_on_test import EVALUATE_ON_TEST, TEST_TASKS
 from erl_pipeline.stages.evaluation.evaluate_stream import EVALUATE_STREAM_ON_REQUEST
 from erl_pipeline.stages.evaluation.scores import SCORED_COLUMNS, greedy_outcomes
 from erl_pipeline.stages.tasks.prepare_tasks import REQUESTED_TASKS
+from erl_pipeline.statistics import PairedDifference, paired_difference
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
@@ -220,17 +223,32 @@ def _sums(values: Iterable[float]) -> list[float]:
     return list(accumulate(values, initial=0.0))
 
 
-def stored_outcomes(store: ArtifactStore, artifact_id: str) -> dict[str, bool]:
-    """`greedy_outcomes` of a stored evaluation; empty if retention has removed its attempts.
+def paired_outcomes(store: ArtifactStore, before: str, after: str) -> PairedDifference | None:
+    """Compare two stored evaluations, given by their ids, task by task. Tasks that were not scored in one of
+    them are left out.
 
-    Raises DamagedArtifact if the file of the attempts is damaged.
+    None where retention has removed attempts, where the two were not on the same tasks, or where no task is
+    left. Raises DamagedArtifact if the file of the attempts is damaged.
     """
+    rows = [_evaluated(store, artifact_id) for artifact_id in (before, after)]
+    tasks = [set(each["task_id"]) for each in rows]
+    if tasks[0] != tasks[1]:
+        return None
+    first, last = (greedy_outcomes(each) for each in rows)
+    both = [task_id for task_id in first if task_id in last]
+    if not both:
+        return None
+    return paired_difference({each: first[each] for each in both}, {each: last[each] for each in both})
+
+
+def _evaluated(store: ArtifactStore, artifact_id: str) -> pl.DataFrame:
+    """The columns of an evaluation's attempts that scores are made of; no rows if retention removed them."""
     artifact = store.open(artifact_id)
     names = [entry.path for entry in artifact.files if entry.path == EVALUATION]
     if any(artifact.pruned.of(name) is not None for name in names):
-        return {}
+        names = []
     rows = scan_trajectories([artifact.path(name) for name in names])
-    return greedy_outcomes(rows.select(SCORED_COLUMNS).collect())
+    return rows.select(SCORED_COLUMNS).collect()
 
 
 def _record(entry: LedgerEntry, manifest: Manifest) -> StageRecord:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from erl_pipeline.evaluation.history import StageRecord, held_out_evaluations, stage_order, stored_outcomes
+from erl_pipeline.evaluation.history import StageRecord, held_out_evaluations, paired_outcomes, stage_order
 from erl_pipeline.plan.column import Column
-from erl_pipeline.statistics import PairedDifference, paired_difference
+from erl_pipeline.statistics import PairedDifference
 from storage.artifacts.store import ArtifactStore
 
 Sharing = Literal["shared", "differs", "only A", "only B"]
@@ -146,5 +146,4 @@ def _results(
 def _paired(store: ArtifactStore, a: StageRecord | None, b: StageRecord | None) -> PairedDifference | None:
     if a is None or b is None or a.manifest.artifact_id == b.manifest.artifact_id:
         return None
-    before, after = (stored_outcomes(store, record.manifest.artifact_id) for record in (a, b))
-    return paired_difference(before, after) if before and before.keys() == after.keys() else None
+    return paired_outcomes(store, a.manifest.artifact_id, b.manifest.artifact_id)

@@ -11,6 +11,7 @@ from erl_pipeline.config.warnings import WarningKind, WarningsConfig
 from erl_pipeline.episodes.roles import NEVER_TRAINED
 from erl_pipeline.evaluation.iterations import StageNumbers
 from erl_pipeline.stages.training.update_policy import GROUPS, ZERO_ADVANTAGE_GROUPS
+from storage.tables.scored import was_scored
 
 ROWS = ("role", "finish_reason", "truncated")
 """The columns of rollouts that warnings look at."""
@@ -81,7 +82,17 @@ def update_warnings(
 
 def rollout_warnings(settings: WarningsConfig, rows: pl.DataFrame) -> Iterator[Found]:
     """Warnings from an iteration's trajectories; `rows` has the columns `ROWS`."""
-    trained = rows.filter(~pl.col("role").is_in(sorted(NEVER_TRAINED)))
+    attempted = rows.filter(~pl.col("role").is_in(sorted(NEVER_TRAINED)))
+    trained = attempted.filter(was_scored())
+    failed = attempted.height - trained.height
+    if settings.not_scored is not None and failed and failed >= settings.not_scored * attempted.height:
+        yield Found(
+            "not_scored",
+            f"{_share_text(failed / attempted.height)} of {attempted.height:,} trajectories were not scored, "
+            "because the environment or its scorer failed, so nothing is learned from them.",
+            "the environment, its servers and rollouts.step_seconds; `erl-pipeline episodes list RUN "
+            "--outcome not_scored` names the episodes",
+        )
     if settings.ill_formed is not None:
         ill_formed = pl.col("finish_reason") == "ill_formed"
         shares = trained.group_by("role").agg(share=ill_formed.mean(), count=pl.len()).sort("role")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from erl_pipeline.plan.column import ChartLine, Column, Headline, only_drawn
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE
 from erl_pipeline.stages.evaluation.evaluate_stream import EVALUATE_STREAM
 from erl_pipeline.stages.memory.index_memory import INDEX_MEMORY
+from erl_pipeline.stages.rollouts.counts import reason_counter
 from erl_pipeline.stages.rollouts.generate_rollouts import GENERATE_ROLLOUTS
 from erl_pipeline.stages.training.build_distillation import BUILD_DISTILLATION
 from erl_pipeline.stages.training.fine_tune import FINE_TUNE
 from erl_pipeline.stages.training.update_policy import GROUPS, UPDATE_POLICY, ZERO_ADVANTAGE_GROUPS
+from storage.tables.scored import NotScored
 
 _STEPS, _SUCCESS = "optimizer_steps", "success_"
 
@@ -163,6 +165,36 @@ def with_reward(columns: Iterable[Column]) -> Iterator[Column]:
                 "mean reward of these attempts; blank where each is 0 or 1",
                 optional=True,
             )
+
+
+_REASONS: Mapping[NotScored, tuple[str, str]] = {
+    "environment_error": ("env. error", "the environment failed"),
+    "environment_timeout": ("timeout", "the environment missed a deadline"),
+    "scorer_error": ("scorer error", "their scorer failed"),
+}
+NOT_SCORED_COLUMNS = (
+    *(
+        Column(
+            GENERATE_ROLLOUTS.name,
+            reason_counter(reason),
+            label,
+            f"attempts left out of everything, because {why}",
+            ",d",
+            adds_up=True,
+            optional=True,
+        )
+        for reason, (label, why) in _REASONS.items()
+    ),
+    Column(
+        EVALUATE.name,
+        "greedy_success_left_out",
+        "held-out left out",
+        "held-out tasks left out of the success rate, because the attempt was not scored",
+        ",d",
+        optional=True,
+    ),
+)
+"""How many attempts were left out, by reason; shown in tables of runs that have such attempts."""
 
 
 def success_of_episodes(drawn: ChartLine) -> Column:

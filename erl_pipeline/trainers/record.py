@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from storage.tables.scored import NotScored
+
 NotTrained = Literal[
     "never_trained",
-    "scorer_error",
+    NotScored,
     "too_old",
     "no_tokens",
     "zero_weight",
@@ -17,7 +19,8 @@ NotTrained = Literal[
 """Why a sequence was not trained.
 
 - `never_trained`: its role is never trained, such as a judge's, so that no trainer was given it
-- `scorer_error`: the attempt could not be scored, so that no trainer was given it
+- `environment_error`, `environment_timeout`, `scorer_error`: the attempt, or the one that a text led to, was
+  not scored, so that no trainer was given it
 - `too_old`: the policy that sampled it is too old (`pipeline.max_age`), so that no trainer was given it
 - `no_tokens`: the policy sampled none of its tokens
 - `zero_weight`: the objective gives its role the weight 0

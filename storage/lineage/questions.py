@@ -55,8 +55,8 @@ def rows_using_memory(rows: LineageRows, identifier: str) -> pl.DataFrame:
 
     Columns: `kind`, `id`, `how` (`SAW`: the entry was in its prompt; `FOLLOWED`: a trajectory right after one
     that saw it; `NAMES`: a memory entry that names it as parent; `DISTILLED`: a supervised row),
-    `iteration`, `role`, `task_id`, `reward` (null for kinds of rows without one), and `artifact_id`, the
-    artifact that holds the row.
+    `iteration`, `role`, `task_id`, `reward` (null for kinds of rows without one, and for what was not
+    scored), and `artifact_id`, the artifact that holds the row.
 
     Raises InputError when no memory entry, or more than one, has this id or begins with it.
     """

@@ -14,6 +14,7 @@ from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
 from storage.memory.entries import MEMORY
 from storage.tables.parquet import TableFormat, scan_files
+from storage.tables.scored import with_measured
 from storage.tables.sft import SFT
 from storage.tables.trajectories import TRAJECTORIES
 
@@ -79,7 +80,8 @@ class LineageRows:
             for path, _ in self._files(artifact_id, table)
         }
         frame = scan_files([Path(path) for path in holders], table, path_column="artifact_id")
-        return frame.with_columns(pl.col("artifact_id").replace(holders))
+        frame = frame.with_columns(pl.col("artifact_id").replace(holders))
+        return with_measured(frame) if kind == "trajectory" else frame
 
     def _holder_of_each_row(self, kind: RowKind) -> pl.Series:
         table, _ = _TABLES[kind]

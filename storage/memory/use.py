@@ -13,6 +13,7 @@ import polars as pl
 from storage.artifacts.store import ArtifactStore
 from storage.memory.chain import Delta, scan_changes, scan_entries
 from storage.runs.run import Run
+from storage.tables.scored import was_scored
 from storage.tables.trajectories import scan_trajectories
 
 _SHOWN = [
@@ -45,14 +46,15 @@ def rollout_files(store: ArtifactStore, run: Run) -> list[Path]:
 
 
 def memory_searches(files: Sequence[Path]) -> pl.DataFrame:
-    """One row for each trajectory in `files` whose role gets memory, in order.
+    """One row for each trajectory in `files` whose role gets memory, in order. Those that were not scored are
+    left out, and count nowhere: not as uses, and not in `base`.
 
     Columns: trajectory_id, episode_id, role, iteration, task_id, task_type, group_id, revision_index,
     subgroup, memory_version (empty if memory was not searched), memory_entry_ids, text, reward, success, and
     `base`. `base` is the mean reward of the other first attempts at its task in its iteration, which are of
     the same policy and saw no memory; null if there are none, or if first attempts get memory.
     """
-    rows = scan_trajectories(files)
+    rows = scan_trajectories(files).filter(was_scored())
     searched = (pl.col("memory_version") != "") | pl.col("subgroup").is_not_null()
     roles = rows.filter(searched).select(pl.col("role").unique()).collect()["role"]
     shown = rows.select(_SHOWN).filter(pl.col("role").is_in(roles.implode()))

@@ -7,8 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from storage.tables.row_checks import shown
+from storage.tables.scored import NOT_SCORED
 
 SHOWN_PROBLEMS = 10
+
+_ILL_FORMED = "ill_formed"
 
 
 @dataclass
@@ -35,6 +38,8 @@ class RowLinks:
         self._begun: set[str] = set()
         self._revised: dict[str, int] = {}
         self._iteration = 1
+        self._texts: dict[str, int] = {}
+        self._not_scored: list[tuple[int, str, str]] = []
 
     def take(self, number: int, row: Mapping[str, Any], problems: Problems) -> None:
         """Remember a row, and add a problem for each contradiction with the rows before it."""
@@ -61,13 +66,25 @@ class RowLinks:
             )
         if row.get("parent_trajectory_id") is not None:
             self._parents.append((number, row["parent_trajectory_id"], episode))
+        reason = row["finish_reason"]
+        if reason in NOT_SCORED and row.get("parent_trajectory_id") is not None:
+            self._not_scored.append((number, row["parent_trajectory_id"], reason))
+        elif reason not in NOT_SCORED and (row.get("text") is not None or reason == _ILL_FORMED):
+            self._texts[name] = number
         if row["revision_index"] == 0:
             self._begun.add(episode)
         else:
             self._revised.setdefault(episode, number)
 
     def finish(self, problems: Problems) -> None:
-        """Add a problem for each link to a missing row."""
+        """Add a problem for each link to a missing row, and for each text that counts as scored although the
+        attempt that it led to was not."""
+        for number, parent, reason in self._not_scored:
+            if parent in self._texts:
+                problems.add(
+                    f"row {self._texts[parent]}: finish_reason: must be {reason}, as in row {number}: a text "
+                    "has the reward of the attempt that it led to, and that attempt was not scored"
+                )
         for number, parent, episode in self._parents:
             if parent not in self._rows:
                 problems.add(f"row {number}: parent_trajectory_id: no row has the id {shown(parent)}")

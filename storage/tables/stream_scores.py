@@ -18,15 +18,15 @@ STREAM_SCORE_SCHEMA = pa.schema(
         pa.field("stream", pa.int32(), nullable=False),
         pa.field("task_id", pa.string(), nullable=False),
         pa.field("note", pa.string()),
-        pa.field("first_attempt_success", pa.bool_(), nullable=False),
-        pa.field("retry_success", pa.bool_()),
+        pa.field("first_attempt_success", pa.bool_()),  # null: not scored
+        pa.field("retry_success", pa.bool_()),  # null: not made, or not scored
         pa.field("first_trajectory_id", pa.string(), nullable=False),  # the first attempt
         pa.field("reflection_trajectory_id", pa.string()),  # null: there was none
     ]
 )
 STREAM_SCORES = TableFormat(
     name="stream_scores",
-    version=1,
+    version=2,
     schema=STREAM_SCORE_SCHEMA,
     dictionary=("condition", "realm", "note"),
 )
@@ -46,11 +46,12 @@ class StreamScore:
     task_id: str
     note: str | None
     """The note that was given; None if there was none (yet)."""
-    first_attempt_success: bool
-    """Success of the attempt that was given the note."""
+    first_attempt_success: bool | None
+    """Success of the attempt that was given the note; None if it was not scored."""
     retry_success: bool | None
     """Success of a second attempt, after a reflection that was given the note as memory; also False after an
-    ill-formed reflection. None if there was no second attempt, since the attempt without a note succeeded."""
+    ill-formed reflection. None if there was no second attempt, since the attempt without a note succeeded or
+    was not scored, and if the second attempt was not scored."""
     first_trajectory_id: str
     reflection_trajectory_id: str | None
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from storage.artifacts.recipe import digest
 from storage.tables.parquet import TableFormat, read_rows, scan_files, write_rows
+from storage.tables.scored import with_measured
 
 SCHEMA_VERSION = 2
 TRAJECTORY_SCHEMA = pa.schema(
@@ -124,8 +125,12 @@ class Trajectory:
     """Artifact id of the checkpoint that sampled it; empty if a model without an artifact did."""
     tokenizer_digest: str
     reward: float
+    """Of a text, such as a reflection, that of the attempt that it led to. It means nothing where the
+    trajectory was not scored (`storage.tables.scored`)."""
     success: bool
+    """Whether the reward reached the threshold."""
     finish_reason: str
+    """How it ended, or why it was not scored."""
     truncated: bool
     feedback: str
     """What the environment said about this attempt, or about the attempt that a reflection is on."""
@@ -199,13 +204,15 @@ def write_trajectories(path: Path, rows: Iterable[Trajectory]) -> int:
 
 
 def read_trajectories(paths: Sequence[Path]) -> list[Trajectory]:
-    """All trajectories of files, in order. Raises StoreError for a file in another format."""
+    """All trajectories of files, in order; what learns from them takes those that `storage.tables.scored`
+    passes. Raises StoreError for a file in another format."""
     return [Trajectory(**row) for row in read_rows(paths, TRAJECTORIES)]
 
 
 def scan_trajectories(paths: Sequence[Path]) -> pl.LazyFrame:
-    """A lazy frame over exactly these files; only the columns and row groups asked for are read."""
-    return scan_files(paths, TRAJECTORIES)
+    """A lazy frame over exactly these files; only the columns and row groups asked for are read. `reward` and
+    `success` are null in rows that were not scored."""
+    return with_measured(scan_files(paths, TRAJECTORIES))
 
 
 def _validated(rows: Iterable[Trajectory]) -> Iterator[Mapping[str, Any]]:

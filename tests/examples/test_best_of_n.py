@@ -40,6 +40,11 @@ def test_the_highest_reward_is_best_and_then_the_shortest_or_the_first() -> None
     assert chosen([*rows, attempt(4, LONG, reward=2.0)]) == ["t-4", "u-3"]
 
 
+def test_what_was_not_scored_is_never_the_best() -> None:
+    failed = replace(attempt(1, SHORT), finish_reason="environment_error")
+    assert chosen([attempt(0, LONG), failed]) == ["t-0"]
+
+
 def test_equal_attempts_count_once() -> None:
     rows = [attempt(0), attempt(1), attempt(2, LONG)]
     assert chosen(rows, keep=3) == ["t-0", "t-2"]

@@ -30,6 +30,7 @@ from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.stages.rollouts.generate_rollouts import TRAJECTORIES, trajectory_files
 from erl_pipeline.stages.rollouts.playing import MEMORY
 from erl_pipeline.stages.training.training_stage import ROLLOUTS
+from storage.tables.scored import scored
 
 if TYPE_CHECKING:
     from storage.tables.trajectories import Trajectory
@@ -48,18 +49,19 @@ class CreditSettings(Settings):
 def credit_rows(
     trajectories: Sequence[Trajectory], requests: Mapping[str, str]
 ) -> Iterator[Mapping[str, Any]]:
-    """A row for each entry in the prompt of an attempt, in the order of the attempts.
+    """A row for each entry in the prompt of an attempt that was scored, in the order of the attempts.
 
     Args:
         requests: entry id -> the request that wrote it. Entries without one get no credit.
     """
     from storage.tables.trajectories import FREE
 
+    attempts = scored(trajectories)
     free: defaultdict[str, list[float]] = defaultdict(list)
-    for row in trajectories:
+    for row in attempts:
         if row.subgroup == FREE:
             free[row.group_id].append(row.reward)
-    for row in trajectories:
+    for row in attempts:
         others = free.get(row.group_id)
         for entry_id in row.memory_entry_ids:
             if entry_id in requests:
@@ -82,13 +84,13 @@ def retrieval_entropy(entry_ids: Sequence[str]) -> float:
 
 
 def halves(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Success rates of guided and of free attempts, and their difference. An empty half has no rate, and then
-    there is no difference."""
+    """Success rates of guided and of free attempts that were scored, and their difference. An empty half has
+    no rate, and then there is no difference."""
     from storage.tables.trajectories import FREE, GUIDED
 
     rates = {}
     for half in (GUIDED, FREE):
-        outcomes = [row.success for row in trajectories if row.subgroup == half]
+        outcomes = [row.success for row in scored(trajectories) if row.subgroup == half]
         if outcomes:
             rates[f"success_{half}"] = sum(outcomes) / len(outcomes)
     if len(rates) == 2:
@@ -148,7 +150,7 @@ def _requests(call: StageCall[CreditSettings], rows: Sequence[Trajectory]) -> di
 
 CREDIT_EXPERIENCE = Stage(
     name="credit_experience",
-    version=1,
+    version=2,
     output="table",
     settings=CreditSettings,
     compute=_compute,

@@ -28,6 +28,7 @@ from erl_pipeline.stages.rollouts.generate_rollouts import RETRY_SECONDS, TRAJEC
 from erl_pipeline.stages.rollouts.playing import MEMORY
 from erl_pipeline.stages.training.training_stage import ROLLOUTS
 from storage.artifacts.recipe import derive_seed
+from storage.tables.scored import is_scored
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
@@ -49,7 +50,7 @@ class Request:
 def requests_of(
     trajectories: Sequence[Trajectory], texts: Mapping[str, str], artifact_id: str
 ) -> Iterator[Request]:
-    """A request for every attempt that was played, whether it succeeded or not.
+    """A request for every attempt that was scored, whether it succeeded or not.
 
     Args:
         texts: entry id -> text, of all entries that attempts saw.
@@ -60,7 +61,7 @@ def requests_of(
 
     for row in trajectories:
         opening = opening_messages(row)
-        if row.role != FIRST_ATTEMPT or not opening or row.finish_reason.startswith("environment_"):
+        if row.role != FIRST_ATTEMPT or not opening or not is_scored(row):
             continue
         lessons = tuple(reversed(row.memory_entry_ids))
         record = EpisodeRecord(
@@ -223,7 +224,7 @@ def _shares(counts: Mapping[str, int]) -> dict[str, float]:
 
 EXTRACT_EXPERIENCE = Stage(
     name="extract_experience",
-    version=2,
+    version=3,
     output="trajectories",
     settings=AskingSettings,
     compute=_compute,

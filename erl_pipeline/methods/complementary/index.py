@@ -117,7 +117,7 @@ def _compute(call: StageCall[IndexExperienceSettings]) -> StageResult:
 
 INDEX_EXPERIENCE = Stage(
     name=INDEX_MEMORY.name,
-    version=3,
+    version=4,
     output="memory",
     settings=IndexExperienceSettings,
     compute=_compute,

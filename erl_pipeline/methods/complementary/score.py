@@ -241,7 +241,7 @@ def _in_order(rows: Sequence[Trajectory], ids: Sequence[str]) -> list[Trajectory
 
 SCORE_EXPERIENCE = Stage(
     name="score_experience",
-    version=3,
+    version=4,
     output="table",
     settings=ScoreSettings,
     compute=_compute,

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from erl_pipeline.episodes.roles import SCORER_ERROR
 from erl_pipeline.methods.complementary.artifacts import SCORES, SCORES_FILE
 from erl_pipeline.stages.rollouts.generate_rollouts import trajectory_files
 from erl_pipeline.stages.training.training_stage import ROLLOUTS
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.store import ArtifactStore
+from storage.tables.scored import was_scored
 
 _LEAST = 1e-9
 """Trajectories of a smaller weight are drawn with this one."""
@@ -52,7 +52,7 @@ class Stored:
 
 def read_stored(store: ArtifactStore, newest: Artifact | None, capacity: int) -> Stored:
     """The newest trajectories at the end of a chain of scores, at most `capacity` of them. Those without a
-    sampled token or whose attempt could not be scored are left out: they cannot be trained on again."""
+    sampled token and those that were not scored are left out: they cannot be trained on again."""
     import polars as pl
 
     from erl_pipeline.methods.complementary.tables import EXPERIENCE_SCORES
@@ -68,9 +68,7 @@ def read_stored(store: ArtifactStore, newest: Artifact | None, capacity: int) ->
         for row in read_rows([artifact.path(SCORES_FILE)], EXPERIENCE_SCORES):
             weights.setdefault(row["trajectory_id"], row["weight"])
         files = tuple(trajectory_files(store.open(artifact.manifest.inputs[ROLLOUTS]), store))
-        rows = scan_trajectories(files).filter(
-            pl.col("finish_reason") != SCORER_ERROR, pl.col("response_mask").list.sum() > 0
-        )
+        rows = scan_trajectories(files).filter(was_scored(), pl.col("response_mask").list.sum() > 0)
         ids = rows.select("trajectory_id").collect()["trajectory_id"].to_list()
         shelves.append(Shelf(files, tuple(ids[:room])))
         room -= len(ids)

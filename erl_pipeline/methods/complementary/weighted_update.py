@@ -15,6 +15,7 @@ from erl_pipeline.stages.training.training_stage import ROLLOUTS, count_steps, o
 from erl_pipeline.stages.training.update_policy import (
     UPDATE_POLICY,
     UpdateSettings,
+    dropped_before_training,
     groups_by_role,
     reference_policy,
     training_sequences,
@@ -75,12 +76,13 @@ def _compute(call: StageCall[UpdateSettings]) -> StageResult:
     with open_trainer(call) as trainer:
         metrics = trainer.reinforce(work, count_steps(call, settings.update.optimizer_steps))
         record = reinforcement_rows([*rows, *replayed], sequences, metrics.records)
-        return training_result(call, trainer, metrics, record, groups_by_role(rows, settings.objective))
+        counters = {**groups_by_role(rows, settings.objective), **dropped_before_training(rows)}
+        return training_result(call, trainer, metrics, record, counters)
 
 
 WEIGHTED_UPDATE = Stage(
     name=UPDATE_POLICY.name,
-    version=1,
+    version=2,
     output="checkpoint",
     settings=UpdateSettings,
     compute=_compute,

@@ -8,11 +8,11 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from erl_pipeline.environments.prompt_format import PromptFormat
-from erl_pipeline.episodes.attempt import Attempt, Opening, play_attempt
+from erl_pipeline.episodes.attempt import Attempt, Opening, play_attempt, rewarded
 from erl_pipeline.episodes.context import EpisodeContext, Place
 from erl_pipeline.episodes.dialogue import Dialogue
 from erl_pipeline.episodes.judge import AskJudge, judge
-from erl_pipeline.episodes.roles import JUDGE, SCORER_ERROR
+from erl_pipeline.episodes.roles import JUDGE
 from erl_pipeline.episodes.rows import Outcome, trajectory
 from erl_pipeline.methods.erl.settings import FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT
 from storage.tables.trajectories import FREE, Trajectory
@@ -80,17 +80,9 @@ async def run_episode(context: EpisodeContext, rules: ErlRules) -> list[Trajecto
         parent = failed_id
         if reflection is not None:
             parent = rows[-1].trajectory_id
-            rows[-1] = _rewarded(rows[-1], latest)
+            rows[-1] = rewarded(rows[-1], latest)
         rows.append(latest.row(context, place, parent))
     return rows
-
-
-def _rewarded(reflection: Trajectory, attempt: Attempt) -> Trajectory:
-    """A reflection with the reward of the attempt that it led to. Where that attempt could not be scored, the
-    reflection cannot be scored either, unless it was ill-formed."""
-    if attempt.finish_reason == SCORER_ERROR:
-        return reflection if reflection.text is None else replace(reflection, finish_reason=SCORER_ERROR)
-    return replace(reflection, reward=attempt.report.reward, success=attempt.success)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import numpy as np
 from erl_pipeline.methods.exgrpo.experience import ACTIVE, RETIRED
 from erl_pipeline.methods.exgrpo.settings import FIRST_ATTEMPT, Sampler, TierSettings
 from erl_pipeline.methods.exgrpo.tiers import qualities, tiers_of
+from storage.tables.scored import scored
 from storage.tables.trajectories import Trajectory
 
 
@@ -43,10 +44,11 @@ class TriedTask:
 
 
 def tried_tasks(rows: Sequence[Trajectory], replayed: Sequence[Trajectory]) -> list[TriedTask]:
-    """The groups of first attempts, with what was replayed in each; in the order of the rows."""
+    """The groups of first attempts, with what was replayed in each; in the order of the rows. Attempts that
+    were not scored are in none, so that a group without any that was is not tried at all."""
     fresh: defaultdict[str, list[Trajectory]] = defaultdict(list)
     beside: defaultdict[str, list[Trajectory]] = defaultdict(list)
-    for row in rows:
+    for row in scored(rows):
         if row.role == FIRST_ATTEMPT:
             fresh[row.group_id].append(row)
     for row in replayed:

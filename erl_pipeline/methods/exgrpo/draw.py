@@ -59,9 +59,8 @@ def draw_replay(
     if rules.max_age is not None:
         young = usable_members(experience.members, iteration, rules.max_age, None)["task_id"].unique()
         groups = groups.filter(pl.col("task_id").is_in(young.implode()))
-    by_bucket = dict(
-        groups.group_by("successes", maintain_order=True).agg("task_id").sort("successes").iter_rows()
-    )
+    groups = groups.with_columns(bucket=_bucket(rules.group_size))
+    by_bucket = dict(groups.group_by("bucket", maintain_order=True).agg("task_id").sort("bucket").iter_rows())
     if not by_bucket:
         return []
     if rules.sampler == "uniform":
@@ -82,6 +81,13 @@ def draw_replay(
         )
         for task in tasks
     ]
+
+
+def _bucket(group_size: int) -> pl.Expr:
+    """A group's successes, out of `group_size` attempts. In a group that had fewer, since some were not
+    scored, the number that has the same rate, rounded."""
+    attempts = pl.col("group_size")
+    return (2 * group_size * pl.col("successes") + attempts) // (2 * attempts)
 
 
 def _by_tier(experience: Experience, rules: DrawRules, iteration: int, chance: random.Random) -> list[Drawn]:

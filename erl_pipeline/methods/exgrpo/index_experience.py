@@ -60,7 +60,7 @@ def _compute_scored(call: StageCall[ScoredIndexSettings]) -> StageResult:
 
 INDEX_EXPERIENCE = Stage(
     name="index_experience",
-    version=1,
+    version=2,
     output="experience",
     settings=IndexSettings,
     compute=_compute,
@@ -69,7 +69,7 @@ INDEX_EXPERIENCE = Stage(
 
 INDEX_SCORED_EXPERIENCE = Stage(
     name=INDEX_EXPERIENCE.name,
-    version=1,
+    version=2,
     output="experience",
     settings=ScoredIndexSettings,
     compute=_compute_scored,

@@ -110,7 +110,7 @@ def _compute(call: StageCall[SelectSettings]) -> StageResult:
 
 SELECT_REPLAY = Stage(
     name="select_replay",
-    version=1,
+    version=2,
     output="replay",
     settings=SelectSettings,
     compute=_compute,

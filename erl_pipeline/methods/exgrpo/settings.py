@@ -34,8 +34,9 @@ def _word_off(value: Any) -> Any:
 
 class BucketSettings(Settings):
     """How often tasks of each bucket are drawn. A task's bucket is its number of successes when it was last
-    tried, out of `group_size` K; weights are those of a normal distribution over the buckets that hold a
-    task (paper, section 4.1)."""
+    tried, out of `group_size` K; where attempts were not scored, the number out of K at the rate of the
+    others. Weights are those of a normal distribution over the buckets that hold a task (paper, section
+    4.1)."""
 
     mean: float = Field(default=0.5, ge=0.0, le=1.0)
     """The bucket that is drawn most, as a share of K."""

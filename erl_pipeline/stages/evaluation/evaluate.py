@@ -113,7 +113,7 @@ def _evaluate(call: StageCall[EvaluationSettings]) -> StageResult:
     remembering = None
     if MEMORY in call.inputs:
         solved = greedy_outcomes(first.select(SCORED_COLUMNS).collect())
-        failed = [task for task in tasks if not solved[task.task_id]]
+        failed = [task for task in tasks if solved.get(task.task_id) is False]
         call.progress.begin(len(failed), "episodes with memory")
         again = play_episodes(
             call,
@@ -144,7 +144,7 @@ def _evaluate(call: StageCall[EvaluationSettings]) -> StageResult:
 
 EVALUATE = Stage(
     name="evaluate",
-    version=5,
+    version=6,
     output="evaluation",
     settings=EvaluationSettings,
     compute=_evaluate,

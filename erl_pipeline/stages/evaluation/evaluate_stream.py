@@ -154,7 +154,7 @@ def _episodes(play: PlaySettings) -> tuple[PromptFormat, Mapping[str, RoleLimits
 
 EVALUATE_STREAM = Stage(
     name="evaluate_stream",
-    version=3,
+    version=4,
     output="evaluation",
     settings=StreamEvaluationSettings,
     compute=_evaluate,

@@ -13,6 +13,7 @@ from erl_pipeline.episodes.encounters import (
 )
 from erl_pipeline.stages.evaluation.stream_tasks import StreamedTask
 from erl_pipeline.statistics import paired_difference, success_rate
+from storage.tables.scored import is_scored
 from storage.tables.stream_scores import StreamScore
 from storage.tables.trajectories import Trajectory
 
@@ -61,8 +62,8 @@ def score_encounter(
                 stream=met.stream,
                 task_id=met.task.task_id,
                 note=notes[condition],
-                first_attempt_success=first.success,
-                retry_success=(retry is not None and retry.success) if retried else None,
+                first_attempt_success=_success(first),
+                retry_success=_success(retry) if retry is not None else False if retried else None,
                 first_trajectory_id=first.trajectory_id,
                 reflection_trajectory_id=None if reflection is None else reflection.trajectory_id,
             )
@@ -70,13 +71,17 @@ def score_encounter(
     return scores
 
 
+def _success(attempt: Trajectory) -> bool | None:
+    return attempt.success if is_scored(attempt) else None
+
+
 def stream_metrics(scores: Sequence[StreamScore]) -> dict[str, float]:
     """Success by condition in the second half of the encounters, when streams have notes of their own.
 
     `first_NAME` is that of first attempts given the note, `retry_NAME` that of retries. `first_own_gain` and
     `retry_own_gain` are the differences to no note at the same tasks, with 95 % intervals. Tasks are the
-    sampling unit: the intervals ignore that tasks of one stream share its note. A rate without outcomes is
-    left out.
+    sampling unit: the intervals ignore that tasks of one stream share its note. Attempts that were not scored
+    are left out, and so is a rate without outcomes; a difference is over the tasks that both conditions have.
     """
     last = max(score.encounter for score in scores)
     late = [score for score in scores if score.encounter > last // 2]
@@ -86,8 +91,10 @@ def stream_metrics(scores: Sequence[StreamScore]) -> dict[str, float]:
         for condition, of_condition in outcomes.items():
             if of_condition:
                 metrics[f"{name}_{condition}"] = success_rate(list(of_condition.values())).value
-        if outcomes[NONE]:
-            gain = paired_difference(outcomes[NONE], outcomes[OWN])
+        both = outcomes[NONE].keys() & outcomes[OWN].keys()
+        if both:
+            none, own = ({task: outcomes[each][task] for task in sorted(both)} for each in (NONE, OWN))
+            gain = paired_difference(none, own)
             metrics[f"{name}_own_gain"] = gain.difference
             metrics |= {f"{name}_own_gain_low": gain.low, f"{name}_own_gain_high": gain.high}
     return metrics

@@ -11,6 +11,7 @@ from erl_pipeline.config.base import Settings
 from erl_pipeline.config.memory import KeepSettings
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.stages.rollouts.generate_rollouts import trajectory_files
+from storage.tables.scored import is_scored, scored
 
 if TYPE_CHECKING:
     from storage.memory.entries import MemoryEntry
@@ -67,7 +68,7 @@ def _compute(call: StageCall[IndexSettings]) -> StageResult:
 
 INDEX_MEMORY = Stage(
     name="index_memory",
-    version=6,
+    version=7,
     output="memory",
     settings=IndexSettings,
     compute=_compute,
@@ -78,17 +79,17 @@ def new_entries(
     trajectories: Sequence[Trajectory], memory_version: str, settings: IndexSettings
 ) -> Iterator[MemoryEntry]:
     """Memory entries of one iteration's trajectories, in their order; one for each trajectory whose text led
-    to success."""
+    to success. What was not scored, or is of an episode whose first attempt was not, is not remembered."""
     from erl_pipeline.episodes.rows import opening_messages, situation
     from storage.memory.entries import MemoryEntry
 
-    openings = {
-        row.episode_id: opening_messages(row) for row in trajectories if row.role == settings.opening_role
-    }
-    for row in trajectories:
+    firsts = {row.episode_id: row for row in trajectories if row.role == settings.opening_role}
+    for row in scored(trajectories):
         if row.role != settings.text_role or not row.success or row.text is None:
             continue
-        opening = openings[row.episode_id]
+        if not is_scored(firsts[row.episode_id]):
+            continue
+        opening = opening_messages(firsts[row.episode_id])
         yield MemoryEntry(
             entry_id=f"m-{row.trajectory_id}",
             kind="reflection",

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from erl_pipeline.environments.interface import part_name
 from erl_pipeline.episodes.roles import NEVER_TRAINED
+from storage.tables.scored import AS_ZERO, NOT_SCORED, NotScored, is_scored, scored
 
 if TYPE_CHECKING:
     from storage.tables.trajectories import Trajectory
 
-_COUNT, _SUCCESSES = "_count", "_successes"
+_COUNT, _SUCCESSES, _NOT_SCORED = "_count", "_successes", "_not_scored"
 _PART, _EPISODES = "part.", ".episodes"
 
 
@@ -19,36 +21,73 @@ def count_rollouts(rows: Sequence[Trajectory]) -> dict[str, int]:
     """Trajectories and successes by role, episodes, and tokens.
 
     An episode succeeded when one of its trajectories did. `generated_tokens` counts tokens the policy
-    sampled; `prompt_tokens` counts each prompt once, and the environment's tokens between turns.
+    sampled; `prompt_tokens` counts each prompt once, and the environment's tokens between turns. What was not
+    scored is among the trajectories, and counted beside them too: attempts by their reason
+    (`environment_errors`), trajectories by their role (`ROLE_not_scored`), and episodes in which anything was
+    not scored (`episodes_not_scored`). Of these counters those that are 0 are left out.
     """
     generated = sum(sum(row.response_mask) for row in rows)
     read = sum(len(row.prompt_token_ids) + len(row.response_token_ids) for row in rows)
     counts = {
         "trajectories": len(rows),
         "episodes": len({row.episode_id for row in rows}),
-        "episode_successes": len({row.episode_id for row in rows if row.success}),
+        "episode_successes": _successes(rows),
         "truncated": sum(row.truncated for row in rows),
         "ill_formed": sum(row.finish_reason == "ill_formed" for row in rows),
         "generated_tokens": generated,
         "prompt_tokens": read - generated,
     }
+    left_out = {
+        **attempts_not_scored(rows),
+        "episodes_not_scored": len(_not_scored(rows)),
+        "counted_as_zero": sum(row.finish_reason.endswith(AS_ZERO) for row in rows),
+    }
     for role in dict.fromkeys(row.role for row in rows):
         of_role = [row for row in rows if row.role == role]
+        of_them = scored(of_role)
         counts[f"{role}{_COUNT}"] = len(of_role)
-        counts[f"{role}{_SUCCESSES}"] = sum(row.success for row in of_role)
-    return counts
+        counts[f"{role}{_SUCCESSES}"] = sum(row.success for row in of_them)
+        left_out[f"{role}{_NOT_SCORED}"] = len(of_role) - len(of_them)
+    return counts | {name: count for name, count in left_out.items() if count}
+
+
+def attempts_not_scored(rows: Iterable[Trajectory]) -> dict[str, int]:
+    """How many attempts were not scored, by the name of the counter of each reason. A text that led to such
+    an attempt is not counted beside it."""
+    without = [row for row in rows if not is_scored(row)]
+    led_to = {row.parent_trajectory_id for row in without}
+    ended = Counter(row.finish_reason for row in without if row.trajectory_id not in led_to)
+    return {reason_counter(reason): ended[reason] for reason in NOT_SCORED}
+
+
+def reason_counter(reason: NotScored) -> str:
+    """The counter of the attempts that were not scored for a reason."""
+    return f"{reason}s"
+
+
+def _not_scored(rows: Iterable[Trajectory]) -> set[str]:
+    """The episodes in which something was not scored: whether they succeeded is not known."""
+    return {row.episode_id for row in rows if not is_scored(row)}
+
+
+def _successes(rows: Sequence[Trajectory]) -> int:
+    """How many episodes succeeded, of those that are known to have succeeded or failed."""
+    return len({row.episode_id for row in rows if row.success} - _not_scored(rows))
 
 
 def count_parts(rows: Sequence[Trajectory]) -> dict[str, int]:
     """For each part of a mixture: episodes, those whose first attempt succeeded, and those in which any did.
-    A first attempt is a trajectory without a parent."""
+    A first attempt is a trajectory without a parent. Attempts and episodes that were not scored are left
+    out."""
     counts: dict[str, int] = {}
     for name in sorted({part_name(row.task_id) for row in rows}):
         of_part = [row for row in rows if part_name(row.task_id) == name]
-        first = [row for row in of_part if row.parent_trajectory_id is None]
-        counts[f"{_PART}{name}{_EPISODES}"] = len({row.episode_id for row in of_part})
+        first = [row for row in scored(of_part) if row.parent_trajectory_id is None]
+        episodes = {row.episode_id for row in of_part} - _not_scored(of_part)
+        counts[f"{_PART}{name}{_EPISODES}"] = len(episodes)
+        counts[f"{_PART}{name}.first"] = len(first)
         counts[f"{_PART}{name}.solved_first"] = sum(row.success for row in first)
-        counts[f"{_PART}{name}.solved"] = len({row.episode_id for row in of_part if row.success})
+        counts[f"{_PART}{name}.solved"] = _successes(of_part)
     return counts
 
 
@@ -57,10 +96,12 @@ def part_rates(counters: Mapping[str, int]) -> dict[str, float]:
     any did."""
     rates = {}
     for name, episodes in counters.items():
-        if name.startswith(_PART) and name.endswith(_EPISODES) and episodes:
+        if name.startswith(_PART) and name.endswith(_EPISODES):
             part = name.removesuffix(_EPISODES)
-            rates[f"{part}.success_first"] = counters[f"{part}.solved_first"] / episodes
-            rates[f"{part}.success_episode"] = counters[f"{part}.solved"] / episodes
+            if first := counters[f"{part}.first"]:
+                rates[f"{part}.success_first"] = counters[f"{part}.solved_first"] / first
+            if episodes:
+                rates[f"{part}.success_episode"] = counters[f"{part}.solved"] / episodes
     return rates
 
 
@@ -71,13 +112,14 @@ def trajectories_by_role(counters: Mapping[str, int | float]) -> dict[str, int]:
 
 
 def success_rates(counters: Mapping[str, int]) -> dict[str, float]:
-    """Shares of trajectories that succeeded, by role, and of episodes that did. A rate without trials is left
-    out, and so is that of a role that attempts nothing."""
+    """Shares of trajectories that succeeded, by role, and of episodes that did, both among those that were
+    scored. A rate without trials is left out, and so is that of a role that attempts nothing."""
     rates = {}
-    for name, tries in counters.items():
+    for name, count in counters.items():
         role = name.removesuffix(_COUNT)
+        tries = count - counters.get(f"{role}{_NOT_SCORED}", 0)
         if role != name and tries and role not in NEVER_TRAINED:
             rates[f"success_{role}"] = counters[f"{role}{_SUCCESSES}"] / tries
-    if counters.get("episodes"):
-        rates["success_episode"] = counters["episode_successes"] / counters["episodes"]
+    if episodes := counters.get("episodes", 0) - counters.get("episodes_not_scored", 0):
+        rates["success_episode"] = counters["episode_successes"] / episodes
     return rates

@@ -160,7 +160,7 @@ def _list(call: StageCall[ListSettings]) -> StageResult:
 
 GENERATE_ROLLOUTS = Stage(
     name="generate_rollouts",
-    version=3,
+    version=4,
     output="rollouts",
     settings=ListSettings,
     compute=_list,
@@ -168,7 +168,7 @@ GENERATE_ROLLOUTS = Stage(
 
 ROLLOUT_SHARD = Stage(
     name="rollout_shard",
-    version=5,
+    version=6,
     output="trajectories",
     settings=RolloutSettings,
     compute=_generate,

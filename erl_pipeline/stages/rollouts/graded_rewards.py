@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from erl_pipeline.episodes.roles import NEVER_TRAINED, SCORER_ERROR
+from erl_pipeline.episodes.roles import NEVER_TRAINED
+from storage.tables.scored import was_scored
 
 _COLUMNS = ("role", "parent_trajectory_id", "finish_reason", "reward")
 
@@ -19,7 +20,7 @@ def graded_rewards(rollouts: pl.LazyFrame) -> dict[str, float]:
     means = (
         rollouts.select(_COLUMNS)
         .filter(pl.col("parent_trajectory_id").is_null(), ~pl.col("role").is_in(sorted(NEVER_TRAINED)))
-        .filter(pl.col("finish_reason") != SCORER_ERROR)
+        .filter(was_scored())
         .group_by("role")
         .agg(pl.col("reward").mean(), graded=(~pl.col("reward").is_in([0.0, 1.0])).any())
         .filter("graded")

@@ -22,6 +22,7 @@ from erl_pipeline.config.generation import (
 )
 from erl_pipeline.config.memory import RetrievalSettings
 from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.rollouts import Failed
 from erl_pipeline.environments.interface import Task, part_name
 from erl_pipeline.episodes.roles import JUDGE
 from erl_pipeline.plan.plan import POLICY
@@ -70,6 +71,8 @@ class PlaySettings(Settings):
     sampling: SamplingConfig
     success_threshold: float
     step_seconds: float
+    failed: Failed
+    retries: int
     engine: EngineConfig
     weights: WeightsSettings
 
@@ -84,6 +87,8 @@ def play_settings(config: RunConfig) -> PlaySettings:
         sampling=config.sampling,
         success_threshold=config.rollouts.success_threshold,
         step_seconds=config.rollouts.step_seconds,
+        failed=config.rollouts.failed,
+        retries=config.rollouts.retries,
         engine=identity_of(config.engine),
         weights=weights_settings(config),
     )
@@ -156,6 +161,8 @@ def play_episodes(
             success_threshold=settings.success_threshold,
             step_seconds=settings.step_seconds,
             by_role=by_role,
+            retries=settings.retries if settings.failed == "retry" else 0,
+            failures_are_zero=settings.failed == "zero",
         ),
         provenance=Provenance(
             recipe_id=call.artifact_id,

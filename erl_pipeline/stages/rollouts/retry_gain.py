@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from erl_pipeline.episodes.roles import NEVER_TRAINED, SCORER_ERROR
+from erl_pipeline.episodes.roles import NEVER_TRAINED
 from erl_pipeline.statistics import mean_over_tasks
+from storage.tables.scored import was_scored
 
 _COLUMNS = (
     "task_id",
@@ -42,7 +43,7 @@ def retry_gains(rollouts: pl.LazyFrame) -> dict[str, Gains]:
     attempts = (
         rollouts.select(_COLUMNS)
         .filter(~_IS_TEXT, ~pl.col("role").is_in(sorted(NEVER_TRAINED)))
-        .filter(pl.col("finish_reason") != SCORER_ERROR)
+        .filter(was_scored())
         .collect()
     )
     firsts: defaultdict[str, dict[str, int]] = defaultdict(dict)

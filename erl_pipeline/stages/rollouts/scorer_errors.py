@@ -1,4 +1,5 @@
-"""Episodes that could not be scored: a few are data, more than a hundredth of them stop the run."""
+"""Scorers that fail: a few attempts that could not be scored are data, more than a hundredth of the episodes
+stop the run."""
 
 from __future__ import annotations
 
@@ -6,10 +7,12 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from erl_pipeline.episodes.roles import SCORER_ERROR, SCORER_ERRORS
+from erl_pipeline.stages.rollouts.counts import reason_counter
 from storage.errors import EnvironmentFailed
+from storage.tables.scored import NotScored
 
 ALLOWED_SHARE = 0.01
+_REASON: NotScored = "scorer_error"
 
 
 def require_scored(counters: Mapping[str, int], rollouts: pl.LazyFrame) -> None:
@@ -20,10 +23,10 @@ def require_scored(counters: Mapping[str, int], rollouts: pl.LazyFrame) -> None:
         counters: the counters of all shards, added up.
         rollouts: the trajectories of the iteration.
     """
-    failed, episodes = counters.get(SCORER_ERRORS, 0), counters.get("episodes", 0)
+    failed, episodes = counters.get(reason_counter(_REASON), 0), counters.get("episodes", 0)
     if failed <= ALLOWED_SHARE * episodes:
         return
-    ended = rollouts.filter(pl.col("finish_reason") == SCORER_ERROR)
+    ended = rollouts.filter(pl.col("finish_reason") == _REASON)
     # An episode's last row is the attempt; the reflection that led to it comes before.
     found = ended.group_by("episode_id", maintain_order=True).last().select("task_id", "feedback").collect()
     task, what = found.row(0)

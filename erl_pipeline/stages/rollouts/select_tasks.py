@@ -164,7 +164,7 @@ def _compute(call: StageCall[SelectSettings]) -> StageResult:
 
 SELECT_TASKS = Stage(
     name="select_tasks",
-    version=1,
+    version=2,
     output="selection",
     settings=SelectSettings,
     compute=_compute,

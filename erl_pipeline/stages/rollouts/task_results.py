@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from erl_pipeline.config.selection import ResultSettings
 from erl_pipeline.environments.interface import Task
+from storage.tables.scored import was_scored
 
 if TYPE_CHECKING:
     import polars as pl
@@ -34,8 +35,8 @@ Results = Mapping[str, TaskResult]
 
 
 def first_attempts(rollouts: pl.LazyFrame) -> dict[str, tuple[int, int]]:
-    """Task -> first attempts at it, and those that succeeded. Attempts that ended because the environment
-    failed say nothing about the task, and do not count.
+    """Task -> first attempts at it, and those that succeeded. Attempts that were not scored say nothing about
+    the task, and do not count.
 
     Args:
         rollouts: trajectories of one iteration. A first attempt is one without a parent.
@@ -43,9 +44,7 @@ def first_attempts(rollouts: pl.LazyFrame) -> dict[str, tuple[int, int]]:
     import polars as pl
 
     counted = (
-        rollouts.filter(
-            pl.col("parent_trajectory_id").is_null(), ~pl.col("finish_reason").str.starts_with("environment_")
-        )
+        rollouts.filter(pl.col("parent_trajectory_id").is_null(), was_scored())
         .group_by("task_id")
         .agg(tries=pl.len(), successes=pl.col("success").sum())
         .sort("task_id")

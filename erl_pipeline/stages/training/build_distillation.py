@@ -11,6 +11,7 @@ from erl_pipeline.config.base import Settings
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.stages.rollouts.generate_rollouts import trajectory_files
 from erl_pipeline.trainers.sequences import DISTILLED
+from storage.tables.scored import is_scored
 
 if TYPE_CHECKING:
     from storage.tables.sft import SftRow
@@ -55,7 +56,7 @@ def _compute(call: StageCall[DistillationSettings]) -> StageResult:
 
 BUILD_DISTILLATION = Stage(
     name="build_distillation",
-    version=3,
+    version=4,
     output="sft_dataset",
     settings=DistillationSettings,
     compute=_compute,
@@ -68,8 +69,9 @@ def distilled_rows(trajectories: Sequence[Trajectory], settings: DistillationSet
     The prompt is token for token that of the episode's attempt of `prompt_role`, which is the prompt that
     evaluation uses; the response is token for token what was sampled. With `chain` two rows follow, each on
     its own prompt: the text that led to the attempt, where it is whole and well-formed, and the attempt
-    itself, where its own prompt is another. Where a task has more such attempts than `max_rows_per_task`, the
-    first in the order of the trajectories are kept.
+    itself, where its own prompt is another. An attempt that was not scored gives no row, and neither does one
+    of an episode whose first attempt was not. Where a task has more such attempts than `max_rows_per_task`,
+    the first in the order of the trajectories are kept.
     """
     roles, most = settings.roles, settings.max_rows_per_task
     by_id = {row.trajectory_id: row for row in trajectories}
@@ -78,10 +80,12 @@ def distilled_rows(trajectories: Sequence[Trajectory], settings: DistillationSet
     for row in trajectories:
         if row.role != roles.role or row.truncated or not _went_well(row, settings.reward_above):
             continue
+        first = firsts[row.episode_id]
+        if not is_scored(row) or not is_scored(first):
+            continue
         if most is not None and attempts_at[row.task_id] >= most:
             continue
         attempts_at[row.task_id] += 1
-        first = firsts[row.episode_id]
         parent = by_id.get(row.parent_trajectory_id or "")
         via = parent if parent is not None and parent.role == roles.via_role else None
         yield distilled_row(row, first, via)

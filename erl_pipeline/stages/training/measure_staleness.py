@@ -105,7 +105,7 @@ def _compute(call: StageCall[StalenessSettings]) -> StageResult:
 
 MEASURE_STALENESS = Stage(
     name="measure_staleness",
-    version=3,
+    version=4,
     output="table",
     settings=StalenessSettings,
     compute=_compute,

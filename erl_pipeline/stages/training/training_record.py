@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from erl_pipeline.episodes.roles import NEVER_TRAINED, is_trainable, trainable
 from erl_pipeline.trainers.record import SequenceRecord
+from storage.tables.scored import NOT_SCORED, NotScored
 
 if TYPE_CHECKING:
     from erl_pipeline.trainers.sequences import TrainingSequence
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from storage.tables.trajectories import Trajectory
 
 _NEVER_TRAINED = SequenceRecord(weight=0.0, not_trained="never_trained")
-_NOT_SCORED = SequenceRecord(weight=0.0, not_trained="scorer_error")
+_NOT_SCORED = {reason: SequenceRecord(weight=0.0, not_trained=reason) for reason in NOT_SCORED}
 _TOO_OLD = SequenceRecord(weight=0.0, not_trained="too_old")
 
 
@@ -25,7 +26,7 @@ def reinforcement_rows(
     old: Collection[str] = (),
 ) -> Iterator[Mapping[str, Any]]:
     """A row for each trajectory; the first three arguments are in the same order. Trajectories of roles that
-    are never trained, those that could not be scored, and those whose ids are in `old` have neither sequence
+    are never trained, those that were not scored, and those whose ids are in `old` have neither sequence
     nor record, and get a row that says so.
 
     Raises ValueError where the trainer reported more or fewer than it was given.
@@ -36,12 +37,14 @@ def reinforcement_rows(
     given = [row for row in trainable(trajectories) if row.trajectory_id not in old]
     trained = iter(list(zip(given, sequences, records, strict=True)))
     for row in trajectories:
-        advantage, record = None, _NEVER_TRAINED if row.role in NEVER_TRAINED else _NOT_SCORED
+        advantage, record = None, _NEVER_TRAINED
         if row.trajectory_id in old:
             record = _TOO_OLD
         elif is_trainable(row):
             _, sequence, record = next(trained)
             advantage = sequence.advantage
+        elif row.role not in NEVER_TRAINED:
+            record = _NOT_SCORED[cast(NotScored, row.finish_reason)]
         yield {
             **vars(record),
             "trajectory_id": row.trajectory_id,

@@ -33,6 +33,7 @@ from erl_pipeline.stages.training.training_stage import (
 )
 from erl_pipeline.trainers.interface import Reinforcement
 from erl_pipeline.trainers.sequences import TrainingSequence, trajectory_sequence
+from storage.tables.scored import NOT_SCORED, is_scored
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
@@ -99,7 +100,7 @@ def _slice(config: RunConfig, _sources: Sources) -> UpdateSettings:
 
 def _compute(call: StageCall[UpdateSettings]) -> StageResult:
     """Train on the trajectories of the rollouts and on those replayed beside them; write the new checkpoint.
-    Roles that are never trained, and trajectories that could not be scored or are too old, are left out."""
+    Roles that are never trained, and trajectories that were not scored or are too old, are left out."""
     from storage.tables.trajectories import read_trajectories
 
     settings = call.settings
@@ -133,13 +134,14 @@ def _too_old(call: StageCall[UpdateSettings], rows: Sequence[Trajectory]) -> fro
 
 
 def dropped_before_training(trajectories: Sequence[Trajectory], old: Collection[str] = ()) -> dict[str, int]:
-    """Counters, without those that are 0: trajectories of roles that are never trained, those that could not
-    be scored, and those whose ids are in `old`."""
-    never_trained = sum(row.role in NEVER_TRAINED for row in trajectories)
-    not_scored = len(trajectories) - len(trainable(trajectories)) - never_trained
+    """Counters, without those that are 0: trajectories of roles that are never trained, those that were not
+    scored, by reason, and those whose ids are in `old`."""
+    left_out = [row for row in trajectories if row.role not in NEVER_TRAINED and not is_scored(row)]
     counters = {
-        "dropped_never_trained": never_trained,
-        "dropped_scorer_error": not_scored,
+        "dropped_never_trained": sum(row.role in NEVER_TRAINED for row in trajectories),
+        **{
+            f"dropped_{reason}": sum(row.finish_reason == reason for row in left_out) for reason in NOT_SCORED
+        },
         "dropped_too_old": sum(row.trajectory_id in old for row in trajectories),
     }
     return {name: count for name, count in counters.items() if count}
@@ -149,8 +151,8 @@ def training_sequences(
     trajectories: Sequence[Trajectory], objective: ObjectiveConfig
 ) -> list[TrainingSequence]:
     """The sequences of trajectories, with their advantages. Groups are those of the rows, one for each task
-    and role, or their subgroups where the objective compares those. Roles that are never trained and attempts
-    that could not be scored are in no group and give no sequence."""
+    and role, or their subgroups where the objective compares those. Roles that are never trained and
+    trajectories that were not scored are in no group and give no sequence."""
     trained = trainable(trajectories)
     advantages = group_advantages(
         [row.reward for row in trained],
@@ -194,7 +196,7 @@ def reference_policy(call: StageCall[UpdateSettings]) -> StoredPolicy | Literal[
 
 UPDATE_POLICY = Stage(
     name="update_policy",
-    version=4,
+    version=5,
     output="checkpoint",
     settings=UpdateSettings,
     compute=_compute,

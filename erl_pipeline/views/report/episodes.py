@@ -9,6 +9,7 @@ from itertools import takewhile
 from typing import Any
 
 from erl_pipeline.episodes.roles import NEVER_TRAINED
+from storage.tables.scored import NOT_SCORED
 
 ILL_FORMED = "ill_formed"
 """The finish reason of a text, such as a reflection, that the parser of its role could not read."""
@@ -35,7 +36,8 @@ class Turn:
 
 @dataclass(frozen=True)
 class EpisodePart:
-    """An attempt, or a text such as a reflection. `outcome` is `solved`, `failed`, or empty for a text."""
+    """An attempt, or a text such as a reflection. `outcome` is `solved`, `failed`, `not scored`, or empty for
+    a text."""
 
     title: str
     outcome: str
@@ -115,11 +117,17 @@ def episode_part(row: Mapping[str, Any], memory_texts: Mapping[str, str]) -> Epi
         )
     return EpisodePart(
         title=title,
-        outcome="solved" if row["success"] else "failed",
+        outcome=_outcome(row),
         prompt=prompt,
         turns=_turns(messages[spoken:]),
         feedback=row["feedback"] or "",
     )
+
+
+def _outcome(row: Mapping[str, Any]) -> str:
+    if row["finish_reason"] in NOT_SCORED:
+        return "not scored"
+    return "solved" if row["success"] else "failed"
 
 
 def _title(role: str, revision: int) -> str:

@@ -13,6 +13,7 @@ from erl_pipeline.config.run import RunConfig
 from erl_pipeline.episodes.roles import NEVER_TRAINED
 from erl_pipeline.views.report.episodes import ILL_FORMED, TaskPicture, in_order, task_picture
 from erl_pipeline.views.report.screen import Screen, drawing_of, episode_columns
+from storage.tables.scored import was_scored
 
 _COLUMNS = (
     "trajectory_id",
@@ -66,8 +67,8 @@ def example_episodes(
     """One episode of each kind among an iteration's rollouts: the first in order of task and sample.
 
     `memory_texts` maps the id of a memory entry to its text. `config` is the run's configuration, whose
-    environment draws the task. Kinds that did not occur are left out. An episode that failed without a second
-    attempt is shown only if no episode had a second attempt.
+    environment draws the task. Kinds that did not occur are left out, and so are episodes that were not
+    scored. An episode that failed without a second attempt is shown only if no episode had a second attempt.
     """
     chosen = _choose(rollouts)
     rows = rollouts.select(_COLUMNS).filter(pl.col("episode_id").is_in(list(chosen.values()))).collect()
@@ -89,7 +90,9 @@ def _choose(rollouts: pl.LazyFrame) -> dict[str, str]:
             pl.col("success").filter(first).any().alias("at_once"),
             later.any().alias("retried"),
             pl.col("success").filter(later).any().alias("later"),
+            was_scored().all().alias("scored"),
         )
+        .filter("scored")
         .sort("task_id", "sample_index")
         .collect()
     )

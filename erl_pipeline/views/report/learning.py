@@ -10,6 +10,7 @@ from erl_pipeline.evaluation.history import StageRecord
 from erl_pipeline.plan.column import Column
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE
 from erl_pipeline.views.report.charts import Chart, Series
+from storage.tables.scored import was_scored
 
 _REWARDS_AFTER = 1
 """How many charts come before the chart of the rewards."""
@@ -36,9 +37,12 @@ def training_charts(
 
 
 def role_rewards(rollouts: pl.LazyFrame, roles: Sequence[str]) -> dict[str, Series]:
-    """Mean reward of each role by iteration, in the order in which the method declares the roles."""
+    """Mean reward of each role by iteration, in the order in which the method declares the roles.
+    Trajectories that were not scored are left out."""
     reward = pl.col("reward").cast(pl.Float64).mean()
-    means = rollouts.group_by("role", "iteration").agg(reward).sort("iteration").collect()
+    means = (
+        rollouts.filter(was_scored()).group_by("role", "iteration").agg(reward).sort("iteration").collect()
+    )
     return {
         role: Series(role.replace("_", " "), rows["iteration"].to_list(), rows["reward"].to_list())
         for role in roles

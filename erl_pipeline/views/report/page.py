@@ -21,11 +21,11 @@ from erl_pipeline.evaluation.history import (
     held_out_evaluations,
     learning_curve,
     of_kind,
+    paired_outcomes,
     read_history,
-    stored_outcomes,
 )
 from erl_pipeline.plan.column import Column
-from erl_pipeline.statistics import PairedDifference, paired_difference
+from erl_pipeline.statistics import PairedDifference
 from erl_pipeline.views.report.curves import ChartedRun, curves_as_numbers
 from erl_pipeline.views.report.examples import EpisodeExample, example_episodes
 from erl_pipeline.views.report.headline import held_out_result, summary_line, tiles
@@ -160,10 +160,8 @@ def _change(store: ArtifactStore, evaluations: Sequence[StageRecord]) -> PairedD
     """Compare the first evaluation with the last, task by task; None where the attempts are missing."""
     if len(evaluations) < 2:
         return None
-    before, after = (
-        stored_outcomes(store, record.manifest.artifact_id) for record in (evaluations[0], evaluations[-1])
-    )
-    return paired_difference(before, after) if before and before.keys() == after.keys() else None
+    before, after = (record.manifest.artifact_id for record in (evaluations[0], evaluations[-1]))
+    return paired_outcomes(store, before, after)
 
 
 def _episode_groups(

@@ -10,6 +10,7 @@ from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.stages.rollouts.generate_rollouts import trajectory_files
 from erl_pipeline.stages.training.build_distillation import DATASET, count_rows, distilled_row
 from erl_pipeline.stages.training.training_stage import ROLLOUTS
+from storage.tables.scored import scored
 
 if TYPE_CHECKING:
     from storage.tables.trajectories import Trajectory
@@ -23,9 +24,10 @@ class SelectionSettings(Settings):
 
 
 def best_attempts(rows: Sequence[Trajectory], settings: SelectionSettings) -> list[Trajectory]:
-    """The best successful attempts at each task, all different; tasks in the order of the rows."""
+    """The best successful attempts at each task, all different; tasks in the order of the rows. Attempts that
+    the environment or its scorer failed are left out: their reward means nothing."""
     by_task: dict[str, list[Trajectory]] = {}
-    for row in rows:
+    for row in scored(rows):
         if row.success and not row.truncated:
             by_task.setdefault(row.task_id, []).append(row)
     return [row for group in by_task.values() for row in _best(group, settings)]

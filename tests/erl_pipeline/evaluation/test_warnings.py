@@ -94,6 +94,16 @@ def test_every_completion_is_cut_off() -> None:
     assert list(rollout_warnings(WarningsConfig(cut_off=None), rows(cut, cut))) == []
 
 
+def test_a_share_of_what_was_not_scored_is_told() -> None:
+    failed, done = ("first_attempt", "environment_error", True), ("first_attempt", "done", False)
+    (found,) = rollout_warnings(WarningsConfig(), rows(failed, *[done] * 19))
+    assert found.kind == "not_scored"
+    assert found.text.startswith("5% of 20 trajectories were not scored")
+    assert list(rollout_warnings(WarningsConfig(), rows(failed, *[done] * 20))) == []
+    # It is in no other share: the one trajectory that was scored was not cut off.
+    assert [each.kind for each in rollout_warnings(WarningsConfig(), rows(failed, done))] == ["not_scored"]
+
+
 def test_a_judge_is_not_looked_at() -> None:
     table = rows(("judge", "ill_formed", True), ("first_attempt", "done", False))
     assert list(rollout_warnings(WarningsConfig(), table)) == []

@@ -115,6 +115,17 @@ def test_what_is_wrong_is_said_with_row_and_field(change: dict[str, Any], said: 
     assert problem.startswith(said)
 
 
+def test_a_text_is_scored_as_little_as_the_attempt_that_it_led_to(tmp_path: Path) -> None:
+    text = ROW | {"trajectory_id": "t2", "role": "reflection", "group_id": "g2", "parent_trajectory_id": "t1"}
+    failed = text | {"trajectory_id": "t3", "role": "second_attempt", "group_id": "g3"}
+    failed |= {"parent_trajectory_id": "t2", "finish_reason": "environment_error"}
+    for said in ({"text": "look left"}, {"finish_reason": "ill_formed"}):
+        [problem] = problems(json_lines(tmp_path, ROW, text | said, failed))
+        assert problem.startswith("row 2: finish_reason: must be environment_error, as in row 3")
+    same = text | {"text": "look left", "finish_reason": "environment_error"}
+    assert check_trajectories(json_lines(tmp_path, ROW, same, failed)) == 3
+
+
 def test_rows_must_agree_with_each_other(tmp_path: Path) -> None:
     rows = [
         ROW | {"iteration": 2},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 from erl_pipeline.config.optimizer import OptimizerConfig
 from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.environments.interface import Task
+from erl_pipeline.methods.exgrpo.draw import DrawRules, draw_replay
 from erl_pipeline.methods.exgrpo.experience import GROUPS_FILE, MEMBERS_FILE, Experience, read_experience
 from erl_pipeline.methods.exgrpo.index_experience import INDEX_EXPERIENCE, IndexSettings
 from erl_pipeline.methods.exgrpo.replayed import SELECTION_FILE
@@ -27,7 +29,7 @@ from erl_pipeline.stages.tasks.prepare_tasks import HELD_OUT, TRAINING, task_lin
 from erl_pipeline.stages.training.replayed_rows import REPLAYED_FILE, read_replayed
 from storage.artifacts.artifact import Artifact
 from storage.errors import InputError
-from storage.tables.trajectories import read_trajectories
+from storage.tables.trajectories import Trajectory, read_trajectories
 from tests.erl_pipeline.methods.exgrpo.attempts import group
 from tests.erl_pipeline.stages.calls import Bench
 
@@ -113,6 +115,44 @@ def selected(bench: Bench, experience: Artifact, iteration: int = 2, **changes: 
 
 def whole(bench: Bench, version: Artifact) -> Experience:
     return read_experience(bench.store, version.manifest.artifact_id)
+
+
+def unscored(rows: list[Trajectory], *samples: int) -> list[Trajectory]:
+    """The rows, some of which were not scored."""
+    return [
+        replace(row, finish_reason="environment_error") if row.sample_index in samples else row
+        for row in rows
+    ]
+
+
+def test_what_was_not_scored_lowers_no_bucket_and_retires_no_task(bench: Bench) -> None:
+    # `t1`: 1 of the 2 that were scored, as 2 of 4. `t2`: both. Of `t3` nothing is known.
+    rows = [
+        *group("t0", "++--"),
+        *unscored(group("t1", "+--+"), 2, 3),
+        *unscored(group("t2", "++--"), 2, 3),
+        *unscored(group("t3", "----"), 0, 1, 2, 3),
+    ]
+    settings = IndexSettings(sampler="exgrpo", start_success=0.6, keep_duplicates=False, tiers=None)
+    # 5 of 8 succeeded; with those that were not scored it would be 5 of 16.
+    made = bench.compute(INDEX_EXPERIENCE, settings, {"rollouts": bench.rollouts(rows)}, iteration=1)
+    assert made.manifest.counters["begun"] == 1
+    experience = whole(bench, made)
+    stored = experience.groups.select("task_id", "group_size", "successes", "status").rows()
+    assert stored == [("t0", 4, 2, "active"), ("t1", 2, 1, "active"), ("t2", 2, 2, "retired")]
+    rules = DrawRules(
+        sampler="exgrpo",
+        share=1.0,
+        tasks_per_iteration=2,
+        group_size=4,
+        buckets=BucketSettings(),
+        pick="random",
+        tiers=TierSettings(),
+        max_age=None,
+        max_per_task=None,
+    )
+    drawn = draw_replay(experience, rules, 2, random.Random(0))
+    assert sorted((each.task_id, each.bucket) for each in drawn) == [("t0", 2), ("t1", 2)]
 
 
 def test_nothing_is_stored_before_enough_attempts_succeed(bench: Bench) -> None:

@@ -83,7 +83,34 @@ def test_a_score_for_each_condition() -> None:
     assert {each.retry_success for each in score_encounter(task, notes, solved)} == {None}
 
 
-def scored(condition: str, encounter: int, first: bool, retry: bool | None) -> StreamScore:
+def test_what_was_not_scored_has_no_success() -> None:
+    task = met(stream=2, encounter=3)
+    failed = "environment_timeout"
+    rows = [row(STREAMED_ATTEMPT, number, False) for number in range(4)]
+    rows[2] = replace(rows[2], finish_reason=failed)
+    rows += [replace(each, finish_reason=failed) for each in retried(0, False, "x")] + retried(1, True, "y")
+    scores = score_encounter(task, StreamMemory().notes(task), rows)
+    assert [(each.condition, each.first_attempt_success, each.retry_success) for each in scores] == [
+        ("none", False, None),
+        ("own", False, True),
+        ("oracle", None, False),
+        ("other", False, False),
+    ]
+
+
+def test_a_difference_is_over_the_tasks_that_were_scored_under_both_conditions() -> None:
+    metrics = stream_metrics(
+        [
+            *(scored("none", encounter, encounter == 3, None) for encounter in (1, 2, 3, 4)),
+            *(scored("own", encounter, True, None) for encounter in (1, 2, 3)),
+            scored("own", 4, None, None),
+        ]
+    )
+    # Of the late encounters 3 and 4, only 3 has both, and both succeeded there.
+    assert (metrics["first_none"], metrics["first_own"], metrics["first_own_gain"]) == (0.5, 1.0, 0.0)
+
+
+def scored(condition: str, encounter: int, first: bool | None, retry: bool | None) -> StreamScore:
     return StreamScore(condition, encounter, "realm", 0, f"task-{encounter}", None, first, retry, "t", None)
 
 

@@ -1,6 +1,8 @@
+from dataclasses import replace
+
 import pytest
 
-from erl_pipeline.stages.rollouts.counts import count_rollouts, success_rates
+from erl_pipeline.stages.rollouts.counts import count_parts, count_rollouts, part_rates, success_rates
 from tests.erl_pipeline.episodes.script import play
 
 
@@ -24,6 +26,33 @@ def test_counts_of_three_episodes() -> None:
             "success_second_attempt": 1.0,
             "success_episode": 2 / 3,
         }
+    )
+
+
+def test_what_was_not_scored_is_counted_apart_and_in_no_rate() -> None:
+    solved = play(["right a", "right a"])[0]
+    helped = play(["down b", "? a b ?", "right a", "right a"], sample=1)[0]
+    # Its second attempt would have succeeded; its first attempt failed, which is known.
+    unknown = play(["down b", "? a b ?", "right a", "right a"], sample=2)[0]
+    unknown[1:] = [replace(row, finish_reason="environment_error") for row in unknown[1:]]
+    dead = [replace(play(["down b"], sample=3, max_revisions=0)[0][0], finish_reason="scorer_error")]
+    counts = count_rollouts([*solved, *helped, *unknown, *dead])
+    assert (counts["first_attempt_count"], counts["first_attempt_not_scored"]) == (4, 1)
+    assert (counts["reflection_count"], counts["reflection_not_scored"]) == (2, 1)
+    assert (counts["episodes"], counts["episodes_not_scored"], counts["episode_successes"]) == (4, 2, 2)
+    assert (counts["environment_errors"], counts["scorer_errors"]) == (1, 1)
+    assert "environment_timeouts" not in counts
+    assert success_rates(counts) == pytest.approx(
+        {
+            "success_first_attempt": 1 / 3,
+            "success_reflection": 1.0,
+            "success_second_attempt": 1.0,
+            "success_episode": 1.0,
+        }
+    )
+    parts = count_parts([*solved, *helped, *unknown, *dead])
+    assert part_rates(parts) == pytest.approx(
+        {"part.corner.success_first": 1 / 3, "part.corner.success_episode": 1.0}
     )
 
 

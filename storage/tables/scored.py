@@ -1,0 +1,59 @@
+"""Which trajectories were scored: the one place that says so.
+
+An attempt that the environment or its scorer failed has no reward, whatever its column says. Its row is
+kept, with the reason as `finish_reason`, and so is that of a text, such as a reflection, whose reward would
+have been that of the attempt. Neither is trained, compared, remembered, credited or counted in a rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar, get_args
+
+if TYPE_CHECKING:
+    import polars as pl
+
+NotScored = Literal["environment_error", "environment_timeout", "scorer_error"]
+"""Finish reasons of trajectories that were not scored: the environment raised, it missed a deadline, or its
+scorer could not score the answer."""
+NOT_SCORED: tuple[NotScored, ...] = get_args(NotScored)
+
+AS_ZERO = "_as_zero"
+"""What follows the reason, in `finish_reason`, of a failed attempt that counts as one of reward 0, since
+`rollouts.failed: zero` says so. Such a trajectory is scored."""
+
+
+class Ended(Protocol):
+    """An attempt or a trajectory, as far as the question is concerned."""
+
+    @property
+    def finish_reason(self) -> str: ...
+
+
+EndedT = TypeVar("EndedT", bound=Ended)
+
+
+def is_scored(row: Ended) -> bool:
+    """Whether a trajectory has a reward that was measured."""
+    return row.finish_reason not in NOT_SCORED
+
+
+def scored(rows: Iterable[EndedT]) -> list[EndedT]:
+    """The trajectories that were scored, in their order."""
+    return [row for row in rows if is_scored(row)]
+
+
+def was_scored() -> pl.Expr:
+    """The same as a condition on frames of trajectories; it reads the column `finish_reason`."""
+    import polars as pl  # planning does not import it
+
+    return ~pl.col("finish_reason").is_in(NOT_SCORED)
+
+
+def with_measured(rows: pl.LazyFrame) -> pl.LazyFrame:
+    """Trajectories whose `reward` and `success` are null where nothing was measured."""
+    import polars as pl
+
+    return rows.with_columns(
+        reward=pl.when(was_scored()).then("reward"), success=pl.when(was_scored()).then("success")
+    )
