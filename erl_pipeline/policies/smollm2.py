@@ -11,8 +11,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import torch
+from huggingface_hub.utils.tqdm import disable_progress_bars
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig, LlamaForCausalLM
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+from transformers.utils import logging as transformers_logging
 
 from storage.errors import InputError, PipelineError
 
@@ -62,6 +64,8 @@ def _quantized_file() -> Path:
 def main() -> None:
     if len(sys.argv) != 2:
         sys.exit("usage: python -m erl_pipeline.policies.smollm2 OUTPUT_FOLDER")
+    transformers_logging.disable_progress_bar()
+    disable_progress_bars()
     try:
         prepare_smollm2(Path(sys.argv[1]))
     except PipelineError as error:

@@ -2,7 +2,8 @@
 
 JSON with bytes behind it, over TCP. Both ends first show each other that they know the same key, which is
 never sent. Until then nothing that the other sends can do more than end its own line, and all must be said
-within a few seconds. What follows is neither encrypted nor signed, as little as what torch sends between the nodes.
+within a few seconds. What follows is neither encrypted nor signed, as little as what torch sends between the
+nodes.
 """
 
 from __future__ import annotations
