@@ -34,6 +34,7 @@ def list_runs(store: ExistingStore = DEFAULT_STORE, json: Json = False) -> None:
     )
     if described:
         print_line(
-            "own files: what garbage collection frees when the run is removed; shared files: other runs need them too"
+            "own files: what garbage collection frees when the run is removed; "
+            "shared files: other runs need them too"
         )
         print_line("Look at one: erl-pipeline runs show RUN")

@@ -105,9 +105,12 @@ def _success(result: Result) -> ShownTable:
     for arm, each in result.arms.items():
         row = {"arm": arm, "seeds": str(len(each.measures))}
         for name, label in (("start", "start"), *MEASURES.items()):
-            row[label] = _rate(_over_seeds(list(each.measures.values()), name))
+            row[label] = rate_text(_over_seeds(list(each.measures.values()), name))
         rows.append(row)
-    note = "Area is the mean height of the curve up to the budget: the sooner a success, the larger the area."
+    note = (
+        "Area is the mean height of the curve up to the budget: the sooner a success, the larger the area. "
+        "Intervals end at 0 and 1; fewer than three seeds give none."
+    )
     return ShownTable("Success on the test tasks", rows, note)
 
 
@@ -200,7 +203,7 @@ def _with_interval(summary: SeedSummary | None) -> str:
     return f"{summary.mean:.3f}{ends}"
 
 
-def _rate(summary: SeedSummary) -> str:
+def rate_text(summary: SeedSummary) -> str:
     """A mean of rates with the part of its interval that rates can have. That of two seeds covers nearly all
     of it, and would say nothing."""
     if summary.low is None or summary.high is None:

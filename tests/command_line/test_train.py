@@ -181,3 +181,21 @@ def test_a_bad_configuration_starts_nothing(tmp_path: Path) -> None:
     assert result.status == 2
     assert "line 8: bad: unknown key" in result.errors
     assert not (tmp_path / "store").exists()
+
+
+def test_a_run_that_is_refused_before_it_begins_is_in_no_list(tmp_path: Path) -> None:
+    """The second refusal comes when the file is read, the third of a run that was there before."""
+    questions = tmp_path / "questions.jsonl"
+    config = tmp_path / "ask.yaml"
+    config.write_text(
+        f"name: ask\nenvironment: {{type: questions, file: {questions}, scorer: exact}}\n"
+        "policy: {type: pretrained, model: models/none}\nmethod: rlvr\n"
+    )
+    words = ("train", config, "--store", tmp_path / "store", "--no-prefect")
+    assert "cannot be read" in invoke(*words).errors
+    questions.write_bytes(b'{"question": "\xff"}\n')
+    assert invoke(*words).status == 2
+    assert RunStore(str(tmp_path / "store")).list() == []
+    RunStore(str(tmp_path / "store")).create("ask", {"method": {"type": "rlvr"}})
+    assert invoke(*words).status == 2
+    assert RunStore(str(tmp_path / "store")).list() == ["ask"]
