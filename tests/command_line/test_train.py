@@ -184,18 +184,20 @@ def test_a_bad_configuration_starts_nothing(tmp_path: Path) -> None:
 
 
 def test_a_run_that_is_refused_before_it_begins_is_in_no_list(tmp_path: Path) -> None:
-    """The second refusal comes when the file is read, the third of a run that was there before."""
+    """First its questions are not there, then its model. A run that was there before stays."""
     questions = tmp_path / "questions.jsonl"
     config = tmp_path / "ask.yaml"
     config.write_text(
-        f"name: ask\nenvironment: {{type: questions, file: {questions}, scorer: exact}}\n"
-        "policy: {type: pretrained, model: models/none}\nmethod: rlvr\n"
+        f"name: ask\niterations: 1\nenvironment: {{type: questions, training_file: {questions}}}\n"
+        "policy: {type: pretrained, model: none/of/these}\nmethod: rlvr\n"
     )
     words = ("train", config, "--store", tmp_path / "store", "--no-prefect")
+    runs = RunStore(str(tmp_path / "store"))
     assert "cannot be read" in invoke(*words).errors
-    questions.write_bytes(b'{"question": "\xff"}\n')
+    assert runs.list() == []
+    questions.write_text("")
+    assert "neither a folder here nor a model on the Hugging Face hub" in invoke(*words).errors
+    assert runs.list() == []
+    runs.create("ask", {"method": {"type": "rlvr"}})
     assert invoke(*words).status == 2
-    assert RunStore(str(tmp_path / "store")).list() == []
-    RunStore(str(tmp_path / "store")).create("ask", {"method": {"type": "rlvr"}})
-    assert invoke(*words).status == 2
-    assert RunStore(str(tmp_path / "store")).list() == ["ask"]
+    assert runs.list() == ["ask"]
