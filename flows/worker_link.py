@@ -21,7 +21,7 @@ from typing import Any
 
 from erl_pipeline.network import listen
 from erl_pipeline.plan.job import StageOutcome
-from flows.prefect_workers.connection import Refused, accept, accept_each, dial
+from flows.keyed_connection import Refused, accept, accept_each, dial
 
 LINK_VARIABLE = "ERL_PIPELINE_WORKER_LINK"
 """Environment variable of a flow run's process: address and key of the connection to its worker."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from erl_pipeline.network import Address, listen
-from flows.prefect_workers.connection import Line, Refused, accept_each, accept_first_words
+from flows.keyed_connection import Line, Refused, accept_each, accept_first_words
 from storage.errors import ConfigError
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from erl_pipeline.plan.job import StageOutcome
-from flows.prefect_workers import connection
+from flows import keyed_connection
 from flows.worker_link import (
     FlowEnded,
     FlowStarted,
@@ -139,7 +139,7 @@ def test_a_scan_of_the_port_stops_no_flow_run() -> None:
 
 
 def test_a_stranger_who_takes_its_time_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "GREETING_SECONDS", 0.3)
+    monkeypatch.setattr(keyed_connection, "GREETING_SECONDS", 0.3)
     with listen_to_flow_runs(lambda message: None) as lines:
         host, port, _ = lines.address.split(":")
         assert seconds_until_dropped(host, int(port)) < 10.0

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from erl_pipeline.network import Address
+from flows import keyed_connection
+from flows.keyed_connection import Line, Refused, dial
 from flows.nodes.check import Node, NodeFinding
 from flows.nodes.survey import survey_of
-from flows.prefect_workers import connection
 from flows.prefect_workers.attendance import attend
-from flows.prefect_workers.connection import Line, Refused, dial
 from flows.prefect_workers.questions import begin, examine
 from flows.prefect_workers.reception import Invitation, Reception
 from storage.errors import ConfigError
@@ -66,7 +66,7 @@ def test_a_scan_of_the_port_holds_up_no_worker(reception: Reception) -> None:
 def test_a_stranger_who_takes_its_time_is_sent_away(
     reception: Reception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "GREETING_SECONDS", 0.3)
+    monkeypatch.setattr(keyed_connection, "GREETING_SECONDS", 0.3)
     driver = Address.parse(reception.invite().address)
     assert seconds_until_dropped(driver.host, driver.port) < 10.0
 
