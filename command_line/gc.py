@@ -30,7 +30,7 @@ OnlyRun = Annotated[
     typer.Option(
         "--run",
         metavar="RUN",
-        help="Let only this run's iterations lose files.",
+        help="Remove only files of this run's iterations.",
         autocompletion=run_names,
     ),
 ]

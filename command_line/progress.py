@@ -20,6 +20,7 @@ from erl_pipeline.plan.column import Column
 from erl_pipeline.plan.job import StageOutcome
 
 _TELL_EVERY_SECONDS = 30
+_TOGETHER_SECONDS = 1.0
 _DETAIL_LENGTH = 60
 _BAR_WIDTH = 24
 _NAME_WIDTH = 18
@@ -34,6 +35,8 @@ class _StageAtWork:
     """When its progress was last printed, or when it began; only without a terminal."""
     total: int | None = None
     done: int = 0
+    first: float | None = None
+    """When the first of its units was done."""
     unit: str = ""
     note: str = ""
     told_waiting: float | None = None
@@ -100,7 +103,7 @@ class ProgressDisplay:
         """The stage will count `total` units."""
         with self._lock:
             stage = self._stage(title)
-            stage.total, stage.done, stage.unit = total, 0, unit
+            stage.total, stage.done, stage.first, stage.unit = total, 0, None, unit
 
     def advanced(self, title: str, amount: int, numbers: dict[str, float]) -> None:
         """A stage has done `amount` more of its units; without a terminal a line says so twice a minute."""
@@ -109,7 +112,11 @@ class ProgressDisplay:
             stage.done += amount
             stage.note = self._in_words(numbers)
             now = self._clock()
-            if not self._console.is_terminal and now - stage.told >= _TELL_EVERY_SECONDS:
+            if stage.first is None:
+                stage.first = now
+            # Units that are done side by side end together, and the first of them says little.
+            together = now - stage.first < _TOGETHER_SECONDS
+            if not (self._console.is_terminal or together) and now - stage.told >= _TELL_EVERY_SECONDS:
                 stage.told = now
                 words = (_count(stage), f"after {_clock(now - stage.begun)}", stage.note)
                 self.note(f"{title}: {'  '.join(word for word in words if word)}")
@@ -192,13 +199,13 @@ class ProgressDisplay:
         words = self._row_in_words(row)
         numbers = {**outcome.counters, **outcome.metrics}
         if not words and numbers.get("optimizer_steps") == 0:
-            words = "nothing to train"
+            words = "read all rows, none to train on"
         elif not words and "loss" in numbers:
             words = f"loss {numbers['loss']:.4f}"
         return f"{self._heading(row.iteration)}  {name}  {row.seconds:6.1f} s  {words}".rstrip()
 
     def _heading(self, iteration: int) -> str:
-        title = f"iteration {iteration}/{self._target}" if iteration else "before the first"
+        title = f"iteration {iteration}/{self._target}" if iteration else "start"
         return f"{title:<16}"
 
     def _show_iterations(self, before: int | None) -> None:

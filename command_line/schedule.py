@@ -179,7 +179,7 @@ def list_schedules(store: OnlyStore = None, port: Port = DEFAULT_PORT, json: Jso
             "next": "paused" if row.paused else _time(row.next),
             "last success": _time(row.succeeded),
             "last skip": _skip(row),
-            "last": _time(row.last),
+            "last due": _time(row.last),
             "how it ended": row.ended,
         }
         for row in rows

@@ -59,7 +59,8 @@ def serve(
 ) -> None:
     """Run scheduled flows until Ctrl-C: a Prefect server with its page, and a worker.
 
-    If PREFECT_API_URL is set, the worker works for that server, and no server is started.
+    If PREFECT_API_URL is set, the worker works for that server, and no server is started, unless the variable
+    names the address of this one.
     """
     from command_line.interruption import Stop, call_interruptibly
 
@@ -92,7 +93,7 @@ def _serve(
     from prefect.settings import get_current_settings
 
     from flows.deployments import WORK_POOL, connected
-    from flows.local_server import prefect_api, scheduling_server
+    from flows.local_server import serving_api
     from flows.metrics import WorkerMetrics, serve_metrics
     from flows.orphans import only_worker, restart_orphans
     from flows.worker import set_device_limit, work
@@ -109,14 +110,13 @@ def _serve(
 
     with ExitStack() as stack:
         stack.enter_context(only_worker(settings.home, name))
-        if settings.api.url:
-            url = stack.enter_context(prefect_api(log_file))
-        else:
-            url = stack.enter_context(scheduling_server(host, port, log_file))
+        url, started = stack.enter_context(serving_api(host, port, log_file))
         with connected(url) as client:
             slots = set_device_limit(client, DEVICE_LIMIT, gpus)
             restarted = restart_orphans(client, WORK_POOL, name)
         tell(f"Prefect page: {url.removesuffix('/api')}")
+        if started:
+            tell(f"To use it:    export PREFECT_API_URL={url}    # before `schedule` and `train` elsewhere")
         tell(
             f"Worker:       {counted(limit, 'flow run')} at once; {slots} can hold a slot of {DEVICE_LIMIT!r}"
         )

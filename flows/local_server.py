@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -16,14 +17,18 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from http.client import HTTPException
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from prefect.settings import get_current_settings
 
+from erl_pipeline.network import interface_of
 from storage.errors import PipelineError
 
 _SERVER_SETTINGS = {
     "DO_NOT_TRACK": "1",
+    "PREFECT_API_URL": "",  # The user's may name this server.
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
     # By default each state of a task run is written to the database separately.
@@ -46,11 +51,16 @@ _SCHEDULING_SETTINGS = {
 }
 
 
+_EVERYWHERE = "0.0.0.0"
 _CHECK_URL = "check PREFECT_API_URL, or train with --no-prefect"
 
 
 class OrchestratorError(PipelineError):
     """Prefect's API cannot be started, cannot be reached or went away."""
+
+
+class WentAway(OrchestratorError):
+    """Prefect's API answered, or was being started, and does not answer any more."""
 
 
 @contextmanager
@@ -66,6 +76,7 @@ def prefect_api(log_file: Path, deadline: float = 120.0) -> Iterator[str]:
         deadline: seconds until the API must answer; the first start creates the database.
 
     Raises:
+        WentAway: the server was killed before it answered.
         OrchestratorError: the API did not answer in time, or Prefect's folder cannot be written.
     """
     configured = get_current_settings().api.url
@@ -98,12 +109,48 @@ def scheduling_server(host: str, port: int, log_file: Path, deadline: float = 12
         yield url
 
 
+@contextmanager
+def serving_api(host: str, port: int, log_file: Path, deadline: float = 120.0) -> Iterator[tuple[str, bool]]:
+    """The URL of the API that a worker works for, and whether its server was started here.
+
+    If `PREFECT_API_URL` is set, that API is used, unless it names this very host and port and nothing answers
+    there; then, as without it, the server runs inside this context (see `scheduling_server`).
+
+    Raises OrchestratorError as `scheduling_server`, and when the API that is set does not answer.
+    """
+    configured = get_current_settings().api.url
+    if not configured or (_is_at(configured, host, port) and not answers(configured)):
+        with scheduling_server(host, port, log_file, deadline) as url:
+            yield url, True
+        return
+    hint = (
+        "PREFECT_API_URL names it: start that server, or unset the variable, and `erl-pipeline serve` starts "
+        "one itself, at the --port that you give"
+    )
+    _wait(configured, time.monotonic() + min(deadline, 10.0), lambda: None, hint)
+    yield configured, False
+
+
+def _is_at(url: str, host: str, port: int) -> bool:
+    """Whether a URL names this host and port of this machine."""
+    named = urlsplit(url)
+    if named.port != port or named.hostname is None:
+        return False
+    try:
+        there = socket.gethostbyname(named.hostname)
+        if host == _EVERYWHERE:
+            return bool(interface_of(there))
+        return there == socket.gethostbyname(host)
+    except OSError:  # The name is not known, or the address is another machine's.
+        return False
+
+
 def answers(url: str, timeout: float = 5.0) -> bool:
     """Whether a Prefect API answers at this URL."""
     try:
         with urllib.request.urlopen(f"{url}/health", timeout=timeout):
             return True
-    except OSError:
+    except (OSError, HTTPException):
         return False
 
 
@@ -164,7 +211,7 @@ def _start(
             env={**os.environ, **settings, **place},
             start_new_session=True,  # Ctrl-C must not reach it: training needs the server until its own end
         )
-        reachable = "127.0.0.1" if host == "0.0.0.0" else host
+        reachable = "127.0.0.1" if host == _EVERYWHERE else host
         return f"http://{reachable}:{bound}/api", process
 
 
@@ -178,9 +225,12 @@ def _wait(url: str, deadline: float, ended: Callable[[], int | None], hint: str)
         try:
             with urllib.request.urlopen(f"{url}/health", timeout=5.0):
                 return
-        except OSError as error:
+        except (OSError, HTTPException) as error:
             reason = error
-        if ended() is not None or time.monotonic() > deadline:
+        status = ended()
+        if status is not None and status < 0:
+            raise WentAway(f"Prefect's server was killed while it started ({signal.Signals(-status).name})")
+        if status is not None or time.monotonic() > deadline:
             raise OrchestratorError(f"Prefect's API at {url} does not answer ({reason}); {hint}")
         time.sleep(0.05)
 

@@ -11,7 +11,6 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -23,7 +22,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from erl_pipeline.engines.interface import Interrupted
 from erl_pipeline.plan.resources import WorkerSettings
 from flows.dead_drivers import FLOW, add_tag, end_left_behind
-from flows.local_server import OrchestratorError, log_to_file, prefect_api
+from flows.local_server import WentAway
 from flows.task_states import CANCELLED, COMPLETED, FAILED, RUNNING, TaskState, Work
 from storage.runs.identity import run_identity
 
@@ -32,20 +31,20 @@ _RECORDING_SECONDS = 60.0
 
 
 @contextmanager
-def open_page(worker: WorkerSettings, log_file: Path) -> Iterator[RunPage]:
+def open_page(worker: WorkerSettings, url: str) -> Iterator[RunPage]:
     """The page of a run: for the flow run in which this is called, else for a new one of flow `training`.
 
-    Raises OrchestratorError when Prefect's API cannot be started, cannot be reached or goes away.
+    Args:
+        url: of Prefect's API.
+
+    Raises WentAway when the API goes away or refuses.
     """
-    with log_to_file(log_file), prefect_api(log_file) as url, temporary_settings({PREFECT_API_URL: url}):
+    with temporary_settings({PREFECT_API_URL: url}):
         try:
             with get_client(sync_client=True) as client:
                 yield RunPage(client, worker, flow_run.get_id())
         except httpx.HTTPError as error:
-            raise OrchestratorError(
-                f"Prefect's API at {url} went away ({error}). What was committed is kept: run the same "
-                "command again, or train with --no-prefect"
-            ) from error
+            raise WentAway(f"Prefect's API at {url} went away ({error})") from error
 
 
 class RunPage:
@@ -63,7 +62,8 @@ class RunPage:
         self._own = flow_run_id is None
         self.flow_run_id = flow_run_id or self._begin()
         """The flow run whose page this is."""
-        self._ended = 0
+        self.told = 0
+        """How many ends of task runs were told."""
 
     def end_left_behind(self) -> str | None:
         """Set to crashed what an ended process of this run left as running; to be called before `tell`.
@@ -89,7 +89,7 @@ class RunPage:
         """Report states of task runs, the oldest first."""
         if states:
             self._post("/events", [_event(state, self.flow_run_id) for state in states])
-            self._ended += sum(state.type != RUNNING for state in states)
+            self.told += sum(state.type != RUNNING for state in states)
 
     def await_records(self) -> int:
         """Wait until the server has written what it received, since a local server is about to stop; returns
@@ -97,7 +97,7 @@ class RunPage:
         ended = {"state": {"type": {"any_": [COMPLETED, FAILED, CANCELLED]}}}
         asked = {"flow_runs": {"id": {"any_": [self.flow_run_id]}}, "task_runs": ended}
         deadline = time.monotonic() + _RECORDING_SECONDS
-        while (missing := self._ended - self._post("/task_runs/count", asked).json()) > 0:
+        while (missing := self.told - self._post("/task_runs/count", asked).json()) > 0:
             if time.monotonic() > deadline:
                 return int(missing)
             time.sleep(_LOOK_SECONDS)

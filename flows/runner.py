@@ -72,7 +72,7 @@ class PrefectRunner:
         return self._pool.workers
 
     def submit(self, job: StageJob) -> Future[Manifest]:
-        """Begin a stage. Raises OrchestratorError when Prefect's API cannot be started or went away."""
+        """Begin a stage. Raises OrchestratorError when Prefect's API cannot be started or reached."""
         task_run = self._task_runs.started(job.planned)
         future = self._pool.submit(job)
         future.add_done_callback(lambda ended: self._ended(task_run, ended))
@@ -91,7 +91,8 @@ class PrefectRunner:
 def run_with_prefect(settings: PrefectConfig, call: RunnerCall, body: Callable[[Runner], None]) -> None:
     """Call `body` with a runner that computes in a thread or in processes; they have ended when this returns.
 
-    Raises OrchestratorError when Prefect's API cannot be started, cannot be reached or went away.
+    Raises OrchestratorError when Prefect's API cannot be started or cannot be reached at first. When it goes
+    away later, the run continues, and the listener hears what Prefect missed.
     """
     folder = open_root(call.worker.store_uri).scratch / "runs" / call.worker.run
     folder.mkdir(parents=True, exist_ok=True)

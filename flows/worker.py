@@ -82,12 +82,21 @@ async def _work(name: str, limit: int, lines: FlowRunLines, stop: threading.Even
     while not stop.is_set() and not working.done():
         await asyncio.sleep(_LOOK_SECONDS)
     if not working.done():
-        await _drain(worker, lines)
+        if _has_begun(worker):
+            await _drain(worker, lines)
         working.cancel()
     try:
         await working
     except asyncio.CancelledError:
         return
+
+
+def _has_begun(worker: ProcessWorker) -> bool:
+    try:
+        worker.limiter  # noqa: B018 - Prefect's worker has one as soon as it can begin flow runs.
+    except RuntimeError:
+        return False
+    return True
 
 
 async def _drain(worker: ProcessWorker, lines: FlowRunLines) -> None:

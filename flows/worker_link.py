@@ -11,15 +11,17 @@ import json
 import os
 import secrets
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import Connection
 from typing import Any
 
+from erl_pipeline.network import listen
 from erl_pipeline.plan.job import StageOutcome
+from flows.keyed_connection import Refused, accept, accept_each, dial
 
 LINK_VARIABLE = "ERL_PIPELINE_WORKER_LINK"
 """Environment variable of a flow run's process: address and key of the connection to its worker."""
@@ -81,10 +83,10 @@ def link_to_worker(address: str | None) -> Iterator[WorkerLink]:
     if address is None:
         yield WorkerLink(None)
         return
-    host, port, key = address.split(":")
+    place, _, key = address.rpartition(":")
     try:
-        connection = Client((host, int(port)), authkey=bytes.fromhex(key))
-    except OSError:
+        connection = dial(place, bytes.fromhex(key))
+    except (OSError, Refused):
         os._exit(1)  # The worker ended while this process was starting.
     threading.Thread(target=_end_with_worker, args=(connection,), daemon=True).start()
     yield WorkerLink(connection)
@@ -104,15 +106,14 @@ def _end_with_worker(connection: Connection[Any, Any]) -> None:
 class FlowRunLines:
     """The worker's ends of the connections. `address` is the value for `LINK_VARIABLE`."""
 
-    def __init__(self, listener: Listener, key: bytes, handle: Callable[[Message], None]) -> None:
-        host, port = listener.address
-        self.address = f"{host}:{port}:{key.hex()}"
-        self._listener = listener
+    def __init__(self, listening: socket.socket, handle: Callable[[Message], None]) -> None:
+        self._key = secrets.token_bytes(32)
+        host, port = listening.getsockname()
+        self.address = f"{host}:{port}:{self._key.hex()}"
         self._handle = handle
         self._lock = threading.Lock()
         self._open: set[Connection[Any, Any]] = set()
         self._stopping = False
-        self._closing = False
 
     def ask_to_stop(self) -> None:
         """Ask all flow runs to end after the commit in progress, also those that are just beginning."""
@@ -121,18 +122,13 @@ class FlowRunLines:
             for connection in self._open:
                 _send_stop(connection)
 
-    def close(self) -> None:
-        """Accept no more connections: the next one that `accept` gets is the last."""
-        self._closing = True
-
-    def accept(self) -> None:
-        """Accept connections, each served by a thread of its own, until closed."""
-        while not self._closing:
-            try:
-                connection = self._listener.accept()
-            except (AuthenticationError, EOFError, ConnectionError):
-                continue  # An unknown process, or a flow run that was killed while it connected.
-            threading.Thread(target=self._receive, args=(connection,), daemon=True).start()
+    def greet(self, accepted: socket.socket) -> None:
+        """Begin to hear a flow run that has connected; whoever has not the key is sent away."""
+        try:
+            connection = accept(accepted, self._key)
+        except Refused:
+            return  # An unknown process, or a flow run that was killed while it connected.
+        threading.Thread(target=self._receive, args=(connection,), daemon=True).start()
 
     def _receive(self, connection: Connection[Any, Any]) -> None:
         with self._lock:
@@ -164,16 +160,14 @@ def listen_to_flow_runs(handle: Callable[[Message], None]) -> Iterator[FlowRunLi
         handle: called with every message, in a separate thread for each flow run. A flow run whose process
             ended without a report is reported as `killed`.
     """
-    key = secrets.token_bytes(32)
-    with Listener(("127.0.0.1", 0), authkey=key) as listener:
-        lines = FlowRunLines(listener, key, handle)
-        accepting = threading.Thread(target=lines.accept, daemon=True)
+    with listen("127.0.0.1", 0) as listening:
+        lines = FlowRunLines(listening, handle)
+        accepting = threading.Thread(target=accept_each, args=(listening, lines.greet), daemon=True)
         accepting.start()
         try:
             yield lines
         finally:
-            lines.close()
-            Client(listener.address, authkey=key).close()  # wakes the thread
+            listening.shutdown(socket.SHUT_RDWR)  # wakes the thread
             accepting.join()
 
 

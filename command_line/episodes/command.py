@@ -50,6 +50,7 @@ def list_episodes(
 ) -> None:
     """List episodes of a run: their tasks, outcomes, and the rewards of their trajectories in order."""
     from command_line.episodes import reading
+    from command_line.run_state import beyond_end
     from storage.artifacts.store import ArtifactStore
     from storage.runs.run import RunStore
 
@@ -63,7 +64,10 @@ def list_episodes(
     if json:
         print_json({"run": run, "episodes": total, "shown": shown})
         return
-    print_line(f"Run {run}: {counted(total, 'episode')}{', the newest first' if shown else ''}")
+    more = ", the newest first" if shown else ""
+    if ends := beyond_end(opened, span):
+        more = f" of iteration {iteration}: {ends}"
+    print_line(f"Run {run}: {counted(total, 'episode')}{more}")
     print_table(
         [
             {

@@ -26,15 +26,18 @@ def samples(
 ) -> None:
     """Count the samples that were issued, generated, trained, and dropped (by reason). Exit status 1 when the
     counts do not add up."""
+    from command_line.run_state import beyond_end
     from erl_pipeline.evaluation.samples import count_samples
     from storage.artifacts.store import ArtifactStore
     from storage.errors import InputError
     from storage.runs.run import RunStore
 
     span = iteration_span(iteration)
-    report = count_samples(ArtifactStore(store), RunStore(store).open(run), span)
+    opened = RunStore(store).open(run)
+    report = count_samples(ArtifactStore(store), opened, span)
     if iteration is not None and not report.counts:
-        raise InputError(f"run {run} has no samples of iteration {iteration}.")
+        ends = beyond_end(opened, span)
+        raise InputError(f"run {run} has no samples of iteration {iteration}{f': {ends}' if ends else ''}.")
     totals = _totals(report.counts)
     if json:
         print_json(

@@ -71,8 +71,8 @@ def stats(
     print_table([{name: str(row[name]) for name in columns} for row in versions])
     print_line(
         f"{numbers['saw_memory']:,} of {numbers['reflections']:,} reflections saw memory, "
-        f"{numbers['withheld']:,} were drawn to see none; {numbers['copied']:,} repeat an entry that they "
-        "saw, word for word"
+        f"{numbers['withheld']:,} were kept from it by chance, to measure its effect; "
+        f"{numbers['copied']:,} repeat an entry that they saw, word for word"
     )
     print_line(
         f"entries retrieved: {numbers['entries_retrieved']:,}, "

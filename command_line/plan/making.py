@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from command_line.replay.planned_branch import planned_branch
@@ -52,21 +52,23 @@ class ShownPlan:
     measured: tuple[MeasuredRun, ...]
     """By which runs the expected times and sizes are known."""
     notes: tuple[str, ...] = ()
+    refusal: str = ""
+    """Why `train` would not continue the run with these settings; empty if it would."""
 
 
 def plan_of_config(config: RunConfig, store: str, iterations: int | None) -> ShownPlan:
     """What `train` would do with a configuration."""
     target = iterations or config.iterations
     runs = RunStore(store)
-    notes: tuple[str, ...] = ()
+    refusal = ""
     if config.name in runs.list():
         run = runs.open(config.name)
         plan = plan_for(store, run, config, target)
-        notes = () if is_blank(store, run) else _refusal(run, config)
+        refusal = "" if is_blank(store, run) else _refusal(run, config)
     else:
         plan = plan_run(config, read_sources(config), iterations=target)
     require_tasks_of(plan, config, ArtifactStore(store))
-    return _shown(config, store, plan, f"Run {config.name} in {store}", notes)
+    return replace(_shown(config, store, plan, f"Run {config.name} in {store}"), refusal=refusal)
 
 
 def plan_of_run(name: str, store: str, iterations: int | None, settings: Sequence[str]) -> ShownPlan:
@@ -117,14 +119,13 @@ def _shown(
     store: str,
     plan: Plan,
     what: str,
-    notes: tuple[str, ...] = (),
     again: frozenset[Place] = frozenset(),
 ) -> ShownPlan:
     lookups = StoreLookups(store, config.model_dump(mode="json"))
     found = forecast(plan, lookups, again)
     computed = [stage.node for stage in found.computed]
     sizes = expected_sizes(config, computed, lookups)
-    notes = (*notes, *_compared(found, config.name))
+    notes = _compared(found, config.name)
     disk = forecast_disk(computed, sizes, config.retention.rules(), config.pipeline.lag)
     free = free_bytes(open_root(store))
     measured = _measured(found, lookups)
@@ -148,10 +149,9 @@ def _compared(found: Forecast, own: str) -> tuple[str, ...]:
     )
 
 
-def _refusal(run: Run, config: RunConfig) -> tuple[str, ...]:
-    """Why `train` would refuse to continue the run with this configuration; empty if it would not."""
+def _refusal(run: Run, config: RunConfig) -> str:
     try:
         refuse_other_settings(run, config)
     except ConfigError as error:
-        return (f"`train` refuses this: {error}",)
-    return ()
+        return str(error)
+    return ""

@@ -6,7 +6,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from command_line.output import bytes_text, counted
 from command_line.plan.making import ShownPlan
-from command_line.plan.printing import disk_lines, plan_cells, seconds_text, summary
+from command_line.plan.printing import disk_lines, name_needed, notes, plan_cells, seconds_text, summary
 
 
 def plan_page(shown: ShownPlan) -> str:
@@ -29,5 +29,10 @@ def plan_page(shown: ShownPlan) -> str:
         shown=shown,
         tiles=tiles if forecast.computed else tiles[:2],
         rows=plan_cells(forecast),
-        lines=[*summary(shown), *disk_lines(shown), *shown.notes],
+        lines=[
+            *([name_needed(shown)] if shown.refusal else []),
+            *summary(shown),
+            *disk_lines(shown),
+            *notes(shown),
+        ],
     )

@@ -18,9 +18,21 @@ _REASONS = 3
 def print_plan(shown: ShownPlan) -> None:
     """Print the plan as a table, with its totals."""
     print_line(f"{shown.what}; {counted(shown.iterations, 'iteration')}")
+    if shown.refusal:
+        print_line(name_needed(shown))
     print_table(plan_cells(shown.forecast), left=("iterations", "stage", "what", "why"))
-    for line in [*summary(shown), *disk_lines(shown), *shown.notes]:
+    for line in [*summary(shown), *disk_lines(shown), *notes(shown)]:
         print_line(line)
+
+
+def name_needed(shown: ShownPlan) -> str:
+    """That a run with this name cannot be trained with these settings."""
+    return f"To train this, give it a new --name: `train` refuses other settings for run {shown.run}."
+
+
+def notes(shown: ShownPlan) -> list[str]:
+    """What is said below the plan, and last, why `train` would refuse it."""
+    return [*shown.notes, *([f"`train` refuses this: {shown.refusal}"] if shown.refusal else [])]
 
 
 def plan_cells(forecast: Forecast) -> list[dict[str, str]]:
@@ -116,7 +128,8 @@ def plan_json(shown: ShownPlan) -> dict[str, Any]:
         "store": shown.store,
         "iterations": shown.iterations,
         "what": shown.what,
-        "notes": list(shown.notes),
+        "notes": notes(shown),
+        "needs_new_name": bool(shown.refusal),
         "reused": len(forecast.reused),
         "computed": len(forecast.computed),
         "expected": asdict(forecast.total),

@@ -25,7 +25,7 @@ from erl_pipeline.runs.train import train
 from erl_pipeline.stages.training.measure_staleness import MEASURE_STALENESS
 from erl_pipeline.views.iteration_table import legend, row_cells, shown_columns
 from storage.artifacts.store import ArtifactStore
-from storage.runs.origin import OfflineOrigin, read_origin
+from storage.runs.origin import BranchOrigin, OfflineOrigin, read_origin
 from storage.runs.run import RunStore
 
 
@@ -84,6 +84,12 @@ def conclude(name: str, source: str, store: str, last: int, json: bool) -> None:
             }
         )
         return
+    if isinstance(origin, BranchOrigin):
+        rows = [row for row in rows if row.iteration >= origin.iteration]
+        if origin.iteration > 1:
+            print_line(
+                f"Iterations before {origin.iteration} are those of {source}; `status {name}` shows all."
+            )
     shown = shown_columns(rows, columns)
     print_table([row_cells(row, shown) for row in rows])
     print_line(legend(shown))

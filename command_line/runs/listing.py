@@ -24,8 +24,8 @@ def list_runs(store: ExistingStore = DEFAULT_STORE, json: Json = False) -> None:
                 "method": each.summary.method or "",
                 "iterations": progress_text(each.summary),
                 "held-out (95 %)": score_text(each.summary.score),
-                "own": bytes_text(each.usage.own),
-                "shared": bytes_text(each.usage.shared),
+                "own files": bytes_text(each.usage.own),
+                "shared files": bytes_text(each.usage.shared),
                 "worked on by": each.holder or "",
             }
             for each in described
@@ -33,5 +33,8 @@ def list_runs(store: ExistingStore = DEFAULT_STORE, json: Json = False) -> None:
         left=("run", "state", "method", "worked on by"),
     )
     if described:
-        print_line("own: what garbage collection frees when the run is removed; shared: with other runs")
+        print_line(
+            "own files: what garbage collection frees when the run is removed; "
+            "shared files: other runs need them too"
+        )
         print_line("Look at one: erl-pipeline runs show RUN")

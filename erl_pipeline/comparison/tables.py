@@ -19,6 +19,7 @@ _COSTS: tuple[tuple[str, str], ...] = (
     ("seconds", "seconds_at_tokens"),
     ("tokens at the steps", "generated_tokens_at_steps"),
 )
+_SEEDS_FOR_INTERVAL = 3
 UNEQUAL = 0.1
 """There is a warning if the steps of two arms at the token budget differ by more than this share."""
 
@@ -104,9 +105,12 @@ def _success(result: Result) -> ShownTable:
     for arm, each in result.arms.items():
         row = {"arm": arm, "seeds": str(len(each.measures))}
         for name, label in (("start", "start"), *MEASURES.items()):
-            row[label] = _with_interval(_over_seeds(list(each.measures.values()), name))
+            row[label] = rate_text(_over_seeds(list(each.measures.values()), name))
         rows.append(row)
-    note = "Area is the mean height of the curve up to the budget: the sooner a success, the larger the area."
+    note = (
+        "Area is the mean height of the curve up to the budget: the sooner a success, the larger the area. "
+        "Intervals end at 0 and 1; fewer than three seeds give none."
+    )
     return ShownTable("Success on the test tasks", rows, note)
 
 
@@ -197,6 +201,16 @@ def _with_interval(summary: SeedSummary | None) -> str:
         return ""
     ends = "" if summary.low is None else f" ({_ends(summary)})"
     return f"{summary.mean:.3f}{ends}"
+
+
+def rate_text(summary: SeedSummary) -> str:
+    """A mean of rates with the part of its interval that rates can have. That of two seeds covers nearly all
+    of it, and would say nothing."""
+    if summary.low is None or summary.high is None:
+        return f"{summary.mean:.3f}"
+    if summary.seeds < _SEEDS_FOR_INTERVAL:
+        return f"{summary.mean:.3f} (too few seeds)"
+    return f"{summary.mean:.3f} ({max(0.0, summary.low):.3f} to {min(1.0, summary.high):.3f})"
 
 
 def _ends(summary: SeedSummary) -> str:

@@ -77,6 +77,10 @@ def _no_chat_server(_settings: Any) -> JudgeFeedback | None:
     return None
 
 
+def _all_settings(settings: PluginSettings) -> PluginSettings:
+    return settings
+
+
 def _shows_none(_settings: Any) -> bool:
     return False
 
@@ -117,6 +121,9 @@ class Method(Generic[SettingsT]):
     """How the turns of each role are sampled, given the settings of episodes."""
     columns: Callable[[SettingsT], Sequence[Column]]
     """What tables and reports show of its runs, in order."""
+    first_attempt_settings: Callable[[Any], PluginSettings] = _all_settings
+    """Those settings with the defaults in place of all that first attempts without memory do not depend on,
+    so that evaluations are computed again only where they can change."""
     retrieval: Callable[[SettingsT], RetrievalSettings | None] = _no_retrieval
     """How its memory is searched; None where it has none."""
     reflecting: Callable[[Any], Reflecting | None] = _no_reflections

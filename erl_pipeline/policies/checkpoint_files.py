@@ -60,7 +60,9 @@ def _told(checkpoint: str | Path) -> Iterator[None]:
         LocalEntryNotFoundError,
         ConnectionError,
     ) as error:
-        reason = error.__cause__ or error if isinstance(error, DryRunError) else error
+        reason: object = error.__cause__ or error if isinstance(error, DryRunError) else error
+        if isinstance(error, HFValidationError):  # Its advice is about the hub's own functions.
+            reason = "models there have names such as OWNER/NAME"
         raise InputError(
             f"policy.model {checkpoint} is neither a folder here nor a model on the Hugging Face hub: "
             f"{str(reason).partition(chr(10))[0]}"

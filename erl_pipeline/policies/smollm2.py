@@ -6,13 +6,10 @@ python -m erl_pipeline.policies.smollm2 models/SmolLM2-135M-Instruct
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-
-import torch
-from transformers import AutoConfig, AutoTokenizer, GenerationConfig, LlamaForCausalLM
-from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from storage.errors import InputError, PipelineError
 
@@ -26,6 +23,11 @@ def prepare_smollm2(output_dir: Path) -> None:
     Raises `InputError` when the package or the GGUF reader is not installed.
     """
     source = _quantized_file()
+    # Here, since `main` decides before about their progress bars.
+    import torch
+    from transformers import AutoConfig, AutoTokenizer, GenerationConfig, LlamaForCausalLM
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
     tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
     config = AutoConfig.from_pretrained(source.parent, gguf_file=source.name)
     model = LlamaForCausalLM(config)
@@ -62,6 +64,7 @@ def _quantized_file() -> Path:
 def main() -> None:
     if len(sys.argv) != 2:
         sys.exit("usage: python -m erl_pipeline.policies.smollm2 OUTPUT_FOLDER")
+    os.environ["TQDM_DISABLE"] = "1"  # Read when the libraries are imported: their bars are of no use here.
     try:
         prepare_smollm2(Path(sys.argv[1]))
     except PipelineError as error:

@@ -22,8 +22,10 @@ from erl_pipeline.runs.config import is_blank, refuse_other_settings
 from erl_pipeline.trainers.operational import operational_part
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
+from storage.errors import ConfigError, InputError
 from storage.filesystem import disk_errors
 from storage.runs.ledger import LedgerEntry
+from storage.runs.removal import remove_run
 from storage.runs.run import Run, RunStore, latest_entries
 from storage.runs.warnings import remove_warnings
 
@@ -130,7 +132,7 @@ def open_run(
     config: RunConfig, store_uri: str, listener: Listener, stop: threading.Event
 ) -> Iterator[OpenRun]:
     """Create or continue the run `config.name` in a store, holding its lock. A run that failed before it had
-    any artifact gets the settings of `config`.
+    any artifact gets the settings of `config`. One that is created here and then refused is removed again.
 
     Raises:
         ConfigError: the run exists with other settings; see `refuse_other_settings`.
@@ -139,14 +141,26 @@ def open_run(
     """
     runs = RunStore(store_uri)
     settings = config.model_dump(mode="json")
-    run = runs.create(config.name, settings) if config.name not in runs.list() else runs.open(config.name)
-    with disk_errors(store_uri), run.lock():
+    is_new = config.name not in runs.list()
+    run = runs.create(config.name, settings) if is_new else runs.open(config.name)
+    with _unless_refused(store_uri, run, is_new), disk_errors(store_uri), run.lock():
         if run.config != settings and is_blank(store_uri, run):
             remove_warnings(store_uri, run.name)
             run.begin_again(settings)
         refuse_other_settings(run, config)
         store = ArtifactStore(store_uri, config.resources.threads, config.store.cache())
         yield OpenRun(config, store, run, listener, stop)
+
+
+@contextmanager
+def _unless_refused(store_uri: str, run: Run, is_new: bool) -> Iterator[None]:
+    """Remove a new run whose settings, files or machine do not allow to begin it."""
+    try:
+        yield
+    except (ConfigError, InputError):
+        if is_new and not run.recorded():
+            remove_run(store_uri, run.name)
+        raise
 
 
 def carry_out(

@@ -43,7 +43,7 @@ DISTILLED = Column(
     ",d",
     title="distilled",
     drawn=ChartLine("Distilled examples", "examples", "examples"),
-    headline=Headline("Distilled", "total", "successes trained on without help"),
+    headline=Headline("Distilled", "total", "successful retries, trained on with the first prompt"),
 )
 HELD_OUT = Column(
     EVALUATE.name,
@@ -239,8 +239,8 @@ def gain_of(role: str, label: str, meaning: str) -> Column:
         drawn=ChartLine(
             "Gain of retries",
             words,
-            "success less that of other first attempts",
-            "Success of retries less that of the same task's other first attempts; band: 95 % interval",
+            "success minus that of other first attempts",
+            "Success of retries minus that of the same task's other first attempts; band: 95 % interval",
         ),
     )
 

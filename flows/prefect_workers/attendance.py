@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flows.prefect_workers.connection import Refused, dial
+from flows.keyed_connection import Refused, dial
 from flows.prefect_workers.questions import answer_questions
 from flows.prefect_workers.reception import Invitation
 from flows.stage_process import compute_stages

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from types import TracebackType
 
 from erl_pipeline.engines.interface import Interrupted
@@ -139,4 +139,5 @@ class DialInPool(RemotePool[DialledInWorker]):
                 self._call.listener.warn(
                     f"{worker} has not ended within {_END_SECONDS:.0f} s; it is cancelled"
                 )
-                self._starter.cancel(worker.asked)
+                with suppress(OrchestratorError):  # The run is done, whatever Prefect shows.
+                    self._starter.cancel(worker.asked)

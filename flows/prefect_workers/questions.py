@@ -10,10 +10,10 @@ import time
 from dataclasses import asdict
 from typing import Any
 
+from flows.keyed_connection import Line
 from flows.nodes.check import Node, NodeFinding
 from flows.nodes.report import NodeReport, Question, look
 from flows.nodes.survey import ANSWER_SECONDS, Survey, clock_offset
-from flows.prefect_workers.connection import Line
 
 _MOST_BYTES = 1_000_000
 

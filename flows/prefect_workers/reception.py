@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from erl_pipeline.network import Address, listen
-from flows.prefect_workers.connection import Line, Refused, accept
+from flows.keyed_connection import Line, Refused, accept_each, accept_first_words
 from storage.errors import ConfigError
 
 
@@ -46,7 +46,9 @@ class Reception:
         self._expected: set[str] = set()
         self._came: dict[str, Line] = {}
         self._changed = threading.Condition()
-        self._accepting = threading.Thread(target=self._accept, name="reception", daemon=True)
+        self._accepting = threading.Thread(
+            target=accept_each, args=(self._listening, self._greet), name="reception", daemon=True
+        )
 
     def __enter__(self) -> Reception:
         self._accepting.start()
@@ -83,20 +85,9 @@ class Reception:
         if line is not None:
             line.close()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                accepted, _ = self._listening.accept()
-            except ConnectionError:
-                continue  # It went away again.
-            except OSError:
-                return
-            # In a thread of its own, so that a stranger who says nothing holds up nobody.
-            threading.Thread(target=self._greet, args=(accepted,), daemon=True).start()
-
     def _greet(self, accepted: socket.socket) -> None:
         try:
-            line, ticket = accept(accepted, self._key)
+            line, ticket = accept_first_words(accepted, self._key)
         except Refused:
             return
         with self._changed:

@@ -10,10 +10,10 @@ from typing import Protocol
 from uuid import UUID
 
 from erl_pipeline.engines.interface import Interrupted
+from flows.keyed_connection import Line
 from flows.local_server import OrchestratorError
 from flows.nodes.check import Node, NodeFinding
 from flows.nodes.survey import Survey
-from flows.prefect_workers.connection import Line
 from flows.prefect_workers.questions import examine
 from flows.prefect_workers.reception import Invitation, Reception
 

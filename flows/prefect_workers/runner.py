@@ -25,7 +25,7 @@ def run_with_prefect_workers(
         ConfigError: no Prefect server is named, a work pool cannot be used, workers do not come, or a machine
             is not fit.
         NoWorkerLeft: all workers are lost.
-        OrchestratorError: Prefect's API cannot be reached or went away.
+        OrchestratorError: Prefect's API cannot be reached at first.
     """
     # Prefect's client reports usage to its makers unless this is set before the import.
     os.environ.setdefault("DO_NOT_TRACK", "1")

@@ -22,7 +22,7 @@ def run_with_ray(settings: RayConfig, call: RunnerCall, body: Callable[[Runner],
     Raises:
         ConfigError: there is no cluster at the address, it lacks the resources, or a node is not fit.
         NoWorkerLeft: no node is left that can compute.
-        OrchestratorError: Prefect's API cannot be started, cannot be reached or went away.
+        OrchestratorError: Prefect's API cannot be started, or cannot be reached at first.
     """
     folder = open_root(call.worker.store_uri).scratch / "runs" / call.worker.run
     folder.mkdir(parents=True, exist_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -74,6 +75,13 @@ def test_all_arms_are_read_off_at_equal_tokens_and_steps(compared: Compared) -> 
     assert all(curve[0]["iteration"] == 0 and curve[-1]["generated_tokens"] >= tokens for curve in curves)
     # RLVR generates fewer tokens in an iteration, so its runs continued until they had generated as many.
     assert min(curve[-1]["iteration"] for curve in curves[2:]) > 2
+
+
+def test_progress_is_one_count_of_the_runs(compared: Compared) -> None:
+    """Neither the start that they share nor the iterations that some runs need later begin another count."""
+    counts = re.findall(r"^\[(.*?)\] ", compared.printed.errors, re.MULTILINE)
+    assert counts == ["1 of 4", "2 of 4", "3 of 4", "4 of 4"]
+    assert ": the start\n" in compared.printed.errors
 
 
 def test_all_runs_begin_with_one_checkpoint_that_was_made_once(compared: Compared) -> None:

@@ -45,6 +45,14 @@ def test_filters_name_iteration_task_outcome_reward_and_text(made: TrainingStore
     assert listed(made, "--held-out") == []
 
 
+def test_an_iteration_beyond_the_end_is_told_of(made: TrainingStore) -> None:
+    found = episodes(made, "list", "run", "--iteration", "99")
+    assert found.status == 0
+    assert found.output.startswith("Run run: 0 episodes of iteration 99: run run ends with iteration 2\n")
+    samples = invoke("lineage", "samples", "run", "--iteration", "99", "--store", made.store.uri)
+    assert "run run has no samples of iteration 99: run run ends with iteration 2." in samples.errors
+
+
 def test_an_offline_run_lists_what_it_trained_on(made: TrainingStore) -> None:
     found = episodes(made, "list", "offline", "--json").json
     assert [row["episode_id"] for row in found["shown"]] == ["episode-2"]

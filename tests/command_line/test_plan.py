@@ -44,6 +44,17 @@ def test_a_changed_setting_is_named(finished: FinishedRun, tmp_path: Path) -> No
     assert "update.epochs: 1 -&gt; 2" in page.read_text(encoding="utf-8")
 
 
+def test_before_the_table_it_says_that_a_new_name_is_needed(finished: FinishedRun) -> None:
+    changed = ("plan", "small", "--store", finished.store, "--set", "optimizer.learning_rate=0.5")
+    lines = invoke(*changed).output.splitlines()
+    needed = "To train this, give it a new --name: `train` refuses other settings for run small."
+    assert lines[1] == needed
+    assert lines[-1].startswith("`train` refuses this: run small exists with other settings: optimizer.lear")
+    assert invoke(*changed, "--json").json["needs_new_name"]
+    assert needed not in invoke("plan", "small", "--store", finished.store).output
+    assert invoke(*changed, "--set", "name=other").output.count("--name") == 0
+
+
 def test_the_run_that_is_compared_is_named_and_one_of_another_kind_is_not_compared(
     finished: FinishedRun,
 ) -> None:

@@ -65,7 +65,7 @@ def test_without_a_terminal_each_stage_is_a_line_and_shards_are_none() -> None:
         outcome("update_policy", 1, entropy=2.0, strange=1.0),
         outcome("evaluate", 1, greedy_success=0.75),
     ) == [
-        "before the first  bootstrap              1.0 s  loss 0.5000",
+        "start             bootstrap              1.0 s  loss 0.5000",
         "iteration 1/2     generate_rollouts      5.5 s  1st 0.25  tokens/s 100",
         "iteration 1/2     update_policy          1.0 s",
         "iteration 1/2     evaluate               1.0 s  held-out 0.750",
@@ -74,7 +74,7 @@ def test_without_a_terminal_each_stage_is_a_line_and_shards_are_none() -> None:
 
 def test_a_stage_that_had_nothing_to_train_on_says_so() -> None:
     assert plain_lines(outcome("fine_tune", 1, loss=0.0, optimizer_steps=0)) == [
-        "iteration 1/2     fine_tune              1.0 s  nothing to train"
+        "iteration 1/2     fine_tune              1.0 s  read all rows, none to train on"
     ]
 
 
@@ -118,6 +118,19 @@ def test_a_long_stage_without_a_terminal_tells_its_progress_twice_a_minute() -> 
         "bootstrap: 600/1,400 steps  after 0:00:31  loss 0.5000",
         "bootstrap: 1,200/1,400 steps  after 0:01:02  loss 0.5000",
     ]
+
+
+def test_episodes_that_end_together_are_no_progress() -> None:
+    """They are played side by side: the first of them ends when nearly all have."""
+    file, clock = io.StringIO(), iter([0.0, 34.0, 34.1, 34.2, 60.0])
+    display = ProgressDisplay(2, COLUMNS, Console(file=file, width=200), lambda: next(clock))
+    display.stage_started("rollout_shard 0000 of iteration 1")
+    display.counting("rollout_shard 0000 of iteration 1", 16, "episodes")
+    for _ in range(3):
+        display.advanced("rollout_shard 0000 of iteration 1", 1, {})
+    assert file.getvalue() == ""
+    display.advanced("rollout_shard 0000 of iteration 1", 1, {})
+    assert "4/16 episodes  after 0:01:00" in file.getvalue()
 
 
 def test_on_a_terminal_an_iteration_is_one_line_when_the_next_has_given_something() -> None:

@@ -181,3 +181,23 @@ def test_a_bad_configuration_starts_nothing(tmp_path: Path) -> None:
     assert result.status == 2
     assert "line 8: bad: unknown key" in result.errors
     assert not (tmp_path / "store").exists()
+
+
+def test_a_run_that_is_refused_before_it_begins_is_in_no_list(tmp_path: Path) -> None:
+    """First its questions are not there, then its model. A run that was there before stays."""
+    questions = tmp_path / "questions.jsonl"
+    config = tmp_path / "ask.yaml"
+    config.write_text(
+        f"name: ask\niterations: 1\nenvironment: {{type: questions, training_file: {questions}}}\n"
+        "policy: {type: pretrained, model: none/of/these}\nmethod: rlvr\n"
+    )
+    words = ("train", config, "--store", tmp_path / "store", "--no-prefect")
+    runs = RunStore(str(tmp_path / "store"))
+    assert "cannot be read" in invoke(*words).errors
+    assert runs.list() == []
+    questions.write_text("")
+    assert "neither a folder here nor a model on the Hugging Face hub" in invoke(*words).errors
+    assert runs.list() == []
+    runs.create("ask", {"method": {"type": "rlvr"}})
+    assert invoke(*words).status == 2
+    assert runs.list() == ["ask"]

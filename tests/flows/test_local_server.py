@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
-from flows.local_server import OrchestratorError, answers, prefect_api
+from flows.local_server import OrchestratorError, answers, prefect_api, serving_api
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
 
 
 def test_a_configured_api_is_used_and_not_stopped(api: str, tmp_path: Path) -> None:
@@ -20,9 +25,7 @@ def test_a_configured_api_is_used_and_not_stopped(api: str, tmp_path: Path) -> N
 
 
 def test_a_configured_api_that_does_not_answer_is_an_error(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    url = f"http://127.0.0.1:{port}/api"
+    url = f"http://127.0.0.1:{free_port()}/api"
     with (
         temporary_settings({PREFECT_API_URL: url}),
         pytest.raises(OrchestratorError, match="check PREFECT_API_URL, or train with --no-prefect"),
@@ -51,3 +54,34 @@ def test_a_server_that_cannot_start_is_an_error_that_names_its_log(
     with pytest.raises(OrchestratorError, match=str(log)), prefect_api(log):
         pass
     assert "unable to open database file" in log.read_text()
+
+
+@pytest.mark.usefixtures("prefect_home")
+def test_serve_starts_its_server_where_the_configured_address_is_its_own(tmp_path: Path) -> None:
+    """As in a shell in which the address of the server that ran before is still exported."""
+    port = free_port()
+    with (
+        temporary_settings({PREFECT_API_URL: f"http://localhost:{port}/api"}),
+        serving_api("127.0.0.1", port, tmp_path / "server.log") as (url, started),
+    ):
+        assert (url, started) == (f"http://127.0.0.1:{port}/api", True)
+        assert answers(url)
+    assert not answers(url)
+
+
+def test_serve_works_for_a_configured_server_that_answers_also_at_its_own_address(
+    api: str, tmp_path: Path
+) -> None:
+    port = int(api.removesuffix("/api").rpartition(":")[2])
+    with serving_api("127.0.0.1", port, tmp_path / "server.log") as (url, started):
+        assert (url, started) == (api, False)
+
+
+def test_serve_says_what_to_do_where_another_server_does_not_answer(tmp_path: Path) -> None:
+    with (
+        temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{free_port()}/api"}),
+        pytest.raises(OrchestratorError, match="start that server, or unset the variable") as refused,
+        serving_api("127.0.0.1", 0, tmp_path / "server.log", deadline=0.2),
+    ):
+        pass
+    assert "--no-prefect" not in str(refused.value)

@@ -8,7 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from erl_pipeline.plan.job import StageOutcome
+from flows import keyed_connection
 from flows.worker_link import (
     FlowEnded,
     FlowStarted,
@@ -17,6 +20,7 @@ from flows.worker_link import (
     link_to_worker,
     listen_to_flow_runs,
 )
+from tests.strangers import seconds_until_dropped, visited
 
 ROOT = Path(__file__).parents[2]
 OUTCOME = StageOutcome(
@@ -122,3 +126,20 @@ def test_a_stranger_without_the_key_is_not_heard() -> None:
         assert received.get(timeout=60.0) == FlowStarted("train", "lake")
         flow_run.kill()
         flow_run.wait()
+
+
+def test_a_scan_of_the_port_stops_no_flow_run() -> None:
+    received: queue.Queue[Message] = queue.Queue()
+    with listen_to_flow_runs(received.put) as lines:
+        host, port, _ = lines.address.split(":")
+        with visited(host, int(port)), link_to_worker(lines.address) as link:
+            link.send(FlowStarted("train", "lake"))
+            assert received.get(timeout=30.0) == FlowStarted("train", "lake")
+    assert received.empty()
+
+
+def test_a_stranger_who_takes_its_time_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keyed_connection, "GREETING_SECONDS", 0.3)
+    with listen_to_flow_runs(lambda message: None) as lines:
+        host, port, _ = lines.address.split(":")
+        assert seconds_until_dropped(host, int(port)) < 10.0

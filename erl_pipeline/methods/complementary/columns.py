@@ -43,7 +43,7 @@ _GAP = Column(
     CREDIT_EXPERIENCE.name,
     "guided_minus_free",
     "gap",
-    "success of guided attempts less that of free ones",
+    "success of guided attempts minus that of free ones",
     "+.3f",
     compare=True,
     drawn=ChartLine("What experience adds", "guided less free", "success"),

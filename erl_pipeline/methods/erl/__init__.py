@@ -20,6 +20,7 @@ from erl_pipeline.methods.erl.settings import (
     ErlEpisodeSettings,
     RoleSampling,
     episode_settings,
+    first_attempt_settings,
 )
 from erl_pipeline.methods.interface import Method, Reflecting
 from erl_pipeline.plan.plan import POLICY
@@ -114,6 +115,7 @@ METHOD = Method(
     plan_rollouts=plan_rollouts,
     plan_learning=plan_learning,
     episode_settings=episode_settings,
+    first_attempt_settings=first_attempt_settings,
     open_episode=_open_episode,
     role_limits=_role_limits,
     retrieval=_retrieval,

@@ -40,7 +40,7 @@ _SECOND = success_of(
 _GAIN = gain_of(
     SECOND_ATTEMPT,
     "gain",
-    "success of these less that of the same task's other first attempts",
+    "success of these minus that of the same task's other first attempts",
 )
 _RETRIED = count_of(SECOND_ATTEMPT, "retried", "attempts after a failed one")
 

@@ -105,3 +105,9 @@ def episode_settings(settings: ErlConfig) -> ErlEpisodeSettings:
     values = settings.model_dump(include=set(ErlEpisodeSettings.model_fields))
     shown = {"show_failed_attempt": settings.shows_failed_attempt}
     return ErlEpisodeSettings.model_validate({**values, **shown})
+
+
+def first_attempt_settings(settings: ErlEpisodeSettings) -> ErlEpisodeSettings:
+    """The settings of episodes that are only their first attempt."""
+    sampling = SamplingByRole(first_attempt=settings.sampling.first_attempt)
+    return episode_settings(ErlConfig(sampling=sampling))

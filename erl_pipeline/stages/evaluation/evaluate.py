@@ -59,7 +59,10 @@ def _slice(config: RunConfig, _sources: Sources) -> EvaluationSettings:
     if whole_episodes and play.retrieval is not None:
         # Every task is played with memory and without, so it is withheld from no episode with memory.
         retrieval = play.retrieval.model_copy(update={"withhold": 0.0})
-    play = play.model_copy(update={"retrieval": retrieval})
+    episode = play.episode
+    if not whole_episodes:
+        episode = plugins("methods")[config.method.type].value.first_attempt_settings(episode)
+    play = play.model_copy(update={"episode": episode, "retrieval": retrieval})
     return EvaluationSettings(
         play=play,
         samples_per_task=config.evaluation.samples_per_task,

@@ -1,7 +1,9 @@
 """The line between the machine that computes a stage and another node of its trainer.
 
 JSON with bytes behind it, over TCP. Both ends first show each other that they know the same key, which is
-never sent. What follows is neither encrypted nor signed, as little as what torch sends between the nodes.
+never sent. Until then nothing that the other sends can do more than end its own line, and all must be said
+within a few seconds. What follows is neither encrypted nor signed, as little as what torch sends between the
+nodes.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import json
 import secrets
 import socket
 import struct
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -50,12 +53,16 @@ def key_from(environment: Mapping[str, str], variable: str, setting: str) -> byt
 
 
 class Line:
-    """One end of the line."""
+    """One end of the line.
 
-    def __init__(self, connection: socket.socket) -> None:
+    Args:
+        seconds: within which both ends must have shown their key.
+    """
+
+    def __init__(self, connection: socket.socket, seconds: float = _GREETING_SECONDS) -> None:
         notice_silence(connection, _SILENCE_SECONDS)
         self._connection = connection
-        self._connection.settimeout(_GREETING_SECONDS)
+        self._until: float | None = time.monotonic() + seconds
         self._most: int | None = _GREETING_BYTES
         self.own, self.peer = (str(name[0]) for name in (connection.getsockname(), connection.getpeername()))
         """Numbers of the two machines."""
@@ -70,6 +77,7 @@ class Line:
         """Send words and bytes. Raises LineEnded."""
         text = json.dumps(words).encode()
         try:
+            self._limit_time()
             self._connection.sendall(_HEAD.pack(len(text), len(data)) + text)
             # The limit of time is for one call, and large data take longer.
             for begin in range(0, len(data), _PIECE):
@@ -84,7 +92,7 @@ class Line:
             raise LineEnded("it speaks another protocol")
         try:
             found = json.loads(self._exactly(words))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise LineEnded("it speaks another protocol") from error
         if not isinstance(found, dict):
             raise LineEnded("it speaks another protocol")
@@ -96,9 +104,7 @@ class Line:
         nonce = secrets.token_hex(32)
         self.send({"protocol": _PROTOCOL, "nonce": nonce})
         answer, _ = self.receive()
-        if "proof" not in answer:
-            raise LineEnded("it speaks another protocol")
-        theirs, shown = str(answer.get("nonce")), str(answer["proof"])
+        theirs, shown = _word(answer, "nonce"), _word(answer, "proof")
         knows = hmac.compare_digest(_proof(key, "node", nonce, theirs), shown.encode())
         self.send({"proof": _proof(key, "stage", nonce, theirs).decode() if knows else ""})
         if not knows:
@@ -110,22 +116,32 @@ class Line:
         greeting, _ = self.receive()
         if greeting.get("protocol") != _PROTOCOL:
             raise LineEnded("it speaks another protocol")
-        theirs, nonce = str(greeting.get("nonce")), secrets.token_hex(32)
+        theirs, nonce = _word(greeting, "nonce"), secrets.token_hex(32)
         self.send({"nonce": nonce, "proof": _proof(key, "node", theirs, nonce).decode()})
         answer, _ = self.receive()
-        shown = str(answer.get("proof"))
+        shown = _word(answer, "proof")
         if not hmac.compare_digest(_proof(key, "stage", theirs, nonce), shown.encode()):
             raise OtherKey(f"{self.peer} has another key")
         self._trust()
 
     def _trust(self) -> None:
-        self._most = None
+        self._most = self._until = None
         self._connection.settimeout(_STALL_SECONDS)
+
+    def _limit_time(self) -> None:
+        """Let the next operation take no longer than is left for the greeting. Raises LineEnded."""
+        if self._until is None:
+            return
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise LineEnded("it has not shown its key in time")
+        self._connection.settimeout(left)
 
     def _exactly(self, size: int) -> bytearray:
         found = bytearray(size)
         view, there = memoryview(found), 0
         while there < size:
+            self._limit_time()
             try:
                 count = self._connection.recv_into(view[there:])
             except OSError as error:
@@ -134,6 +150,14 @@ class Line:
                 raise LineEnded("it has closed the connection")
             there += count
         return found
+
+
+def _word(said: Mapping[str, Any], name: str) -> str:
+    """A nonce or a proof that the other end has sent. Raises LineEnded."""
+    word = said.get(name)
+    if not isinstance(word, str) or not word.isascii():
+        raise LineEnded("it speaks another protocol")
+    return word
 
 
 def _proof(key: bytes, role: str, *nonces: str) -> bytes:

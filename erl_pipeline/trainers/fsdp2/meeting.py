@@ -6,12 +6,15 @@ import errno
 import platform
 import secrets
 import socket
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -26,7 +29,10 @@ from erl_pipeline.trainers.other_nodes import OtherNodes
 from storage.errors import ConfigError
 
 _LOOK_SECONDS = 0.2
+_LOOK_SECONDS_OF_GREETINGS = 0.02
 _TELL_SECONDS = 1.0
+_MOST_GREETINGS = 100
+"""More who connect at the same time wait until a greeting has ended."""
 _AWAITED = "the other nodes of the trainer"
 
 
@@ -89,8 +95,10 @@ def meet(
         raise_if_stopped: is called while this waits.
         tell_waiting: is called every second while this waits.
 
+    Who does not show that it has the key is no node, whatever it sends, and holds up nobody.
+
     Raises ConfigError where the address is not of this machine, where fewer nodes come than are needed, and
-    where one has another key, other software, too few devices or another store.
+    where one has other software, too few devices or another store.
     """
     number = meeting.own_number()
     deadline = time.monotonic() + meeting.start_seconds
@@ -100,6 +108,7 @@ def meet(
         with (
             _sign(scratch, folders) as question,
             _listening(meeting, number, deadline, raise_if_stopped) as server,
+            closing(_Greetings(meeting.key, question)) as greetings,
         ):
             address = Address(meeting.address.host, server.getsockname()[1])
             if meeting.others is not None:
@@ -110,16 +119,19 @@ def meet(
                 raise_if_stopped()
                 if time.monotonic() - told > _TELL_SECONDS:
                     told = time.monotonic()
-                    tell_waiting(_AWAITED, told - began, _news(meeting, address, joined))
-                ready = wait_for_news([server, *(each.line for each in joined)], _LOOK_SECONDS)
+                    tell_waiting(_AWAITED, told - began, _news(meeting, address, joined, greetings))
+                open_to_more = [server] if greetings.at_work < _MOST_GREETINGS else []
+                seconds = _LOOK_SECONDS_OF_GREETINGS if greetings.at_work else _LOOK_SECONDS
+                ready = wait_for_news([*open_to_more, *(each.line for each in joined)], seconds)
                 # A node that has joined has nothing to say before it is told to start: it has ended.
                 for each in [each for each in joined if each.line in ready]:
                     each.line.close()
                     joined.remove(each)
                 if server in ready:
-                    joined.extend(_admitted(server, meeting, question))
+                    greetings.begin(server)
+                joined += greetings.came(meeting.nodes - 1 - len(joined))
                 if time.monotonic() > deadline:
-                    raise _too_few(meeting, address, joined)
+                    raise _too_few(meeting, address, joined, greetings)
             _require_fit(meeting, joined, look(question))
         undo.pop_all()
     return Met(number, [RemoteRanks(each.line, each.name, each.clock_offset) for each in joined])
@@ -165,46 +177,97 @@ def _listening(
         yield server
 
 
-def _admitted(server: socket.socket, meeting: Meeting, question: Question) -> Iterator[_Joined]:
-    """Who has connected, unless it is no node. Raises ConfigError where it has another key."""
-    try:
-        line = Line(server.accept()[0])
-    except OSError:  # it has gone again
-        return
-    try:
-        line.greet(meeting.key)
-        line.send({"question": QUESTION.dump_python(question, mode="json")})
-        words, _ = line.receive()
-    except OtherKey as error:
-        line.close()
-        if meeting.others is not None:  # Nobody has told it the key: it is for another run.
+class _Greetings:
+    """Greets who connects, each in a thread of its own, and keeps those that are nodes.
+
+    `others` counts who showed another key, by its machine's number.
+    """
+
+    def __init__(self, key: bytes, question: Question) -> None:
+        self._key = key
+        self._question = question
+        self._lock = threading.Lock()
+        self._came: list[_Joined] = []
+        self._closed = False
+        self.at_work = 0
+        self.others: Counter[str] = Counter()
+
+    def begin(self, server: socket.socket) -> None:
+        """Begin to greet who has connected."""
+        try:
+            line = Line(server.accept()[0])
+        except OSError:  # it has gone again
             return
-        raise ConfigError(
-            f"node {line.peer} was refused, since it has another key: trainer.key_variable: the variable "
-            f"{meeting.key_variable} must hold the same here and where its trainer-node was started"
-        ) from error
-    except LineEnded:
-        line.close()
-        return
+        with self._lock:
+            self.at_work += 1
+        threading.Thread(target=self._greet, args=(line,), daemon=True).start()
+
+    def came(self, most: int) -> list[_Joined]:
+        """Nodes that have come since the last call."""
+        with self._lock:
+            found, self._came = self._came[:most], self._came[most:]
+        return found
+
+    def close(self) -> None:
+        """Let go of those that have come, or still come."""
+        with self._lock:
+            self._closed = True
+            _close(self._came)
+
+    def in_words(self) -> str:
+        """Who showed another key."""
+        return ", ".join(f"{times} from {number}" for number, times in sorted(self.others.items()))
+
+    def _greet(self, line: Line) -> None:
+        joined: _Joined | None = None
+        try:
+            line.greet(self._key)
+            line.send({"question": QUESTION.dump_python(self._question, mode="json")})
+            joined = _with_report(line, line.receive()[0])
+        except OtherKey:
+            with self._lock:
+                self.others[line.peer] += 1
+        except LineEnded:
+            pass
+        finally:
+            with self._lock:
+                self.at_work -= 1
+                if joined is None or self._closed:
+                    line.close()
+                else:
+                    self._came.append(joined)
+
+
+def _with_report(line: Line, words: dict[str, Any]) -> _Joined:
     try:
         report = REPORT.validate_python(words)
-        yield _Joined(line, report, report.clock - time.time())
     except ValidationError:
-        yield _Joined(line, None, 0.0)
+        return _Joined(line, None, 0.0)
+    return _Joined(line, report, report.clock - time.time())
 
 
-def _news(meeting: Meeting, address: Address, joined: Sequence[_Joined]) -> str:
+def _news(meeting: Meeting, address: Address, joined: Sequence[_Joined], greetings: _Greetings) -> str:
     came = f": {', '.join(each.name for each in joined)}" if joined else ""
-    return f"{len(joined)} of {meeting.nodes - 1} have come to {address}{came}"
+    others = f"; refused for another key: {greetings.in_words()}" if greetings.others else ""
+    return f"{len(joined)} of {meeting.nodes - 1} have come to {address}{came}{others}"
 
 
-def _too_few(meeting: Meeting, address: Address, joined: Sequence[_Joined]) -> ConfigError:
+def _too_few(
+    meeting: Meeting, address: Address, joined: Sequence[_Joined], greetings: _Greetings
+) -> ConfigError:
     came = ", ".join(each.name for each in joined) or "none"
     advice = (
         f"Start `erl-pipeline trainer-node {address}` on each of the others; it says there what it lacks"
         if meeting.others is None
         else f"All nodes must reach {address} and each other on all ports"
     )
+    if greetings.others:
+        advice += f". Connections that were refused, since they had another key: {greetings.in_words()}"
+        if meeting.others is None:
+            advice += (
+                f". If one of them is a node: trainer.key_variable: the variable {meeting.key_variable} must "
+                "hold the same here and where its trainer-node was started"
+            )
     return ConfigError(
         f"trainer.nodes: {meeting.nodes}; {len(joined)} of {meeting.nodes - 1} other nodes came within "
         f"trainer.start_seconds ({meeting.start_seconds:g}): {came}. {advice}"

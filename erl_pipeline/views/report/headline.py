@@ -97,7 +97,7 @@ def tiles(history: Sequence[StageRecord], columns: Sequence[Column]) -> list[Til
         )
         evaluation = sum(record.seconds for record in history if record.kind == "evaluation")
         rest = sum(record.seconds for record in history) - start - evaluation
-        detail = f"first checkpoint {duration(start)}, evaluation {duration(evaluation)}"
+        detail = f"before the first iteration {duration(start)}, evaluation {duration(evaluation)}"
         found.append(Tile("Training time", duration(rest), detail))
     return found
 

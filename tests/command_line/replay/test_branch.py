@@ -50,6 +50,11 @@ def test_a_branch_shares_what_is_before_its_stage_and_computes_the_rest(store: P
 
     again = replay(store, *words, "--name", "fast")
     assert again.status == 0
+    assert [row["iteration"] for row in again.json["rows"]] == [0, 1, 2]
+    shown = invoke("replay", *words, "--name", "fast", "--store", store).output
+    assert shown.startswith("Iterations before 2 are those of small; `status fast` shows all.\n")
+    iterations = [line.split()[0] for line in shown.splitlines() if line.split()[:1]]
+    assert [each for each in iterations if each.isdigit()] == ["2"]
     assert entries(store, "fast") == theirs
     assert file_hashes(store).keys() == after.keys()
 

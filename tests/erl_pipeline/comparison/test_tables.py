@@ -8,7 +8,8 @@ from erl_pipeline.comparison.design import Design
 from erl_pipeline.comparison.differences import arm_differences
 from erl_pipeline.comparison.measures import measure
 from erl_pipeline.comparison.result import ArmResult, Failure, Result
-from erl_pipeline.comparison.tables import markdown, tables, warnings
+from erl_pipeline.comparison.tables import markdown, rate_text, tables, warnings
+from erl_pipeline.evaluation.seeds import across_seeds
 from tests.erl_pipeline.comparison.curves import curve
 
 
@@ -38,10 +39,17 @@ def result(tokens_of_b: int, *failures: Failure) -> Result:
 def test_success_has_means_and_intervals_over_seeds() -> None:
     success = tables(result(100))[0]
     # Areas by tokens: a has (0.3 + 0.6) / 2 and (0.4 + 0.7) / 2, b (0.3 + 0.4) / 2 and (0.2 + 0.3) / 2.
-    # Half widths 12.706 * 0.05.
-    assert success.rows[0]["area by tokens"] == "0.500 (-0.135 to 1.135)"
-    assert success.rows[1]["area by tokens"] == "0.300 (-0.335 to 0.935)"
-    assert success.rows[1]["success at the steps"] == "0.400 (0.400 to 0.400)"
+    # Half widths 12.706 * 0.05: more than rates can differ.
+    assert success.rows[0]["area by tokens"] == "0.500 (too few seeds)"
+    assert success.rows[1]["area by tokens"] == "0.300 (too few seeds)"
+    assert success.rows[1]["success at the steps"] == "0.400 (too few seeds)"
+
+
+def test_an_interval_of_rates_ends_at_0_and_1() -> None:
+    # Mean 0.2, sd 0.2; half width 4.303 * 0.2 / sqrt(3) = 0.497.
+    assert rate_text(across_seeds([0.0, 0.2, 0.4])) == "0.200 (0.000 to 0.697)"
+    assert rate_text(across_seeds([0.6, 0.8, 1.0])) == "0.800 (0.303 to 1.000)"
+    assert rate_text(across_seeds([0.6])) == "0.600"
 
 
 def test_each_table_of_differences_says_how_many_comparisons_there_are() -> None:

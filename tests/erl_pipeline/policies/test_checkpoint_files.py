@@ -33,3 +33,12 @@ def test_the_hub_is_asked_for_another_name_and_nothing_is_downloaded(monkeypatch
     with pytest.raises(InputError, match=r"policy.model models/nothere is neither .*: the hub cannot be re"):
         require_checkpoint("models/nothere")
     assert [each["dry_run"] for each in asked] == [True, True]
+
+
+def test_a_folder_that_is_missing_is_told_of_without_the_hubs_own_advice() -> None:
+    with pytest.raises(InputError) as missing:
+        require_checkpoint("models/a/b")
+    assert str(missing.value) == (
+        "policy.model models/a/b is neither a folder here nor a model on the Hugging Face hub: "
+        "models there have names such as OWNER/NAME"
+    )

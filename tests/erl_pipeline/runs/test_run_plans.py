@@ -194,7 +194,8 @@ CHANGED: Mapping[str, tuple[Set[str], Set[str]]] = {
     "environment.rows=[3, 3]": ({"prepare_tasks", "bootstrap", "evaluate"}, STAGES),
     "policy.layers=2": ({"bootstrap", "evaluate"}, STAGES),
     "sampling.temperature=0.5": ({"evaluate"}, STAGES),
-    "method.sampling.reflection.max_new_tokens=4": ({"evaluate"}, STAGES),
+    "method.sampling.reflection.max_new_tokens=4": (set(), STAGES),
+    "method.sampling.first_attempt.max_new_tokens=4": ({"evaluate"}, STAGES),
     "evaluation.samples_per_task=3": ({"evaluate"}, set()),
     "method.memory.top_k=2": (set(), STAGES),
     "method.memory.withhold=0.25": (set(), STAGES),
@@ -354,3 +355,20 @@ def test_what_is_not_recorded_of_a_part_has_the_id_of_its_recipe() -> None:
 def test_a_plan_is_cut_after_an_iteration() -> None:
     assert ids(plan("evaluation.every=1").through(2)) == ids(plan("iterations=2", "evaluation.every=1"))
     assert plan().through(2).iterations == 2
+
+
+def test_an_evaluation_of_first_attempts_does_not_depend_on_what_follows_them() -> None:
+    """Its greedy first attempts are the same whatever a reflection is asked."""
+
+    def evaluation(*settings: str) -> str:
+        return at(plan(*settings), 0, "evaluate").artifact_id
+
+    whole = "evaluation.whole_episodes=true"
+    for changed in (
+        "method.prompts.reflection='Think. {{ feedback }}'",
+        "method.max_revisions=2",
+        "method.sampling.reflection.temperature=0.5",
+    ):
+        assert evaluation(changed) == evaluation(), changed
+        assert evaluation(whole, changed) != evaluation(whole), changed
+    assert evaluation("method.sampling.first_attempt.max_new_tokens=3") != evaluation()

@@ -6,6 +6,8 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import Pipe
 from pathlib import Path
@@ -13,14 +15,16 @@ from pathlib import Path
 import pytest
 
 from erl_pipeline.network import Address
+from flows import keyed_connection
+from flows.keyed_connection import Line, Refused, dial
 from flows.nodes.check import Node, NodeFinding
 from flows.nodes.survey import survey_of
 from flows.prefect_workers.attendance import attend
-from flows.prefect_workers.connection import Line, Refused, dial
 from flows.prefect_workers.questions import begin, examine
 from flows.prefect_workers.reception import Invitation, Reception
 from storage.errors import ConfigError
 from tests.flows.prefect_workers.dialling import start_worker
+from tests.strangers import SAID, seconds_until_dropped, visited
 
 
 @pytest.fixture
@@ -48,6 +52,37 @@ def test_an_invited_worker_is_connected_and_one_who_says_nothing_holds_up_nobody
         assert there.recv_bytes() == b"welcome"
         assert reception.receive(first, 0.0) is None
         here.close()
+
+
+def test_a_scan_of_the_port_holds_up_no_worker(reception: Reception) -> None:
+    invitation = reception.invite()
+    driver = Address.parse(invitation.address)
+    with visited(driver.host, driver.port), dialled(invitation):
+        here = reception.receive(invitation, 20.0)
+        assert here is not None
+        here.close()
+
+
+def test_a_stranger_who_takes_its_time_is_sent_away(
+    reception: Reception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keyed_connection, "GREETING_SECONDS", 0.3)
+    driver = Address.parse(reception.invite().address)
+    assert seconds_until_dropped(driver.host, driver.port) < 10.0
+
+
+@pytest.mark.parametrize("said", SAID)
+def test_a_worker_that_dials_something_else_says_so(said: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+        address = str(Address(*server.getsockname()))
+        attending = pool.submit(attend, Invitation(address, "00" * 32, "ticket"))
+        caller, _ = server.accept()
+        with caller:
+            with suppress(OSError):  # It may have left in the middle.
+                caller.sendall(said)
+                caller.shutdown(socket.SHUT_WR)
+            attended = attending.result(30.0)
+    assert attended.message.startswith(f"the driver at {address} cannot be reached (")
 
 
 def test_a_wrong_key_gets_no_connection(reception: Reception) -> None:

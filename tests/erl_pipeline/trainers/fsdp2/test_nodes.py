@@ -9,7 +9,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,9 +20,11 @@ from erl_pipeline.config.optimizer import OptimizerConfig
 from erl_pipeline.network import Address
 from erl_pipeline.policies.checkpoints import CheckpointParts, StoredPolicy, WeightsSettings
 from erl_pipeline.trainers.fsdp2 import meeting
+from erl_pipeline.trainers.fsdp2 import node as node_module
 from erl_pipeline.trainers.fsdp2.devices import Devices
-from erl_pipeline.trainers.fsdp2.line import Line, LineEnded
+from erl_pipeline.trainers.fsdp2.line import Line, LineEnded, OtherKey
 from erl_pipeline.trainers.fsdp2.meeting import meet
+from erl_pipeline.trainers.fsdp2.node import take_part
 from erl_pipeline.trainers.fsdp2.node_report import QUESTION, REPORT, NodeReport, look, problems_of
 from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
 from erl_pipeline.trainers.fsdp2.work import Begin
@@ -30,6 +33,8 @@ from storage.errors import ConfigError, PipelineError
 from tests.erl_pipeline.stages.calls import Bench
 from tests.erl_pipeline.trainers.fsdp2.nodes import KEY, VARIABLE, Node, running_node
 from tests.erl_pipeline.trainers.fsdp2.stopped import EndlessStage, is_there
+from tests.erl_pipeline.trainers.fsdp2.test_line import HOSTILE
+from tests.strangers import visited
 from tests.waiting import wait_for
 
 HERE = NodeReport(
@@ -111,8 +116,10 @@ def test_a_node_that_ends_is_lost_and_leaves_no_rank(how: signal.Signals, tmp_pa
 def test_a_node_is_refused_for_its_key_its_software_or_its_store_and_may_join_again(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ConfigError, match=rf"127.0.0.1 was refused.* trainer.key_variable: .* {VARIABLE} "):
-        meet(node.meeting(key=b"another key for tests"), tmp_path, [], go_on, unheard)
+    other = node.meeting(key=b"another key for tests", start_seconds=4.0)
+    refused = rf"since they had another key: \d+ from 127.0.0.1\. .* trainer.key_variable: .* {VARIABLE} "
+    with pytest.raises(ConfigError, match=refused):
+        meet(other, tmp_path, [], go_on, unheard)
     wait_for("what the node says", lambda: "has another key than this node" in node.said)
 
     missing = tmp_path / "missing"
@@ -286,3 +293,92 @@ def test_nodes_that_a_runner_keeps_are_invited_and_let_go(tmp_path: Path) -> Non
     assert other.thread is not None
     other.thread.join()
     assert other.ends == ["The training has ended (it has closed the connection); so have the ranks here."]
+
+
+def test_strangers_neither_end_the_wait_for_a_node_nor_hold_it_up(tmp_path: Path) -> None:
+    """Fifty say nothing, others anything, some have another key; then the node comes."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = Address("127.0.0.1", free.getsockname()[1])
+    ends = list[str]()
+    threads = list[threading.Thread]()
+
+    def show_another_key() -> None:
+        line = Line(socket.create_connection((address.host, address.port), timeout=10))
+        with pytest.raises(OtherKey):
+            line.introduce(b"another key for tests")
+        line.close()
+
+    with ExitStack() as strangers:
+
+        def come() -> None:
+            if threads:
+                return
+            others = [threading.Thread(target=show_another_key) for _ in range(3)]
+            node = threading.Thread(target=lambda: ends.append(take_part(address, KEY.encode())))
+            threads.extend([*others, node])
+            strangers.enter_context(visited(address.host, address.port, HOSTILE))
+            for each in others:
+                each.start()
+            for each in others:
+                each.join()
+            node.start()
+
+        place = meeting.Meeting(2, 2, address, KEY.encode(), VARIABLE, start_seconds=60.0)
+        # While it waits, it asks whether it was stopped; `come` lets others serve the wait meanwhile.
+        beside = threading.Thread(target=come)
+
+        def go_on_and_let_come() -> None:
+            if beside.ident is None:
+                beside.start()
+
+        met = meet(place, tmp_path, [], go_on_and_let_come, unheard)
+        beside.join()
+    assert [each.node for each in met.nodes] == [f"{socket.gethostname()} (127.0.0.1)"]
+    met.nodes[0].end()
+    threads[-1].join()
+    assert ends == ["The training has ended (it has closed the connection); so have the ranks here."]
+
+
+def test_the_message_at_the_limit_says_how_many_had_another_key(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = Address("127.0.0.1", free.getsockname()[1])
+
+    def come() -> None:
+        for _ in range(2):
+            line = Line(socket.create_connection((address.host, address.port), timeout=10))
+            with pytest.raises(OtherKey):
+                line.introduce(b"another key for tests")
+            line.close()
+
+    beside = threading.Thread(target=come)
+
+    def go_on_and_let_come() -> None:
+        if beside.ident is None:
+            beside.start()
+
+    place = meeting.Meeting(2, 2, address, KEY.encode(), VARIABLE, start_seconds=2.0)
+    said = rf"they had another key: 2 from 127.0.0.1\. If one of them is a node: .* {VARIABLE} must hold"
+    with pytest.raises(ConfigError, match=said):
+        meet(place, tmp_path, [], go_on_and_let_come, unheard)
+    beside.join()
+
+
+def test_nothing_that_listens_there_ends_a_trainer_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_module, "_RETRY_SECONDS", 0.0)
+    stop, told = threading.Event(), list[str]()
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+        address = Address(*server.getsockname())
+        serving = pool.submit(node_module.serve, address, KEY.encode(), told.append, stop)
+        try:
+            for said in HOSTILE:
+                caller, _ = server.accept()
+                with caller, suppress(OSError):  # It may leave in the middle.
+                    caller.sendall(said)
+                    caller.shutdown(socket.SHUT_WR)
+                    while caller.recv(4096):
+                        pass
+        finally:
+            stop.set()
+        serving.result(60.0)
+    assert f"{address} has another key than this node; trying again." in told
+    assert "No training can be joined there now (it speaks another protocol); trying again." in told
