@@ -16,6 +16,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from storage.filesystem import sha256_file, store_errors
+from storage.links import open_to_write
 
 # Tags are checked on their own, transactions are not read again, and each version rewrites the hint.
 VERSION_HINT = "latest_version_hint.json"
@@ -85,7 +86,7 @@ class IndexChecksums:
             }
             line = _Line(layout=4, versions=dict(versions), files=new).model_dump_json() + "\n"
             # If no version was trusted, the lines in the file are not trusted either: overwrite them.
-            with self._path.open("ab" if self.versions else "wb") as file:
+            with open_to_write(self._path, "ab" if self.versions else "wb") as file:
                 file.write(line.encode("utf-8"))
                 self._size = file.tell()
         self._files |= new

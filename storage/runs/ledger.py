@@ -14,7 +14,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.sealing import seal, unseal
 from storage.errors import StoreError
-from storage.filesystem import StoreRoot, list_names, read_bytes, store_errors, sync_folder
+from storage.filesystem import StoreRoot, list_names, make_folder, read_bytes, store_errors, sync_folder
+from storage.links import open_to_write
 
 PART_LINES = 256
 """Most lines of one part of a ledger in an object store."""
@@ -113,9 +114,9 @@ def _entry(line: bytes) -> LedgerEntry | None:
 
 
 def _append_line(path: Path, line: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     created = not path.exists()
-    with path.open("ab+") as file:
+    with open_to_write(path, "ab+") as file:
         file.truncate(end_of_whole_lines(file))
         file.write(line)
         file.flush()
