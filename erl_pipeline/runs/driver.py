@@ -139,7 +139,7 @@ def open_run(
     """
     runs = RunStore(store_uri)
     settings = config.model_dump(mode="json")
-    run = runs.create(config.name, settings) if config.name not in runs.list() else runs.open(config.name)
+    run = runs.open_or_create(config.name, settings)
     with disk_errors(store_uri), run.lock():
         if run.config != settings and is_blank(store_uri, run):
             remove_warnings(store_uri, run.name)

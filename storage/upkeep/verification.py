@@ -16,6 +16,7 @@ from storage.lineage.graph import Visit, walk_inputs
 from storage.lineage.rows import LineageRows, RowKind
 from storage.lineage.trained_on import record_file
 from storage.memory.index import EMPTY_MEMORY, MemoryIndex, index_folder
+from storage.runs.mending import lost_requests
 from storage.runs.origin import read_origin
 from storage.runs.run import Run
 from storage.tables.training_record import scan_training_records
@@ -48,6 +49,11 @@ def verify_run(store: ArtifactStore, run: Run) -> VerificationReport:
     """
     read_origin(store.uri, run.name)
     manifests, problems = _reachable(store, run)
+    problems += [
+        f"request {entry.artifact_id} to forget an entry of the memory is in the store and not in the ledger"
+        for entry in lost_requests(store, run, run.recorded())
+    ]
+    problems += _misplaced(store, run)
     pruned = _pruned(store, manifests)
     for manifest in manifests:
         found = store.verify(manifest.artifact_id)
@@ -79,6 +85,20 @@ def verify_run(store: ArtifactStore, run: Run) -> VerificationReport:
         pruned_bytes=sum(file.bytes for file in pruned),
         problems=problems,
     )
+
+
+def _misplaced(store: ArtifactStore, run: Run) -> Problems:
+    """Lines of the ledger whose artifact another stage made."""
+    problems = []
+    for entry in run.stages():
+        with suppress(DamagedArtifact):
+            manifest = store.find(entry.artifact_id)
+            if manifest is not None and (manifest.stage, manifest.kind) != (entry.stage, entry.kind):
+                problems.append(
+                    f"the ledger says that {entry.stage} of iteration {entry.iteration} made artifact "
+                    f"{entry.artifact_id}, and {manifest.stage} made it"
+                )
+    return problems
 
 
 def _pruned(store: ArtifactStore, manifests: list[Manifest]) -> list[PrunedFile]:

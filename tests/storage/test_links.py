@@ -98,7 +98,8 @@ def test_a_link_is_not_followed_and_not_truncated(tmp_path: Path) -> None:
     assert not write_new(root, str(tmp_path / "link"), b"other")
     replace_file(root, str(tmp_path / "link"), b"other")
     assert (tmp_path / "decoy").read_bytes() == DECOY
-    assert (tmp_path / "link").read_bytes() == b"other" and not (tmp_path / "link").is_symlink()
+    assert (tmp_path / "link").read_bytes() == b"other"
+    assert not (tmp_path / "link").is_symlink()
 
 
 def test_links_of_libraries_within_the_store_pass(tmp_path: Path) -> None:
@@ -163,7 +164,7 @@ def test_locks_and_ledgers_are_not_opened_through_links(tmp_path: Path) -> None:
                 pass
         (store / name).unlink()
     assert decoy.read_bytes() == DECOY
-    assert Ledger(root, str(store / "runs" / "a" / "ledger.jsonl")).read() == []
+    assert Ledger(root, str(store / "runs" / "a" / "ledger.jsonl"), "a").read() == []
 
 
 def test_a_private_folder_needs_its_parent(tmp_path: Path) -> None:
