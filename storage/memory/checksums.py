@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -91,6 +92,16 @@ class IndexChecksums:
                 self._size = file.tell()
         self._files |= new
         self.versions |= versions
+
+    def changed(self) -> list[str]:
+        """Listed files of the table that are missing or hold other bytes, sorted; also those that only older
+        versions refer to. A line that a kill cut short lists nothing."""
+        files: dict[str, str] = {}
+        with store_errors("read", self._path):
+            for text in self._path.read_bytes().splitlines() if self._path.exists() else ():
+                with suppress(ValidationError):
+                    files |= _Line.model_validate_json(text).files
+            return sorted(name for name, digest in files.items() if not self._has_digest(name, digest))
 
     def _has_digest(self, name: str, digest: str) -> bool:
         path = self._folder / name

@@ -31,7 +31,7 @@ def mend_run(store: ArtifactStore, name: str, config: Mapping[str, Any]) -> list
 
 
 def lost_requests(store: ArtifactStore, run: Run, entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:
-    """Lines for the requests to forget an entry of this run's memory that are stored, but not in `entries`."""
+    """Lines for the requests to forget an entry of a run's memory that are stored, but not in `entries`."""
     known = {entry.artifact_id for entry in entries}
     count = sum(1 for entry in entries if entry.kind == "request")
     lost = [

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from storage.artifacts.sealing import SCHEMA_VERSION, open_document, seal
+from storage.artifacts.sealing import SCHEMA_VERSION, open_document, says_other_version, seal
 from storage.errors import DamagedRecord
 
 
@@ -23,7 +23,9 @@ def read_record(written: bytes, path: str) -> dict[str, Any]:
     """
     document = open_document(written, path)
     if document is None:
-        raise DamagedRecord(f"{path} was changed after it was written. Put it back from a copy.")
+        raise DamagedRecord(
+            f"{path} was changed after it was written{says_other_version(written)}. Put it back from a copy."
+        )
     content: dict[str, Any] = json.loads(document)
     del content["schema_version"]
     return content

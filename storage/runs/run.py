@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from storage.artifacts.recipe import ArtifactKind
+from storage.artifacts.sealing import says_other_version
 from storage.errors import DamagedRecord, InputError
 from storage.filesystem import StoreRoot, list_names, open_root, read_bytes, remove, replace_file, write_new
 from storage.runs.lease import LEASE_SECONDS, Lease
@@ -228,7 +229,8 @@ class RunStore:
         try:
             record = read_record(content, self._path(name))
         except DamagedRecord as error:
-            raise _damaged(f"{self._path(name)} was changed after it was written", name) from error
+            other = says_other_version(content)
+            raise _damaged(f"{self._path(name)} was changed after it was written{other}", name) from error
         if record["name"] != name:
             raise _damaged(f"{self._path(name)} holds the settings of run {record['name']}", name)
         return Run(self._root, name, record["config"])

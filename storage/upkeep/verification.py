@@ -15,6 +15,7 @@ from storage.errors import DamagedArtifact
 from storage.lineage.graph import Visit, walk_inputs
 from storage.lineage.rows import LineageRows, RowKind
 from storage.lineage.trained_on import record_file
+from storage.memory.checksums import IndexChecksums
 from storage.memory.index import EMPTY_MEMORY, MemoryIndex, index_folder
 from storage.runs.mending import lost_requests
 from storage.runs.origin import read_origin
@@ -53,7 +54,6 @@ def verify_run(store: ArtifactStore, run: Run) -> VerificationReport:
         f"request {entry.artifact_id} to forget an entry of the memory is in the store and not in the ledger"
         for entry in lost_requests(store, run, run.recorded())
     ]
-    problems += _misplaced(store, run)
     pruned = _pruned(store, manifests)
     for manifest in manifests:
         found = store.verify(manifest.artifact_id)
@@ -85,20 +85,6 @@ def verify_run(store: ArtifactStore, run: Run) -> VerificationReport:
         pruned_bytes=sum(file.bytes for file in pruned),
         problems=problems,
     )
-
-
-def _misplaced(store: ArtifactStore, run: Run) -> Problems:
-    """Lines of the ledger whose artifact another stage made."""
-    problems = []
-    for entry in run.stages():
-        with suppress(DamagedArtifact):
-            manifest = store.find(entry.artifact_id)
-            if manifest is not None and (manifest.stage, manifest.kind) != (entry.stage, entry.kind):
-                problems.append(
-                    f"the ledger says that {entry.stage} of iteration {entry.iteration} made artifact "
-                    f"{entry.artifact_id}, and {manifest.stage} made it"
-                )
-    return problems
 
 
 def _pruned(store: ArtifactStore, manifests: list[Manifest]) -> list[PrunedFile]:
@@ -206,6 +192,12 @@ def _memory_problems(store: ArtifactStore, run: Run, manifests: list[Manifest]) 
     index = MemoryIndex(folder, store)
     if not versions or not index.exists:
         return []
+    if changed := IndexChecksums(folder).changed():
+        others = f" and {len(changed) - 1} more of its files" if len(changed) > 1 else ""
+        return [
+            f"{folder / changed[0]}{others} of the memory's table changed after they were written; delete "
+            f"{folder}, and it is rebuilt"
+        ]
     newest = index.newest_of(versions)
     if newest == EMPTY_MEMORY or (newest is not None and index.holds(newest)):
         return []

@@ -90,7 +90,7 @@ def test_in_an_object_store_the_ledger_goes_on_in_parts_and_is_read_as_one(objec
         Ledger(root, path, "run").append(entry(number))
     assert [found.iteration for found in Ledger(root, path, "run").read()] == list(range(2 * PART_LINES + 1))
     names = sorted(name.rsplit("/", 1)[-1] for name in root.fs.ls(root.join("runs", "run"), detail=False))
-    assert names == ["ledger.0001.jsonl", "ledger.0002.jsonl", "ledger.jsonl"]
+    assert names == ["ledger.0001.jsonl", "ledger.0002.jsonl", "ledger.head.json", "ledger.jsonl"]
     assert root.fs.cat_file(path).count(b"\n") == PART_LINES
 
 
