@@ -64,8 +64,8 @@ def train(
     from command_line.run_state import find_finished_run
     from erl_pipeline.config.loading.load import load_config
     from storage.artifacts.store import ArtifactStore
-    from storage.runs.mending import mend_run
     from storage.runs.run import RunStore
+    from storage.upkeep.mending import mend_run
 
     resolved = load_config(
         config,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import IO
 
 from pydantic import BaseModel, ConfigDict
 
@@ -96,7 +96,8 @@ class Ledger:
         # Read first: another process may add lines meanwhile, and writes the head after them.
         head = self._head()
         entries: list[LedgerEntry] = []
-        previous, own = "", set()
+        previous = ""
+        own: set[str] = set()
         for part, number, line in self._lines():
             written = _written(line)
             if written is None:
@@ -250,7 +251,7 @@ def _seal_of(lines: bytes) -> str:
     return lines[-_SEAL_BYTES - 3 : -3].decode("ascii", "replace")
 
 
-def end_of_whole_lines(file: BinaryIO) -> int:
+def end_of_whole_lines(file: IO[bytes]) -> int:
     """Offset in bytes of the end of the last complete line; searches backwards, without reading the whole
     file."""
     end = file.seek(0, os.SEEK_END)

@@ -17,10 +17,10 @@ from storage.lineage.rows import LineageRows, RowKind
 from storage.lineage.trained_on import record_file
 from storage.memory.checksums import IndexChecksums
 from storage.memory.index import EMPTY_MEMORY, MemoryIndex, index_folder
-from storage.runs.mending import lost_requests
 from storage.runs.origin import read_origin
 from storage.runs.run import Run
 from storage.tables.training_record import scan_training_records
+from storage.upkeep.mending import lost_requests
 
 _EXAMPLES = 5
 

@@ -90,7 +90,7 @@ def test_a_link_is_not_followed_and_not_truncated(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("decoy")
     for mode in ("ab", "ab+", "wb"):
         with pytest.raises(StoreError, match="is a symbolic link"):
-            open_to_write(tmp_path / "link", mode)  # type: ignore[arg-type]
+            open_to_write(tmp_path / "link", mode)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(StoreError, match="is not a regular file"):
         open_to_write(tmp_path / "pipe", "ab+")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from storage.artifacts.sealing import seal
 from storage.errors import DamagedRecord
 from storage.runs.run import RunStore
 from tests.command_line.invoke import FinishedRun, invoke
@@ -17,11 +19,18 @@ def doubled(lines: list[bytes]) -> list[bytes]:
     return [lines[0], *lines]
 
 
+def of_an_early_version(lines: list[bytes]) -> list[bytes]:
+    """Lines that name neither their run nor the line before."""
+    found = [json.loads(line) for line in lines]
+    kept = [{k: v for k, v in line.items() if k not in ("run", "previous", "seal")} for line in found]
+    return [seal(json.dumps(line)) + b"\n" for line in kept]
+
+
 def without_the_last(lines: list[bytes]) -> list[bytes]:
     return lines[:-1]
 
 
-@pytest.mark.parametrize("damage", [doubled, without_the_last])
+@pytest.mark.parametrize("damage", [doubled, without_the_last, of_an_early_version])
 def test_readers_refuse_a_changed_ledger_and_check_mends_it(
     finished: FinishedRun, tmp_path: Path, damage: Callable[[list[bytes]], list[bytes]]
 ) -> None:
