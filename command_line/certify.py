@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -65,13 +63,10 @@ def certify(
     from command_line.foreground import in_foreground
     from erl_pipeline.runs.certificate.certifying import certify as certify_run
     from erl_pipeline.runs.certificate.subject import find_subject
+    from storage.filesystem import users_scratch
 
     subject = find_subject(store, run, iterations, settings or [], runner)
-    folder = (
-        scratch.resolve()
-        if scratch
-        else Path(tempfile.gettempdir()) / f"erl-pipeline-{os.getuid()}" / "certificates"
-    )
+    folder = scratch.resolve() if scratch else users_scratch() / "certificates"
     heading = (
         f"Certifying {counted(subject.plan.iterations, 'iteration')} of {run} in {store} with "
         f"{counted(kills, 'kill')}; what is compared took {sum(subject.seconds):.0f} s to compute"

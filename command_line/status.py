@@ -5,11 +5,14 @@ from __future__ import annotations
 from command_line.options import DEFAULT_STORE, ExistingStore, Json, RunName
 from command_line.output import counted, print_json, print_line, print_table
 
+_SHOWN = 5
+"""Most damaged artifacts that are printed; --json gives all."""
+
 
 def status(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = False) -> None:
     """Show how far a run is, iteration by iteration."""
     from command_line.runs.described import all_iterations
-    from erl_pipeline.evaluation.history import read_history, training_cost
+    from erl_pipeline.evaluation.history import stored_records, training_cost
     from erl_pipeline.evaluation.iterations import history_rows
     from erl_pipeline.runs.columns import method_columns
     from erl_pipeline.runs.config import readable_config
@@ -22,7 +25,9 @@ def status(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = Fals
     opened = RunStore(store).open(run)
     config = readable_config(opened)
     entries = opened.stages()
-    history = read_history(ArtifactStore(store), opened)
+    history = sorted(stored_records(ArtifactStore(store), entries), key=lambda record: record.iteration)
+    shown_ids = {record.manifest.artifact_id for record in history}
+    lost = [entry for entry in entries if entry.artifact_id not in shown_ids]
     columns = method_columns(config)
     rows = history_rows(history, columns)
     done, begun = completed_iterations(config, entries), begun_iterations(entries)
@@ -49,6 +54,7 @@ def status(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = Fals
                 "iterations_configured": config.iterations,
                 "rows": [row.plain(columns) for row in rows],
                 "artifacts": artifacts,
+                "damaged": [entry.artifact_id for entry in lost],
             }
         )
         return
@@ -59,6 +65,14 @@ def status(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = Fals
     )
     if origin:
         print_line(f"Begun {origin.describe()}")
+    for entry in lost[:_SHOWN]:
+        where = f"iteration {entry.iteration or 0}, {entry.stage}"
+        print_line(f"damaged or missing, and not in this table: artifact {entry.artifact_id} ({where})")
+    if lost:
+        print_line(
+            f"{counted(len(lost), 'artifact')} made again by: "
+            f"erl-pipeline train CONFIG --name {opened.name} --check"
+        )
     tokens = int(
         training_cost(history, "generated_tokens", up_to=max((row.iteration for row in rows), default=0))
     )

@@ -27,6 +27,10 @@ class DamagedArtifact(StoreError):
     """A committed artifact no longer holds the bytes its manifest names."""
 
 
+class DamagedRecord(StoreError):
+    """A file that describes a run, such as its settings or its ledger, is not as it was written."""
+
+
 class PrunedFileError(StoreError):
     """Retention has pruned the requested file."""
 

@@ -20,6 +20,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from storage.errors import PipelineError, StoreError
+from storage.links import private_folder, refuse_linked_path
 
 _LOCAL = re.compile(r"(file|local)://")
 _ADVICE = {
@@ -61,11 +62,23 @@ class StoreRoot:
     @property
     def scratch(self) -> Path:
         """A local folder for what belongs to an object store but cannot lie in it: staging, downloads, locks.
-        A local store is its own scratch folder."""
+        A local store is its own scratch folder.
+
+        Raises StoreError if another user may have made it: its path can be guessed."""
         if self.local:
             return Path(self.path)
         key = hashlib.sha256(self.uri.rstrip("/").encode("utf-8")).hexdigest()[:16]
-        return Path(tempfile.gettempdir()) / f"erl-pipeline-{os.getuid()}" / key
+        return users_scratch() / key
+
+    def refuse_link(self, path: str) -> None:
+        """Raise StoreError if a path in a local store leads through a link. Object stores have none."""
+        if self.local:
+            refuse_linked_path(self.path, path)
+
+
+def users_scratch() -> Path:
+    """This user's folder, on this machine, for what can be made again. Raises what `private_folder` does."""
+    return private_folder(Path(tempfile.gettempdir()) / f"erl-pipeline-{os.getuid()}")
 
 
 def open_root(uri: str) -> StoreRoot:
@@ -162,6 +175,17 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those above it that are missing; their names are on disk when this returns."""
+    missing = []
+    while not folder.exists():
+        missing.append(folder)
+        folder = folder.parent
+    for each in reversed(missing):
+        each.mkdir(exist_ok=True)
+        sync_folder(each.parent)
+
+
 def sync_tree(folder: Path) -> None:
     """Flush every file and folder under `folder` to disk, files first."""
     for parent, _, files in os.walk(folder, topdown=False):
@@ -181,12 +205,9 @@ def write_new(root: StoreRoot, path: str, content: bytes, *, unique: bool = Fals
         if not root.local:
             return _create_object(root, path, content) or (unique and read_bytes(root, path) == content)
         target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.parent / f".{target.name}.{secrets.token_hex(8)}"
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        root.refuse_link(str(target.parent))
+        make_folder(target.parent)
+        temporary = _written_beside(target, content)
         try:
             os.link(temporary, target)
         except FileExistsError:
@@ -204,13 +225,19 @@ def replace_file(root: StoreRoot, path: str, content: bytes) -> None:
             root.fs.pipe_file(path, content)
             return
         target = Path(path)
-        temporary = target.parent / f".{target.name}.{secrets.token_hex(8)}"
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(target)
+        root.refuse_link(str(target.parent))
+        _written_beside(target, content).replace(target)
         sync_folder(target.parent)
+
+
+def _written_beside(target: Path, content: bytes) -> Path:
+    """A new file, in the folder of `target`, that is on disk."""
+    temporary = target.parent / f".{target.name}.{secrets.token_hex(8)}"
+    with temporary.open("xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    return temporary
 
 
 def _create_object(root: StoreRoot, path: str, content: bytes) -> bool:
@@ -229,6 +256,7 @@ def _create_object(root: StoreRoot, path: str, content: bytes) -> bool:
 
 def remove(root: StoreRoot, path: str) -> None:
     """Remove a file; nothing happens where there is none."""
+    root.refuse_link(path.rpartition("/")[0])
     with store_errors("remove", path), suppress(FileNotFoundError):
         root.fs.rm_file(path)
 
@@ -260,7 +288,7 @@ def list_names(root: StoreRoot, path: str) -> list[str]:
 def publish_folder(folder: Path, target: Path) -> bool:
     """Move a written folder to its place; False, and nothing moved, if another folder is there already."""
     sync_tree(folder)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     try:
         folder.rename(target)
     except OSError as error:

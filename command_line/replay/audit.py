@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +15,7 @@ from command_line.progress import ProgressDisplay
 from command_line.replay.stored import StoredRun
 from erl_pipeline.runs.audit import REFUTED, AuditResult, audit
 from storage.errors import InputError
+from storage.filesystem import users_scratch
 
 
 def replay_audit(
@@ -34,7 +33,7 @@ def replay_audit(
             f"run {run} has iterations 1 to {stored.done}; an audit from iteration {iteration} "
             f"cannot end with {last}"
         )
-    folder = scratch or Path(tempfile.gettempdir()) / f"erl-pipeline-{os.getuid()}" / "audits"
+    folder = scratch or users_scratch() / "audits"
 
     def work(display: ProgressDisplay, stop: Stop) -> list[AuditResult]:
         return audit(store, run, iteration, stage, last, folder, display, stop.event)

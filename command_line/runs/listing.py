@@ -9,13 +9,22 @@ from command_line.output import bytes_text, counted, print_json, print_line, pri
 def list_runs(store: ExistingStore = DEFAULT_STORE, json: Json = False) -> None:
     """List the runs of a store: how far each is, its last score, its size, and who works on it."""
     from command_line.runs.described import describe_run, progress_text, score_text
-    from storage.upkeep.usage import usage_by_run
+    from storage.errors import StoreError
+    from storage.runs.run import RunStore
+    from storage.upkeep.usage import RunUsage, usage_by_run
 
-    described = [describe_run(store, name, usage) for name, usage in usage_by_run(store).items()]
+    usages = usage_by_run(store)
+    described, damaged = [], {}
+    for name in RunStore(store).list():
+        try:
+            described.append(describe_run(store, name, usages.get(name, RunUsage(0, 0, 0))))
+        except StoreError as error:
+            damaged[name] = str(error)
     if json:
-        print_json([each.as_json() for each in described])
+        unreadable = [{"run": name, "state": "damaged", "problem": told} for name, told in damaged.items()]
+        print_json([*(each.as_json() for each in described), *unreadable])
         return
-    print_line(f"Store {store}: {counted(len(described), 'run')}")
+    print_line(f"Store {store}: {counted(len(described) + len(damaged), 'run')}")
     print_table(
         [
             {
@@ -32,6 +41,12 @@ def list_runs(store: ExistingStore = DEFAULT_STORE, json: Json = False) -> None:
         ],
         left=("run", "state", "method", "worked on by"),
     )
+    for name, told in damaged.items():
+        print_line(f"Run {name} is damaged: {told}")
+    if damaged:
+        print_line(
+            "Garbage collection removes nothing while a run is damaged; `own` may count what it shares."
+        )
     if described:
         print_line(
             "own files: what garbage collection frees when the run is removed; "

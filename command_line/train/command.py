@@ -63,7 +63,9 @@ def train(
     """
     from command_line.run_state import find_finished_run
     from erl_pipeline.config.loading.load import load_config
+    from storage.artifacts.store import ArtifactStore
     from storage.runs.run import RunStore
+    from storage.upkeep.mending import mend_run
 
     resolved = load_config(
         config,
@@ -77,6 +79,10 @@ def train(
 
         show_plan(plan_of_config(resolved, store, target), None, json)
         return
+    for damage in (
+        mend_run(ArtifactStore(store), resolved.name, resolved.model_dump(mode="json")) if check else ()
+    ):
+        print(f"Made again: {damage}", file=sys.stderr)
     finished = None if check else find_finished_run(resolved, store, target)
     if finished is not None:
         print(

@@ -142,7 +142,7 @@ def open_run(
     runs = RunStore(store_uri)
     settings = config.model_dump(mode="json")
     is_new = config.name not in runs.list()
-    run = runs.create(config.name, settings) if is_new else runs.open(config.name)
+    run = runs.open_or_create(config.name, settings)
     with _unless_refused(store_uri, run, is_new), disk_errors(store_uri), run.lock():
         if run.config != settings and is_blank(store_uri, run):
             remove_warnings(store_uri, run.name)

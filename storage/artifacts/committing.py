@@ -127,6 +127,7 @@ def put_in_place(layout: StoreLayout, cache: LocalCache, manifest: Manifest, fol
     """
     content = manifest.document()
     target = layout.of(manifest.stage, manifest.artifact_id)
+    layout.root.refuse_link(target)
     with store_errors("commit an artifact to", target):
         if layout.root.local:
             return Path(target) if _rename(layout, folder, Path(target), content) else None
@@ -139,6 +140,7 @@ def _rename(layout: StoreLayout, folder: Path, target: Path, content: bytes) -> 
     (folder / MANIFEST).write_bytes(content)
     if target.exists() and not (target / MANIFEST).exists():
         aside = Path(layout.damaged(target.parent.name, target.name))
+        layout.root.refuse_link(str(aside))
         aside.parent.mkdir(parents=True, exist_ok=True)
         target.rename(aside)
     return publish_folder(folder, target)

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from storage.artifacts.manifest import TABLE_KEY, FileEntry, Manifest
-from storage.artifacts.sealing import open_document
+from storage.artifacts.sealing import open_document, says_other_version
 from storage.errors import DamagedArtifact
 from storage.filesystem import sha256_file, store_errors
 from storage.wording import counted
@@ -56,7 +56,10 @@ def parse_manifest(content: bytes, artifact_id: str, where: str) -> Manifest:
     """
     document = open_document(content, where)
     if document is None:
-        raise DamagedArtifact(f"artifact {artifact_id} is damaged: {where} was changed after it was written.")
+        raise DamagedArtifact(
+            f"artifact {artifact_id} is damaged: {where} was changed after it was written"
+            f"{says_other_version(content)}. `erl-pipeline train CONFIG --check` makes the artifact again."
+        )
     try:
         manifest = Manifest.model_validate_json(document)
     except ValidationError as error:

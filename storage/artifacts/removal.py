@@ -25,6 +25,8 @@ def prune_files(layout: StoreLayout, artifact: Artifact, names: Sequence[str], r
     Raises InputError for a name that the artifact does not have.
     """
     manifest, folder, root = artifact.manifest, artifact.present_folder, layout.root
+    for name in ["", *(f"{KEPT_ROWS}/{name}" for name in names)]:
+        root.refuse_link(f"{folder}/{name}".rstrip("/"))
     base = layout.files_of(manifest)
     files = list(artifact.pruned.files)
     now = datetime.now(UTC)
@@ -63,6 +65,7 @@ def prune_files(layout: StoreLayout, artifact: Artifact, names: Sequence[str], r
 def delete(layout: StoreLayout, cache: LocalCache, manifest: Manifest) -> None:
     """Delete an artifact. It vanishes in one step, even if the deletion of its files is interrupted."""
     target = layout.of(manifest.stage, manifest.artifact_id)
+    layout.root.refuse_link(target)
     with store_errors("remove", target):
         if layout.root.local:
             trash = layout.trash(manifest.artifact_id)
@@ -81,6 +84,8 @@ def set_aside(layout: StoreLayout, cache: LocalCache, artifact_id: str) -> None:
     if stage is None:
         raise InputError(f"no artifact {artifact_id} in store {layout.root.uri}.")
     target = layout.damaged(stage, artifact_id)
+    layout.root.refuse_link(layout.of(stage, artifact_id))
+    layout.root.refuse_link(target)
     with store_errors("move a damaged artifact to", target):
         layout.root.fs.makedirs(target.rpartition("/")[0], exist_ok=True)
         layout.root.fs.mv(layout.of(stage, artifact_id), target, recursive=True)

@@ -66,6 +66,17 @@ def open_document(written: bytes, where: str) -> bytes | None:
     )
 
 
+def says_other_version(written: bytes) -> str:
+    """A phrase for a document that was changed and holds another schema version; else empty."""
+    try:
+        version = json.loads(written).get("schema_version", SCHEMA_VERSION)
+    except (ValueError, AttributeError):
+        return ""
+    if version == SCHEMA_VERSION:
+        return ""
+    return f"; it says schema version {version}, and this program reads version {SCHEMA_VERSION}"
+
+
 def _sealed(content: bytes) -> bytes:
     """`content` is a JSON object without its closing brace."""
     digest = hashlib.sha256(content).hexdigest().encode()

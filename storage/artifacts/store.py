@@ -25,6 +25,7 @@ from storage.artifacts.sharing import share_equal_files
 from storage.artifacts.staging import remove_abandoned
 from storage.errors import DamagedArtifact, InputError
 from storage.filesystem import open_root, read_bytes
+from storage.links import refuse_linked_path
 
 __all__ = ["Artifact", "ArtifactStore", "Staging"]
 
@@ -72,6 +73,7 @@ class ArtifactStore:
 
         Raises StoreError when the store cannot be written.
         """
+        refuse_linked_path(self._layout.root.scratch, self.staging_folder)
         remove_abandoned(self.staging_folder)
         return Staging(self.staging_folder, self.publish, recipe, run, iteration, self.threads)
 

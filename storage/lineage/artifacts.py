@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
-from storage.errors import InputError
+from storage.errors import DamagedRecord, InputError
 from storage.lineage.graph import walk_inputs
 from storage.runs.run import RunStore
 
@@ -23,9 +24,11 @@ def reachable(store: ArtifactStore, artifact_ids: Iterable[str]) -> list[Manifes
 
 
 def runs_by_artifact(runs: RunStore) -> dict[str, list[str]]:
-    """For each artifact, the sorted names of the runs whose ledgers name it; several runs may share one."""
+    """For each artifact, the sorted names of the runs whose ledgers name it; several runs may share one.
+    Runs with damaged records are left out."""
     found: dict[str, dict[str, None]] = {}
     for name in runs.list():
-        for entry in runs.open(name).stages():
-            found.setdefault(entry.artifact_id, {})[name] = None
+        with suppress(DamagedRecord):
+            for entry in runs.open(name).stages():
+                found.setdefault(entry.artifact_id, {})[name] = None
     return {artifact_id: list(names) for artifact_id, names in found.items()}

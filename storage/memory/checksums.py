@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from storage.filesystem import sha256_file, store_errors
+from storage.links import open_to_write
 
 # Tags are checked on their own, transactions are not read again, and each version rewrites the hint.
 VERSION_HINT = "latest_version_hint.json"
@@ -85,11 +87,21 @@ class IndexChecksums:
             }
             line = _Line(layout=4, versions=dict(versions), files=new).model_dump_json() + "\n"
             # If no version was trusted, the lines in the file are not trusted either: overwrite them.
-            with self._path.open("ab" if self.versions else "wb") as file:
+            with open_to_write(self._path, "ab" if self.versions else "wb") as file:
                 file.write(line.encode("utf-8"))
                 self._size = file.tell()
         self._files |= new
         self.versions |= versions
+
+    def changed(self) -> list[str]:
+        """Listed files of the table that are missing or hold other bytes, sorted; also those that only older
+        versions refer to. A line that a kill cut short lists nothing."""
+        files: dict[str, str] = {}
+        with store_errors("read", self._path):
+            for text in self._path.read_bytes().splitlines() if self._path.exists() else ():
+                with suppress(ValidationError):
+                    files |= _Line.model_validate_json(text).files
+            return sorted(name for name, digest in files.items() if not self._has_digest(name, digest))
 
     def _has_digest(self, name: str, digest: str) -> bool:
         path = self._folder / name

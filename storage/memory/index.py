@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from storage.artifacts.store import ArtifactStore
 from storage.filesystem import open_root, store_errors
+from storage.links import open_to_write, refuse_links_out
 from storage.memory.chain import EMPTY_MEMORY, Delta, read_chain, read_delta_of, remaining
 from storage.memory.checksums import VERSION_HINT, CheckedVersion, IndexChecksums, checksums_path
 from storage.memory.entries import MEMORY_SCHEMA, entries_digest
@@ -236,9 +237,10 @@ class MemoryIndex:
     @contextmanager
     def _one_process(self) -> Iterator[None]:
         path = self._folder.with_name(self._folder.name + ".lock")
+        refuse_links_out(self._folder.parent, [self._folder])
         with store_errors("write the memory index", path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("ab") as lock:
+            with open_to_write(path, "ab") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 yield
 

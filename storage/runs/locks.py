@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from storage.errors import RunBusy
-from storage.filesystem import StoreRoot, store_errors
+from storage.filesystem import StoreRoot, make_folder, store_errors
+from storage.links import open_lock, refuse_linked_path, refuse_links_out
 from storage.runs.lease import LEASE_SECONDS, Lease, LeaseState, hold_lease, lease_state
 
 _COLLECTION = "collection"
@@ -35,9 +36,10 @@ def lock_run(root: StoreRoot, name: str, lease_seconds: float = LEASE_SECONDS) -
         )
 
     with (
-        _file_lock(root.scratch / "runs" / name / "lock", fcntl.LOCK_EX, busy),
-        _file_lock(collection_file(root), fcntl.LOCK_SH, _collecting),
+        _file_lock(root.scratch, root.scratch / "runs" / name / "lock", fcntl.LOCK_EX, busy),
+        _file_lock(root.scratch, collection_file(root), fcntl.LOCK_SH, _collecting),
     ):
+        _refuse_links(root, name)
         if root.local:
             yield None
             return
@@ -84,7 +86,8 @@ def lock_collection(root: StoreRoot, runs: list[str], lease_seconds: float = LEA
             "Try again when it has ended."
         )
 
-    with _file_lock(collection_file(root), fcntl.LOCK_EX, busy):
+    with _file_lock(root.scratch, collection_file(root), fcntl.LOCK_EX, busy):
+        _refuse_links(root)
         if root.local:
             yield
             return
@@ -124,11 +127,22 @@ def _leased(busy: Callable[[str], str]) -> Callable[[LeaseState], str]:
     return message
 
 
+def _refuse_links(root: StoreRoot, run: str | None = None) -> None:
+    """Raise StoreError for links in the folders that work on a run, or deleting files, writes in."""
+    base = root.scratch
+    artifacts = base / "artifacts"
+    stages = list(artifacts.iterdir()) if artifacts.is_dir() else []
+    refuse_links_out(base, [base, artifacts, *stages], deep=False)
+    if run is not None:
+        refuse_links_out(base, [base / "runs" / run, base / "memory" / run])
+
+
 @contextmanager
-def _file_lock(path: Path, kind: int, busy: Callable[[str], str]) -> Iterator[None]:
+def _file_lock(base: Path, path: Path, kind: int, busy: Callable[[str], str]) -> Iterator[None]:
+    refuse_linked_path(base, path)
     with store_errors("lock", path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        make_folder(path.parent)
+        descriptor = open_lock(path)
     try:
         try:
             fcntl.flock(descriptor, kind | fcntl.LOCK_NB)

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from storage.artifacts.sealing import SCHEMA_VERSION, open_document, seal
-from storage.errors import StoreError
+from storage.artifacts.sealing import SCHEMA_VERSION, open_document, says_other_version, seal
+from storage.errors import DamagedRecord
 
 
 def record_bytes(content: Mapping[str, Any]) -> bytes:
@@ -19,11 +19,13 @@ def record_bytes(content: Mapping[str, Any]) -> bytes:
 def read_record(written: bytes, path: str) -> dict[str, Any]:
     """The content of a file that `record_bytes` made.
 
-    Raises StoreError if it was changed, or if another version of this program wrote it.
+    Raises DamagedRecord if it was changed, StoreError if another version of this program wrote it.
     """
     document = open_document(written, path)
     if document is None:
-        raise StoreError(f"{path} was changed after it was written. Put it back from a copy.")
+        raise DamagedRecord(
+            f"{path} was changed after it was written{says_other_version(written)}. Put it back from a copy."
+        )
     content: dict[str, Any] = json.loads(document)
     del content["schema_version"]
     return content

@@ -45,7 +45,7 @@ def _remove_files(root: StoreRoot, name: str) -> None:
             if not str(path).startswith(kept):
                 root.fs.rm_file(path)
     for path in local.iterdir():
-        if path.is_dir():
+        if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         elif path.name not in ("run.json", "lock"):
             path.unlink()

@@ -10,14 +10,16 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 from storage.artifacts.recipe import ArtifactKind
-from storage.errors import InputError
-from storage.filesystem import StoreRoot, list_names, open_root, read_bytes, replace_file, write_new
+from storage.artifacts.sealing import says_other_version
+from storage.errors import DamagedRecord, InputError
+from storage.filesystem import StoreRoot, list_names, open_root, read_bytes, remove, replace_file, write_new
 from storage.runs.lease import LEASE_SECONDS, Lease
 from storage.runs.ledger import Ledger, LedgerEntry
 from storage.runs.locks import lock_run, run_holder
@@ -61,7 +63,6 @@ class Run:
         Raises RunBusy when another machine has taken over the run.
         """
         self.require_lock()
-        lease = self._lease
         entry = LedgerEntry(
             iteration=iteration,
             stage=stage,
@@ -72,7 +73,7 @@ class Run:
             seconds=seconds,
             recorded_at=datetime.now(UTC),
         )
-        self._ledger("ledger.jsonl" if lease is None else f"ledger-{lease.number:08d}.jsonl").append(entry)
+        self._ledger(self._own_ledger()).append(entry)
         return entry
 
     def stages(self) -> list[LedgerEntry]:
@@ -81,14 +82,54 @@ class Run:
 
     def recorded(self) -> list[LedgerEntry]:
         """All entries of the ledger, the oldest first."""
+        known: set[str] = set()
+        return [entry for name in self._ledger_names() for entry in self._ledger(name).read(known)]
+
+    def mend_ledger(self, missing: Callable[[Sequence[LedgerEntry]], Sequence[LedgerEntry]]) -> str:
+        """Make a damaged ledger again from its whole lines; what was wrong, empty if nothing was. The damaged
+        files are kept in `damaged-<digits>` beside it. The run has to be locked.
+
+        Args:
+            missing: gives the entries that must be there too, from those that were found.
+        """
+        self.require_lock()
+        try:
+            recorded, damage = self.recorded(), ""
+        except DamagedRecord as error:
+            recorded, damage = [], str(error)
+        ledgers = [self._ledger(name) for name in self._ledger_names()]
+        if not damage:
+            for entry in missing(recorded):
+                self._ledger(self._own_ledger()).append(entry)
+            return ""
+        kept = f"damaged-{secrets.token_hex(4)}"
+        for path in [path for ledger in ledgers for path in ledger.files()]:
+            content = read_bytes(self._root, path)
+            assert content is not None
+            name = path.rsplit("/", 1)[-1]
+            write_new(self._root, self._root.join("runs", self.name, kept, name), content)
+        # Doubled lines differ in nothing but their place; lines of different leases may overlap in time.
+        whole = {entry.model_dump_json(): entry for ledger in ledgers for entry in ledger.readable()}
+        found = sorted(whole.values(), key=lambda entry: entry.recorded_at)
+        own = self._ledger(self._own_ledger())
+        own.rewrite([*found, *missing(found)])
+        for ledger in ledgers:
+            if ledger is not own:
+                for path in reversed(ledger.files()):
+                    remove(self._root, path)
+        return damage
+
+    def _ledger_names(self) -> list[str]:
         if self._root.local:
-            return self._ledger("ledger.jsonl").read()
+            return ["ledger.jsonl"]
         names = list_names(self._root, self._root.join("runs", self.name))
-        # `ledger.jsonl` was written without a lease, and is read first. A Ledger reads its further parts.
-        found = sorted(
-            (name for name in names if _LEDGER.fullmatch(name)), key=lambda name: (len(name), name)
-        )
-        return [entry for name in found for entry in self._ledger(name).read()]
+        # `ledger.jsonl` was written without a lease, and is read first. A Ledger reads its further parts. One
+        # of which only the head is left is damaged.
+        found = {name.replace(".head.json", ".jsonl") for name in names}
+        return sorted((n for n in found if _LEDGER.fullmatch(n)), key=lambda name: (len(name), name))
+
+    def _own_ledger(self) -> str:
+        return "ledger.jsonl" if self._lease is None else f"ledger-{self._lease.number:08d}.jsonl"
 
     def begin_again(self, config: Mapping[str, Any]) -> None:
         """Give the run another resolved configuration. The run has to be locked.
@@ -109,8 +150,16 @@ class Run:
 
     def _ledger(self, name: str) -> Ledger:
         if name not in self._ledgers:
-            self._ledgers[name] = Ledger(self._root, self._root.join("runs", self.name, name))
+            path = self._root.join("runs", self.name, name)
+            self._ledgers[name] = Ledger(self._root, path, self.name, lambda: self._last_seal_before(name))
         return self._ledgers[name]
+
+    def _last_seal_before(self, name: str) -> str:
+        """The seal of the last line of the ledgers that come before one."""
+        names = self._ledger_names()
+        earlier = names[: names.index(name)] if name in names else names
+        seals = (self._ledger(each).last_seal() for each in reversed(earlier))
+        return next((seal for seal in seals if seal), "")
 
     @contextmanager
     def lock(self, lease_seconds: float = LEASE_SECONDS) -> Iterator[None]:
@@ -155,6 +204,21 @@ class RunStore:
             raise InputError(f"run {name} exists already in store {self._root.uri}.")
         return self.open(name)
 
+    def open_or_create(self, name: str, config: Mapping[str, Any]) -> Run:
+        """A run, begun with this configuration if there is none. Of two processes that begin it at the same
+        time, one creates it; whichever locks it first works on it.
+
+        Raises what `create` and `open` do, except that the name may be taken.
+        """
+        if name in self.list():
+            return self.open(name)
+        try:
+            return self.create(name, config)
+        except InputError:
+            if name not in self.list():
+                raise
+            return self.open(name)
+
     def open(self, name: str) -> Run:
         """An existing run.
 
@@ -167,7 +231,25 @@ class RunStore:
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"Did you mean {close[0]}?" if close else f"Its runs: {', '.join(known) or 'none'}."
             raise InputError(f"no run {name} in store {self._root.uri}. {hint}")
-        return Run(self._root, name, read_record(content, self._path(name))["config"])
+        try:
+            record = read_record(content, self._path(name))
+        except DamagedRecord as error:
+            other = says_other_version(content)
+            raise _damaged(f"{self._path(name)} was changed after it was written{other}", name) from error
+        if record["name"] != name:
+            raise _damaged(f"{self._path(name)} holds the settings of run {record['name']}", name)
+        return Run(self._root, name, record["config"])
+
+    def mend_settings(self, name: str, config: Mapping[str, Any]) -> str:
+        """Write a damaged run.json again, with these settings; what was wrong, empty if nothing was."""
+        try:
+            self.open(name)
+        except DamagedRecord as error:
+            content = record_bytes({"name": name, "config": dict(config)})
+            with lock_run(self._root, name):
+                replace_file(self._root, self._path(name), content)
+            return str(error)
+        return ""
 
     def list(self) -> list[str]:
         """Names of all runs, sorted."""
@@ -180,6 +262,13 @@ class RunStore:
 
     def _path(self, name: str) -> str:
         return self._root.join("runs", name, "run.json")
+
+
+def _damaged(what: str, name: str) -> DamagedRecord:
+    return DamagedRecord(
+        f"{what}. Put it back from a copy, or write it again from the run's configuration: "
+        f"`erl-pipeline train CONFIG --name {name} --check`."
+    )
 
 
 def config_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

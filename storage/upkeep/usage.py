@@ -9,7 +9,7 @@ from functools import cache
 
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
-from storage.errors import DamagedArtifact
+from storage.errors import DamagedArtifact, StoreError
 from storage.filesystem import open_root
 from storage.lineage.graph import walk_inputs
 from storage.runs.run import RunStore
@@ -32,9 +32,9 @@ class RunUsage:
 
 def usage_by_run(store_uri: str) -> dict[str, RunUsage]:
     """The usage of every run of a store, by name. An artifact with a damaged manifest is counted, but its
-    inputs are not known.
+    inputs are not known. A run with a damaged record is left out: what it reaches is not known either.
 
-    Raises StoreError when the store or a ledger cannot be read.
+    Raises StoreError when the store cannot be read.
     """
     root, store = open_root(store_uri), ArtifactStore(store_uri)
     sizes: Counter[str] = Counter()
@@ -49,7 +49,10 @@ def usage_by_run(store_uri: str) -> dict[str, RunUsage]:
 
     reached: dict[str, set[str]] = {}
     for name in RunStore(store_uri).list():
-        roots = run_roots(store_uri, name)
+        try:
+            roots = run_roots(store_uri, name)
+        except StoreError:
+            continue
         reached[name] = (roots | walk_inputs(find, sorted(roots)).manifests.keys()) & sizes.keys()
     runs = Counter(artifact_id for ids in reached.values() for artifact_id in ids)
     return {

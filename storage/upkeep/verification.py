@@ -15,10 +15,12 @@ from storage.errors import DamagedArtifact
 from storage.lineage.graph import Visit, walk_inputs
 from storage.lineage.rows import LineageRows, RowKind
 from storage.lineage.trained_on import record_file
+from storage.memory.checksums import IndexChecksums
 from storage.memory.index import EMPTY_MEMORY, MemoryIndex, index_folder
 from storage.runs.origin import read_origin
 from storage.runs.run import Run
 from storage.tables.training_record import scan_training_records
+from storage.upkeep.mending import lost_requests
 
 _EXAMPLES = 5
 
@@ -48,6 +50,10 @@ def verify_run(store: ArtifactStore, run: Run) -> VerificationReport:
     """
     read_origin(store.uri, run.name)
     manifests, problems = _reachable(store, run)
+    problems += [
+        f"request {entry.artifact_id} to forget an entry of the memory is in the store and not in the ledger"
+        for entry in lost_requests(store, run, run.recorded())
+    ]
     pruned = _pruned(store, manifests)
     for manifest in manifests:
         found = store.verify(manifest.artifact_id)
@@ -186,6 +192,12 @@ def _memory_problems(store: ArtifactStore, run: Run, manifests: list[Manifest]) 
     index = MemoryIndex(folder, store)
     if not versions or not index.exists:
         return []
+    if changed := IndexChecksums(folder).changed():
+        others = f" and {len(changed) - 1} more of its files" if len(changed) > 1 else ""
+        return [
+            f"{folder / changed[0]}{others} of the memory's table changed after they were written; delete "
+            f"{folder}, and it is rebuilt"
+        ]
     newest = index.newest_of(versions)
     if newest == EMPTY_MEMORY or (newest is not None and index.holds(newest)):
         return []

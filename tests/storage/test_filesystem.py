@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import os
 from pathlib import Path
 
 import pytest
 
+from storage.artifacts.recipe import Recipe
+from storage.artifacts.store import ArtifactStore
 from storage.errors import StoreError
 from storage.filesystem import (
     list_names,
@@ -16,6 +19,7 @@ from storage.filesystem import (
     store_errors,
     write_new,
 )
+from storage.runs.run import RunStore
 
 
 def test_a_new_file_is_written_once(store_uri: str) -> None:
@@ -90,3 +94,43 @@ def test_the_first_folder_published_stays(tmp_path: Path) -> None:
 def test_sha256_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"abc")
     assert sha256_file(tmp_path / "file") == hashlib.sha256(b"abc").hexdigest()
+
+
+def test_the_names_of_new_folders_are_on_disk_before_the_ledger_names_what_is_in_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    fsync, mkdir, rename = os.fsync, os.mkdir, os.rename
+
+    def told(path: object) -> str:
+        return str(Path(str(path)).relative_to(tmp_path))
+
+    def synced(descriptor: int) -> None:
+        done.append(f"sync {told(os.readlink(f'/proc/self/fd/{descriptor}'))}")
+        fsync(descriptor)
+
+    def made(path: str, *given: int, **named: int) -> None:
+        mkdir(path, *given, **named)
+        done.append(f"make {told(path)}")
+
+    def renamed(source: str, target: str) -> None:
+        rename(source, target)
+        done.append(f"rename {told(target)}")
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "mkdir", made)
+    monkeypatch.setattr(os, "rename", renamed)
+    store = str(tmp_path / "store")
+    run = RunStore(store).create("run", {})
+    recipe = Recipe("evaluate", 1, {}, {}, 0, kind="evaluation")
+    with ArtifactStore(store).create(recipe, run="run", iteration=1) as staging:
+        (staging.path / "file").write_text("content")
+        staging.commit()
+    run.record(1, "evaluate", recipe.artifact_id, kind="evaluation", reused=False, seconds=1.0)
+    recorded = done.index("sync store/runs/run/ledger.jsonl")
+    for folder in ("store/runs", "store/runs/run", "store/artifacts", "store/artifacts/evaluate"):
+        parent = folder.rpartition("/")[0]
+        assert f"sync {parent}" in done[done.index(f"make {folder}") : recorded], folder
+    committed = done.index(f"rename store/artifacts/evaluate/{recipe.artifact_id}")
+    assert "sync store/artifacts/evaluate" in done[committed:recorded]
+    assert "sync store/runs/run" in done[recorded:]

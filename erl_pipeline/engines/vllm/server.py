@@ -18,6 +18,7 @@ from types import TracebackType
 
 from erl_pipeline.engines.vllm.server_log import last_lines, reasons
 from storage.errors import EngineError
+from storage.links import open_to_write
 
 MODEL_NAME = "policy"
 _POLL_SECONDS = 0.25
@@ -142,7 +143,7 @@ class ManagedServer:
             "VLLM_NO_USAGE_STATS": "1",
             **self._environment,
         }
-        with self._log_file.open("ab") as log:
+        with open_to_write(self._log_file, "ab") as log:
             self._log_begin = log.tell()
             return subprocess.Popen(
                 command,

@@ -40,7 +40,9 @@ from erl_pipeline.views.report.tables import (
 from erl_pipeline.views.report.templating import encodable, static_text, templates
 from storage.artifacts.store import ArtifactStore
 from storage.errors import StoreError
+from storage.filesystem import open_root
 from storage.lineage.graph import walk_inputs
+from storage.links import open_to_write, refuse_linked_path
 from storage.memory.chain import ENTRIES_FILE, PARENT_INPUT
 from storage.memory.entries import scan_deltas
 from storage.runs.origin import BranchOrigin, OfflineOrigin, read_origin
@@ -82,9 +84,11 @@ def write_report(store: ArtifactStore, run: Run, description: RunDescription, ou
         StoreError: an artifact that the ledger names is missing or damaged, or `output` cannot be written.
     """
     page = render_report(store, run, description)
+    refuse_linked_path(open_root(store.uri).scratch, output)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(page, encoding="utf-8")
+        with open_to_write(output, "wb") as file:
+            file.write(page.encode("utf-8"))
     except OSError as error:
         raise StoreError(f"the report cannot be written to {output}: {error.strerror}") from error
     return output

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import StoreError
+from storage.errors import DamagedRecord, StoreError
 from storage.filesystem import open_root
 from storage.runs.ledger import PART_LINES, Ledger, LedgerEntry, end_of_whole_lines
 
@@ -26,7 +26,7 @@ def entry(iteration: int, artifact_id: str = "a") -> LedgerEntry:
 
 def test_a_long_torn_line_is_cut_off_though_it_is_longer_than_one_look(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
-    ledger = Ledger(open_root(str(tmp_path)), str(path))
+    ledger = Ledger(open_root(str(tmp_path)), str(path), "run")
     ledger.append(entry(1))
     whole = path.read_bytes()
     path.write_bytes(whole + b"x" * 10_000)
@@ -37,7 +37,7 @@ def test_a_long_torn_line_is_cut_off_though_it_is_longer_than_one_look(tmp_path:
 
 def test_a_flipped_bit_is_found_in_the_line_that_has_it(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
-    ledger = Ledger(open_root(str(tmp_path)), str(path))
+    ledger = Ledger(open_root(str(tmp_path)), str(path), "run")
     for iteration in (1, 2):
         ledger.append(entry(iteration))
     whole = path.read_bytes()
@@ -57,7 +57,7 @@ def test_a_flipped_bit_is_found_in_the_line_that_has_it(tmp_path: Path) -> None:
 def test_a_file_that_holds_only_a_torn_line_begins_anew(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     path.write_bytes(b'{"iteration":')
-    ledger = Ledger(open_root(str(tmp_path)), str(path))
+    ledger = Ledger(open_root(str(tmp_path)), str(path), "run")
     ledger.append(entry(1))
     assert [found.iteration for found in ledger.read()] == [1]
 
@@ -87,8 +87,64 @@ def test_in_an_object_store_the_ledger_goes_on_in_parts_and_is_read_as_one(objec
     root = open_root(object_store_uri)
     path = root.join("runs", "run", "ledger.jsonl")
     for number in range(2 * PART_LINES + 1):
-        Ledger(root, path).append(entry(number))
-    assert [found.iteration for found in Ledger(root, path).read()] == list(range(2 * PART_LINES + 1))
+        Ledger(root, path, "run").append(entry(number))
+    assert [found.iteration for found in Ledger(root, path, "run").read()] == list(range(2 * PART_LINES + 1))
     names = sorted(name.rsplit("/", 1)[-1] for name in root.fs.ls(root.join("runs", "run"), detail=False))
-    assert names == ["ledger.0001.jsonl", "ledger.0002.jsonl", "ledger.jsonl"]
+    assert names == ["ledger.0001.jsonl", "ledger.0002.jsonl", "ledger.head.json", "ledger.jsonl"]
     assert root.fs.cat_file(path).count(b"\n") == PART_LINES
+
+
+def written(folder: Path, lines: int, run: str = "run") -> Path:
+    """A ledger of this many lines."""
+    path = folder / "ledger.jsonl"
+    folder.mkdir(exist_ok=True)
+    ledger = Ledger(open_root(str(folder)), str(path), run)
+    for iteration in range(1, lines + 1):
+        ledger.append(entry(iteration))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("order", "message"),
+    [
+        ([1, 2, 2, 3], "line 3 does not follow"),
+        ([1, 3], "line 2 does not follow"),
+        ([2, 3], "line 1 does not follow"),
+        ([1, 3, 2], "line 2 does not follow"),
+        ([1, 2], "lacks its last lines"),
+        ([], "lacks its last lines"),
+    ],
+)
+def test_lines_that_are_doubled_dropped_or_moved_are_found(
+    tmp_path: Path, order: list[int], message: str
+) -> None:
+    path = written(tmp_path, 3)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[number - 1] for number in order))
+    with pytest.raises(DamagedRecord, match=message) as found:
+        Ledger(open_root(str(tmp_path)), str(path), "run").read()
+    assert "train CONFIG --name run --check" in str(found.value)
+
+
+def test_a_ledger_of_another_run_and_a_lost_head_are_found(tmp_path: Path) -> None:
+    path = written(tmp_path / "a", 2, "a")
+    with pytest.raises(DamagedRecord, match=r"line 1 is of run a"):
+        Ledger(open_root(str(tmp_path)), str(path), "b").read()
+    (tmp_path / "a" / "ledger.head.json").unlink()
+    with pytest.raises(DamagedRecord, match=r"ledger\.head\.json is missing"):
+        Ledger(open_root(str(tmp_path)), str(path), "a").read()
+
+
+def test_a_kill_between_a_line_and_the_head_loses_nothing(tmp_path: Path) -> None:
+    path = written(tmp_path, 1)
+    head = tmp_path / "ledger.head.json"
+    earlier = head.read_bytes()
+    ledger = Ledger(open_root(str(tmp_path)), str(path), "run")
+    ledger.append(entry(2))
+    head.write_bytes(earlier)
+    assert [found.iteration for found in ledger.read()] == [1, 2]
+    ledger.append(entry(3))
+    assert [found.iteration for found in ledger.read()] == [1, 2, 3]
+    one = written(tmp_path / "one", 1)
+    (tmp_path / "one" / "ledger.head.json").unlink()  # killed before the first head
+    assert len(Ledger(open_root(str(tmp_path)), str(one), "run").read()) == 1

@@ -78,6 +78,7 @@ def test_a_run_whose_folder_was_removed_reaches_nothing(store: ArtifactStore) ->
         collect(store.uri, NOW)
     assert len(ids(store)) == 4
     (folder / "ledger.jsonl").unlink()
+    (folder / "ledger.head.json").unlink()
     collect(store.uri, NOW)
     assert ids(store) == set()
 

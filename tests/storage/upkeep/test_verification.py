@@ -58,6 +58,36 @@ def test_the_table_of_the_memory_may_be_absent_but_not_different(tiny_run: Any, 
     assert "differs from its artifacts; delete it" in problem
 
 
+def test_every_changed_file_of_the_memorys_table_is_found(
+    tiny_run: Any, entry: Callable[..., MemoryEntry], embedder: Embedder
+) -> None:
+    newest = tiny_run.memory
+    for number in (2, 3):
+        given = entry(number, source_trajectory_id="reflection", policy_version=tiny_run.checkpoint)
+        recipe = Recipe("index_memory", 1, {"number": number}, {"memory": newest}, 0, kind="memory")
+        with tiny_run.store.create(recipe, run="run", iteration=number) as staging:
+            write_delta(staging.path / "entries.parquet", [given], embedder)
+            staging.commit(memory_version=recipe.artifact_id)
+        newest = recipe.artifact_id
+        tiny_run.run.record(number, recipe.stage, newest, kind=recipe.kind, reused=False, seconds=1.0)
+    ReflectionMemory(tiny_run.store.uri, "run", tiny_run.store, embedder).at(newest)
+    assert verify_run(tiny_run.store, tiny_run.run).problems == []
+    table = Path(tiny_run.store.uri) / "memory" / "run" / "reflections.lance"
+    files = [path for kind in ("data", "_versions") for path in (table / kind).iterdir() if path.is_file()]
+    files = [path for path in files if "hint" not in path.name]
+    assert {path.suffix for path in files} == {".lance", ".manifest"}
+    for path in files:
+        whole = path.read_bytes()
+        for content in (whole + b"x", whole[:-1], b"", None):
+            path.unlink()
+            if content is not None:
+                path.write_bytes(content)
+            (problem,) = verify_run(tiny_run.store, tiny_run.run).problems
+            assert "the memory's table changed" in problem, (path, content)
+            path.write_bytes(whole)
+    assert verify_run(tiny_run.store, tiny_run.run).problems == []
+
+
 def test_damage_is_found_wherever_the_ledger_reaches(tiny_run: Any) -> None:
     path = tiny_run.store.open(tiny_run.shard).path("trajectories.parquet")
     path.write_bytes(path.read_bytes()[:-1] + b"?")
