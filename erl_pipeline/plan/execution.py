@@ -18,7 +18,14 @@ from erl_pipeline.plan.resources import WorkerSettings
 from erl_pipeline.plan.runner import Runner, WorkerDied
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
-from storage.errors import ConfigError, DamagedArtifact, EngineError, InputError, StoreError
+from storage.errors import (
+    ConfigError,
+    DamagedArtifact,
+    EngineError,
+    InputError,
+    PrunedFileError,
+    StoreError,
+)
 
 _LOOK_SECONDS = 0.2
 _DEATHS = 3
@@ -47,8 +54,8 @@ class Execution:
 def execute(plan: Plan, execution: Execution) -> None:
     """Bring every artifact of a plan into the store.
 
-    A damaged artifact is set aside and made again, even an old one that something new is to be made from.
-    Raises what a stage raises, after the other stages at work have ended and are recorded; `Interrupted` when
+    A damaged artifact is set aside and made again, even an old one that something new is to be made from. So is
+    one from which retention has removed a file that a stage reads. Raises what a stage raises, after the other stages at work have ended and are recorded; `Interrupted` when
     the run was asked to stop; and ConfigError for stages that wait for each other.
     """
     _Walk(plan, execution).run()
@@ -77,6 +84,9 @@ class _Walk:
         self._deaths: Counter[int] = Counter()
         self._whole: set[str] = set()
         self._absent: set[str] = set()
+        self._incomplete: set[str] = set()
+        """Artifacts that are computed again for the files that retention has removed."""
+        self._completed: set[str] = set()
         self._numbers = {node.artifact_id: at for at, node in reversed(list(enumerate(plan.nodes)))}
         wanted = [at for at, node in enumerate(plan.nodes) if node.place not in execution.trusted]
         self._pending = {plan.nodes[number].artifact_id for number in wanted}
@@ -135,7 +145,7 @@ class _Walk:
         """Record a stage as reused if its artifact is committed and undamaged, and say whether it is; a
         damaged artifact is set aside."""
         node, started = self._plan.nodes[number], time.perf_counter()
-        if node.artifact_id in self._absent:
+        if node.artifact_id in self._absent or node.artifact_id in self._incomplete:
             return False
         try:
             manifest = self._store.find(node.artifact_id, node.stage.name)
@@ -185,11 +195,39 @@ class _Walk:
                     f"{maker} ({artifact_id}) is gone from the store. It is made again."
                 )
                 again.add(artifact_id)
-        for artifact_id in again - self._pending:
+        for artifact_id in again:
+            self._queue_again(artifact_id)
+        return again
+
+    def _queue_again(self, artifact_id: str) -> None:
+        """Queue the stage that makes an artifact, unless it is queued or at work."""
+        if artifact_id not in self._pending:
             self._pending.add(artifact_id)
             number = self._numbers[artifact_id]
             self._await(number, set(self._plan.nodes[number].recipe.inputs.values()) & self._pending)
-        return again
+
+    def _complete(self, number: int, gone: PrunedFileError) -> None:
+        """Let a stage wait until the artifact that lacks a file is computed again.
+
+        Raises the error if no stage of the plan makes the artifact, and ConfigError if today's code makes
+        another one.
+        """
+        artifact_id = gone.artifact_id
+        if artifact_id not in self._numbers or artifact_id in self._completed:
+            raise gone
+        node, maker = self._plan.nodes[number], self._plan.nodes[self._numbers[artifact_id]]
+        if maker.recipe.artifact_id != artifact_id:
+            raise ConfigError(
+                f"{node.title} reads a file that is gone: {gone.fact}. It cannot be computed again, because the "
+                f"code or the settings that made it have changed since. Put the earlier code back, or train "
+                "from the start with `train --name`, and another name."
+            ) from gone
+        if artifact_id not in self._incomplete:
+            self._given.listener.warn(f"{node.title} reads a file that is gone: {gone.fact}. It is made again.")
+            self._incomplete.add(artifact_id)
+            self._whole.discard(artifact_id)
+            self._queue_again(artifact_id)
+        self._await(number, {artifact_id})
 
     def _set_aside(self, artifact_id: str, damage: DamagedArtifact) -> None:
         self._given.listener.warn(f"{damage} It is set aside and made again.")
@@ -222,6 +260,8 @@ class _Walk:
             self._given.listener.warn(f"{node.title}: {error}. It is computed again.")
             self._absent.discard(node.artifact_id)  # The worker may have died after the commit.
             heapq.heappush(self._ready, number)
+        elif isinstance(error, PrunedFileError):
+            self._complete(number, error)
         elif (
             isinstance(error, EngineError | StoreError)
             and not isinstance(error, DamagedArtifact)
@@ -253,6 +293,9 @@ class _Walk:
         self._whole.add(node.artifact_id)
         self._absent.discard(node.artifact_id)
         self._pending.discard(node.artifact_id)
+        if node.artifact_id in self._incomplete:
+            self._incomplete.remove(node.artifact_id)
+            self._completed.add(node.artifact_id)
         for dependent in self._dependents.pop(node.artifact_id, []):
             unmet = self._unmet[dependent]
             unmet.discard(node.artifact_id)

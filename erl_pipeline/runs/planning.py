@@ -63,18 +63,23 @@ def plan_as_made(
 
 
 def plan_beyond(
-    store_uri: str, run: Run, config: RunConfig, iterations: int, entries: Sequence[LedgerEntry]
+    store_uri: str,
+    run: Run,
+    config: RunConfig,
+    iterations: int,
+    entries: Sequence[LedgerEntry],
+    sources: Sources,
 ) -> Plan:
-    """The plan of a run extended past `iterations`, as far as later stages can still read earlier artifacts;
-    an offline run ends with its data.
+    """The plan with which a run would continue past `iterations` and past what its ledger has, as far as later
+    stages can still read earlier artifacts; an offline run ends with its data.
 
-    Recorded stages have their recorded ids. The ids of all others mean nothing, because no sources are read.
+    Args: as for `plan_for`.
     """
-    last = iterations + 1 + config.pipeline.lag
+    last = max([iterations, *(entry.iteration or 0 for entry in entries)]) + 1 + config.pipeline.lag
     origin = read_origin(store_uri, run.name)
     if isinstance(origin, OfflineOrigin):
         last = min(last, origin.iterations)
-    return _plan(store_uri, run, config, last, unread_sources(config), entries, as_made="partial")
+    return plan_for(store_uri, run, config, last, sources=sources, entries=entries)
 
 
 def plan_before_branch(

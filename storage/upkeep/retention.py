@@ -100,7 +100,7 @@ class RunRetention:
         """Prune what the rules no longer keep; returns what was pruned.
 
         Args:
-            entries: the latest entry of each (iteration, stage, key) in the run's ledger.
+            entries: the entries of the run's ledger that count: of each (iteration, stage, key) at most one.
             needed: ids of artifacts that later artifacts are still to be made from; they stay whole.
 
         Raises RunBusy when another machine has taken over the run.
@@ -124,6 +124,10 @@ class RunRetention:
                 done.append(pruning)
             self._settled.add((kind, artifact_id))
         return done
+
+    def came_back(self, artifact_id: str) -> None:
+        """Count an artifact, which was made again, as having files to lose."""
+        self._settled = {each for each in self._settled if each[1] != artifact_id}
 
     def _kept_by_others(self) -> set[str]:
         runs = RunStore(self.store.uri)

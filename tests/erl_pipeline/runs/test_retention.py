@@ -3,6 +3,7 @@ result."""
 
 from __future__ import annotations
 
+import shutil
 import threading
 from datetime import timedelta
 from pathlib import Path
@@ -17,7 +18,7 @@ from erl_pipeline.runs.retention import retain_run, still_needed
 from erl_pipeline.runs.run_plans import plan_run
 from storage.artifacts import removal
 from storage.artifacts.store import ArtifactStore
-from storage.errors import PrunedFileError, RunBusy
+from storage.errors import RunBusy
 from storage.runs.run import RunStore
 from storage.upkeep.collection import collect
 from storage.upkeep.verification import verify_run
@@ -115,12 +116,26 @@ def test_an_audit_says_what_retention_makes_impossible(store: Path, tmp_path: Pa
     assert verdicts[3, "fine_tune"] == "equal"
 
 
-def test_a_continuation_that_needs_a_pruned_file_says_what_is_whole(store: Path) -> None:
-    go(small(retention={"optimizer": "1,every:2"}), store, 3)
-    lost = ids(store)[Place(1, "fine_tune", "")]
-    ArtifactStore(str(store)).discard_damaged(lost)
-    with pytest.raises(PrunedFileError, match=r"Complete checkpoints are those of iterations 2\.\.3: every"):
-        go(small(), store, check=True)
+def test_a_continuation_computes_again_what_retention_has_removed(store: Path, tmp_path: Path) -> None:
+    """The update of iteration 3 was deleted by hand. It reads the optimizer state of iteration 2's fine-tuning;
+    that one reads the state of its update, and so on back to iteration 1: five artifacts are made again."""
+    go(small(retention={"optimizer": "1"}), store, 3)
+    whole = hashes(store)
+    lost = ids(store)[Place(3, "update_policy", "")]
+    shutil.rmtree(store / "artifacts/update_policy" / lost)
+    notes = go(small(), store, 3)
+    made = [f"{stage} of iteration {n}" for n in (1, 2) for stage in ("update_policy", "fine_tune")]
+    assert notes.made == [*made, "update_policy of iteration 3"]
+    gone, *needs = notes.warnings
+    assert gone == f"update_policy of iteration 3 ({lost}) is gone from the store. It is made again."
+    assert [need.partition(" reads ")[0] for need in needs] == [
+        "update_policy of iteration 3",
+        *(title for title in reversed(made[1:])),
+    ]
+    assert all(need.endswith("bytes are gone. It is made again.") for need in needs)
+    assert hashes(store) == whole
+    assert not any(OPTIMIZER in files for files in pruned(store).values())
+    assert verify_run(ArtifactStore(str(store)), RunStore(str(store)).open("small")).problems == []
 
 
 def lagging(lag: int, iterations: int) -> Plan:
@@ -133,7 +148,7 @@ def test_checkpoints_that_later_rollouts_sample_from_stay(lag: int, oldest: int)
     """After iteration 3, iteration 4 samples from the checkpoint of 3 - lag."""
     plan = lagging(lag, 4 + lag)
     recorded = {node.place: node.artifact_id for node in plan.nodes if node.place.iteration <= 3}
-    needed = still_needed(plan, recorded)
+    needed = still_needed(plan, recorded, lambda _artifact_id: True)
     tuned = [
         node.place.iteration
         for node in plan.nodes
