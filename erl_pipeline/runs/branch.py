@@ -4,13 +4,13 @@ work."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from erl_pipeline.config.objective import DecoupledCorrection
 from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.environments.interface import Task
-from erl_pipeline.plan.plan import Place
+from erl_pipeline.plan.plan import Place, PlannedStage
 from erl_pipeline.plan.sources import unread_sources
 from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.driver import OpenRun
@@ -39,16 +39,32 @@ def begin_branch(opened: OpenRun, origin: BranchOrigin) -> None:
     _establish(opened, origin)
     shared = shared_stages(plan, origin.iteration, origin.stage)
     places = {node.place for node in shared}
-    remembers = any(node.stage.output == "memory" and node.iteration == origin.iteration for node in shared)
-    own_memory = origin.iteration + 1 if remembers else origin.iteration
-    found: list[LedgerEntry] = []
-    for entry in source.stages():
-        if entry.kind == "request":
-            at = min(entry.iteration or 0, own_memory)
-            found.append(entry.model_copy(update={"iteration": at}))
-        elif Place(entry.iteration or 0, entry.stage, entry.key) in places:
-            found.append(entry)
-    opened.share(found)
+    taken_over = [
+        entry
+        for entry in source.stages()
+        if Place(entry.iteration or 0, entry.stage, entry.key) in places
+    ]
+    opened.share([*requests_in_branch(source.stages(), shared, origin.iteration), *taken_over])
+
+
+def requests_in_branch(
+    entries: Iterable[LedgerEntry], shared: Sequence[PlannedStage], iteration: int
+) -> list[LedgerEntry]:
+    """The requests to forget of a run, as a branch of it takes them over: none takes effect later than with the
+    first memory that the branch makes itself.
+
+    Args:
+        entries: the run's ledger.
+        shared: what the branch shares with the run.
+        iteration: where the branch begins.
+    """
+    remembers = any(node.stage.output == "memory" and node.iteration == iteration for node in shared)
+    own_memory = iteration + 1 if remembers else iteration
+    return [
+        entry.model_copy(update={"iteration": min(entry.iteration or 0, own_memory)})
+        for entry in entries
+        if entry.kind == "request"
+    ]
 
 
 def begin_offline(opened: OpenRun, origin: OfflineOrigin) -> None:

@@ -18,7 +18,14 @@ from storage.artifacts.downloads import copy_name, fresh_copy, local_copy, local
 from storage.artifacts.integrity import Problems, file_problems, parse_manifest, relative_files, row_problems
 from storage.artifacts.layout import StoreLayout
 from storage.artifacts.manifest import MANIFEST, FileEntry, Manifest
-from storage.artifacts.pruned import KEPT_ROWS, PRUNED, PruneRecord, parse_pruned, present_files
+from storage.artifacts.pruned import (
+    KEPT_ROWS,
+    PRUNED,
+    PruneRecord,
+    is_half_record,
+    parse_pruned,
+    present_files,
+)
 from storage.artifacts.putting_back import holds_same_files, put_back
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.removal import delete, prune_files, set_aside
@@ -284,8 +291,11 @@ def _local_problems(manifest: Manifest, present: Sequence[FileEntry], folder: Pa
     if not problems:
         problems += row_problems(present, folder)
     known = {MANIFEST, PRUNED, *(entry.path for entry in [*manifest.files, *present])}
-    # A killed pruning may leave kept rows without a record: no fault, and collection removes them.
+    # A killed pruning may leave kept rows without a record, and a half-written record: no fault, and
+    # collection removes them.
     strange = [
-        name for name in relative_files(folder) if name not in known and not name.startswith(f"{KEPT_ROWS}/")
+        name
+        for name in relative_files(folder)
+        if name not in known and not name.startswith(f"{KEPT_ROWS}/") and not is_half_record(name)
     ]
     return problems + [f"{folder / name} is not in the manifest" for name in strange]
