@@ -123,9 +123,7 @@ def forget_entry(
 def _branch_without(run: Run, found: MemoryEntry, store: str) -> str | None:
     """The command for a run that shares what `run` made before an entry, and never has the entry; None for a
     memory that belongs to no training."""
-    made = [
-        entry for entry in run.stages() if entry.kind == "memory" and entry.iteration == found.iteration
-    ]
+    made = [entry for entry in run.stages() if entry.kind == "memory" and entry.iteration == found.iteration]
     if "method" not in run.config or not made:
         return None
     place = [] if store == DEFAULT_STORE else ["--store", store]

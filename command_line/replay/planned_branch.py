@@ -66,8 +66,8 @@ def planned_branch(
     entries = stored.run.recorded()
     if not changed and not any(entry.kind == "request" for entry in entries):
         raise InputError(
-            f"run {run} has these settings already, and no entry of its memory was forgotten; leave out --set "
-            "and --name to audit it"
+            f"run {run} has these settings already, and no entry of its memory was forgotten; leave out "
+            "--set and --name to audit it"
         )
     origin = BranchOrigin(run=run, iteration=iteration, stage=stage)
     source = plan_before_branch(store, stored.run, origin)

@@ -16,7 +16,7 @@ from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.driver import OpenRun
 from erl_pipeline.runs.planning import beginning_of, plan_as_made, plan_before_branch, stored_rollouts
 from erl_pipeline.runs.run_plans import shared_stages
-from erl_pipeline.stages.rollouts.generate_rollouts import trajectory_files
+from erl_pipeline.stages.rollouts.generate_rollouts import TRAJECTORIES
 from erl_pipeline.stages.tasks.held_out import refuse_held_out_rows
 from erl_pipeline.stages.tasks.prepare_tasks import HELD_OUT
 from storage.errors import ConfigError
@@ -40,9 +40,7 @@ def begin_branch(opened: OpenRun, origin: BranchOrigin) -> None:
     shared = shared_stages(plan, origin.iteration, origin.stage)
     places = {node.place for node in shared}
     taken_over = [
-        entry
-        for entry in source.stages()
-        if Place(entry.iteration or 0, entry.stage, entry.key) in places
+        entry for entry in source.stages() if Place(entry.iteration or 0, entry.stage, entry.key) in places
     ]
     opened.share([*requests_in_branch(source.stages(), shared, origin.iteration), *taken_over])
 
@@ -50,8 +48,8 @@ def begin_branch(opened: OpenRun, origin: BranchOrigin) -> None:
 def requests_in_branch(
     entries: Iterable[LedgerEntry], shared: Sequence[PlannedStage], iteration: int
 ) -> list[LedgerEntry]:
-    """The requests to forget of a run, as a branch of it takes them over: none takes effect later than with the
-    first memory that the branch makes itself.
+    """The requests to forget of a run, as a branch of it takes them over: none takes effect later than with
+    the first memory that the branch makes itself.
 
     Args:
         entries: the run's ledger.
@@ -104,7 +102,9 @@ def _refuse_held_out(opened: OpenRun, source: Run, rollouts: Mapping[int, str]) 
         lines = store.open(beginning.tasks).path(HELD_OUT).read_text(encoding="utf-8").splitlines()
         held_out = [Task(**json.loads(line)) for line in lines]
     for iteration, rollouts_id in rollouts.items():
-        rows = scan_trajectories(trajectory_files(store.open(rollouts_id), store))
+        shards = store.open(rollouts_id).manifest.inputs.values()
+        # What retention keeps of pruned rows is enough.
+        rows = scan_trajectories([store.open(shard).rows_path(TRAJECTORIES) for shard in sorted(shards)])
         refuse_held_out_rows(rows, held_out, plugin, f"run {source.name}, iteration {iteration}")
 
 

@@ -105,9 +105,7 @@ class DriverRetention:
         sources: those of the plan.
     """
 
-    def __init__(
-        self, opened: OpenRun, plan: Plan, trusted: frozenset[Place], sources: Sources
-    ) -> None:
+    def __init__(self, opened: OpenRun, plan: Plan, trusted: frozenset[Place], sources: Sources) -> None:
         self._opened = opened
         self._rules = opened.config.retention.rules()
         if not self._rules:

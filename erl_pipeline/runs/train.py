@@ -12,7 +12,7 @@ from erl_pipeline.runs.driver import OpenRun, carry_out
 from erl_pipeline.runs.enough_tasks import require_tasks_of
 from erl_pipeline.runs.forecast.disk import DiskWatch
 from erl_pipeline.runs.iteration_ends import IterationEnds
-from erl_pipeline.runs.planning import plan_for, whole_iterations
+from erl_pipeline.runs.planning import plan_for, stages_before, whole_iterations
 from erl_pipeline.runs.ready_here import require_ready_here
 from erl_pipeline.runs.retention import DriverRetention
 from erl_pipeline.runs.tools import require_tools_are_known
@@ -80,13 +80,13 @@ def train(
             pruning.take(outcome)
             ends.take(outcome)
 
-        carry_out(opened, plan, trusted, on_outcome)
+        carry_out(opened, plan, trusted, on_outcome, lambda: stages_before(opened.store.uri, opened.run))
     return TrainingSummary(opened.run.name, target, plan.states[-1])
 
 
 def lost_places(opened: OpenRun, plan: Plan) -> frozenset[Place]:
-    """The places of a plan whose artifacts the ledger names but the store does not have, or whose manifests are
-    damaged. No file but the manifests is read."""
+    """The places of a plan whose artifacts the ledger names but the store does not have, or whose manifests
+    are damaged. No file but the manifests is read."""
     recorded, lost = opened.recorded, []
     for node in plan.nodes:
         if recorded.get(node.place) != node.artifact_id:

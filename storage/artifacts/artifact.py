@@ -62,5 +62,8 @@ class Artifact:
             f"{file.path} of artifact {self.manifest.artifact_id} ({self.manifest.stage}{where}) was "
             f"pruned on {file.pruned_at:%Y-%m-%d} by {file.reason}: its {file.bytes:,} bytes are gone"
         )
-        advice = "Choose a later iteration that still has it, or train again in another store."
+        advice = (
+            "Choose a later iteration that still has it; or let `train`, `replay --set` or `evaluate` make "
+            "it again, which they do when they read it."
+        )
         return PrunedFileError(f"{fact}. {advice}", self.manifest.artifact_id, fact)

@@ -226,8 +226,8 @@ class ArtifactStore:
         self._verified.pop(artifact_id, None)
 
     def publish(self, manifest: Manifest, folder: Path, unchanged_from: str = "") -> Artifact:
-        """Make a written folder the artifact of its manifest; the first writer of an id wins. If retention has
-        removed files of an artifact that is there, it gets them back.
+        """Make a written folder the artifact of its manifest; the first writer of an id wins. If retention
+        has removed files of an artifact that is there, it gets them back.
 
         Called by `Staging.commit`. The folder is moved away, or left for the caller to discard.
         """

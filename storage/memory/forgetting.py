@@ -65,9 +65,7 @@ def forget(store: ArtifactStore, run: Run, entry_id: str, reason: str) -> Forgot
                 f"entry {entry_id} is forgotten already and leaves the memory after iteration "
                 f"{request.iteration}: {given['reason']}"
             )
-    return Forgotten(
-        entry_id, str(given["reason"]), request.iteration or 0, request.artifact_id, removed_by
-    )
+    return Forgotten(entry_id, str(given["reason"]), request.iteration or 0, request.artifact_id, removed_by)
 
 
 def _request_for(store: ArtifactStore, run: Run, entry_id: str) -> LedgerEntry | None:

@@ -24,8 +24,8 @@ _UNSHOWN = frozenset({MANIFEST, PRUNED})
 
 
 def run_killed(words: list[str], folder: Path, at: int = 0) -> int:
-    """Run a command that kills itself with SIGKILL before its `at`-th change of a file in a folder; with 0 it runs
-    to its end. Returns how many changes it began.
+    """Run a command that kills itself with SIGKILL before its `at`-th change of a file in a folder; with 0 it
+    runs to its end. Returns how many changes it began.
 
     Raises AssertionError when a command that was not killed fails.
     """

@@ -1,8 +1,8 @@
 """Each command that writes is killed before its changes of files; the same command again ends whole.
 
 ERL_TEST_POINTS sets the number of points of each command, `all` for all of them; ERL_TEST_SEED draws them.
-LanceDB writes by itself, which Python does not announce: its tables are made again from artifacts where they are
-not whole.
+LanceDB writes by itself, which Python does not announce: its tables are made again from artifacts where
+they are not whole.
 """
 
 from __future__ import annotations
@@ -97,15 +97,19 @@ def test_a_command_that_was_killed_ends_whole_when_it_is_called_again(
     assert count > 0
     assert problems(whole) == []
     every = range(1, count + 1)
-    chosen = every if POINTS == "all" else random.Random(f"{SEED} {name}").sample(every, min(count, int(POINTS)))
+    chosen = (
+        every if POINTS == "all" else random.Random(f"{SEED} {name}").sample(every, min(count, int(POINTS)))
+    )
     for at in chosen:
         store = Path(shutil.copytree(stored.store, tmp_path / "killed"))
         run_killed([*words, "--store", str(store)], tmp_path, at)
         again = invoke(*words, "--store", store)
         where = f"seed {SEED}: killed before change {at} of {count}: {again.output}{again.errors}"
         # What the killed process had finished may leave nothing to do.
-        assert again.status == 0 or "not in the memory any more: forgotten" in again.errors or (
-            "no run other in store" in again.errors
+        assert (
+            again.status == 0
+            or "not in the memory any more: forgotten" in again.errors
+            or ("no run other in store" in again.errors)
         ), where
         assert problems(store) == [], where
         assert content(store) == expected, where

@@ -1,5 +1,5 @@
-"""Runs with retention that are killed after edits of code, settings and prompts. They end with the bytes of runs
-that nothing disturbed.
+"""Runs with retention that are killed after edits of code, settings and prompts. They end with the bytes of
+runs that nothing disturbed.
 
 ERL_TEST_KILLS sets the number of kills, ERL_TEST_SEED their seed.
 """
@@ -75,7 +75,11 @@ def test_a_run_with_retention_that_is_killed_after_edits_ends_with_the_same_byte
     changed = {"prompts": {"reflection": "{{ trace }} {{ feedback }}"}} if method == "erl" else {}
     edits = [
         ("code", first, "1"),
-        ("settings", configured(chosen, learns, name="b", iterations=3, optimizer={"learning_rate": 1e-3}), "1"),
+        (
+            "settings",
+            configured(chosen, learns, name="b", iterations=3, optimizer={"learning_rate": 1e-3}),
+            "1",
+        ),
         ("prompts", configured({**chosen, **changed}, learns, name="c", seed=int(not changed)), ""),
         ("code again", first, ""),
     ]
