@@ -261,14 +261,16 @@ class ArtifactStore:
         if artifact is None:
             return None
         local = self._layout.root.local
-        # Another process may have pruned files, or put them back. Of an object store's artifact this machine
-        # has a copy, so that only files that come back matter.
+        # Another process may have pruned files, or put them back. An object store is not asked whether files
+        # are gone: what matters is that the copy on this machine has them.
         if (local or artifact.pruned.files) and self.pruned(artifact.manifest) != artifact.pruned:
             del self._verified[artifact_id]
             return None
         if local:
             return artifact
-        if self._cache.used_before(copy_name(artifact.manifest)) is None:
+        copy = self._cache.used_before(copy_name(artifact.manifest))
+        present = present_files(artifact.manifest, artifact.pruned)
+        if copy is None or not all((copy / entry.path).exists() for entry in present):
             del self._verified[artifact_id]
             return None
         return artifact

@@ -153,8 +153,8 @@ def offered_by(entries: Iterable[LedgerEntry], kind: Kept, rule: RetentionRule) 
 
 
 def _current(store: ArtifactStore, recorded: Sequence[LedgerEntry]) -> list[LedgerEntry]:
-    """The latest entries of a ledger, without those of artifacts that were made from something that the run has
-    since made otherwise: after an edit of the code they are no part of the run any more."""
+    """The latest entries of a ledger, without those of artifacts that were made from something that the run
+    has since made otherwise: after an edit of the code they are no part of the run any more."""
     latest = latest_entries(recorded)
     replaced = {entry.artifact_id for entry in recorded} - {entry.artifact_id for entry in latest}
     if not replaced:

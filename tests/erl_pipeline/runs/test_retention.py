@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from erl_pipeline.plan import sources
+from erl_pipeline.plan.fingerprint import package_fingerprint
 from erl_pipeline.plan.listener import NullListener
 from erl_pipeline.plan.plan import Place, Plan
 from erl_pipeline.plan.sources import unread_sources
@@ -221,8 +222,9 @@ def test_what_today_s_code_makes_otherwise_is_refused_with_a_way_out(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go(small(retention={"trajectories": "1"}), store, 3)
-    taken = sources.package_fingerprint
-    monkeypatch.setattr(sources, "package_fingerprint", lambda package: taken(package) + "edited")
+    monkeypatch.setattr(
+        sources, "package_fingerprint", lambda package: package_fingerprint(package) + "edited"
+    )
     origin = OfflineOrigin(
         run="small", first_iteration=1, last_iteration=1, checkpoint_id=None, evaluates=False
     )
