@@ -12,13 +12,13 @@ from erl_pipeline.runs.driver import OpenRun, carry_out
 from erl_pipeline.runs.enough_tasks import require_tasks_of
 from erl_pipeline.runs.forecast.disk import DiskWatch
 from erl_pipeline.runs.iteration_ends import IterationEnds
+from erl_pipeline.runs.lost import lost_stages
 from erl_pipeline.runs.planning import plan_for, stages_before, whole_iterations
 from erl_pipeline.runs.ready_here import require_ready_here
 from erl_pipeline.runs.retention import DriverRetention
 from erl_pipeline.runs.tools import require_tools_are_known
 from erl_pipeline.runs.warnings import WarningWatch
 from erl_pipeline.views.trackers.recording import recorded_metrics
-from storage.errors import DamagedArtifact
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ def train(
 ) -> TrainingSummary:
     """Execute the plan of a run up to `iterations` (default: the configuration's).
 
-    What is committed is reused. Of the artifacts in the ledger, all manifests are read, but only the files of
-    the newest whole iteration are looked at, and of what something new is made from. With `check` all files
-    are. What is damaged is set aside and made again, and so is what is gone or what retention has pruned, if
-    something is to be made from it.
+    What is committed is reused. A start costs about the same however long the run is: of the artifacts in the
+    ledger, only the files of the newest whole iteration are looked at, and of what something new is made from.
+    With `check` all files are. What is damaged is set aside and made again, and so is what the store has lost,
+    and what retention has removed if a stage reads it.
 
     Args:
         tell: is called with the plan before anything is done.
@@ -61,7 +61,14 @@ def train(
     require_tasks_of(plan, opened.config, opened.store)
     if tell is not None:
         tell(plan)
-    trusted = frozenset() if check else trusted_places(plan, opened.recorded) - lost_places(opened, plan)
+    trusted: frozenset[Place] = frozenset()
+    if not check:
+        lost = lost_stages(opened.store, plan, opened.recorded)
+        for node in lost:
+            opened.listener.warn(
+                f"{node.title} ({node.artifact_id}) is gone from the store. It is made again."
+            )
+        trusted = trusted_places(plan, opened.recorded) - {node.place for node in lost}
     disk = DiskWatch(opened, plan)
     disk.before_run()
     with (
@@ -82,25 +89,6 @@ def train(
 
         carry_out(opened, plan, trusted, on_outcome, lambda: stages_before(opened.store.uri, opened.run))
     return TrainingSummary(opened.run.name, target, plan.states[-1])
-
-
-def lost_places(opened: OpenRun, plan: Plan) -> frozenset[Place]:
-    """The places of a plan whose artifacts the ledger names but the store does not have, or whose manifests
-    are damaged. No file but the manifests is read."""
-    recorded, lost = opened.recorded, []
-    for node in plan.nodes:
-        if recorded.get(node.place) != node.artifact_id:
-            continue
-        try:
-            if opened.store.find(node.artifact_id, node.stage.name) is not None:
-                continue
-            opened.listener.warn(
-                f"{node.title} ({node.artifact_id}) is gone from the store. It is made again."
-            )
-        except DamagedArtifact:
-            pass  # `execute` sets it aside, and says what is wrong with it.
-        lost.append(node.place)
-    return frozenset(lost)
 
 
 def trusted_places(plan: Plan, recorded: Mapping[Place, str]) -> frozenset[Place]:
