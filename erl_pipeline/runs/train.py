@@ -38,10 +38,10 @@ def train(
 ) -> TrainingSummary:
     """Execute the plan of a run up to `iterations` (default: the configuration's).
 
-    What is committed is reused. A start costs about the same however long the run is: of the artifacts in the
-    ledger, only the files of the newest whole iteration are looked at, and of what something new is made from.
-    With `check` all files are. What is damaged is set aside and made again, and so is what the store has lost,
-    and what retention has removed if a stage reads it.
+    What is committed is reused. A start costs about the same however long the run is: of the artifacts in
+    the ledger, only the files of the newest whole iteration are looked at, and of what something new is made
+    from. With `check` all files are. What is damaged is set aside and made again, and so is what the store
+    has lost, and what retention has removed if a stage reads it.
 
     Args:
         tell: is called with the plan before anything is done.
@@ -66,7 +66,7 @@ def train(
         lost = lost_stages(opened.store, plan, opened.recorded)
         for node in lost:
             opened.listener.warn(
-                f"{node.title} ({node.artifact_id}) is gone from the store. It is made again."
+                f"{node.title} ({node.artifact_id}) is gone from the store, or damaged. It is made again."
             )
         trusted = trusted_places(plan, opened.recorded) - {node.place for node in lost}
     disk = DiskWatch(opened, plan)

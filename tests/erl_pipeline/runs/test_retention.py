@@ -133,7 +133,9 @@ def test_a_continuation_computes_again_what_retention_has_removed(store: Path, t
     made = [f"{stage} of iteration {n}" for n in (1, 2) for stage in ("update_policy", "fine_tune")]
     assert notes.made == [*made, "update_policy of iteration 3"]
     gone, *needs = notes.warnings
-    assert gone == f"update_policy of iteration 3 ({lost}) is gone from the store. It is made again."
+    assert (
+        gone == f"update_policy of iteration 3 ({lost}) is gone from the store, or damaged. It is made again."
+    )
     assert [need.partition(" reads ")[0] for need in needs] == [
         "update_policy of iteration 3",
         *(title for title in reversed(made[1:])),
