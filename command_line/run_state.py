@@ -27,9 +27,10 @@ def find_finished_run(config: RunConfig, store_uri: str, iterations: int) -> Run
     """The run of `config`, if its ledger has all of the plan and the last iteration's artifacts are intact.
 
     Their files are hashed again. If one is damaged the result is None: training, which also checks them, then
-    reports it and makes it again. Artifacts of earlier iterations are not checked.
+    reports it and makes it again. Of artifacts of earlier iterations only the manifests are looked at.
     """
     from erl_pipeline.runs.config import refuse_other_settings
+    from erl_pipeline.runs.lost import lost_stages
     from erl_pipeline.runs.planning import plan_for, recorded_ids
     from storage.artifacts.store import ArtifactStore
     from storage.errors import InputError, StoreError
@@ -49,6 +50,8 @@ def find_finished_run(config: RunConfig, store_uri: str, iterations: int) -> Run
         return None
     store = ArtifactStore(store_uri)
     try:
+        if lost_stages(store, plan, recorded):
+            return None
         for node in plan.of_iteration(iterations):
             store.open(node.artifact_id)
     except (InputError, StoreError):

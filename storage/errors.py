@@ -32,7 +32,15 @@ class DamagedRecord(StoreError):
 
 
 class PrunedFileError(StoreError):
-    """Retention has pruned the requested file."""
+    """Retention has pruned the requested file of an artifact.
+
+    `fact` says what was removed, without advice.
+    """
+
+    def __init__(self, message: str, artifact_id: str = "", fact: str = "") -> None:
+        super().__init__(message)
+        self.artifact_id = artifact_id
+        self.fact = fact
 
 
 class RunBusy(PipelineError):

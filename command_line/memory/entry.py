@@ -11,10 +11,13 @@ from command_line.memory.options import Entry
 from command_line.memory.texts import headline, print_texts
 from command_line.options import DEFAULT_STORE, ExistingStore, Json, RunName
 from command_line.output import counted, print_json, print_line, print_table
+from command_line.program import command
 
 if TYPE_CHECKING:
     from storage.lineage.memory_policies import ReachedPolicies, ReachedPolicy
+    from storage.memory.entries import MemoryEntry
     from storage.memory.operations import Operation
+    from storage.runs.run import Run
 
 
 def show(
@@ -96,8 +99,9 @@ def forget_entry(
     found = memory.find(entry)
     done = forget(memory.store, memory.run, found.entry_id, reason)
     reached = policies_reached(memory.store, found)
+    again = _branch_without(memory.run, found, store)
     if json:
-        print_json({**asdict(done), "policies": asdict(reached)})
+        print_json({**asdict(done), "policies": asdict(reached), "branch": again})
         return
     if done.memory_version is None:
         print_line(
@@ -111,6 +115,25 @@ def forget_entry(
         )
     print_line(f"Recorded, with the reason, as {done.request_id}; versions before keep the entry.")
     _print_reach(reached)
+    if again is not None:
+        print_line(f"To train again from before the entry (iteration {found.iteration}), as a new run:")
+        print_line(f"  {again}")
+
+
+def _branch_without(run: Run, found: MemoryEntry, store: str) -> str | None:
+    """The command for a run that shares what `run` made before an entry, and never has the entry; None for a
+    memory that belongs to no training."""
+    made = [entry for entry in run.stages() if entry.kind == "memory" and entry.iteration == found.iteration]
+    if "method" not in run.config or not made:
+        return None
+    place = [] if store == DEFAULT_STORE else ["--store", store]
+    name = f"{run.name[:46]}-without-{found.entry_id[:8]}"
+    return command(
+        [
+            *("replay", run.name, "--iteration", str(found.iteration), "--from", made[0].stage),
+            *("--name", name, *place),
+        ]
+    )
 
 
 def _state_line(removal: Operation | None) -> str:

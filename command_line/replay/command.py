@@ -67,7 +67,8 @@ def replay(
 ) -> None:
     """Compute a run again from a stage of an iteration.
 
-    With --set: as a new run, which shares everything before that stage. Without --set: to prove that the
+    With --set: as a new run, which shares everything before that stage. With --name alone: the same, if an
+    entry of the run's memory was forgotten: the new run never has it. Without either: to prove that the
     stored bytes are reproduced (exit status 1 when they are not). With --offline: train a new run only on
     the stored rollouts.
     """
@@ -86,12 +87,7 @@ def replay(
     if iteration is None or stage is None:
         raise InputError("say where to begin, with --iteration N and --from STAGE, or use --offline")
     first = _whole(iteration)
-    if not settings:
-        if name is not None:
-            raise InputError(
-                f"--name {name}: without --set nothing changes, so this is an audit and makes no run; leave "
-                "out --name, or say with --set what the new run changes"
-            )
+    if not settings and name is None:
         from command_line.replay.audit import replay_audit
 
         replay_audit(run, first, stage, iterations, scratch, store, json)
@@ -102,7 +98,7 @@ def replay(
         raise InputError("--scratch has a meaning only without --set")
     from command_line.replay.branch import replay_branch
 
-    replay_branch(run, first, stage, iterations, settings, name, store, json)
+    replay_branch(run, first, stage, iterations, settings or [], name, store, json)
 
 
 def _whole(text: str) -> int:

@@ -11,10 +11,13 @@ from erl_pipeline.config.run import RunConfig
 from erl_pipeline.config.shown.differences import changed_settings
 from erl_pipeline.plan.plan import Plan
 from erl_pipeline.plan.sources import read_sources
+from erl_pipeline.runs.branch import requests_in_branch
 from erl_pipeline.runs.planning import plan_before_branch, recorded_ids
 from erl_pipeline.runs.run_plans import plan_branch, shared_stages
 from storage.errors import InputError
+from storage.memory.requests import forget_requests
 from storage.runs.origin import BranchOrigin
+from storage.runs.run import latest_entries
 from storage.wording import counted
 
 
@@ -36,7 +39,7 @@ class PlannedBranch:
         total = counted(self.before + self.after, "artifact")
         if not self.after:
             return f"{total}, all {place}"
-        after = f"{self.after:,} after it, which these settings do not change"
+        after = f"{self.after:,} after it, which the branch does not change"
         return f"{total}, {self.before:,} {place} and {after}"
 
 
@@ -46,7 +49,7 @@ def planned_branch(
     """Plan a branch; `last` is its last iteration, by default that of `run`.
 
     Raises ConfigError for changed settings that artifacts before the branch depend on; InputError when `run`
-    has no such iteration or stage, or when nothing is changed.
+    has no such iteration or stage, or when neither settings are changed nor an entry was forgotten.
     """
     stored = StoredRun.open(run, store)
     if iteration < 1:
@@ -60,14 +63,21 @@ def planned_branch(
     options = {"--name": ("name", name), "--iterations": ("iterations", last)}
     config = change_config(stored.config, own_settings(settings), options)
     changed = changed_settings(stored.config, config)
-    if not changed:
-        raise InputError(f"run {run} has these settings already; leave out --set and --name to audit it")
+    entries = stored.run.recorded()
+    if not changed and not any(entry.kind == "request" for entry in entries):
+        raise InputError(
+            f"run {run} has these settings already, and no entry of its memory was forgotten; leave out "
+            "--set and --name to audit it"
+        )
     origin = BranchOrigin(run=run, iteration=iteration, stage=stage)
     source = plan_before_branch(store, stored.run, origin)
     shared = shared_stages(source, iteration, stage)
-    plan = plan_branch(config, read_sources(config), source, stored.config, origin, iterations=last)
+    requests = forget_requests(requests_in_branch(latest_entries(entries), shared, iteration))
+    plan = plan_branch(
+        config, read_sources(config), source, stored.config, origin, iterations=last, requests=requests
+    )
     before = {node.place for node in shared}
-    recorded = recorded_ids(stored.run.recorded())
+    recorded = recorded_ids(entries)
     after = [
         node
         for node in plan.nodes

@@ -6,7 +6,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 
@@ -18,7 +18,14 @@ from erl_pipeline.plan.resources import WorkerSettings
 from erl_pipeline.plan.runner import Runner, WorkerDied
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
-from storage.errors import ConfigError, DamagedArtifact, EngineError, InputError, StoreError
+from storage.errors import (
+    ConfigError,
+    DamagedArtifact,
+    EngineError,
+    InputError,
+    PrunedFileError,
+    StoreError,
+)
 
 _LOOK_SECONDS = 0.2
 _DEATHS = 3
@@ -31,7 +38,9 @@ class Execution:
 
     `record` is called, in the thread of `execute`, with every artifact that the run computes or reuses.
     Artifacts at `trusted` places are in the run's ledger: they are looked at only if something is to be made
-    from them. `stopped` says whether the run was asked to stop.
+    from them. `stopped` says whether the run was asked to stop. `makers` gives the stages, outside of the
+    plan, that made artifacts from which the plan begins; it is called only if one of these has to be made
+    again.
     """
 
     store: ArtifactStore
@@ -42,14 +51,16 @@ class Execution:
     record: Callable[[PlannedStage, StageOutcome], None]
     stopped: Callable[[], bool]
     trusted: Collection[Place] = frozenset()
+    makers: Callable[[], Sequence[PlannedStage]] = tuple
 
 
 def execute(plan: Plan, execution: Execution) -> None:
     """Bring every artifact of a plan into the store.
 
     A damaged artifact is set aside and made again, even an old one that something new is to be made from.
-    Raises what a stage raises, after the other stages at work have ended and are recorded; `Interrupted` when
-    the run was asked to stop; and ConfigError for stages that wait for each other.
+    What retention has removed is computed again when a stage reads it. Raises what a stage raises, after the
+    other stages at work have ended and are recorded; `Interrupted` when the run was asked to stop; and
+    ConfigError for stages that wait for each other, and for removed files that today's code would not make.
     """
     _Walk(plan, execution).run()
 
@@ -65,7 +76,8 @@ class _Walk:
     the first in the plan begins first."""
 
     def __init__(self, plan: Plan, execution: Execution) -> None:
-        self._plan = plan
+        self._nodes = list(plan.nodes)
+        self._planned = len(plan.nodes)
         self._given = execution
         self._store = execution.store
         self._unmet: dict[int, set[str]] = {}
@@ -77,6 +89,9 @@ class _Walk:
         self._deaths: Counter[int] = Counter()
         self._whole: set[str] = set()
         self._absent: set[str] = set()
+        self._incomplete: set[str] = set()
+        """Artifacts that are computed again for the files that retention has removed."""
+        self._completed: set[str] = set()
         self._numbers = {node.artifact_id: at for at, node in reversed(list(enumerate(plan.nodes)))}
         wanted = [at for at, node in enumerate(plan.nodes) if node.place not in execution.trusted]
         self._pending = {plan.nodes[number].artifact_id for number in wanted}
@@ -97,7 +112,7 @@ class _Walk:
             # Stages at work either commit, or notice that the run was asked to stop.
             self._record_the_rest()
         if self._unmet:
-            waiting = ", ".join(self._plan.nodes[number].title for number in sorted(self._unmet))
+            waiting = ", ".join(self._nodes[number].title for number in sorted(self._unmet))
             raise ConfigError(f"these stages wait for each other: {waiting}")
 
     def _await(self, number: int, artifact_ids: set[str]) -> None:
@@ -118,8 +133,8 @@ class _Walk:
         while self._ready:
             self._raise_if_stopped()
             number = heapq.heappop(self._ready)
-            node = self._plan.nodes[number]
-            if any(node.artifact_id == self._plan.nodes[each.number].artifact_id for each in self._work()):
+            node = self._nodes[number]
+            if any(node.artifact_id == self._nodes[each.number].artifact_id for each in self._work()):
                 self._await(number, {node.artifact_id})
             elif not self._reuse(number):
                 if not self._has_room(node):
@@ -134,8 +149,8 @@ class _Walk:
     def _reuse(self, number: int) -> bool:
         """Record a stage as reused if its artifact is committed and undamaged, and say whether it is; a
         damaged artifact is set aside."""
-        node, started = self._plan.nodes[number], time.perf_counter()
-        if node.artifact_id in self._absent:
+        node, started = self._nodes[number], time.perf_counter()
+        if node.artifact_id in self._absent or node.artifact_id in self._incomplete:
             return False
         try:
             manifest = self._store.find(node.artifact_id, node.stage.name)
@@ -155,7 +170,7 @@ class _Walk:
         given = self._given
         if len(self._at_work) >= given.runner.workers:
             return False
-        busy = sum(self._plan.nodes[each.number].stage.needs == "device" for each in self._work())
+        busy = sum(self._nodes[each.number].stage.needs == "device" for each in self._work())
         return node.stage.needs != "device" or busy < given.devices
 
     def _damaged_inputs(self, node: PlannedStage) -> set[str]:
@@ -173,23 +188,61 @@ class _Walk:
                 if manifest.kind in ("rollouts", "tasks"):  # Their readers also read what they list.
                     to_check += manifest.inputs.values()
             except DamagedArtifact as damage:
-                if artifact_id not in self._numbers:
+                if not self._has_maker(artifact_id):
                     raise
                 self._set_aside(artifact_id, damage)
                 again.add(artifact_id)
             except InputError:
-                if artifact_id not in self._numbers:
+                if not self._has_maker(artifact_id):
                     raise
-                maker = self._plan.nodes[self._numbers[artifact_id]].title
+                maker = self._nodes[self._numbers[artifact_id]].title
                 self._given.listener.warn(
                     f"{maker} ({artifact_id}) is gone from the store. It is made again."
                 )
                 again.add(artifact_id)
-        for artifact_id in again - self._pending:
+        for artifact_id in again:
+            self._queue_again(artifact_id)
+        return again
+
+    def _has_maker(self, artifact_id: str) -> bool:
+        """Whether a stage makes an artifact; those outside of the plan are taken in when one is missed."""
+        if artifact_id not in self._numbers and len(self._nodes) == self._planned:
+            self._nodes += self._given.makers()
+            for number in range(self._planned, len(self._nodes)):
+                self._numbers.setdefault(self._nodes[number].artifact_id, number)
+        return artifact_id in self._numbers
+
+    def _queue_again(self, artifact_id: str) -> None:
+        """Queue the stage that makes an artifact, unless it is queued or at work."""
+        if artifact_id not in self._pending:
             self._pending.add(artifact_id)
             number = self._numbers[artifact_id]
-            self._await(number, set(self._plan.nodes[number].recipe.inputs.values()) & self._pending)
-        return again
+            self._await(number, set(self._nodes[number].recipe.inputs.values()) & self._pending)
+
+    def _complete(self, number: int, gone: PrunedFileError) -> None:
+        """Let a stage wait until the artifact that lacks a file is computed again.
+
+        Raises the error if no stage of the plan makes the artifact, and ConfigError if today's code makes
+        another one.
+        """
+        artifact_id = gone.artifact_id
+        if artifact_id in self._completed or not self._has_maker(artifact_id):
+            raise gone
+        node, maker = self._nodes[number], self._nodes[self._numbers[artifact_id]]
+        if maker.recipe.artifact_id != artifact_id:
+            raise ConfigError(
+                f"{node.title} reads a file that is gone: {gone.fact}. It cannot be computed again, because "
+                "the code or the settings that made it have changed since. Put the earlier code back, or "
+                "train from the start with `train --name`, and another name."
+            ) from gone
+        if artifact_id not in self._incomplete:
+            self._given.listener.warn(
+                f"{node.title} reads a file that is gone: {gone.fact}. It is made again."
+            )
+            self._incomplete.add(artifact_id)
+            self._whole.discard(artifact_id)
+            self._queue_again(artifact_id)
+        self._await(number, {artifact_id})
 
     def _set_aside(self, artifact_id: str, damage: DamagedArtifact) -> None:
         self._given.listener.warn(f"{damage} It is set aside and made again.")
@@ -197,7 +250,7 @@ class _Walk:
         self._absent.add(artifact_id)
 
     def _submit(self, number: int) -> None:
-        node = self._plan.nodes[number]
+        node = self._nodes[number]
         self._given.listener.stage_started(node.title)
         started = time.perf_counter()
         future = self._given.runner.submit(StageJob(node, self._given.worker))
@@ -215,13 +268,15 @@ class _Walk:
                 self._again_or_raise(work.number, error)
 
     def _again_or_raise(self, number: int, error: BaseException) -> None:
-        node = self._plan.nodes[number]
+        node = self._nodes[number]
         delays = node.stage.retry_seconds
         if isinstance(error, WorkerDied) and self._deaths[number] < _DEATHS:
             self._deaths[number] += 1
             self._given.listener.warn(f"{node.title}: {error}. It is computed again.")
             self._absent.discard(node.artifact_id)  # The worker may have died after the commit.
             heapq.heappush(self._ready, number)
+        elif isinstance(error, PrunedFileError):
+            self._complete(number, error)
         elif (
             isinstance(error, EngineError | StoreError)
             and not isinstance(error, DamagedArtifact)
@@ -241,18 +296,22 @@ class _Walk:
             if error is None:
                 self._finish(work.number, future.result(), reused=False, started=work.started)
             elif not isinstance(error, Interrupted):
-                self._given.listener.warn(f"{self._plan.nodes[work.number].title} failed too: {error}")
+                self._given.listener.warn(f"{self._nodes[work.number].title} failed too: {error}")
         self._at_work.clear()
 
     def _finish(self, number: int, manifest: Manifest, *, reused: bool, started: float) -> None:
-        node = self._plan.nodes[number]
+        node = self._nodes[number]
         given = outcome_of(node, manifest, reused, started)
-        self._given.record(node, given)
+        if number < self._planned:  # The others belong to another run, or are in the ledger already.
+            self._given.record(node, given)
         self._given.runner.finished(given)
         self._given.listener.stage_finished(node.title, given)
         self._whole.add(node.artifact_id)
         self._absent.discard(node.artifact_id)
         self._pending.discard(node.artifact_id)
+        if node.artifact_id in self._incomplete:
+            self._incomplete.remove(node.artifact_id)
+            self._completed.add(node.artifact_id)
         for dependent in self._dependents.pop(node.artifact_id, []):
             unmet = self._unmet[dependent]
             unmet.discard(node.artifact_id)

@@ -4,19 +4,19 @@ work."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from erl_pipeline.config.objective import DecoupledCorrection
 from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.environments.interface import Task
-from erl_pipeline.plan.plan import Place
+from erl_pipeline.plan.plan import Place, PlannedStage
 from erl_pipeline.plan.sources import unread_sources
 from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.driver import OpenRun
 from erl_pipeline.runs.planning import beginning_of, plan_as_made, plan_before_branch, stored_rollouts
 from erl_pipeline.runs.run_plans import shared_stages
-from erl_pipeline.stages.rollouts.generate_rollouts import trajectory_files
+from erl_pipeline.stages.rollouts.generate_rollouts import TRAJECTORIES
 from erl_pipeline.stages.tasks.held_out import refuse_held_out_rows
 from erl_pipeline.stages.tasks.prepare_tasks import HELD_OUT
 from storage.errors import ConfigError
@@ -39,16 +39,30 @@ def begin_branch(opened: OpenRun, origin: BranchOrigin) -> None:
     _establish(opened, origin)
     shared = shared_stages(plan, origin.iteration, origin.stage)
     places = {node.place for node in shared}
-    remembers = any(node.stage.output == "memory" and node.iteration == origin.iteration for node in shared)
-    own_memory = origin.iteration + 1 if remembers else origin.iteration
-    found: list[LedgerEntry] = []
-    for entry in source.stages():
-        if entry.kind == "request":
-            at = min(entry.iteration or 0, own_memory)
-            found.append(entry.model_copy(update={"iteration": at}))
-        elif Place(entry.iteration or 0, entry.stage, entry.key) in places:
-            found.append(entry)
-    opened.share(found)
+    taken_over = [
+        entry for entry in source.stages() if Place(entry.iteration or 0, entry.stage, entry.key) in places
+    ]
+    opened.share([*requests_in_branch(source.stages(), shared, origin.iteration), *taken_over])
+
+
+def requests_in_branch(
+    entries: Iterable[LedgerEntry], shared: Sequence[PlannedStage], iteration: int
+) -> list[LedgerEntry]:
+    """The requests to forget of a run, as a branch of it takes them over: none takes effect later than with
+    the first memory that the branch makes itself.
+
+    Args:
+        entries: the run's ledger.
+        shared: what the branch shares with the run.
+        iteration: where the branch begins.
+    """
+    remembers = any(node.stage.output == "memory" and node.iteration == iteration for node in shared)
+    own_memory = iteration + 1 if remembers else iteration
+    return [
+        entry.model_copy(update={"iteration": min(entry.iteration or 0, own_memory)})
+        for entry in entries
+        if entry.kind == "request"
+    ]
 
 
 def begin_offline(opened: OpenRun, origin: OfflineOrigin) -> None:
@@ -88,7 +102,9 @@ def _refuse_held_out(opened: OpenRun, source: Run, rollouts: Mapping[int, str]) 
         lines = store.open(beginning.tasks).path(HELD_OUT).read_text(encoding="utf-8").splitlines()
         held_out = [Task(**json.loads(line)) for line in lines]
     for iteration, rollouts_id in rollouts.items():
-        rows = scan_trajectories(trajectory_files(store.open(rollouts_id), store))
+        shards = store.open(rollouts_id).manifest.inputs.values()
+        # What retention keeps of pruned rows is enough.
+        rows = scan_trajectories([store.open(shard).rows_path(TRAJECTORIES) for shard in sorted(shards)])
         refuse_held_out_rows(rows, held_out, plugin, f"run {source.name}, iteration {iteration}")
 
 

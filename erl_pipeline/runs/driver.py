@@ -168,12 +168,14 @@ def carry_out(
     plan: Plan,
     trusted: frozenset[Place],
     on_outcome: Callable[[StageOutcome], None] = lambda _outcome: None,
+    makers: Callable[[], Sequence[PlannedStage]] = tuple,
 ) -> None:
     """Execute a plan for an open run, by the runner that its configuration names.
 
     Args:
         trusted: places of the run whose artifacts are looked at only if something is made from them.
         on_outcome: is called with every outcome, after it is recorded.
+        makers: the stages that made what the plan begins from, if anything of it has to be made again.
     """
     config = opened.config
     worker = WorkerSettings(
@@ -206,6 +208,7 @@ def carry_out(
                 record=record,
                 stopped=opened.stop.is_set,
                 trusted=trusted,
+                makers=makers,
             ),
         )
 

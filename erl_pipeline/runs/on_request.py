@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from erl_pipeline.config.run import RunConfig, require_streams
@@ -12,6 +14,7 @@ from erl_pipeline.plan.plan import POLICY, Plan, RunState
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.sources import Sources, read_sources
 from erl_pipeline.runs.driver import OpenRun, carry_out
+from erl_pipeline.runs.planning import stages_as_made
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE_ON_REQUEST
 from erl_pipeline.stages.evaluation.evaluate_stream import plan_stream
 from erl_pipeline.stages.rollouts.playing import TASKS
@@ -65,7 +68,7 @@ def evaluate_on_request(
         key=tasks,
     )
     found: list[StageOutcome] = []
-    carry_out(opened, Plan(tuple(planner.nodes), (state,)), frozenset(), found.append)
+    _carry_out(opened, Plan(tuple(planner.nodes), (state,)), found.append)
     return next(each for each in found if each.artifact_id == wanted)
 
 
@@ -87,8 +90,14 @@ def evaluate_stream_on_request(
     state = RunState(tasks="", models={POLICY: checkpoint_id}, initial={}, bases=bases)
     wanted = plan_stream(planner, state, iteration, on_request=True)
     found: list[StageOutcome] = []
-    carry_out(opened, Plan(tuple(planner.nodes), (state,)), frozenset(), found.append)
+    _carry_out(opened, Plan(tuple(planner.nodes), (state,)), found.append)
     return next(each for each in found if each.artifact_id == wanted)
+
+
+def _carry_out(opened: OpenRun, plan: Plan, on_outcome: Callable[[StageOutcome], None]) -> None:
+    """Execute the plan of an evaluation; the run's stages make again what retention has removed."""
+    makers = partial(stages_as_made, opened.store.uri, opened.run)
+    carry_out(opened, plan, frozenset(), on_outcome, makers)
 
 
 def with_streams(config: RunConfig) -> RunConfig:

@@ -34,4 +34,5 @@ def plan_on_test(config: RunConfig, sources: Sources, trained: Plan) -> Plan:
 
 def evaluate_on_test(opened: OpenRun, trained: Plan) -> None:
     """Execute these evaluations for a run whose training is done; what is committed is reused."""
-    carry_out(opened, plan_on_test(opened.config, read_sources(opened.config), trained), frozenset())
+    plan = plan_on_test(opened.config, read_sources(opened.config), trained)
+    carry_out(opened, plan, frozenset(), makers=lambda: trained.nodes)

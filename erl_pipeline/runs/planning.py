@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.plan.plan import Place, Plan, RunState
+from erl_pipeline.plan.plan import Place, Plan, PlannedStage, RunState
 from erl_pipeline.plan.sources import Sources, read_sources, unread_sources
 from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.run_plans import plan_branch, plan_offline, plan_run, shared_stages
@@ -63,18 +63,23 @@ def plan_as_made(
 
 
 def plan_beyond(
-    store_uri: str, run: Run, config: RunConfig, iterations: int, entries: Sequence[LedgerEntry]
+    store_uri: str,
+    run: Run,
+    config: RunConfig,
+    iterations: int,
+    entries: Sequence[LedgerEntry],
+    sources: Sources,
 ) -> Plan:
-    """The plan of a run extended past `iterations`, as far as later stages can still read earlier artifacts;
-    an offline run ends with its data.
+    """The plan with which a run would continue past `iterations` and past what its ledger has, as far as
+    later stages can still read earlier artifacts; an offline run ends with its data.
 
-    Recorded stages have their recorded ids. The ids of all others mean nothing, because no sources are read.
+    Args: as for `plan_for`.
     """
-    last = iterations + 1 + config.pipeline.lag
+    last = max([iterations, *(entry.iteration or 0 for entry in entries)]) + 1 + config.pipeline.lag
     origin = read_origin(store_uri, run.name)
     if isinstance(origin, OfflineOrigin):
         last = min(last, origin.iterations)
-    return _plan(store_uri, run, config, last, unread_sources(config), entries, as_made="partial")
+    return plan_for(store_uri, run, config, last, sources=sources, entries=entries)
 
 
 def plan_before_branch(
@@ -177,6 +182,28 @@ def _plan(
         recorded=recorded,
         partial=partial,
     )
+
+
+def stages_as_made(store_uri: str, run: Run) -> Sequence[PlannedStage]:
+    """The stages of a stored run with the artifact ids of its ledger and the recipes of today's code; none
+    for a run that holds only imported trajectories.
+
+    Raises what `plan_for` raises.
+    """
+    if IMPORTED in run.config:
+        return ()
+    config, entries = run_config(run), run.recorded()
+    last = max((entry.iteration or 0 for entry in entries), default=0)
+    plan = _plan(store_uri, run, config, last, read_sources(config), entries, as_made="partial")
+    return plan.nodes
+
+
+def stages_before(store_uri: str, run: Run) -> Sequence[PlannedStage]:
+    """The stages of the run on whose stored rollouts a run trains; none for other runs."""
+    origin = read_origin(store_uri, run.name)
+    if not isinstance(origin, OfflineOrigin):
+        return ()
+    return stages_as_made(store_uri, RunStore(store_uri).open(origin.run))
 
 
 def stored_rollouts(source: Run, origin: OfflineOrigin) -> dict[int, str]:

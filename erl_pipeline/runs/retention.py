@@ -1,17 +1,23 @@
 """Retention by the rules of a run's configuration: its driver applies them after each iteration, and
-maintenance applies them to stored runs."""
+maintenance applies them to stored runs.
+
+A plan says which artifacts the run has: after an edit, the ledger also names those of the earlier code.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-from erl_pipeline.plan.forecast import iterations_text
+from erl_pipeline.plan.job import StageOutcome
 from erl_pipeline.plan.plan import Place, Plan
+from erl_pipeline.plan.sources import Sources, read_sources
 from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.driver import OpenRun
 from erl_pipeline.runs.planning import plan_beyond, recorded_ids
-from erl_pipeline.runs.state import completed_iterations, policy_makers
+from erl_pipeline.runs.state import completed_iterations
 from storage.artifacts.store import ArtifactStore
+from storage.errors import DamagedArtifact
+from storage.runs.ledger import LedgerEntry
 from storage.runs.origin import IMPORTED
 from storage.runs.run import Run
 from storage.upkeep.retention import PlannedPruning, RunRetention
@@ -20,35 +26,61 @@ _LISTING = ("rollouts", "tasks")
 """Kinds of artifacts that list others; whoever reads them also reads what they list."""
 
 
-def still_needed(plan: Plan, recorded: Mapping[Place, str]) -> set[str]:
-    """The recorded artifacts that a plan still needs: inputs of stages that are not recorded yet.
+def along_plan(plan: Plan, entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:
+    """The ledger entries of artifacts that the plan has too."""
+    return [
+        entry
+        for entry in entries
+        if (node := plan.by_place.get(Place(entry.iteration or 0, entry.stage, entry.key))) is not None
+        and node.artifact_id == entry.artifact_id
+    ]
 
-    The plan may have other ids than the ledger, so artifacts are matched by their places.
+
+def still_needed(plan: Plan, complete: Mapping[Place, str], is_whole: Callable[[str], bool]) -> set[str]:
+    """The artifacts that a plan still needs: inputs of its stages that are not complete.
+
+    Of an input that is gone, or that has lost files, the inputs are needed too: it may have to be made again.
+
+    Args:
+        complete: the artifacts that nothing has to be done for.
+        is_whole: whether an artifact is in the store with all its files.
     """
     needed: set[str] = set()
-    seen: set[str] = set()
     to_follow = [
         input_id
         for node in plan.nodes
-        if node.place not in recorded
+        if complete.get(node.place) != node.artifact_id
         for input_id in node.recipe.inputs.values()
     ]
     while to_follow:
-        planned_id = to_follow.pop()
-        if planned_id in seen:
+        artifact_id = to_follow.pop()
+        if artifact_id in needed:
             continue
-        seen.add(planned_id)
-        maker = plan.by_id.get(planned_id)
-        needed.add(planned_id if maker is None else recorded.get(maker.place, planned_id))
-        if maker is not None and maker.stage.output in _LISTING:
+        needed.add(artifact_id)
+        maker = plan.by_id.get(artifact_id)
+        if maker is None or complete.get(maker.place) != artifact_id:
+            continue
+        if maker.stage.output in _LISTING or not is_whole(artifact_id):
             to_follow += maker.recipe.inputs.values()
     return needed
+
+
+def is_whole(store: ArtifactStore, artifact_id: str) -> bool:
+    """Whether an artifact is in the store and retention has removed none of its files; no file is hashed."""
+    try:
+        manifest = store.find(artifact_id)
+        return manifest is not None and not store.pruned(manifest).files
+    except DamagedArtifact:
+        return False
 
 
 def retain_run(store: ArtifactStore, run: Run) -> list[PlannedPruning]:
     """Apply the rules of a stored run's configuration now; return what was pruned.
 
-    Raises RunBusy when a process is working on the run; its driver then applies the rules itself.
+    What today's code would make otherwise does not count, and stays.
+
+    Raises RunBusy when a process is working on the run; its driver then applies the rules itself. Raises
+    ConfigError and InputError as `plan_for` does.
     """
     if IMPORTED in run.config or "method" not in run.config:
         return []
@@ -59,28 +91,49 @@ def retain_run(store: ArtifactStore, run: Run) -> list[PlannedPruning]:
     with run.lock():
         entries = run.recorded()
         done = completed_iterations(config, entries)
-        plan = plan_beyond(store.uri, run, config, done, entries)
-        needed = still_needed(plan, recorded_ids(entries))
-        return RunRetention(store, run, rules).apply(run.stages(), needed)
+        plan = plan_beyond(store.uri, run, config, done, entries, read_sources(config))
+        needed = still_needed(plan, recorded_ids(entries), lambda each: is_whole(store, each))
+        return RunRetention(store, run, rules).apply(along_plan(plan, run.stages()), needed)
 
 
-def what_is_whole(opened: OpenRun) -> str:
-    """A sentence that names the iterations whose last checkpoint has all its files. Everything after such an
-    iteration can be computed again."""
-    last = policy_makers(opened.config).last
-    whole = [
-        entry.iteration
-        for entry in opened.stages()
-        if entry.stage == last and entry.iteration is not None and _is_whole(opened.store, entry.artifact_id)
-    ]
-    if not whole:
-        return "No iteration of the run has a complete checkpoint."
-    return (
-        f"Complete checkpoints are those of {'iteration' if len(whole) == 1 else 'iterations'} "
-        f"{iterations_text(whole)}: everything after them can be computed again."
-    )
+class DriverRetention:
+    """Prunes old files after each iteration of a training; does nothing if the configuration has no rule.
 
+    Args:
+        plan: what is executed.
+        trusted: places of the plan for which nothing has to be done.
+        sources: those of the plan.
+    """
 
-def _is_whole(store: ArtifactStore, artifact_id: str) -> bool:
-    manifest = store.find(artifact_id)
-    return manifest is not None and not store.pruned(manifest).files
+    def __init__(self, opened: OpenRun, plan: Plan, trusted: frozenset[Place], sources: Sources) -> None:
+        self._opened = opened
+        self._rules = opened.config.retention.rules()
+        if not self._rules:
+            return
+        self._retention = RunRetention(opened.store, opened.run, self._rules)
+        self._plan = plan
+        self._beyond = plan_beyond(
+            opened.store.uri, opened.run, opened.config, plan.iterations, opened.entries(), sources
+        )
+        in_hand = {node.place for node in plan.nodes} - trusted
+        self._complete = {
+            place: artifact_id for place, artifact_id in opened.recorded.items() if place not in in_hand
+        }
+
+    def take(self, outcome: StageOutcome) -> None:
+        """Take the outcome of an artifact that is now recorded."""
+        if self._rules:
+            place = Place(outcome.iteration or 0, outcome.stage, outcome.key)
+            self._complete[place] = outcome.artifact_id
+            if not outcome.reused:
+                self._retention.came_back(outcome.artifact_id)
+
+    def after_iteration(self, _iteration: int) -> None:
+        """Apply the rules."""
+        if not self._rules:
+            return
+        store = self._opened.store
+        # The last iteration of the plan is evaluated; in a longer plan it may not be.
+        needed = still_needed(self._plan, self._complete, lambda each: is_whole(store, each))
+        needed |= still_needed(self._beyond, self._complete, lambda each: is_whole(store, each))
+        self._retention.apply(along_plan(self._beyond, self._opened.stages()), needed)

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 from erl_pipeline.plan.job import StageOutcome
 from erl_pipeline.plan.plan import Place, Plan, RunState
+from erl_pipeline.plan.sources import read_sources
 from erl_pipeline.runs.driver import OpenRun, carry_out
 from erl_pipeline.runs.enough_tasks import require_tasks_of
 from erl_pipeline.runs.forecast.disk import DiskWatch
 from erl_pipeline.runs.iteration_ends import IterationEnds
-from erl_pipeline.runs.planning import plan_beyond, plan_for, whole_iterations
+from erl_pipeline.runs.lost import lost_stages
+from erl_pipeline.runs.planning import plan_for, stages_before, whole_iterations
 from erl_pipeline.runs.ready_here import require_ready_here
-from erl_pipeline.runs.retention import still_needed, what_is_whole
+from erl_pipeline.runs.retention import DriverRetention
 from erl_pipeline.runs.tools import require_tools_are_known
 from erl_pipeline.runs.warnings import WarningWatch
 from erl_pipeline.views.trackers.recording import recorded_metrics
-from storage.errors import PrunedFileError
-from storage.upkeep.retention import RunRetention
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,10 @@ def train(
 ) -> TrainingSummary:
     """Execute the plan of a run up to `iterations` (default: the configuration's).
 
-    What is committed is reused. A start costs the same however long the run is: of the artifacts in the
-    ledger, only those of the newest whole iteration are looked at, and those from which something new is
-    made. With `check` all are looked at. A damaged artifact is set aside and made again.
+    What is committed is reused. A start costs about the same however long the run is: of the artifacts in
+    the ledger, only the files of the newest whole iteration are looked at, and of what something new is made
+    from. With `check` all files are. What is damaged is set aside and made again, and so is what the store
+    has lost, and what retention has removed if a stage reads it.
 
     Args:
         tell: is called with the plan before anything is done.
@@ -53,11 +54,21 @@ def train(
     if not opened.recorded:
         require_tools_are_known(opened.config)
     target = iterations or opened.config.iterations
-    plan = plan_for(opened.store.uri, opened.run, opened.config, target, entries=opened.entries())
+    sources = read_sources(opened.config)
+    plan = plan_for(
+        opened.store.uri, opened.run, opened.config, target, sources=sources, entries=opened.entries()
+    )
     require_tasks_of(plan, opened.config, opened.store)
     if tell is not None:
         tell(plan)
-    trusted = frozenset() if check else trusted_places(plan, opened.recorded)
+    trusted: frozenset[Place] = frozenset()
+    if not check:
+        lost = lost_stages(opened.store, plan, opened.recorded)
+        for node in lost:
+            opened.listener.warn(
+                f"{node.title} ({node.artifact_id}) is gone from the store, or damaged. It is made again."
+            )
+        trusted = trusted_places(plan, opened.recorded) - {node.place for node in lost}
     disk = DiskWatch(opened, plan)
     disk.before_run()
     with (
@@ -66,32 +77,18 @@ def train(
     ):
         warnings = WarningWatch(opened, [record.warn for record in records])
         warnings.before_run()
-        calls = [warnings.after_iteration, *_retention(opened, target), disk.after_iteration]
-        ends = IterationEnds(plan, trusted, calls)
+        pruning = DriverRetention(opened, plan, trusted, sources)
+        ends = IterationEnds(
+            plan, trusted, [warnings.after_iteration, pruning.after_iteration, disk.after_iteration]
+        )
 
         def on_outcome(outcome: StageOutcome) -> None:
             disk.take(outcome)
+            pruning.take(outcome)
             ends.take(outcome)
 
-        try:
-            carry_out(opened, plan, trusted, on_outcome)
-        except PrunedFileError as gone:
-            raise PrunedFileError(f"{gone} {what_is_whole(opened)}") from gone
+        carry_out(opened, plan, trusted, on_outcome, lambda: stages_before(opened.store.uri, opened.run))
     return TrainingSummary(opened.run.name, target, plan.states[-1])
-
-
-def _retention(opened: OpenRun, target: int) -> list[Callable[[int], None]]:
-    """The calls that prune old files after an iteration; none if the configuration has no rule."""
-    rules = opened.config.retention.rules()
-    if not rules:
-        return []
-    beyond = plan_beyond(opened.store.uri, opened.run, opened.config, target, opened.entries())
-    retention = RunRetention(opened.store, opened.run, rules)
-
-    def retain(_iteration: int) -> None:
-        retention.apply(opened.stages(), still_needed(beyond, opened.recorded))
-
-    return [retain]
 
 
 def trusted_places(plan: Plan, recorded: Mapping[Place, str]) -> frozenset[Place]:

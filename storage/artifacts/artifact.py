@@ -58,8 +58,12 @@ class Artifact:
 
     def _pruned(self, file: PrunedFile) -> PrunedFileError:
         where = "" if self.manifest.iteration is None else f", iteration {self.manifest.iteration}"
-        return PrunedFileError(
+        fact = (
             f"{file.path} of artifact {self.manifest.artifact_id} ({self.manifest.stage}{where}) was "
-            f"pruned on {file.pruned_at:%Y-%m-%d} by {file.reason}: its {file.bytes:,} bytes are gone. "
-            "Choose a later iteration that still has it, or train again in another store."
+            f"pruned on {file.pruned_at:%Y-%m-%d} by {file.reason}: its {file.bytes:,} bytes are gone"
         )
+        advice = (
+            "Choose a later iteration that still has it; or let `train`, `replay --set` or `evaluate` make "
+            "it again, which they do when they read it."
+        )
+        return PrunedFileError(f"{fact}. {advice}", self.manifest.artifact_id, fact)

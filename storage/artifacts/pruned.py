@@ -6,6 +6,7 @@ names it; its bytes are removed afterwards. The columns of pruned rows that line
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from pathlib import Path
 
@@ -20,6 +21,7 @@ PRUNED = "pruned.json"
 KEPT_ROWS = "kept_rows"
 """Folder, in an artifact, for the columns of pruned Parquet files that are kept."""
 
+_HALF_RECORD = re.compile(rf"\.{re.escape(PRUNED)}\.[0-9a-f]{{16}}")
 _DROPPED_COLUMNS = (
     "prompt_token_ids",
     "response_token_ids",
@@ -59,6 +61,11 @@ class PruneRecord(_Record):
     def of(self, path: str) -> PrunedFile | None:
         """The entry of a pruned file; None for a file that was not pruned."""
         return next((file for file in self.files if file.path == path), None)
+
+
+def is_half_record(name: str) -> bool:
+    """Whether a file of an artifact is a record that a killed pruning had begun to write."""
+    return _HALF_RECORD.fullmatch(name) is not None
 
 
 def nothing_pruned(artifact_id: str) -> PruneRecord:

@@ -18,7 +18,15 @@ from storage.artifacts.downloads import copy_name, fresh_copy, local_copy, local
 from storage.artifacts.integrity import Problems, file_problems, parse_manifest, relative_files, row_problems
 from storage.artifacts.layout import StoreLayout
 from storage.artifacts.manifest import MANIFEST, FileEntry, Manifest
-from storage.artifacts.pruned import KEPT_ROWS, PRUNED, PruneRecord, parse_pruned, present_files
+from storage.artifacts.pruned import (
+    KEPT_ROWS,
+    PRUNED,
+    PruneRecord,
+    is_half_record,
+    parse_pruned,
+    present_files,
+)
+from storage.artifacts.putting_back import holds_same_files, put_back
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.removal import delete, prune_files, set_aside
 from storage.artifacts.sharing import share_equal_files
@@ -220,23 +228,51 @@ class ArtifactStore:
         self._verified.pop(artifact_id, None)
 
     def publish(self, manifest: Manifest, folder: Path, unchanged_from: str = "") -> Artifact:
-        """Make a written folder the artifact of its manifest; the first writer of an id wins.
+        """Make a written folder the artifact of its manifest; the first writer of an id wins. If retention
+        has removed files of an artifact that is there, it gets them back.
 
         Called by `Staging.commit`. The folder is moved away, or left for the caller to discard.
         """
         if unchanged_from and self._layout.root.local:
             share_equal_files(folder, manifest, self.open(unchanged_from))
         kept = put_in_place(self._layout, self._cache, manifest, folder)
+        if kept is None and self._complete(manifest, folder):
+            kept = put_in_place(self._layout, self._cache, manifest, folder)
         if kept is not None:
             self._verified[manifest.artifact_id] = Artifact(manifest, kept)
         return self.open(manifest.artifact_id)
 
+    def _complete(self, manifest: Manifest, folder: Path) -> bool:
+        """Put back from a written folder what retention has removed from the artifact. If other bytes were
+        computed now, the artifact is set aside; then the place is free, and the result is True."""
+        there = self._manifest(manifest.artifact_id)
+        pruned = self.pruned(there)
+        if not pruned.files:
+            return False
+        self._verified.pop(there.artifact_id, None)
+        if holds_same_files(there, manifest):
+            put_back(self._layout, self._cache, there, pruned, folder)
+            return False
+        self.discard_damaged(there.artifact_id)
+        return True
+
     def _still_here(self, artifact_id: str) -> Artifact | None:
-        """The artifact, if it was verified before and this machine still has that copy of it."""
+        """The artifact, if it was verified before, has the same files still, and this machine still has that
+        copy of it."""
         artifact = self._verified.get(artifact_id)
-        if artifact is None or self._layout.root.local:
+        if artifact is None:
+            return None
+        local = self._layout.root.local
+        # Another process may have pruned files, or put them back. An object store is not asked whether files
+        # are gone: what matters is that the copy on this machine has them.
+        if (local or artifact.pruned.files) and self.pruned(artifact.manifest) != artifact.pruned:
+            del self._verified[artifact_id]
+            return None
+        if local:
             return artifact
-        if self._cache.used_before(copy_name(artifact.manifest)) is None:
+        copy = self._cache.used_before(copy_name(artifact.manifest))
+        present = present_files(artifact.manifest, artifact.pruned)
+        if copy is None or not all((copy / entry.path).exists() for entry in present):
             del self._verified[artifact_id]
             return None
         return artifact
@@ -259,8 +295,11 @@ def _local_problems(manifest: Manifest, present: Sequence[FileEntry], folder: Pa
     if not problems:
         problems += row_problems(present, folder)
     known = {MANIFEST, PRUNED, *(entry.path for entry in [*manifest.files, *present])}
-    # A killed pruning may leave kept rows without a record: no fault, and collection removes them.
+    # A killed pruning may leave kept rows without a record, and a half-written record: no fault, and
+    # collection removes them.
     strange = [
-        name for name in relative_files(folder) if name not in known and not name.startswith(f"{KEPT_ROWS}/")
+        name
+        for name in relative_files(folder)
+        if name not in known and not name.startswith(f"{KEPT_ROWS}/") and not is_half_record(name)
     ]
     return problems + [f"{folder / name} is not in the manifest" for name in strange]

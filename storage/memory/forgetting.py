@@ -16,10 +16,11 @@ from storage.artifacts.manifest import Manifest
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
-from storage.memory.chain import OPERATIONS_FILE, read_chain, removal_of, scan_entries
+from storage.memory.chain import OPERATIONS_FILE, PARENT_INPUT, read_chain, removal_of, scan_entries
 from storage.memory.history import latest_version, memory_versions
 from storage.memory.operations import Operation, write_operations
 from storage.memory.requests import forget_recipe, request_recipe
+from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run
 
 
@@ -41,6 +42,8 @@ class Forgotten:
 def forget(store: ArtifactStore, run: Run, entry_id: str, reason: str) -> Forgotten:
     """Remove an entry from all future versions of a run's memory.
 
+    A request that was recorded, and whose process was killed before the entry was removed, is fulfilled now.
+
     Raises InputError when the memory does not hold the entry or no reason is given, RunBusy while the run
     is being worked on.
     """
@@ -49,40 +52,55 @@ def forget(store: ArtifactStore, run: Run, entry_id: str, reason: str) -> Forgot
     with run.lock():
         version = latest_version(run)
         require_held(store, version, entry_id)
-        begun = max((entry.iteration or 0 for entry in run.stages()), default=0)
-        asked = [entry for entry in run.stages() if entry.kind == "request"]
-        for earlier in asked:
-            manifest = store.find(earlier.artifact_id, earlier.stage)
+        request = _request_for(store, run, entry_id)
+        asked_before = request is not None
+        if request is None:
+            request = _ask(store, run, request_recipe(version, entry_id, reason))
+        given = store.open(request.artifact_id).manifest.settings
+        removed_by = None
+        if any(each.iteration == request.iteration for each in memory_versions(run)):
+            removed_by = _fulfil(store, run, request)
+        elif asked_before:
+            raise InputError(
+                f"entry {entry_id} is forgotten already and leaves the memory after iteration "
+                f"{request.iteration}: {given['reason']}"
+            )
+    return Forgotten(entry_id, str(given["reason"]), request.iteration or 0, request.artifact_id, removed_by)
+
+
+def _request_for(store: ArtifactStore, run: Run, entry_id: str) -> LedgerEntry | None:
+    """The request of a run's ledger to forget an entry."""
+    for entry in run.stages():
+        if entry.kind == "request":
+            manifest = store.find(entry.artifact_id, entry.stage)
             if manifest is not None and manifest.settings["entry_id"] == entry_id:
-                raise InputError(
-                    f"entry {entry_id} is forgotten already and leaves the memory after iteration "
-                    f"{earlier.iteration}: {manifest.settings['reason']}"
-                )
-        request = request_recipe(version, entry_id, reason)
-        key = f"{len(asked):04d}"
-        with store.create(request, run=run.name, iteration=begun) as staging:
-            staging.commit(memory_version=version)
-        _record(run, begun, request, key)
-        indexed = any(each.iteration == begun for each in memory_versions(run))
-        removal = forget_recipe(version, request.artifact_id) if indexed else None
-        if removal is not None:
-            with store.create(removal, run=run.name, iteration=begun) as staging:
-                removed = write_forgotten(
-                    store,
-                    staging.path,
-                    version,
-                    store.open(request.artifact_id).manifest,
-                    removal.artifact_id,
-                )
-                staging.commit(counters={"entries_forgotten": removed}, memory_version=removal.artifact_id)
-            _record(run, begun, removal, key)
-    return Forgotten(
-        entry_id, reason, begun, request.artifact_id, None if removal is None else removal.artifact_id
-    )
+                return entry
+    return None
 
 
-def _record(run: Run, iteration: int, recipe: Recipe, key: str) -> None:
-    run.record(
+def _ask(store: ArtifactStore, run: Run, recipe: Recipe) -> LedgerEntry:
+    """Commit and record a request; it belongs to the iteration that has begun."""
+    stages = run.stages()
+    begun = max((entry.iteration or 0 for entry in stages), default=0)
+    with store.create(recipe, run=run.name, iteration=begun) as staging:
+        staging.commit(memory_version=recipe.inputs[PARENT_INPUT])
+    return _record(run, begun, recipe, f"{sum(entry.kind == 'request' for entry in stages):04d}")
+
+
+def _fulfil(store: ArtifactStore, run: Run, request: LedgerEntry) -> str:
+    """Commit and record the memory version that no longer holds the entry; returns its id."""
+    version = latest_version(run)
+    removal = forget_recipe(version, request.artifact_id)
+    with store.create(removal, run=run.name, iteration=request.iteration) as staging:
+        asked = store.open(request.artifact_id).manifest
+        removed = write_forgotten(store, staging.path, version, asked, removal.artifact_id)
+        staging.commit(counters={"entries_forgotten": removed}, memory_version=removal.artifact_id)
+    _record(run, request.iteration or 0, removal, request.key)
+    return removal.artifact_id
+
+
+def _record(run: Run, iteration: int, recipe: Recipe, key: str) -> LedgerEntry:
+    return run.record(
         iteration, recipe.stage, recipe.artifact_id, kind=recipe.kind, key=key, reused=False, seconds=0.0
     )
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from storage.artifacts.layout import TRASH, upload_folder
 from storage.artifacts.manifest import Manifest
-from storage.artifacts.pruned import KEPT_ROWS
+from storage.artifacts.pruned import KEPT_ROWS, is_half_record
 from storage.artifacts.staging import abandoned
 from storage.artifacts.store import ArtifactStore
 from storage.filesystem import StoreRoot, store_errors
@@ -102,10 +102,10 @@ def pruned_yet_there(
 def half_pruned(
     root: StoreRoot, store: ArtifactStore, manifest: Manifest, files: Mapping[str, dict[str, Any]]
 ) -> list[Leftover]:
-    """Files of kept rows that a killed pruning left without a record."""
+    """Files of kept rows that a killed pruning left without a record, and half-written records."""
     folder = root.join("artifacts", manifest.stage, manifest.artifact_id)
     own = "" if root.local else f"{upload_folder(manifest)}/"
-    found = [path for path in files if path.startswith(f"{own}{KEPT_ROWS}/")]
+    found = [path for path in files if path.startswith(f"{own}{KEPT_ROWS}/") or is_half_record(path)]
     if not found:
         return []
     recorded = {f"{own}{file.kept.path}" for file in store.pruned(manifest).files if file.kept is not None}

@@ -11,10 +11,11 @@ from storage.artifacts.pruned import present_files
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
 from storage.filesystem import open_root
+from storage.lineage.graph import START, ArtifactGraph, walk_inputs
 from storage.runs.ledger import LedgerEntry
 from storage.runs.locks import lock_collection
 from storage.runs.origin import OfflineOrigin, read_origin
-from storage.runs.run import Run, RunStore
+from storage.runs.run import Run, RunStore, latest_entries
 from storage.upkeep.rules import Kept, RetentionRule
 
 _FILES: Mapping[Kept, tuple[ArtifactKind, str]] = {
@@ -51,7 +52,8 @@ def plan_retention(
     runs, store = RunStore(store_uri), ArtifactStore(store_uri)
     if run_name is not None:
         runs.open(run_name)
-    stages = {name: runs.open(name).stages() for name in runs.list()}
+    stages = {name: _current(store, runs.open(name).recorded()) for name in runs.list()}
+    named = {name: {entry.artifact_id for entry in runs.open(name).stages()} for name in stages}
     begun_from = _beginnings(store_uri, stages)
     planned: list[PlannedPruning] = []
     for kind, rule in rules.items():
@@ -61,7 +63,7 @@ def plan_retention(
             of_run = offered_by(entries, kind, rule)
             if run_name in (None, name):
                 offered |= of_run
-            kept |= {entry.artifact_id for entry in entries} - (of_run if run_name in (None, name) else set())
+            kept |= named[name] - (of_run if run_name in (None, name) else set())
         for artifact_id in sorted(offered - kept):
             planned += _pruning_of(store, artifact_id, kind, rule)
     return planned
@@ -100,7 +102,7 @@ class RunRetention:
         """Prune what the rules no longer keep; returns what was pruned.
 
         Args:
-            entries: the latest entry of each (iteration, stage, key) in the run's ledger.
+            entries: the entries of the run's ledger that count: of each (iteration, stage, key) at most one.
             needed: ids of artifacts that later artifacts are still to be made from; they stay whole.
 
         Raises RunBusy when another machine has taken over the run.
@@ -125,6 +127,10 @@ class RunRetention:
             self._settled.add((kind, artifact_id))
         return done
 
+    def came_back(self, artifact_id: str) -> None:
+        """Count an artifact, which was made again, as having files to lose."""
+        self._settled = {each for each in self._settled if each[1] != artifact_id}
+
     def _kept_by_others(self) -> set[str]:
         runs = RunStore(self.store.uri)
         others = {name: runs.open(name).recorded() for name in runs.list() if name != self.run.name}
@@ -144,6 +150,18 @@ def offered_by(entries: Iterable[LedgerEntry], kind: Kept, rule: RetentionRule) 
     last = rule.kept(made)
     kept = {artifact_id for iteration in last for artifact_id in made[iteration]}
     return {artifact_id for ids in made.values() for artifact_id in ids} - kept - begun_with
+
+
+def _current(store: ArtifactStore, recorded: Sequence[LedgerEntry]) -> list[LedgerEntry]:
+    """The latest entries of a ledger, without those of artifacts that were made from something that the run
+    has since made otherwise: after an edit of the code they are no part of the run any more."""
+    latest = latest_entries(recorded)
+    replaced = {entry.artifact_id for entry in recorded} - {entry.artifact_id for entry in latest}
+    if not replaced:
+        return latest
+    made = walk_inputs(store.find, [entry.artifact_id for entry in latest]).manifests
+    outdated = ArtifactGraph(made.values()).descendants(dict.fromkeys(replaced, START))
+    return [entry for entry in latest if entry.artifact_id not in outdated]
 
 
 def iterations_of(entries: Iterable[LedgerEntry], kind: Kept) -> dict[int, list[str]]:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
+import threading
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 from erl_pipeline.config.loading.load import load_config
-from erl_pipeline.runs.certificate.driver_process import start_driver
+from erl_pipeline.config.run import RunConfig
+from erl_pipeline.plan import sources
+from erl_pipeline.plan.fingerprint import package_fingerprint
+from erl_pipeline.runs.certificate.driver_process import driver_context, start_driver
 from erl_pipeline.runs.certificate.moments import Watch, after, after_publication, before_publication
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
@@ -37,7 +43,11 @@ def seconds_of(store: Path, run: str = "small") -> float:
 
 def train_until(config: Path, store: Path, moment: Watch) -> bool:
     """Train, and kill the process as soon as `moment` is true. Returns False when it ended before."""
-    process = start_training(config, store)
+    return kill_at(moment, start_training(config, store))
+
+
+def kill_at(moment: Watch, process: BaseProcess) -> bool:
+    """Kill a process as soon as `moment` is true. Returns False when it ended before."""
     wait_for(
         "the moment, or the end",
         lambda: process.exitcode is not None or moment(),
@@ -48,6 +58,26 @@ def train_until(config: Path, store: Path, moment: Watch) -> bool:
     process.join()
     assert process.exitcode in (0, -signal.SIGKILL)
     return process.exitcode != 0
+
+
+def start_edited(config: RunConfig, store: Path, edit: str) -> BaseProcess:
+    """A process that trains as if a line of each plug-in package had been edited: `edit` goes into the
+    fingerprints of their code."""
+    given = (config.model_dump(mode="json"), str(store), edit)
+    process = driver_context().Process(target=_train_edited, args=given)
+    process.start()
+    return process
+
+
+def _train_edited(settings: dict[str, Any], store: str, edit: str) -> None:
+    from erl_pipeline.plan.listener import NullListener
+    from erl_pipeline.runs.driver import open_run
+    from erl_pipeline.runs.train import train
+
+    setattr(sources, "package_fingerprint", lambda package: package_fingerprint(package) + edit)  # noqa: B010
+    with open_run(RunConfig.model_validate(settings), store, NullListener(), threading.Event()) as opened:
+        train(opened)
+    os._exit(0)
 
 
 def random_moment(store: Path, whole: float, chance: random.Random) -> Watch:

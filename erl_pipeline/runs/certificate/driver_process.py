@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import sys
 import threading
+from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,13 @@ _MODULES = [
 """Modules that a stage imports when it begins."""
 
 
+def driver_context() -> ForkServerContext:
+    """The context whose processes have imported what a training needs."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_MODULES)
+    return context
+
+
 def start_driver(
     config: RunConfig,
     store_uri: str,
@@ -45,8 +53,7 @@ def start_driver(
         check: look at every artifact of the run.
         log_file: file to which the process's output is appended; default: it is printed.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_MODULES)
+    context = driver_context()
     settings = config.model_dump(mode="json")
     log = None if log_file is None else str(log_file)
     process = context.Process(target=_drive, args=(settings, store_uri, iterations, check, log))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 from pathlib import Path
@@ -94,6 +95,27 @@ def test_what_was_forgotten_stays_forgotten_in_a_branch(remembering: FinishedRun
         assert set(held[1:]) <= later
         assert replay(store, stage, "--iteration", "3", "--from", "generate_rollouts").status == 0
         assert invoke("lineage", "verify", stage, "--store", store).status == 0
+
+
+def test_the_command_that_forget_gives_trains_again_without_the_entry(
+    remembering: FinishedRun, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    shutil.copytree(remembering.store, store)
+    entry = memory_ids(store, "small", 1)[0]
+    said = invoke("memory", "forget", "small", entry, "--reason", "test", "--store", store)
+    *_, told, line = said.output.splitlines()
+    assert told == "To train again from before the entry (iteration 1), as a new run:"
+    words = shlex.split(line)[1:]
+    name = f"small-without-{entry[:8]}"
+    assert words[:8] == ["replay", "small", "--iteration", "1", "--from", "index_memory", "--name", name]
+    again = invoke(*words)
+    assert again.status == 0, again.errors
+    assert "Branch of small: shares" in again.errors
+    for iteration in (1, 2, 3):
+        assert entry not in memory_ids(store, name, iteration)
+    assert set(memory_ids(store, "small", 1)) - {entry} == set(memory_ids(store, name, 1))
+    assert invoke("lineage", "verify", name, "--store", store).status == 0
 
 
 def memory_ids(store: Path, run: str, iteration: int) -> list[str]:

@@ -3,25 +3,32 @@ result."""
 
 from __future__ import annotations
 
+import shutil
 import threading
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from erl_pipeline.plan import sources
+from erl_pipeline.plan.fingerprint import package_fingerprint
 from erl_pipeline.plan.listener import NullListener
 from erl_pipeline.plan.plan import Place, Plan
 from erl_pipeline.plan.sources import unread_sources
 from erl_pipeline.runs.audit import audit
+from erl_pipeline.runs.branch import begin_branch, begin_offline
+from erl_pipeline.runs.driver import open_run
+from erl_pipeline.runs.on_request import evaluate_on_request
 from erl_pipeline.runs.retention import retain_run, still_needed
 from erl_pipeline.runs.run_plans import plan_run
 from storage.artifacts import removal
 from storage.artifacts.store import ArtifactStore
-from storage.errors import PrunedFileError, RunBusy
+from storage.errors import ConfigError, RunBusy
+from storage.runs.origin import BranchOrigin, OfflineOrigin
 from storage.runs.run import RunStore
 from storage.upkeep.collection import collect
 from storage.upkeep.verification import verify_run
-from tests.erl_pipeline.runs.small_runs import DECOUPLED, go, hashes, ids, small
+from tests.erl_pipeline.runs.small_runs import DECOUPLED, Notes, go, hashes, ids, small
 
 ALL = {"checkpoints": 1, "optimizer": 1, "trajectories": 1}
 WEIGHTS, OPTIMIZER = "model/model.safetensors", "optimizer.safetensors"
@@ -116,12 +123,28 @@ def test_an_audit_says_what_retention_makes_impossible(store: Path, tmp_path: Pa
     assert verdicts[3, "fine_tune"] == "equal"
 
 
-def test_a_continuation_that_needs_a_pruned_file_says_what_is_whole(store: Path) -> None:
-    go(small(retention={"optimizer": "1,every:2"}), store, 3)
-    lost = ids(store)[Place(1, "fine_tune", "")]
-    ArtifactStore(str(store)).discard_damaged(lost)
-    with pytest.raises(PrunedFileError, match=r"Complete checkpoints are those of iterations 2\.\.3: every"):
-        go(small(), store, check=True)
+def test_a_continuation_computes_again_what_retention_has_removed(store: Path, tmp_path: Path) -> None:
+    """The update of iteration 3 was deleted by hand. It reads the optimizer state of the fine-tuning before
+    it, which reads that of its update, and so on back to iteration 1: five artifacts are made again."""
+    go(small(retention={"optimizer": "1"}), store, 3)
+    whole = hashes(store)
+    lost = ids(store)[Place(3, "update_policy", "")]
+    shutil.rmtree(store / "artifacts/update_policy" / lost)
+    notes = go(small(), store, 3)
+    made = [f"{stage} of iteration {n}" for n in (1, 2) for stage in ("update_policy", "fine_tune")]
+    assert notes.made == [*made, "update_policy of iteration 3"]
+    gone, *needs = notes.warnings
+    assert (
+        gone == f"update_policy of iteration 3 ({lost}) is gone from the store, or damaged. It is made again."
+    )
+    assert [need.partition(" reads ")[0] for need in needs] == [
+        "update_policy of iteration 3",
+        *(title for title in reversed(made[1:])),
+    ]
+    assert all(need.endswith("bytes are gone. It is made again.") for need in needs)
+    assert hashes(store) == whole
+    assert not any(OPTIMIZER in files for files in pruned(store).values())
+    assert verify_run(ArtifactStore(str(store)), RunStore(str(store)).open("small")).problems == []
 
 
 def lagging(lag: int, iterations: int) -> Plan:
@@ -134,7 +157,7 @@ def test_checkpoints_that_later_rollouts_sample_from_stay(lag: int, oldest: int)
     """After iteration 3, iteration 4 samples from the checkpoint of 3 - lag."""
     plan = lagging(lag, 4 + lag)
     recorded = {node.place: node.artifact_id for node in plan.nodes if node.place.iteration <= 3}
-    needed = still_needed(plan, recorded)
+    needed = still_needed(plan, recorded, lambda _artifact_id: True)
     tuned = [
         node.place.iteration
         for node in plan.nodes
@@ -156,3 +179,61 @@ def test_a_training_without_a_step_takes_no_disk_for_weights(trained: Path) -> N
             assert own.stat().st_ino == before.stat().st_ino
             shared += 1
     assert shared >= 2
+
+
+def test_an_evaluation_of_a_pruned_checkpoint_makes_it_again(store: Path) -> None:
+    go(small(retention={"checkpoints": "1", "optimizer": "1"}), store, 3)
+    whole, checkpoint = hashes(store), ids(store)[Place(1, "fine_tune", "")]
+    before = len(RunStore(str(store)).open("small").recorded())
+    notes = Notes()
+    with open_run(small(), str(store), notes, notes.stop) as opened:
+        outcome = evaluate_on_request(opened, 1, checkpoint, None, 1, count=2)
+    assert notes.warnings[0].startswith("evaluate_on_request")
+    assert f"model/model.safetensors of artifact {checkpoint} (fine_tune, iteration 1)" in notes.warnings[0]
+    assert outcome.metrics.keys() >= {"greedy_success"}
+    assert ArtifactStore(str(store)).open(checkpoint).pruned.files == []
+    assert hashes(store).items() >= whole.items()
+    # The ledger has the tasks and the evaluation; that a file came back is no line of it.
+    assert len(RunStore(str(store)).open("small").recorded()) == before + 2
+    assert verify_run(ArtifactStore(str(store)), RunStore(str(store)).open("small")).problems == []
+
+
+def test_offline_training_and_a_branch_make_again_what_they_read(store: Path) -> None:
+    go(small(retention=ALL, iterations=3), store, 3)
+    whole = hashes(store)
+    origin = OfflineOrigin(
+        run="small", first_iteration=1, last_iteration=1, checkpoint_id=None, evaluates=False
+    )
+    notes = go(
+        small(name="offline", iterations=1, **DECOUPLED),
+        store,
+        begin=lambda opened: begin_offline(opened, origin),
+    )
+    assert any("trajectories.parquet of artifact" in each for each in notes.warnings)
+    notes = go(
+        small(name="branch", fine_tune={"steps": 5}),
+        store,
+        begin=lambda opened: begin_branch(opened, BranchOrigin(run="small", iteration=2, stage="fine_tune")),
+    )
+    assert any("update_policy, iteration 2" in each for each in notes.warnings)
+    assert hashes(store) == whole
+    for name in ("small", "branch", "offline"):
+        assert verify_run(ArtifactStore(str(store)), RunStore(str(store)).open(name)).problems == []
+
+
+def test_what_today_s_code_makes_otherwise_is_refused_with_a_way_out(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go(small(retention={"trajectories": "1"}), store, 3)
+    monkeypatch.setattr(
+        sources, "package_fingerprint", lambda package: package_fingerprint(package) + "edited"
+    )
+    origin = OfflineOrigin(
+        run="small", first_iteration=1, last_iteration=1, checkpoint_id=None, evaluates=False
+    )
+    with pytest.raises(ConfigError, match=r"trajectories\.parquet of .* Put the earlier code back, or train"):
+        go(
+            small(name="offline", iterations=1, **DECOUPLED),
+            store,
+            begin=lambda opened: begin_offline(opened, origin),
+        )

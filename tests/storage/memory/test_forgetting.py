@@ -12,6 +12,7 @@ from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError, RunBusy
 from storage.lineage.memory_policies import policies_reached
+from storage.memory import forgetting
 from storage.memory.chain import read_delta_of
 from storage.memory.embedder import Embedder
 from storage.memory.entries import MemoryEntry, write_delta
@@ -142,3 +143,23 @@ def test_the_policies_that_an_entry_has_reached(
     assert [policy.artifact_id for policy in reached.trained_on_its_source] == [a]
     assert [policy.artifact_id for policy in reached.descendants] == [d]
     assert list(reached.derived_entries) == ["m-002"]
+
+
+def test_what_a_kill_left_half_forgotten_is_finished(
+    tiny_run: TinyRun, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(forgetting, "_fulfil", killed)
+    with pytest.raises(KeyboardInterrupt):
+        forget(tiny_run.store, tiny_run.run, "m-001", "it is wrong")
+    monkeypatch.undo()
+    assert held(tiny_run, embedder, latest_version(tiny_run.run)) == ["m-001"]
+    done = forget(tiny_run.store, tiny_run.run, "m-001", "again")
+    assert (done.reason, done.iteration) == ("it is wrong", 1)
+    assert held(tiny_run, embedder, latest_version(tiny_run.run)) == []
+    [request] = [entry for entry in tiny_run.run.stages() if entry.kind == "request"]
+    assert request.artifact_id == done.request_id
+    with pytest.raises(InputError, match=r"not in the memory any more: forgotten \(it is wrong\)"):
+        forget(tiny_run.store, tiny_run.run, "m-001", "again")

@@ -19,10 +19,13 @@ from storage.upkeep.rules import Kept, RetentionRule, parse_rule
 from storage.upkeep.verification import verify_run
 
 
-def checkpoint(store: ArtifactStore, stage: str, iteration: int, branch: str = "") -> str:
+def checkpoint(
+    store: ArtifactStore, stage: str, iteration: int, branch: str = "", made_from: str | None = None
+) -> str:
     import numpy as np
 
-    recipe = Recipe(stage, 1, {"iteration": iteration, "branch": branch}, {}, 0)
+    inputs = {} if made_from is None else {"checkpoint": made_from}
+    recipe = Recipe(stage, 1, {"iteration": iteration, "branch": branch}, inputs, 0)
     with store.create(recipe, run="run", iteration=iteration) as staging:
         (staging.path / "model").mkdir()
         save_file({"weight": np.zeros(4, np.float32)}, staging.path / "model" / "model.safetensors")
@@ -197,3 +200,41 @@ def _without_texts(node: LineageNode) -> LineageNode:
     """What stays of a tree when the texts of its trajectories are pruned."""
     facts = {name: value for name, value in node.facts.items() if name != "messages"}
     return replace(node, facts=facts, origins=tuple(map(_without_texts, node.origins)))
+
+
+def test_what_was_made_from_replaced_artifacts_does_not_count(store_uri: str) -> None:
+    """Three iterations; then, after an edit, the first two again. The old third is no end of the run."""
+    store = ArtifactStore(store_uri)
+    run = RunStore(store_uri).create("run", {})
+    ids = {}
+    for code, iterations in (("old", 3), ("new", 2)):
+        before = None
+        for iteration in range(1, iterations + 1):
+            before = ids[code, iteration] = checkpoint(store, "fine_tune", iteration, code, before)
+            run.record(iteration, "fine_tune", before, kind="checkpoint", reused=False, seconds=0.0)
+    planned = plan_retention(store_uri, {"checkpoints": parse_rule("1")})
+    assert [each.manifest.artifact_id for each in planned] == [ids["new", 1]]
+
+
+def test_a_half_written_record_is_no_damage_and_is_collected(tmp_path: Path) -> None:
+    store_uri = str(tmp_path / "store")
+    store = ArtifactStore(store_uri)
+    _, ids = train(store, "run", 1)
+    half = Path(store_uri) / "artifacts" / "fine_tune" / ids[1] / ".pruned.json.0123456789abcdef"
+    half.write_text("{")
+    assert store.verify(ids[1]) == []
+    assert [left.kind for left in collect(store_uri, timedelta()).leftovers] == ["half pruned"]
+    assert not half.exists()
+
+
+def test_files_that_are_computed_again_are_put_back(store_uri: str) -> None:
+    store, reader = ArtifactStore(store_uri), ArtifactStore(store_uri)
+    run, ids = train(store, "run", 2)
+    assert reader.open(ids[1]).path("optimizer.safetensors").exists()
+    retain(store_uri, {"optimizer": parse_rule("1")})
+    with pytest.raises(PrunedFileError):  # also for a process that had opened it before
+        reader.open(ids[1]).path("optimizer.safetensors")
+    assert checkpoint(store, "fine_tune", 1, run.name) == ids[1]
+    assert reader.open(ids[1]).path("optimizer.safetensors").exists()
+    assert reader.open(ids[1]).pruned.files == []
+    assert store.verify(ids[1]) == []
