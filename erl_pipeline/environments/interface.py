@@ -265,6 +265,9 @@ class EnvironmentPlugin(Generic[SettingsT]):
     attempt of one turn. The task is one that these settings gave. The function may look into the payload,
     needs no state, and gives the same for the same task. None for a task without a known solution; the field
     itself is None where the environment can solve none. Nothing that it gives ever reaches a policy."""
+    wrong_answers: Callable[[SettingsT, Task], Sequence[str]] | None = None
+    """Replies that resemble the gold answer and are wrong; `env qualify` checks that an attempt which makes
+    one of them gets less than reward 1. None where the environment has none to offer."""
     picture: Callable[[SettingsT, Task, Sequence[str]], Picture] | None = None
     """An attempt as a picture for the user interface, from what the policy said in each of its turns. The
     task is a stored one; `KeyError`, `TypeError` or `ValueError` for a payload that is not of this

@@ -48,6 +48,7 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
         "parts",
         "tiny_view",
         "gold_answer",
+        "wrong_answers",
         "picture",
         "documents",
         "extra",

@@ -26,4 +26,5 @@ ENVIRONMENT = EnvironmentPlugin(
     used_packages=_scorer_packages,
     task_key=tasks.task_key,
     gold_answer=environment.gold_answer,
+    wrong_answers=environment.wrong_answers,
 )

@@ -8,7 +8,13 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from erl_pipeline.environments.scorers.interface import LONGEST_ANSWER, Scored, Scorer, too_long
+from erl_pipeline.environments.scorers.interface import (
+    LONGEST_ANSWER,
+    Scored,
+    Scorer,
+    altered_numbers,
+    too_long,
+)
 
 _QUOTED = re.compile(r"""(["'`*“‘])(.+)(["'`*”’])""")
 _CLOSED_BY = {"“": "”", "‘": "’"}
@@ -104,7 +110,14 @@ def _has_words(payload: Mapping[str, Any]) -> None:
 
 exact = Scorer(_exact, _has_text, bounded=True)
 """1 where the normalised texts are equal."""
-contains = Scorer(_contains, _has_words, bounded=True)
+def _other_numbers(payload: Mapping[str, Any]) -> list[str]:
+    """`contains` and `f1` look at words only: a factorial has the word of its number, a list those of its
+    guesses, and to `f1` a sign is no word."""
+    right = str(payload["answer"]).strip().lstrip("-")
+    return [wrong for wrong in altered_numbers(payload) if wrong.isdigit() and wrong != right]
+
+
+contains = Scorer(_contains, _has_words, wrong_answers=_other_numbers, bounded=True)
 """1 where the given answer has the words of the right one, in a row."""
-f1 = Scorer(_f1, _has_words, bounded=True)
+f1 = Scorer(_f1, _has_words, wrong_answers=_other_numbers, bounded=True)
 """The harmonic mean of precision and recall of the words."""

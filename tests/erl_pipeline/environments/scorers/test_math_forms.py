@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import random
-import re
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -159,7 +158,6 @@ DIFFERS_FROM_BOXED: Mapping[str, str] = {
     "n km per hour": _PRODUCT,
     "The answer is n": _PRODUCT,
     "Answer: n": _PRODUCT,
-    "Janet has n eggs left.": _PRODUCT,
     "n nnn": "boxed, 1 000 is 1 * 0 to math-verify",
     r"n\,nnn": "boxed, 1 000 is 1 * 0 to math-verify",
     "ne0": "math-verify has no `e` notation",
@@ -278,7 +276,7 @@ def test_another_expression_is_wrong(right: str, said: str) -> None:
 
 
 def test_hostile_answers_hold_up_no_other() -> None:
-    """Each of the eight computes a number of 100 million digits, until its two seconds have passed."""
+    """Each of the two computes a number of 100 million digits, until its two seconds have passed."""
     hidden = r"\left(10+1\right)^{100000000}+1"
     order: list[float] = []
 
@@ -286,18 +284,16 @@ def test_hostile_answers_hold_up_no_other() -> None:
         order.append(score("11", said))
 
     answer("11.0")  # Now the program that compares runs.
-    hostile = [threading.Thread(target=answer, args=(f"{hidden}+{number}",)) for number in range(8)]
-    good = [threading.Thread(target=answer, args=(f"{22 + number}-{11 + number}",)) for number in range(8)]
+    hostile = [threading.Thread(target=answer, args=(f"{hidden}+{number}",)) for number in range(2)]
+    good = [threading.Thread(target=answer, args=(f"{22 + number}-{11 + number}",)) for number in range(4)]
     for thread in (*hostile, *good):
         thread.start()
     for thread in (*hostile, *good):
         thread.join()
-    assert order == [1.0] * 9 + [0.0] * 8
+    assert order == [1.0] * 5 + [0.0] * 2
 
 
 def test_the_page_names_the_limits() -> None:
-    page = Path("docs/environments/questions.md").read_text(encoding="utf-8")
-    (seconds, gigabytes, at_once) = re.findall(
-        r"for one answer\s+this process may use (\S+) s of processor time and (\S+) GiB.*?(\d+) answers are", page, re.S
-    )[0]
-    assert (float(seconds), float(gigabytes), int(at_once)) == (SECONDS, GIGABYTES, AT_ONCE)
+    page = " ".join(Path("docs/environments/questions.md").read_text(encoding="utf-8").split())
+    assert f"For one answer a process may use {SECONDS:g} s of processor time and {GIGABYTES} GiB;" in page
+    assert f"Up to {AT_ONCE} answers are compared at a time" in page
