@@ -113,6 +113,12 @@ class Environment(Protocol):
         ...
 
 
+KeptSplit = Literal["held-out", "test"]
+FindSplit = Callable[[Mapping[str, Any]], KeptSplit | None]
+"""From a payload to the split that keeps its problem from training; None where none does. It must take any
+JSON object, as `EnvironmentPlugin.task_key` must."""
+
+
 def payload_key(payload: Mapping[str, Any]) -> str:
     """A task as the text of its whole payload."""
     return json.dumps(payload, sort_keys=True)
@@ -232,6 +238,10 @@ class EnvironmentPlugin(Generic[SettingsT]):
     """The key of a problem, from a task's payload: tasks with the same key are the same problem, so that
     held-out tasks are never trained on, whatever their ids are. It must take any JSON object, since payloads
     are also read from imported rows."""
+    kept_split: Callable[[SettingsT, int], FindSplit] | None = None
+    """Arguments: the settings and the run's seed. Gives a function that tells of a payload whether its problem is
+    held out or in the test split, by its content alone and however many tasks were asked for. None: only the
+    tasks that `held_out_tasks` and `test_tasks` give for a run are kept from training."""
     timing: Timing = "instant"
     """`instant`: no method ever waits, so that the episodes of a batch can go in step, and rollouts can be
     repeated byte for byte. `waiting`: steps take as long as they take; no episode waits for another's."""

@@ -71,8 +71,8 @@ class Prepared:
 @dataclass(frozen=True)
 class Solution:
     """What the examiner knows of a task, but a policy must not be told. `turns` are those of a perfect
-    attempt, None if the environment gives none; `keys` are the payload's keys. `wrong` are replies that resemble
-    the right one."""
+    attempt, None if the environment gives none; `keys` are the payload's keys. `wrong` are replies that
+    resemble the right one."""
 
     turns: tuple[str, ...] | None
     secrets: tuple[Secret, ...]

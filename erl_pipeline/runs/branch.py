@@ -17,7 +17,7 @@ from erl_pipeline.runs.driver import OpenRun
 from erl_pipeline.runs.planning import beginning_of, plan_as_made, plan_before_branch, stored_rollouts
 from erl_pipeline.runs.run_plans import shared_stages
 from erl_pipeline.stages.rollouts.generate_rollouts import trajectory_files
-from erl_pipeline.stages.tasks.held_out import refuse_held_out_rows
+from erl_pipeline.stages.tasks.held_out import KeptApart, refuse_held_out_rows
 from erl_pipeline.stages.tasks.prepare_tasks import HELD_OUT
 from storage.errors import ConfigError
 from storage.runs.ledger import LedgerEntry
@@ -56,7 +56,7 @@ def begin_offline(opened: OpenRun, origin: OfflineOrigin) -> None:
 
     Raises ConfigError for a run that already began in another way and for settings that `require_offline`
     refuses; InputError when the other run lacks rollouts that are asked for, or one of their tasks is held
-    out.
+    out or of the test split.
     """
     require_offline(opened.config)
     source = RunStore(opened.store.uri).open(origin.run)
@@ -77,8 +77,7 @@ def begin_offline(opened: OpenRun, origin: OfflineOrigin) -> None:
 
 
 def _refuse_held_out(opened: OpenRun, source: Run, rollouts: Mapping[int, str]) -> None:
-    """Raise InputError, which names the row, if a stored trajectory is of a task on which this run is
-    evaluated."""
+    """Raise InputError, which names the row, if a stored trajectory is of a held-out or a test task."""
     config, store = opened.config, opened.store
     plugin = plugins("environments")[config.environment.type].value
     beginning = beginning_of(store.uri, source)
@@ -87,9 +86,10 @@ def _refuse_held_out(opened: OpenRun, source: Run, rollouts: Mapping[int, str]) 
     else:
         lines = store.open(beginning.tasks).path(HELD_OUT).read_text(encoding="utf-8").splitlines()
         held_out = [Task(**json.loads(line)) for line in lines]
+    kept = KeptApart(plugin, config.environment, config.seed, held_out)
     for iteration, rollouts_id in rollouts.items():
         rows = scan_trajectories(trajectory_files(store.open(rollouts_id), store))
-        refuse_held_out_rows(rows, held_out, plugin, f"run {source.name}, iteration {iteration}")
+        refuse_held_out_rows(rows, kept, f"run {source.name}, iteration {iteration}")
 
 
 def require_offline(config: RunConfig) -> None:

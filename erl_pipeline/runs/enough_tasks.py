@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.plan.plan import Plan
 from erl_pipeline.stages.tasks.draw_tasks import draw_tasks
-from erl_pipeline.stages.tasks.held_out import refuse_held_out
+from erl_pipeline.stages.tasks.held_out import KeptApart, refuse_held_out
 from erl_pipeline.stages.tasks.prepare_tasks import PREPARE_TASKS
 from storage.artifacts.store import ArtifactStore
 
@@ -27,9 +27,8 @@ def require_tasks(config: RunConfig, *, drawn: bool = True) -> None:
     if not plugin.quick_to_list(environment):
         return
     training = plugin.training_tasks(environment, config.seed)
-    refuse_held_out(
-        training, plugin.held_out_tasks(environment, config.seed, config.evaluation.tasks), plugin
-    )
+    held_out = plugin.held_out_tasks(environment, config.seed, config.evaluation.tasks)
+    refuse_held_out(training, KeptApart(plugin, environment, config.seed, held_out))
     if drawn:
         weights = {name: part.weight for name, part in plugin.parts(environment).items()}
         draw_tasks(training, config.rollouts.tasks_per_iteration, config.seed, 1, weights)

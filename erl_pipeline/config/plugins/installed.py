@@ -36,6 +36,7 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
         "packages",
         "used_packages",
         "task_key",
+        "kept_split",
         "timing",
         "mean_metrics",
         "tiny",

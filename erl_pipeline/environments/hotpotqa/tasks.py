@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from erl_pipeline.environments.hotpotqa.question_file import Question, read_questions
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
-from erl_pipeline.environments.interface import Task
+from erl_pipeline.environments.interface import FindSplit, KeptSplit, Task
 from storage.errors import InputError
 
 Split = Literal["training", "held_out", "test"]
@@ -40,6 +40,15 @@ def test_tasks(config: HotpotQAConfig, seed: int) -> list[Task]:
 def question_key(payload: Mapping[str, Any]) -> str:
     """The words of the question: with another id or in other case it is the same problem."""
     return " ".join(str(payload.get("question")).lower().split())
+
+
+def kept_split(config: HotpotQAConfig, seed: int) -> FindSplit:
+    """Tells whether a question is kept from training. The run's seed changes nothing."""
+    kept: dict[str, KeptSplit] = {}
+    splits: tuple[tuple[Split, KeptSplit], ...] = (("held_out", "held-out"), ("test", "test"))
+    for split, name in splits:
+        kept.update((question_key(task.payload), name) for task in _tasks(config, split))
+    return lambda payload: kept.get(question_key(payload))
 
 
 def question_path(config: HotpotQAConfig) -> Path:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from erl_pipeline.environments.interface import Task
+from erl_pipeline.environments.interface import FindSplit, KeptSplit, Task
 from erl_pipeline.environments.questions.question_file import Question, question_key, read_questions
 from erl_pipeline.environments.questions.settings import QuestionsConfig
 from erl_pipeline.environments.scorers import scorer_named
@@ -81,6 +81,14 @@ def task_key(payload: Mapping[str, Any]) -> str:
     """The question alone: with another answer or further fields it is the same problem."""
     question = payload.get("question")
     return question_key(question) if isinstance(question, str) else json.dumps(question)
+
+
+def kept_split(config: QuestionsConfig, seed: int) -> FindSplit:
+    """Tells whether a question is kept from training. The run's seed changes nothing."""
+    found = split(config)
+    kept: dict[str, KeptSplit] = dict.fromkeys((each.key for each in found.held_out), "held-out")
+    kept.update(dict.fromkeys((each.key for each in found.test), "test"))
+    return lambda payload: kept.get(task_key(payload))
 
 
 def _read(config: QuestionsConfig, path: Path) -> list[Question]:

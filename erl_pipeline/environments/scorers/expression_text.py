@@ -29,9 +29,7 @@ _CURRENCY = re.compile(rf"\\?[$€£¥₹]|\b(?:{_CODES})\b")
 _EXPONENT = re.compile(r"(?<![\w.])([0-9]+(?:\.[0-9]+)?|\.[0-9]+)[eE]([-+]?[0-9]{1,3})(?!\w)")
 _THOUSANDS = re.compile(r"(?<![\d.,])([1-9][0-9]{0,2}(?: [0-9]{3})+)(?![\d]| [0-9])")
 _MIXED = re.compile(r"(?<![\w.,/])([0-9]+) ([0-9]+) ?/ ?([0-9]+)(?![\w./])")
-_SIDE_BY_SIDE = re.compile(
-    r"[0-9] +\.?[0-9]|(?<![\w^_}])(?:\{[0-9.]+\} *){2,}|(?<![\w^_{])[0-9]+ *\{[0-9]"
-)
+_SIDE_BY_SIDE = re.compile(r"[0-9] +\.?[0-9]|(?<![\w^_}])(?:\{[0-9.]+\} *){2,}|(?<![\w^_{])[0-9]+ *\{[0-9]")
 _SUPERSCRIPTS = re.compile("[⁺⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+")
 
 _NUMBER = (
@@ -43,14 +41,114 @@ _WORD = r"[^\W\d_]{2,}(?:['’-][^\W\d_]+)*|[aAI](?= )"
 _BEFORE = re.compile(rf"(?:(?:{_WORD})[,:]? )*")
 _AFTER = re.compile(rf"(?: ?(?:{_WORD})(?:/[^\W\d_]+)?,?)?(?: (?:{_WORD})(?:/[^\W\d_]+)?,?)*")
 # Two letters after a number are a product of variables, such as `xy`, unless they are one of these.
-_SHORT = frozenset("am as at by cm do ft hr in is it kg km lb mi ml mm ms mg of on oz pm so to we".split())
+_SHORT = frozenset(
+    [
+        "am",
+        "as",
+        "at",
+        "by",
+        "cm",
+        "do",
+        "ft",
+        "hr",
+        "in",
+        "is",
+        "it",
+        "kg",
+        "km",
+        "lb",
+        "mi",
+        "ml",
+        "mm",
+        "ms",
+        "mg",
+        "of",
+        "on",
+        "oz",
+        "pm",
+        "so",
+        "to",
+        "we",
+    ]
+)
 _FUNCTIONS = frozenset(
-    "abs arccos arcsin arctan cos cosh cot csc det exp lim ln log max min mod pi sec sin sinh sqrt tan tanh".split()
+    [
+        "abs",
+        "arccos",
+        "arcsin",
+        "arctan",
+        "cos",
+        "cosh",
+        "cot",
+        "csc",
+        "det",
+        "exp",
+        "lim",
+        "ln",
+        "log",
+        "max",
+        "min",
+        "mod",
+        "pi",
+        "sec",
+        "sin",
+        "sinh",
+        "sqrt",
+        "tan",
+        "tanh",
+    ]
 )
 _OTHER_NUMBER = frozenset(
-    "about and another around at billion but cubed divided double dozen except factorial false fewer greater "
-    "half hundred incorrect least less million minus more most neither never no none nor not or over percent "
-    "plus quarter squared than third thousand times trillion twice under unequal unless without wrong".split()
+    [
+        "about",
+        "and",
+        "another",
+        "around",
+        "at",
+        "billion",
+        "but",
+        "cubed",
+        "divided",
+        "double",
+        "dozen",
+        "except",
+        "factorial",
+        "false",
+        "fewer",
+        "greater",
+        "half",
+        "hundred",
+        "incorrect",
+        "least",
+        "less",
+        "million",
+        "minus",
+        "more",
+        "most",
+        "neither",
+        "never",
+        "no",
+        "none",
+        "nor",
+        "not",
+        "or",
+        "over",
+        "percent",
+        "plus",
+        "quarter",
+        "squared",
+        "than",
+        "third",
+        "thousand",
+        "times",
+        "trillion",
+        "twice",
+        "under",
+        "unequal",
+        "unless",
+        "without",
+        "wrong",
+    ]
 )
 
 
@@ -132,8 +230,4 @@ def _primes(text: str) -> int:
 
 def _letters(text: str) -> set[str]:
     """Letters that stand alone or in twos, as variables do; longer runs are words."""
-    return {
-        letter
-        for run in re.findall(r"(?<![A-Za-z\\])[A-Za-z]{1,2}(?![A-Za-z])", text)
-        for letter in run
-    }
+    return {letter for run in re.findall(r"(?<![A-Za-z\\])[A-Za-z]{1,2}(?![A-Za-z])", text) for letter in run}

@@ -24,9 +24,7 @@ _NUMBER = re.compile(
 _FRACTION = re.compile(r"\\[dt]?frac\s*\{\s*([0-9]+)\s*\}\s*\{\s*([0-9]+)\s*\}")
 _DROPPED = re.compile(r"\\[,!;]|\\ |[$€£\\]")
 # What makes another number of the one before it: a factorial, an exponent, a variable or an operator.
-_CHANGED = re.compile(
-    r"\s?[!+^]|[⁺⁻⁰¹²³⁴⁵⁶⁷⁸⁹]|[^\W\d_](?![^\W\d_])|-(?!\w)|[*×÷]\w|\s[*×÷]\s?\w"
-)
+_CHANGED = re.compile(r"\s?[!+^]|[⁺⁻⁰¹²³⁴⁵⁶⁷⁸⁹]|[^\W\d_](?![^\W\d_])|-(?!\w)|[*×÷]\w|\s[*×÷]\s?\w")
 # A bound or a denial says of a number that the answer is another. `<b>11</b>` is no bound.
 _NOT_IT = re.compile(
     r"[≤≥≠]|!=|\\(?:le|leq|ge|geq|ne|neq|lt|gt)(?![a-z])"

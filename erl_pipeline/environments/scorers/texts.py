@@ -58,9 +58,7 @@ def _exact(answer: str | None, payload: Mapping[str, Any]) -> float | Scored:
 def _contains(answer: str | None, payload: Mapping[str, Any]) -> float | Scored:
     if answer is None or (long := too_long(answer)):
         return 0.0 if answer is None else long or 0.0
-    said, right = (
-        f" {' '.join(_numbers_and_words(text))} " for text in (answer, str(payload["answer"]))
-    )
+    said, right = (f" {' '.join(_numbers_and_words(text))} " for text in (answer, str(payload["answer"])))
     return float(right in said)
 
 
@@ -110,6 +108,8 @@ def _has_words(payload: Mapping[str, Any]) -> None:
 
 exact = Scorer(_exact, _has_text, bounded=True)
 """1 where the normalised texts are equal."""
+
+
 def _other_numbers(payload: Mapping[str, Any]) -> list[str]:
     """`contains` and `f1` look at words only: a factorial has the word of its number, a list those of its
     guesses, and to `f1` a sign is no word."""
