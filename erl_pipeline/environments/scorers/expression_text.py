@@ -1,7 +1,7 @@
 """An answer as people write it, as LaTeX that math-verify reads in a box.
 
-Unboxed, math-verify takes the last number of a text, so that `11!`, `11x` and `not 11` are 11 to it. Boxed, it
-reads all of a text as an expression, so that `11 eggs` is a product of variables. Answers are therefore
+Unboxed, math-verify takes the last number of a text, so that `11!`, `11x` and `not 11` are 11 to it. Boxed,
+it reads all of a text as an expression, so that `11 eggs` is a product of variables. Answers are therefore
 compared boxed, and the rules here, each for one way of writing, say what is in the box.
 """
 

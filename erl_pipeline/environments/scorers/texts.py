@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from erl_pipeline.environments.same_text import reading_key, uniform
 from erl_pipeline.environments.scorers.interface import (
     LONGEST_ANSWER,
     Scored,
@@ -28,16 +29,10 @@ _ARTICLES = frozenset({"a", "an", "the"})
 def normalised(text: str) -> str:
     """The text with characters (NFKC, but for exponents), case and white space made uniform, and without
     quotes or punctuation around it. A `.` before a digit and a `!` after one belong to the number."""
-    plain = " ".join("".join(map(_uniform, text)).casefold().split())
+    plain = reading_key(text)
     while (shorter := _without_marks(plain)) != plain:
         plain = shorter
     return plain
-
-
-def _uniform(letter: str) -> str:
-    # 2² is not 22.
-    kept = unicodedata.decomposition(letter).startswith(("<super>", "<sub>", "<fraction>"))
-    return letter if kept else unicodedata.normalize("NFKC", letter)
 
 
 def _without_marks(text: str) -> str:
@@ -82,7 +77,7 @@ def _words(text: str) -> list[str]:
 
 def _numbers_and_words(text: str) -> list[str]:
     """As `_words`, but numbers are whole: -5, 5.5 and 1,005 are not 5."""
-    plain = "".join(map(_uniform, text)).casefold().replace("−", "-")
+    plain = uniform(text).casefold().replace("−", "-")
     return [word for word in _NUMBERS_AND_WORDS.findall(plain) if word not in _ARTICLES]
 
 

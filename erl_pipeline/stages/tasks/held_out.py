@@ -20,8 +20,8 @@ Part = tuple[str, EnvironmentPlugin[Any], Any]
 class KeptApart:
     """The tasks of the held-out and the test split, which are never trained on.
 
-    They are found by their content: all tasks of both splits, also those beyond `evaluation.tasks`, where the
-    environment has `EnvironmentPlugin.kept_split`, and else those that it gives. The name of an environment in
+    They are found by their content: all tasks of both splits, also those beyond `evaluation.tasks`, where
+    the environment has `EnvironmentPlugin.kept_split`, and else those that it gives. The name of an environment in
     a row does not count, nor does a task's id, but for a row without content.
 
     Args:
