@@ -45,15 +45,15 @@ def require_tasks_of(plan: Plan, config: RunConfig, store: ArtifactStore) -> Non
     training."""
     warm_starts = [node.artifact_id for node in plan.nodes if node.stage is MESSAGES]
     if warm_starts and warm_starts[0] not in store.ids(MESSAGES.name):
-        _refuse_conversations(config)
+        refuse_held_out_conversations(config)
     tasks = [node.artifact_id for node in plan.nodes if node.stage is PREPARE_TASKS]
     if tasks and tasks[0] not in store.ids(PREPARE_TASKS.name):
         require_tasks(config, drawn=any(node.stage.output == "rollouts" for node in plan.nodes))
 
 
-def _refuse_conversations(config: RunConfig) -> None:
-    """A conversation has no payload, so its messages, their paragraphs and their lines are compared with
-    questions."""
+def refuse_held_out_conversations(config: RunConfig) -> None:
+    """Raise InputError, naming the row, where the file of the warm start asks a question that is kept from
+    training. Only questions can be found in conversations, not boards."""
     from erl_pipeline.stages.rollouts.foreign_rows import read_conversations
 
     assert isinstance(config.policy, PretrainedPolicyConfig)
@@ -62,11 +62,9 @@ def _refuse_conversations(config: RunConfig) -> None:
     plugin = plugins("environments")[config.environment.type].value
     kept = KeptApart(plugin, config.environment, config.seed, [])
     for number, messages in enumerate(read_conversations(path), start=1):
-        for text in (each["content"] for each in messages if each["role"] != "assistant"):
-            for part in (text, *text.split("\n\n"), *text.splitlines()):
-                same = kept.find("", {"question": part}) if part.strip() else None
-                if same is not None:
-                    raise InputError(
-                        f"policy.warm_start.file: {path}, row {number} asks {same}: a policy would be evaluated "
-                        "on what it was trained on; leave the row out"
-                    )
+        same = kept.asked(messages)
+        if same is not None:
+            raise InputError(
+                f"policy.warm_start.file: {path}, row {number} asks {same}: a policy would be evaluated on "
+                "what it was trained on; leave the row out"
+            )

@@ -41,114 +41,19 @@ _WORD = r"[^\W\d_]{2,}(?:['’-][^\W\d_]+)*|[aAI](?= )"
 _BEFORE = re.compile(rf"(?:(?:{_WORD})[,:]? )*")
 _AFTER = re.compile(rf"(?: ?(?:{_WORD})(?:/[^\W\d_]+)?,?)?(?: (?:{_WORD})(?:/[^\W\d_]+)?,?)*")
 # Two letters after a number are a product of variables, such as `xy`, unless they are one of these.
-_SHORT = frozenset(
-    [
-        "am",
-        "as",
-        "at",
-        "by",
-        "cm",
-        "do",
-        "ft",
-        "hr",
-        "in",
-        "is",
-        "it",
-        "kg",
-        "km",
-        "lb",
-        "mi",
-        "ml",
-        "mm",
-        "ms",
-        "mg",
-        "of",
-        "on",
-        "oz",
-        "pm",
-        "so",
-        "to",
-        "we",
-    ]
+_SHORT = re.compile(
+    r"am|as|at|by|cm|do|ft|hr|in|is|it|kg|km|lb|mi|ml|mm|ms|mg|of|on|oz|pm|so|"
+    r"to|we"
 )
-_FUNCTIONS = frozenset(
-    [
-        "abs",
-        "arccos",
-        "arcsin",
-        "arctan",
-        "cos",
-        "cosh",
-        "cot",
-        "csc",
-        "det",
-        "exp",
-        "lim",
-        "ln",
-        "log",
-        "max",
-        "min",
-        "mod",
-        "pi",
-        "sec",
-        "sin",
-        "sinh",
-        "sqrt",
-        "tan",
-        "tanh",
-    ]
+_FUNCTIONS = re.compile(
+    r"abs|arccos|arcsin|arctan|cos|cosh|cot|csc|det|exp|lim|ln|log|max|min|mod|pi|"
+    r"sec|sin|sinh|sqrt|tan|tanh"
 )
-_OTHER_NUMBER = frozenset(
-    [
-        "about",
-        "and",
-        "another",
-        "around",
-        "at",
-        "billion",
-        "but",
-        "cubed",
-        "divided",
-        "double",
-        "dozen",
-        "except",
-        "factorial",
-        "false",
-        "fewer",
-        "greater",
-        "half",
-        "hundred",
-        "incorrect",
-        "least",
-        "less",
-        "million",
-        "minus",
-        "more",
-        "most",
-        "neither",
-        "never",
-        "no",
-        "none",
-        "nor",
-        "not",
-        "or",
-        "over",
-        "percent",
-        "plus",
-        "quarter",
-        "squared",
-        "than",
-        "third",
-        "thousand",
-        "times",
-        "trillion",
-        "twice",
-        "under",
-        "unequal",
-        "unless",
-        "without",
-        "wrong",
-    ]
+_OTHER_NUMBER = re.compile(
+    r"about|and|another|around|at|billion|but|cubed|divided|double|dozen|except|factorial|"
+    r"false|fewer|greater|half|hundred|incorrect|least|less|million|minus|more|most|"
+    r"neither|never|no|none|nor|not|or|over|percent|plus|quarter|squared|than|third|"
+    r"thousand|times|trillion|twice|under|unequal|unless|without|wrong"
 )
 
 
@@ -217,9 +122,9 @@ def _amount(text: str) -> str | None:
         return None
     words = re.findall(r"[^\W\d_]+", f"{before} {after}".casefold())
     short = [word for word in re.findall(r"[^\W\d_]+", after) if len(word) == 2]
-    if any(word in _OTHER_NUMBER or word in _FUNCTIONS for word in words):
+    if any(_OTHER_NUMBER.fullmatch(word) or _FUNCTIONS.fullmatch(word) for word in words):
         return None
-    if any(word.casefold() not in _SHORT for word in short) or "n't" in before.replace("’", "'"):
+    if any(not _SHORT.fullmatch(word.casefold()) for word in short) or "n't" in before.replace("’", "'"):
         return None
     return found["number"]
 

@@ -69,7 +69,7 @@ class _Comparers:
         self._line, theirs = socket.socketpair()
         with theirs:
             self._program = subprocess.Popen(
-                # Without -P, imports would find its folder's modules, such as `numbers`, before standard ones.
+                # Without -P, its folder's modules, such as `numbers`, would hide standard ones.
                 [sys.executable, "-P", str(worker)],
                 stdin=theirs,
                 stdout=subprocess.DEVNULL,

@@ -13,16 +13,16 @@ from storage.errors import InputError
 if TYPE_CHECKING:
     import polars as pl
 
-_COLUMNS = ("trajectory_id", "task_id", "task_payload")
+_COLUMNS = ("trajectory_id", "task_id", "task_payload", "messages")
 Part = tuple[str, EnvironmentPlugin[Any], Any]
 
 
 class KeptApart:
     """The tasks of the held-out and the test split, which are never trained on.
 
-    They are found by their content: all tasks of both splits, also those beyond `evaluation.tasks`, where
-    the environment has `EnvironmentPlugin.kept_split`, and else those that it gives. The name of an environment in
-    a row does not count, nor does a task's id, but for a row without content.
+    They are found by their content: all tasks of both splits, also those beyond `evaluation.tasks`,
+    where the environment has `EnvironmentPlugin.kept_split`, and else those that it gives. The name of an
+    environment in a row does not count, nor does a task's id, but for a row without content.
 
     Args:
         held_out: the held-out tasks of the run.
@@ -63,6 +63,16 @@ class KeptApart:
         split = next((each for each in splits if each is not None), None)
         return None if split is None else f"a task of the {split} split"
 
+    def asked(self, messages: Iterable[Mapping[str, Any]]) -> str | None:
+        """What a conversation asks that may not be trained on; None where it asks nothing of the kind. Where
+        there is no payload, messages, their paragraphs and their lines are compared with questions."""
+        for text in (each["content"] for each in messages if each["role"] in ("system", "user")):
+            for part in dict.fromkeys((text, *text.split("\n\n"), *text.splitlines())):
+                same = self.find("", {"question": part}) if part.strip() else None
+                if same is not None:
+                    return same
+        return None
+
 
 def refuse_held_out(training: Iterable[Task], kept: KeptApart) -> None:
     """Raise InputError, naming both, where a training task is the same problem as one that is kept apart."""
@@ -83,10 +93,13 @@ def refuse_held_out_rows(rows: pl.LazyFrame, kept: KeptApart, source: str) -> No
     """
     found = rows.select(_COLUMNS).with_row_index("row", offset=1).collect()
     # The trajectories of a task have one payload.
-    for number, trajectory_id, task_id, payload in found.unique(
+    for number, trajectory_id, task_id, text, messages in found.unique(
         ["task_id", "task_payload"], keep="first", maintain_order=True
     ).iter_rows():
-        same = kept.find(task_id, _object(payload))
+        payload = _object(text)
+        same = kept.find(task_id, payload)
+        if same is None and not payload:
+            same = kept.asked(json.loads(messages))
         if same is not None:
             raise InputError(
                 f"{source}, row {number} (trajectory {trajectory_id}, task {task_id}) is of "

@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 
 from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.run import RunConfig
 from erl_pipeline.environments.interface import EnvironmentPlugin
+from erl_pipeline.runs.enough_tasks import refuse_held_out_conversations
+from storage.errors import InputError
 
 GENERATED: dict[str, dict[str, Any]] = {
     "frozen_lake": {"rows": [4, 4], "training_boards": 40, "test_boards": 20},
-    "sokoban": {"rows": [5, 5], "training_boards": 20, "test_boards": 10},
+    "sokoban": {"rows": [6, 6], "training_boards": 20, "test_boards": 10},
 }
 
 
@@ -50,3 +53,36 @@ def test_questions_are_told_apart(tmp_path: Path) -> None:
     asked = [{"question": f"is {n}  ODD?", "answer": "no"} for n in range(20)]
     assert Counter(map(find, asked)) == {"held-out": 4, "test": 6, None: 10}
     assert find({}) is None
+
+
+def test_a_conversation_that_asks_a_held_out_question_starts_no_run(tmp_path: Path) -> None:
+    asked = [f"Is {n} odd?" for n in range(10)]
+    questions, chats = tmp_path / "questions.jsonl", tmp_path / "chats.jsonl"
+    questions.write_text("\n".join(json.dumps({"question": each, "answer": "yes"}) for each in asked))
+    config = RunConfig.model_validate(
+        {
+            "name": "warm",
+            "iterations": 1,
+            "environment": {"type": "questions", "training_file": str(questions), "held_out_share": 0.5},
+            "policy": {
+                "type": "pretrained",
+                "model": str(tmp_path),
+                "warm_start": {"type": "messages", "file": str(chats)},
+            },
+        }
+    )
+    (held_out,) = plugin("questions").held_out_tasks(config.environment, 0, 1)
+    trained = plugin("questions").training_tasks(config.environment, 0)[0]
+
+    def chat(question: str) -> str:
+        said = [
+            {"role": "user", "content": f"Think first.\n{question}"},
+            {"role": "assistant", "content": "yes"},
+        ]
+        return json.dumps({"messages": said}) + "\n"
+
+    chats.write_text(chat(trained.payload["question"]))
+    refuse_held_out_conversations(config)
+    chats.write_text(chat(trained.payload["question"]) + chat(held_out.payload["question"].upper()))
+    with pytest.raises(InputError, match="row 2 asks a task of the held-out split"):
+        refuse_held_out_conversations(config)
