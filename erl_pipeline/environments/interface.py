@@ -240,8 +240,8 @@ class EnvironmentPlugin(Generic[SettingsT]):
     are also read from imported rows."""
     kept_split: Callable[[SettingsT, int], FindSplit] | None = None
     """Arguments: the settings and the run's seed. Gives a function that tells of a payload whether its
-    problem is held out or in the test split, by its content alone and however many tasks were asked for. None:
-    only the tasks that `held_out_tasks` and `test_tasks` give for a run are kept from training."""
+    problem is held out or in the test split, by its content alone and however many tasks were asked for.
+    None: only the tasks that `held_out_tasks` and `test_tasks` give for a run are kept from training."""
     timing: Timing = "instant"
     """`instant`: no method ever waits, so that the episodes of a batch can go in step, and rollouts can be
     repeated byte for byte. `waiting`: steps take as long as they take; no episode waits for another's."""

@@ -58,7 +58,8 @@ def _its_answer(payload: Mapping[str, Any]) -> str:
 
 def altered_numbers(payload: Mapping[str, Any]) -> Sequence[str]:
     """Wrong answers that resemble a right one: where it is a whole number, others with the same digits,
-    one with another digit, and a list of guesses; none where the task allows a tolerance, or for other answers."""
+    one with another digit, and a list of guesses; none where the task allows a tolerance, or for other
+    answers."""
     text = str(payload["answer"]).strip()
     if not _WHOLE.fullmatch(text) or "tolerance" in payload:
         return ()
