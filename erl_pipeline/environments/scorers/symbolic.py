@@ -71,7 +71,7 @@ class _Comparers:
             self._program = subprocess.Popen(
                 # Without -P, its folder's modules, such as `numbers`, would hide standard ones.
                 [sys.executable, "-P", str(worker)],
-                stdin=theirs,
+                stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )

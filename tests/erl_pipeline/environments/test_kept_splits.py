@@ -39,7 +39,8 @@ def test_boards_are_told_apart(name: str) -> None:
     }
     for split, tasks in splits.items():
         assert {find(task.payload) for task in tasks} == {split}
-    assert [find(other) for other in ({}, {"board": 1}, {"board": []}, {"board": ["SF", 3]})] == [None] * 4
+    others: list[dict[str, Any]] = [{}, {"board": 1}, {"board": []}, {"board": ["SF", 3]}]
+    assert [find(other) for other in others] == [None] * 4
 
 
 def test_questions_are_told_apart(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.environments.frozen_lake import ENVIRONMENT
+from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.plan.plan import Place
 from erl_pipeline.runs.branch import begin_offline
@@ -66,8 +66,8 @@ def payload_of(task: Task) -> str:
     return json.dumps(dict(task.payload))
 
 
-def settings() -> PluginSettings:
-    return small(environment={**SMALL["environment"], "test_boards": 3}).environment
+def settings() -> FrozenLakeConfig:
+    return FrozenLakeConfig.model_validate({**SMALL["environment"], "test_boards": 3})
 
 
 @pytest.mark.parametrize("environment", ["frozen-lake", "", "sokoban"])
