@@ -144,7 +144,7 @@ def _evaluate(call: StageCall[EvaluationSettings]) -> StageResult:
 
 EVALUATE = Stage(
     name="evaluate",
-    version=5,
+    version=6,
     output="evaluation",
     settings=EvaluationSettings,
     compute=_evaluate,

@@ -168,7 +168,7 @@ GENERATE_ROLLOUTS = Stage(
 
 ROLLOUT_SHARD = Stage(
     name="rollout_shard",
-    version=5,
+    version=6,
     output="trajectories",
     settings=RolloutSettings,
     compute=_generate,
