@@ -69,7 +69,7 @@ def _evaluate(call: StageCall[EvaluationSettings]) -> StageResult:
 
 EVALUATE_WITH_EXPERIENCE = Stage(
     name="evaluate_with_experience",
-    version=3,
+    version=4,
     output="evaluation",
     settings=EvaluationSettings,
     compute=_evaluate,
