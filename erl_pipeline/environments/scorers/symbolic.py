@@ -45,15 +45,13 @@ class _Comparers:
         with self._free:
             with self._lock:
                 program = self._started()
-                connection = self._idle.pop() if self._idle else self._new()
-            answer = _exchange(connection, f"{json.dumps([right, said])}\n".encode())
-            if answer:
-                with self._lock:
-                    if program is self._program:
-                        self._idle.append(connection)
-                        connection = None
-            if connection is not None:
-                connection.close()
+                taken = self._idle.pop() if self._idle else self._new()
+            answer = _exchange(taken, f"{json.dumps([right, said])}\n".encode())
+            with self._lock:
+                if answer and program is self._program:
+                    self._idle.append(taken)
+                else:
+                    taken.close()
             if answer:
                 verdict: Verdict = json.loads(answer)
                 return verdict
