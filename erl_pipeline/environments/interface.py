@@ -114,6 +114,12 @@ class Environment(Protocol):
         ...
 
 
+KeptSplit = Literal["held-out", "test"]
+FindSplit = Callable[[Mapping[str, Any]], KeptSplit | None]
+"""From a payload to the split that keeps its problem from training; None where none does. It must take any
+JSON object, as `EnvironmentPlugin.task_key` must."""
+
+
 def payload_key(payload: Mapping[str, Any]) -> str:
     """A task as the text of its whole payload."""
     return json.dumps(payload, sort_keys=True)
@@ -233,6 +239,10 @@ class EnvironmentPlugin(Generic[SettingsT]):
     """The key of a problem, from a task's payload: tasks with the same key are the same problem, so that
     held-out tasks are never trained on, whatever their ids are. It must take any JSON object, since payloads
     are also read from imported rows."""
+    kept_split: Callable[[SettingsT, int], FindSplit] | None = None
+    """Arguments: the settings and the run's seed. Gives a function that tells of a payload whether its
+    problem is held out or in the test split, by its content alone and however many tasks were asked for.
+    None: only the tasks that `held_out_tasks` and `test_tasks` give for a run are kept from training."""
     timing: Timing = "instant"
     """`instant`: no method ever waits, so that the episodes of a batch can go in step, and rollouts can be
     repeated byte for byte. `waiting`: steps take as long as they take; no episode waits for another's."""
@@ -266,6 +276,9 @@ class EnvironmentPlugin(Generic[SettingsT]):
     attempt of one turn. The task is one that these settings gave. The function may look into the payload,
     needs no state, and gives the same for the same task. None for a task without a known solution; the field
     itself is None where the environment can solve none. Nothing that it gives ever reaches a policy."""
+    wrong_answers: Callable[[SettingsT, Task], Sequence[str]] | None = None
+    """Replies that resemble the gold answer and are wrong; `env qualify` checks that an attempt which makes
+    one of them gets less than reward 1. None where the environment has none to offer."""
     picture: Callable[[SettingsT, Task, Sequence[str]], Picture] | None = None
     """An attempt as a picture for the user interface, from what the policy said in each of its turns. The
     task is a stored one; `KeyError`, `TypeError` or `ValueError` for a payload that is not of this

@@ -23,7 +23,7 @@ MEANINGS: Mapping[CheckName, str] = {
     "same_tasks": "the same seed gives the same tasks, also in a process with another hash seed",
     "tasks_apart": "training, held-out and test tasks have no problem in common",
     "gold_answers": "a perfect attempt gets reward 1",
-    "wrong_answers": "empty and wrong answers get no reward",
+    "wrong_answers": "empty and wrong answers get no reward, and what resembles the right one not 1",
     "hostile_answers": "no answer makes the environment raise, hang or die",
     "nothing_leaks": "neither answer, seed nor task id is in prompts and feedback",
     "feedback_and_rewards": "every attempt ends with feedback, and all rewards are finite",

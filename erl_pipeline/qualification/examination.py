@@ -182,6 +182,15 @@ class _Examination:
                         problem = problem or (
                             f"task {self._name(place)}: {shown(answer)} gets reward {played.reward:g}"
                         )
+                for answer in solution.wrong if solution is not None else ():
+                    counted += 1
+                    played = self._attempts().repeat(place, answer)
+                    problem = problem or played.problem
+                    if played.reward >= 1:
+                        problem = problem or (
+                            f"task {self._name(place)}: {shown(answer)} is wrong and gets reward "
+                            f"{played.reward:g}"
+                        )
                 self._advance(1)
         except Gone as gone:
             ended_by = self._ended_by(gone)

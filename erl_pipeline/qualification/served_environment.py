@@ -71,11 +71,13 @@ class Prepared:
 @dataclass(frozen=True)
 class Solution:
     """What the examiner knows of a task, but a policy must not be told. `turns` are those of a perfect
-    attempt, None if the environment gives none; `keys` are the payload's keys."""
+    attempt, None if the environment gives none; `keys` are the payload's keys. `wrong` are replies that
+    resemble the right one."""
 
     turns: tuple[str, ...] | None
     secrets: tuple[Secret, ...]
     keys: tuple[str, ...]
+    wrong: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,9 @@ class ServedEnvironment:
         part, own = self._plugin.part(self._settings, task)
         gold = None if part.plugin.gold_answer is None else part.plugin.gold_answer(part.settings, own)
         turns = (gold,) if isinstance(gold, str) else None if gold is None else tuple(gold)
-        return Solution(turns, secrets_of(task.task_id, task.payload, turns), tuple(map(str, task.payload)))
+        wrong = () if part.plugin.wrong_answers is None else part.plugin.wrong_answers(part.settings, own)
+        secrets = secrets_of(task.task_id, task.payload, turns)
+        return Solution(turns, secrets, tuple(map(str, task.payload)), tuple(wrong))
 
     def open(self, place: Place) -> Opening | Failure:
         """Begin an attempt in a fresh environment."""

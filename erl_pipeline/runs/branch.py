@@ -17,7 +17,7 @@ from erl_pipeline.runs.driver import OpenRun
 from erl_pipeline.runs.planning import beginning_of, plan_as_made, plan_before_branch, stored_rollouts
 from erl_pipeline.runs.run_plans import shared_stages
 from erl_pipeline.stages.rollouts.generate_rollouts import TRAJECTORIES
-from erl_pipeline.stages.tasks.held_out import refuse_held_out_rows
+from erl_pipeline.stages.tasks.held_out import KeptApart, refuse_held_out_rows
 from erl_pipeline.stages.tasks.prepare_tasks import HELD_OUT
 from storage.errors import ConfigError
 from storage.runs.ledger import LedgerEntry
@@ -70,7 +70,7 @@ def begin_offline(opened: OpenRun, origin: OfflineOrigin) -> None:
 
     Raises ConfigError for a run that already began in another way and for settings that `require_offline`
     refuses; InputError when the other run lacks rollouts that are asked for, or one of their tasks is held
-    out.
+    out or of the test split.
     """
     require_offline(opened.config)
     source = RunStore(opened.store.uri).open(origin.run)
@@ -91,8 +91,7 @@ def begin_offline(opened: OpenRun, origin: OfflineOrigin) -> None:
 
 
 def _refuse_held_out(opened: OpenRun, source: Run, rollouts: Mapping[int, str]) -> None:
-    """Raise InputError, which names the row, if a stored trajectory is of a task on which this run is
-    evaluated."""
+    """Raise InputError, which names the row, if a stored trajectory is of a held-out or a test task."""
     config, store = opened.config, opened.store
     plugin = plugins("environments")[config.environment.type].value
     beginning = beginning_of(store.uri, source)
@@ -101,11 +100,12 @@ def _refuse_held_out(opened: OpenRun, source: Run, rollouts: Mapping[int, str]) 
     else:
         lines = store.open(beginning.tasks).path(HELD_OUT).read_text(encoding="utf-8").splitlines()
         held_out = [Task(**json.loads(line)) for line in lines]
+    kept = KeptApart(plugin, config.environment, config.seed, held_out)
     for iteration, rollouts_id in rollouts.items():
         shards = store.open(rollouts_id).manifest.inputs.values()
         # What retention keeps of pruned rows is enough.
         rows = scan_trajectories([store.open(shard).rows_path(TRAJECTORIES) for shard in sorted(shards)])
-        refuse_held_out_rows(rows, held_out, plugin, f"run {source.name}, iteration {iteration}")
+        refuse_held_out_rows(rows, kept, f"run {source.name}, iteration {iteration}")
 
 
 def require_offline(config: RunConfig) -> None:

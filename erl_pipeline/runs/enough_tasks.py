@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.policy import PretrainedPolicyConfig
+from erl_pipeline.config.warm_start import MessagesWarmStart
 from erl_pipeline.plan.plan import Plan
 from erl_pipeline.stages.tasks.draw_tasks import draw_tasks
-from erl_pipeline.stages.tasks.held_out import refuse_held_out
+from erl_pipeline.stages.tasks.held_out import KeptApart, refuse_held_out
 from erl_pipeline.stages.tasks.prepare_tasks import PREPARE_TASKS
+from erl_pipeline.stages.training.warm_start import MESSAGES
 from storage.artifacts.store import ArtifactStore
+from storage.errors import InputError
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
@@ -27,16 +32,39 @@ def require_tasks(config: RunConfig, *, drawn: bool = True) -> None:
     if not plugin.quick_to_list(environment):
         return
     training = plugin.training_tasks(environment, config.seed)
-    refuse_held_out(
-        training, plugin.held_out_tasks(environment, config.seed, config.evaluation.tasks), plugin
-    )
+    held_out = plugin.held_out_tasks(environment, config.seed, config.evaluation.tasks)
+    refuse_held_out(training, KeptApart(plugin, environment, config.seed, held_out))
     if drawn:
         weights = {name: part.weight for name, part in plugin.parts(environment).items()}
         draw_tasks(training, config.rollouts.tasks_per_iteration, config.seed, 1, weights)
 
 
 def require_tasks_of(plan: Plan, config: RunConfig, store: ArtifactStore) -> None:
-    """As `require_tasks`, for a plan; nothing is checked if its tasks are in the store already."""
+    """As `require_tasks`, for a plan; nothing is checked if its tasks are in the store already. Also raise
+    InputError where a conversation of a warm start that is still to be made asks a question that is kept from
+    training."""
+    warm_starts = [node.artifact_id for node in plan.nodes if node.stage is MESSAGES]
+    if warm_starts and warm_starts[0] not in store.ids(MESSAGES.name):
+        refuse_held_out_conversations(config)
     tasks = [node.artifact_id for node in plan.nodes if node.stage is PREPARE_TASKS]
     if tasks and tasks[0] not in store.ids(PREPARE_TASKS.name):
         require_tasks(config, drawn=any(node.stage.output == "rollouts" for node in plan.nodes))
+
+
+def refuse_held_out_conversations(config: RunConfig) -> None:
+    """Raise InputError, naming the row, where the file of the warm start asks a question that is kept from
+    training. Only questions can be found in conversations, not boards."""
+    from erl_pipeline.stages.rollouts.foreign_rows import read_conversations
+
+    assert isinstance(config.policy, PretrainedPolicyConfig)
+    assert isinstance(config.policy.warm_start, MessagesWarmStart)
+    path = Path(config.policy.warm_start.file)
+    plugin = plugins("environments")[config.environment.type].value
+    kept = KeptApart(plugin, config.environment, config.seed, [])
+    for number, messages in enumerate(read_conversations(path), start=1):
+        same = kept.asked(messages)
+        if same is not None:
+            raise InputError(
+                f"policy.warm_start.file: {path}, row {number} asks {same}: a policy would be evaluated on "
+                "what it was trained on; leave the row out"
+            )

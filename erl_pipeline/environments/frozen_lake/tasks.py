@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from erl_pipeline.environments.frozen_lake.board import Board
-from erl_pipeline.environments.frozen_lake.generation import Split, generate_boards
+from erl_pipeline.environments.frozen_lake.generation import Split, generate_boards, split_of
 from erl_pipeline.environments.frozen_lake.realms import training_realms
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.frozen_lake.task_file import BoardTask, read_task_file
 from erl_pipeline.environments.frozen_lake.world import world_of_task
-from erl_pipeline.environments.interface import Task
+from erl_pipeline.environments.interface import FindSplit, KeptSplit, Task
 from storage.errors import InputError
 
 
@@ -67,6 +67,31 @@ def tasks_from_file(config: FrozenLakeConfig, seed: int, path: Path) -> list[Tas
 def board_key(payload: Mapping[str, Any]) -> str:
     """The board alone: with other words or symbols, or one more step, it is the same problem."""
     return json.dumps(payload.get("board"))
+
+
+def kept_split(config: FrozenLakeConfig, seed: int) -> FindSplit:
+    """Tells whether a board is kept from training: one of `held_out_file`, or one that generation would hold
+    out or set aside, unless `task_file` trains on it. The run's seed changes nothing."""
+    trained, held_out = _boards(config, config.task_file), _boards(config, config.held_out_file)
+
+    def find(payload: Mapping[str, Any]) -> KeptSplit | None:
+        rows = payload.get("board")
+        if not isinstance(rows, list) or len({len(row) if isinstance(row, str) else -1 for row in rows}) != 1:
+            return None
+        board = Board(tuple(map(str, rows)))
+        if board in held_out:
+            return "held-out"
+        split = "training" if board in trained else split_of(board, config)
+        if split == "held_out":
+            return "held-out" if config.held_out_file is None else None
+        return "test" if split == "test" else None
+
+    return find
+
+
+def _boards(config: FrozenLakeConfig, file: str | None) -> frozenset[Board]:
+    path = None if file is None else Path(file)
+    return frozenset() if path is None else frozenset(task.board for task in read_task_file(path))
 
 
 def difficulty(config: FrozenLakeConfig, task: Task) -> float:

@@ -25,6 +25,7 @@ ENVIRONMENT = EnvironmentPlugin(
     test_needs="test_share: 0.2",
     files=_files,
     task_key=tasks.question_key,
+    kept_split=tasks.kept_split,
     timing="waiting",
     gold_answer=gold_answer,
     for_template=opening.for_template,

@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from erl_pipeline.environments.hotpotqa.question_file import Question, read_questions
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
-from erl_pipeline.environments.interface import Task
+from erl_pipeline.environments.interface import FindSplit, KeptSplit, Task
+from erl_pipeline.environments.same_text import reading_key
 from storage.errors import InputError
 
 Split = Literal["training", "held_out", "test"]
@@ -38,8 +39,18 @@ def test_tasks(config: HotpotQAConfig, seed: int) -> list[Task]:
 
 
 def question_key(payload: Mapping[str, Any]) -> str:
-    """The words of the question: with another id or in other case it is the same problem."""
-    return " ".join(str(payload.get("question")).lower().split())
+    """The words of the question: with another id, in other case or in other signs of Unicode it is the same
+    problem."""
+    return reading_key(str(payload.get("question")))
+
+
+def kept_split(config: HotpotQAConfig, seed: int) -> FindSplit:
+    """Tells whether a question is kept from training. The run's seed changes nothing."""
+    kept: dict[str, KeptSplit] = {}
+    splits: tuple[tuple[Split, KeptSplit], ...] = (("held_out", "held-out"), ("test", "test"))
+    for split, name in splits:
+        kept.update((question_key(task.payload), name) for task in _tasks(config, split))
+    return lambda payload: kept.get(question_key(payload))
 
 
 def question_path(config: HotpotQAConfig) -> Path:
@@ -53,12 +64,17 @@ def question_path(config: HotpotQAConfig) -> Path:
 
 def _tasks(config: HotpotQAConfig, split: Split) -> list[Task]:
     tasks = [_task(question) for question in read_questions(question_path(config))]
-    chosen = _splits(config, {question_key(task.payload) for task in tasks})
-    own = [task for task in tasks if chosen[question_key(task.payload)] == split]
+    chosen = _splits(config, {_words(task) for task in tasks})
+    own = [task for task in tasks if chosen[_words(task)] == split]
     if split == "held_out":
         # Ordered by hash, so that the first few are not simply those that the file begins with.
-        own.sort(key=lambda task: _place(config, question_key(task.payload)))
+        own.sort(key=lambda task: _place(config, _words(task)))
     return own
+
+
+def _words(task: Task) -> str:
+    """What a question's split is drawn from."""
+    return " ".join(str(task.payload["question"]).lower().split())
 
 
 def _splits(config: HotpotQAConfig, keys: set[str]) -> dict[str, Split]:

@@ -25,5 +25,7 @@ ENVIRONMENT = EnvironmentPlugin(
     files=tasks.files,
     used_packages=_scorer_packages,
     task_key=tasks.task_key,
+    kept_split=tasks.kept_split,
     gold_answer=environment.gold_answer,
+    wrong_answers=environment.wrong_answers,
 )

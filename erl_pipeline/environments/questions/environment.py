@@ -83,3 +83,9 @@ def gold_answer(config: QuestionsConfig, task: Task) -> str | None:
     none. It never reaches a policy."""
     answer = scorer_named(config.scorer).gold_answer(task.payload)
     return None if answer is None else FORMATS[config.answer_format].reply(answer)
+
+
+def wrong_answers(config: QuestionsConfig, task: Task) -> list[str]:
+    """Replies with answers that resemble the right one, in the format that is asked for."""
+    wrong = scorer_named(config.scorer).wrong_answers(task.payload)
+    return [FORMATS[config.answer_format].reply(answer) for answer in wrong]

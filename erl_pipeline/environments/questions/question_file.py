@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from erl_pipeline.environments.same_text import reading_key
 from storage.errors import InputError
 
 _MARK = "####"
@@ -28,17 +29,17 @@ class Question:
     @property
     def key(self) -> str:
         """What tells the question apart from others."""
-        return question_key(self.question)
+        return reading_key(self.question)
+
+    @property
+    def place(self) -> str:
+        """What its id and its place in a split are drawn from."""
+        return " ".join(self.question.split()).casefold()
 
     @property
     def payload(self) -> dict[str, Any]:
         """All that a task's environment and scorer get."""
         return {**(self.fields or {}), "question": self.question, "answer": self.answer}
-
-
-def question_key(question: str) -> str:
-    """A question without differences that do not count: case, and the width of white space."""
-    return " ".join(question.split()).casefold()
 
 
 def read_questions(

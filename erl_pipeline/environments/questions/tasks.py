@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from erl_pipeline.environments.interface import Task
-from erl_pipeline.environments.questions.question_file import Question, question_key, read_questions
+from erl_pipeline.environments.interface import FindSplit, KeptSplit, Task
+from erl_pipeline.environments.questions.question_file import Question, read_questions
 from erl_pipeline.environments.questions.settings import QuestionsConfig
+from erl_pipeline.environments.same_text import reading_key
 from erl_pipeline.environments.scorers import scorer_named
 from storage.errors import ConfigError, InputError
 
@@ -80,7 +81,15 @@ def split(config: QuestionsConfig) -> Split:
 def task_key(payload: Mapping[str, Any]) -> str:
     """The question alone: with another answer or further fields it is the same problem."""
     question = payload.get("question")
-    return question_key(question) if isinstance(question, str) else json.dumps(question)
+    return reading_key(question) if isinstance(question, str) else json.dumps(question)
+
+
+def kept_split(config: QuestionsConfig, seed: int) -> FindSplit:
+    """Tells whether a question is kept from training. The run's seed changes nothing."""
+    found = split(config)
+    kept: dict[str, KeptSplit] = dict.fromkeys((each.key for each in found.held_out), "held-out")
+    kept.update(dict.fromkeys((each.key for each in found.test), "test"))
+    return lambda payload: kept.get(task_key(payload))
 
 
 def _read(config: QuestionsConfig, path: Path) -> list[Question]:
@@ -91,7 +100,7 @@ def _set_aside(
     questions: Sequence[Question], config: QuestionsConfig
 ) -> tuple[Sequence[Question], Sequence[Question]]:
     """The test questions, and all others, in a random order that does not depend on the order of the file."""
-    shuffled = sorted(questions, key=lambda each: each.key)
+    shuffled = sorted(questions, key=lambda each: each.place)
     random.Random(f"questions/{config.split_seed}").shuffle(shuffled)
     test = round(config.test_share * len(shuffled))
     return shuffled[:test], shuffled[test:]
@@ -113,7 +122,7 @@ def _refuse_shared(
 def _as_tasks(config: QuestionsConfig, questions: Sequence[Question]) -> list[Task]:
     return [
         Task(
-            each.task_id or f"questions-{hashlib.sha256(each.key.encode()).hexdigest()[:12]}",
+            each.task_id or f"questions-{hashlib.sha256(each.place.encode()).hexdigest()[:12]}",
             each.task_type or config.task_type,
             "questions",
             each.payload,

@@ -14,6 +14,7 @@ ENVIRONMENT = EnvironmentPlugin(
     test_tasks=tasks.test_tasks,
     test_needs="test_tasks: 256",
     task_key=tasks.question_key,
+    kept_split=tasks.kept_split,
     gold_answer=environment.gold_answer,
     extra="reasoning-gym",
 )

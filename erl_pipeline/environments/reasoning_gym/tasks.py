@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from erl_pipeline.environments.interface import Task
-from erl_pipeline.environments.reasoning_gym.generation import Request, Split, generate
+from erl_pipeline.environments.interface import FindSplit, KeptSplit, Task
+from erl_pipeline.environments.reasoning_gym.generation import Request, Split, generate, split_of
 from erl_pipeline.environments.reasoning_gym.settings import ReasoningGymConfig
 
 
@@ -30,6 +30,19 @@ def question_key(payload: Mapping[str, Any]) -> str:
     """The question: an entry made with other settings can ask the same."""
     entry = payload.get("entry")
     return str(entry.get("question")) if isinstance(entry, dict) else ""
+
+
+def kept_split(settings: ReasoningGymConfig, seed: int) -> FindSplit:
+    """Tells whether a question of the datasets is kept from training. The run's seed changes nothing."""
+    kept: dict[Split, KeptSplit] = {"held_out": "held-out", "test": "test"}
+
+    def find(payload: Mapping[str, Any]) -> KeptSplit | None:
+        question = question_key(payload)
+        if not question or str(payload.get("dataset")) not in settings.tasks:
+            return None
+        return kept.get(split_of(question, settings.test_tasks is not None))
+
+    return find
 
 
 def _tasks(settings: ReasoningGymConfig, split: Split, count: int) -> list[Task]:

@@ -1,66 +1,60 @@
 """A program that compares expressions by math-verify: one JSON line `[right, said]` in, one verdict out.
 
-A child process compares. It is ended by the system where one comparison takes too much processor time or
-memory. Libraries are imported before it is forked, so the next child is there within milliseconds.
+It is given connections over its standard input, a socket, and forks a child for each, which answers line by
+line until the connection ends. Libraries are imported before the fork, so a child is there within
+milliseconds. The system ends a child whose comparison takes too much processor time; the asker then sees the
+end of the connection.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import mmap
 import os
 import resource
 import signal
+import socket
 import sys
 
 SECONDS = 2.0
 """Processor time of one comparison."""
-_BYTES = 2 * 2**30
+GIGABYTES = 1
+"""Address space of the process that compares."""
 
 
 def _verdict(right: str, said: str) -> str:
     # Without math-verify's own time limits, which are signals too: the timer below covers everything.
     from math_verify import parse, verify
 
-    gold, target = (parse(_marked(text), parsing_timeout=None) for text in (right, said))
+    gold, target = (parse(f"\\boxed{{{text}}}", parsing_timeout=None) for text in (right, said))
     if not target:
         return "unreadable"
     return "equal" if verify(gold, target, timeout_seconds=None) else "different"
 
 
-def _marked(text: str) -> str:
-    """The text as math-verify finds it: in a box, unless it is marked already."""
-    return text if "\\boxed" in text or "$" in text else f"\\boxed{{{text}}}"
-
-
 def main() -> None:
-    """Answer line by line until there are no more."""
-    answers = os.dup(sys.stdout.fileno())
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # What libraries print is no answer.
+    """Serve connections until there are no more."""
+    asker = socket.socket(fileno=os.dup(sys.stdin.fileno()))
+    os.dup2(sys.stderr.fileno(), sys.stdin.fileno())
     logging.disable()
     _verdict("1/2", "0.5")  # Imports, and what a first comparison prepares, are done once.
-    resource.setrlimit(resource.RLIMIT_AS, (_BYTES, resource.RLIM_INFINITY))
-    owes = mmap.mmap(-1, 1)  # shared with the child: 1 while it works on a line
-    os.write(answers, b"ready\n")
+    resource.setrlimit(resource.RLIMIT_AS, (GIGABYTES * 2**30, resource.RLIM_INFINITY))
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Ended children need not be waited for.
+    asker.sendall(b"r")
     while True:
-        child = os.fork()
-        if child == 0:
-            _answer_lines(answers, owes)
-            os._exit(0)
-        _, status = os.waitpid(child, 0)
-        if status == 0:
+        _, given, _, _ = socket.recv_fds(asker, 1, 1)
+        if not given:
             return
-        if owes[0]:
-            _write(answers, "too_hard")
+        if os.fork() == 0:
+            asker.close()
+            _answer_lines(given[0])
+            os._exit(0)
+        os.close(given[0])
 
 
-def _answer_lines(answers: int, owes: mmap.mmap) -> None:
-    """What the child does. Where it is ended within a line, `owes` says that a verdict is missing."""
-    # Unbuffered: the next child goes on where this one ended.
-    with os.fdopen(os.dup(sys.stdin.fileno()), "rb", buffering=0) as lines:
+def _answer_lines(connection: int) -> None:
+    with os.fdopen(connection, "r+b", buffering=0) as lines:
         while line := lines.readline():
-            owes[0] = 1
             signal.setitimer(signal.ITIMER_PROF, SECONDS)
             try:
                 verdict = _verdict(*json.loads(line))
@@ -71,12 +65,10 @@ def _answer_lines(answers: int, owes: mmap.mmap) -> None:
             ):  # Whatever a library of this size raises at a hostile text, it is no expression.
                 verdict = "unreadable"
             signal.setitimer(signal.ITIMER_PROF, 0)
-            owes[0] = 0
-            _write(answers, verdict)
-
-
-def _write(answers: int, verdict: str) -> None:
-    os.write(answers, f"{json.dumps(verdict)}\n".encode())
+            try:
+                lines.write(f"{json.dumps(verdict)}\n".encode())
+            except BrokenPipeError:
+                return
 
 
 if __name__ == "__main__":

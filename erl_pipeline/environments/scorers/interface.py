@@ -6,7 +6,8 @@ Any package can add one: a function that an entry point of `erl_pipeline.scorers
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
@@ -18,6 +19,8 @@ from erl_pipeline.environments.interface import ScorerFailed
 
 LONGEST_ANSWER = 10_000
 """Characters of the longest answer that the built-in scorers look at; a longer one is wrong."""
+
+_WHOLE = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,25 @@ def _its_answer(payload: Mapping[str, Any]) -> str:
     return str(payload["answer"])
 
 
+def altered_numbers(payload: Mapping[str, Any]) -> Sequence[str]:
+    """Wrong answers that resemble a right one: where it is a whole number, others with the same digits,
+    one with another digit, and a list of guesses; none where the task allows a tolerance, or for other
+    answers."""
+    text = str(payload["answer"]).strip()
+    if not _WHOLE.fullmatch(text) or "tolerance" in payload:
+        return ()
+    number = int(text)
+    if number == 0:  # -0 and .0 are 0.
+        return ("0!", "1", "1 0", "2, 1, 0")
+    digits = text.lstrip("-")
+    guesses = " ".join(map(str, range(number - 3, number + 1)))
+    changed = f"{'1' if digits[0] != '1' else '2'}{digits[1:]}"
+    found = [f".{digits}", str(-number), changed if number > 0 else f"-{changed}", f"{digits}0", guesses]
+    if abs(number) > 2:  # 1 and 2 are their own factorials.
+        found.append(f"{text}!")
+    return found
+
+
 @dataclass(frozen=True)
 class Scorer:
     """A function that scores, and facts about it. A plain function counts as a scorer with these defaults."""
@@ -63,6 +85,8 @@ class Scorer:
     gold_answer: Callable[[Mapping[str, Any]], str | None] = _its_answer
     """An answer that scores 1, from a task's payload; `env qualify` checks that it does. None where none is
     known. It never reaches a policy."""
+    wrong_answers: Callable[[Mapping[str, Any]], Sequence[str]] = altered_numbers
+    """Answers that must not score 1, from a task's payload; `env qualify` checks that they do not."""
     packages: tuple[str, ...] = ()
     """Further packages whose code decides the score; its own always counts."""
     install: str = ""

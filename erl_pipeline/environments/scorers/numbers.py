@@ -23,6 +23,15 @@ _NUMBER = re.compile(
 )
 _FRACTION = re.compile(r"\\[dt]?frac\s*\{\s*([0-9]+)\s*\}\s*\{\s*([0-9]+)\s*\}")
 _DROPPED = re.compile(r"\\[,!;]|\\ |[$€£\\]")
+# What makes another number of the one before it: a factorial, an exponent, a variable or an operator.
+_CHANGED = re.compile(r"\s?[!+^]|[⁺⁻⁰¹²³⁴⁵⁶⁷⁸⁹]|[^\W\d_](?![^\W\d_])|-(?!\w)|[*×÷]\w|\s[*×÷]\s?\w")
+# A bound or a denial says of a number that the answer is another. `<b>11</b>` is no bound.
+_NOT_IT = re.compile(
+    r"[≤≥≠]|!=|\\(?:le|leq|ge|geq|ne|neq|lt|gt)(?![a-z])"
+    r"|(?<![<\w/])(?:[A-Za-z][<>]=?|[<>]=?\s*[-+$.0-9])|[0-9]\s+[<>]"
+    r"|(?:\b(?:not|never)|n['’]t)(?:\s+\w+)?\s+[-+$.]*[0-9]",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -34,13 +43,14 @@ class Number:
 
 
 def read_number(text: str) -> Number | None:
-    """The only number in a text, whatever words are around it; None where there is none, or several.
+    """The only number in a text, whatever words are around it; None where there is none, or several, or
+    where the text says something else of it: `11!`, `11²`, `11x`, `11-`, `x \\leq 11`, `not 11`.
 
     It reads `1,234.5`, `-3e2`, `3/4`, `1 1/2` and `\\frac{3}{4}`, with a currency sign before or `%` after.
     """
     plain = _DROPPED.sub("", _FRACTION.sub(r"\1/\2", text.replace("−", "-")))
     found = list(_NUMBER.finditer(plain))
-    if len(found) != 1:
+    if len(found) != 1 or _CHANGED.match(plain, found[0].end()) or _NOT_IT.search(text):
         return None
     parts = found[0].groupdict()
     if parts["decimal"] is not None:

@@ -1,15 +1,16 @@
-"""The scorer `math`: expressions compared by math-verify, in a process of its own.
+"""The scorer `math`: expressions compared by math-verify, in processes of its own.
 
 math-verify's own time limits are signals, which work only in the main thread of a process, and a thread
-cannot be stopped while it computes a power of a power. So a second process compares. It has two seconds of
-processor time and limited memory for each answer, and is replaced where it needs more. Expressions that are
-visibly too large are not given to it.
+cannot be stopped while it computes a power of a power. So other processes compare, several at a time: an
+answer that takes long holds up no other. Each has two seconds of processor time for an answer and limited
+memory, and is replaced where it needs more. Expressions that are visibly too large are not given to it.
 """
 
 from __future__ import annotations
 
 import atexit
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -17,89 +18,128 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from erl_pipeline.environments.scorers.expression_text import latex_of, other_signs, uniform
 from erl_pipeline.environments.scorers.interface import Scored, Scorer, too_long
 from erl_pipeline.environments.scorers.magnitude import has_huge_number
-from erl_pipeline.environments.scorers.texts import normalised
 
 _LONGEST = 400  # characters; the parser's time grows with the square of the nesting
 _DEEPEST = 25
+AT_ONCE = 16
+"""The most comparisons at a time: they share the processor fairly, and each needs some 20 MB."""
 
 Verdict = Literal["equal", "different", "unreadable", "too_hard"]
 
 
-class _Process:
-    """The process that compares; started when it is first asked, and again after it was ended."""
+class _Comparers:
+    """Processes that compare, forked by one program, which is started when it is first needed."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._running: subprocess.Popen[str] | None = None
+        self._lock = threading.Lock()  # held to take or give back a process, never while one compares
+        self._free = threading.BoundedSemaphore(AT_ONCE)
+        self._idle: list[socket.socket] = []
+        self._program: subprocess.Popen[bytes] | None = None
+        self._line: socket.socket | None = None
 
     def ask(self, right: str, said: str) -> Verdict:
-        """How an answer compares with the right one."""
-        with self._lock:
-            running = self._running or self._start()
-            assert running.stdin is not None
-            assert running.stdout is not None
-            try:
-                running.stdin.write(json.dumps([right, said]) + "\n")
-                running.stdin.flush()
-                line = running.stdout.readline()
-            except BrokenPipeError:
-                line = ""
-            if not line:
-                self._end()
-                return "too_hard"
-            verdict: Verdict = json.loads(line)
-            return verdict
+        """How an answer compares with the right one. Raises RuntimeError where no process can compare."""
+        with self._free:
+            with self._lock:
+                program = self._started()
+                taken = self._idle.pop() if self._idle else self._new()
+            answer = _exchange(taken, f"{json.dumps([right, said])}\n".encode())
+            with self._lock:
+                if answer and program is self._program:
+                    self._idle.append(taken)
+                else:
+                    taken.close()
+            if answer:
+                verdict: Verdict = json.loads(answer)
+                return verdict
+            if program.poll() is not None:
+                raise RuntimeError("the program that compares expressions was ended from outside")
+            return "too_hard"
 
-    def _start(self) -> subprocess.Popen[str]:
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._program is not None and self._program.poll() is None:
+            return self._program
+        self._end()
         worker = Path(__file__).with_name("compare_expressions.py")
-        self._running = subprocess.Popen(
-            # Without -P, imports would find its folder's modules, such as `numbers`, before standard ones.
-            [sys.executable, "-P", str(worker)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            encoding="utf-8",
-        )
-        if self._running.stdout is not None and self._running.stdout.readline() != "ready\n":
+        self._line, theirs = socket.socketpair()
+        with theirs:
+            self._program = subprocess.Popen(
+                # Without -P, its folder's modules, such as `numbers`, would hide standard ones.
+                [sys.executable, "-P", str(worker)],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        if not self._line.recv(1):
             self._end()
             raise RuntimeError(
-                f"the process that compares expressions did not start; run {worker} to see why"
+                f"the program that compares expressions did not start; run {worker} to see why"
             )
-        return self._running
+        return self._program
+
+    def _new(self) -> socket.socket:
+        assert self._line is not None
+        ours, theirs = socket.socketpair()
+        with theirs:
+            socket.send_fds(self._line, [b"c"], [theirs.fileno()])
+        return ours
 
     def _end(self) -> None:
-        if self._running is not None:
-            self._running.kill()
-            self._running.communicate()
-            self._running = None
+        while self._idle:
+            self._idle.pop().close()
+        if self._line is not None:
+            self._line.close()
+            self._line = None
+        if self._program is not None:
+            self._program.kill()
+            self._program.wait()
+            self._program = None
 
     def close(self) -> None:
-        """End the process. It would also end by itself when this one does."""
+        """End the program. It would also end by itself when this process does."""
         with self._lock:
             self._end()
 
 
-_PROCESS = _Process()
-atexit.register(_PROCESS.close)
+def _exchange(connection: socket.socket, line: bytes) -> bytes:
+    """The line that answers a line; empty where the connection ends without one."""
+    answer = b""
+    try:
+        connection.sendall(line)
+        while not answer.endswith(b"\n"):
+            part = connection.recv(64)
+            if not part:
+                return b""
+            answer += part
+    except (BrokenPipeError, ConnectionResetError):
+        return b""
+    return answer
+
+
+_COMPARERS = _Comparers()
+atexit.register(_COMPARERS.close)
 
 
 def _math(answer: str | None, payload: Mapping[str, Any]) -> float | Scored:
     if answer is None or (long := too_long(answer, _LONGEST)):
         return 0.0 if answer is None else long or 0.0
     right = str(payload["answer"])
-    if normalised(answer) == normalised(right):
+    if uniform(answer) == uniform(right):  # A right answer that math-verify cannot read is right too.
         return 1.0
     if _depth(answer) > _DEEPEST:
         return Scored(0.0, f"An expression that nests more than {_DEEPEST} brackets is not looked at.")
-    verdict = "too_hard" if has_huge_number(answer) else _PROCESS.ask(right, answer)
+    said, wanted = latex_of(answer), latex_of(right)
+    if said is None or wanted is None:
+        return Scored(0.0, "It is not one expression.")
+    verdict = "too_hard" if has_huge_number(said) else _COMPARERS.ask(wanted, said)
     if verdict == "unreadable":
         return Scored(0.0, "It cannot be read as an expression.")
     if verdict == "too_hard":
         return Scored(0.0, "It is too large an expression to be compared.")
-    return float(verdict == "equal")
+    return float(verdict == "equal" and not other_signs(wanted, said))
 
 
 def _depth(text: str) -> int:
@@ -126,6 +166,5 @@ math = Scorer(
     _check,
     packages=("math_verify",),
     install="pip install 'erl-pipeline[math]'",
-    bounded=True,
 )
 """1 where the expressions are equal: `1/2` and `0.5`, `(x+1)^2` and `x^2+2x+1`, sets, intervals, matrices."""

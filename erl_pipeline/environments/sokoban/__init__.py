@@ -40,6 +40,7 @@ ENVIRONMENT = EnvironmentPlugin(
     files=_files,
     packages=("erl_pipeline.environments.hidden_words",),
     task_key=tasks.board_key,
+    kept_split=tasks.kept_split,
     tiny=tiny_parts,
     tiny_needs="format: compact",
     # Each demonstration draws its own world and a generated board, so these settings do not change it.

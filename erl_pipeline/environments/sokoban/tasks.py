@@ -8,9 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from erl_pipeline.environments.interface import Task
+from erl_pipeline.environments.interface import FindSplit, KeptSplit, Task
 from erl_pipeline.environments.sokoban.board import Board
-from erl_pipeline.environments.sokoban.generation import Split, generate_boards
+from erl_pipeline.environments.sokoban.generation import Split, generate_boards, split_of
 from erl_pipeline.environments.sokoban.settings import SokobanConfig
 from erl_pipeline.environments.sokoban.task_file import BoardTask, read_task_file
 from erl_pipeline.environments.sokoban.world import world_of_task
@@ -56,6 +56,35 @@ def tasks_from_file(config: SokobanConfig, seed: int, path: Path) -> list[Task]:
 def board_key(payload: Mapping[str, Any]) -> str:
     """The board alone: with other words or symbols, or one more step, it is the same problem."""
     return json.dumps(payload.get("board"))
+
+
+def kept_split(config: SokobanConfig, seed: int) -> FindSplit:
+    """Tells whether a board is kept from training: one of `held_out_file`, or one that generation would hold
+    out or set aside, unless `task_file` trains on it. The run's seed changes nothing."""
+    trained, held_out = _boards(config, config.task_file), _boards(config, config.held_out_file)
+
+    def find(payload: Mapping[str, Any]) -> KeptSplit | None:
+        rows = payload.get("board")
+        if not isinstance(rows, list) or len({len(row) if isinstance(row, str) else -1 for row in rows}) != 1:
+            return None
+        board = Board(tuple(map(str, rows)))
+        if board in held_out:
+            return "held-out"
+        split = "training" if board in trained else split_of(board, config)
+        if split == "held_out":
+            return "held-out" if config.held_out_file is None else None
+        return "test" if split == "test" else None
+
+    return find
+
+
+def _boards(config: SokobanConfig, file: str | None) -> frozenset[Board]:
+    path = None if file is None else Path(file)
+    return (
+        frozenset()
+        if path is None
+        else frozenset(task.board for task in read_task_file(path, config.max_steps))
+    )
 
 
 def _check_compact(config: SokobanConfig, path: Path, task: BoardTask) -> None:

@@ -14,5 +14,6 @@ ENVIRONMENT = EnvironmentPlugin(
     test_tasks=tasks.test_tasks,
     test_needs="test_tasks: 64",
     task_key=tasks.start_key,
+    kept_split=tasks.kept_split,
     extra="textarena",
 )

@@ -7,7 +7,7 @@ import random
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from erl_pipeline.environments.interface import Task
+from erl_pipeline.environments.interface import FindSplit, KeptSplit, Task
 from erl_pipeline.environments.textarena.games import games
 from erl_pipeline.environments.textarena.library import Game
 from erl_pipeline.environments.textarena.settings import TextArenaConfig
@@ -21,6 +21,7 @@ _ASKED_BY: dict[Split, str] = {
     "held_out": "evaluation.tasks",
     "test": "environment.test_tasks",
 }
+_KEPT: dict[Split, KeptSplit] = {"held_out": "held-out", "test": "test"}
 _TRIES_WITHOUT_NEW = 1_000
 
 
@@ -42,6 +43,18 @@ def test_tasks(settings: TextArenaConfig, seed: int) -> list[Task]:
 def start_key(payload: Mapping[str, Any]) -> str:
     """How the game begins; two seeds can begin it in the same way."""
     return f"{payload.get('game')} {payload.get('start')}"
+
+
+def kept_split(settings: TextArenaConfig, seed: int) -> FindSplit:
+    """Tells whether a beginning of the game is kept from training. The run's seed changes nothing."""
+
+    def find(payload: Mapping[str, Any]) -> KeptSplit | None:
+        start = payload.get("start")
+        if payload.get("game") != settings.game or not isinstance(start, str):
+            return None
+        return _KEPT.get(_split_of(start, settings.test_tasks is not None))
+
+    return find
 
 
 def start_of(game: Game, name: str, seed: int) -> str:

@@ -16,7 +16,7 @@ from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.environments.interface import Part, Task
 from erl_pipeline.plan.resources import Resources
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.stages.tasks.held_out import refuse_held_out
+from erl_pipeline.stages.tasks.held_out import KeptApart, refuse_held_out
 from storage.artifacts.artifact import Artifact
 from storage.errors import InputError
 
@@ -64,7 +64,7 @@ def _compute(call: StageCall[TaskSettings]) -> StageResult:
     plugin = plugins("environments")[environment.type].value
     training = plugin.training_tasks(environment, settings.seed)
     held_out = plugin.held_out_tasks(environment, settings.seed, settings.held_out)
-    refuse_held_out(training, held_out, plugin)
+    refuse_held_out(training, KeptApart(plugin, environment, settings.seed, held_out))
     _write(call.folder, TRAINING, training)
     _write(call.folder, HELD_OUT, held_out)
     write_weights(call.folder, plugin.parts(environment))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 
+from erl_pipeline.environments.frozen_lake import ENVIRONMENT
+from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
+from erl_pipeline.environments.interface import Task
 from erl_pipeline.plan.plan import Place
 from erl_pipeline.runs.branch import begin_offline
 from erl_pipeline.runs.driver import open_run
@@ -18,7 +23,7 @@ from storage.errors import InputError
 from storage.runs.origin import OfflineOrigin
 from storage.runs.run import RunStore
 from storage.upkeep.verification import verify_run
-from tests.erl_pipeline.runs.small_runs import DECOUPLED, Notes, go, ids, small
+from tests.erl_pipeline.runs.small_runs import DECOUPLED, SMALL, Notes, go, ids, small
 
 
 def evaluated_rows(store: Path) -> pl.DataFrame:
@@ -27,10 +32,10 @@ def evaluated_rows(store: Path) -> pl.DataFrame:
     return pl.read_parquet(evaluation.path(EVALUATION)).filter(pl.col("temperature") > 0)
 
 
-def begin(store: Path, run: str) -> None:
+def begin(store: Path, run: str, **changes: Any) -> None:
     origin = OfflineOrigin(run=run, first_iteration=2, last_iteration=2, checkpoint_id=None, evaluates=False)
     notes = Notes()
-    with open_run(small(name="taught", **DECOUPLED), str(store), notes, notes.stop) as opened:
+    with open_run(small(name="taught", **DECOUPLED, **changes), str(store), notes, notes.stop) as opened:
         partial(begin_offline, origin=origin)(opened)
 
 
@@ -47,6 +52,48 @@ def test_imported_rows_of_a_held_out_task_are_refused_by_row(store: Path, tmp_pa
     with pytest.raises(InputError, match=said):
         begin(store, "theirs")
     assert "taught" not in RunStore(str(store)).list() or not RunStore(str(store)).open("taught").stages()
+
+
+def refused(store: Path, folder: Path, **columns: str) -> None:
+    """Import one evaluated row with these values, and begin a run with a test split on it."""
+    row = evaluated_rows(store)[:1].with_columns(**{name: pl.lit(value) for name, value in columns.items()})
+    row.write_parquet(folder / "rows.parquet")
+    import_trajectories(str(store), folder / "rows.parquet", "theirs")
+    begin(store, "theirs", environment={**SMALL["environment"], "test_boards": 3})
+
+
+def payload_of(task: Task) -> str:
+    return json.dumps(dict(task.payload))
+
+
+def settings() -> FrozenLakeConfig:
+    return FrozenLakeConfig.model_validate({**SMALL["environment"], "test_boards": 3})
+
+
+@pytest.mark.parametrize("environment", ["frozen-lake", "", "sokoban"])
+def test_the_name_of_the_environment_does_not_count(store: Path, tmp_path: Path, environment: str) -> None:
+    task = ENVIRONMENT.held_out_tasks(settings(), 0, 1)[0]
+    with pytest.raises(InputError, match=f"is of the held-out task {task.task_id}"):
+        refused(store, tmp_path, environment=environment, task_payload=payload_of(task), task_id="mine")
+
+
+def test_held_out_tasks_that_the_run_does_not_evaluate_are_refused_too(store: Path, tmp_path: Path) -> None:
+    """The run evaluates 2 tasks; later `evaluate --count` may take more."""
+    task = ENVIRONMENT.held_out_tasks(settings(), 0, 12)[11]
+    with pytest.raises(InputError, match="task mine\\) is of a task of the held-out split"):
+        refused(store, tmp_path, task_payload=payload_of(task), task_id="mine")
+
+
+def test_test_tasks_are_refused(store: Path, tmp_path: Path) -> None:
+    task = ENVIRONMENT.test_tasks(settings(), 0)[2]
+    with pytest.raises(InputError, match="task mine\\) is of a task of the test split"):
+        refused(store, tmp_path, task_payload=payload_of(task), task_id="mine")
+
+
+def test_a_row_without_content_is_refused_where_it_names_a_held_out_task(store: Path, tmp_path: Path) -> None:
+    task = ENVIRONMENT.held_out_tasks(settings(), 0, 1)[0]
+    with pytest.raises(InputError, match=f"is of the held-out task {task.task_id}"):
+        refused(store, tmp_path, task_payload="{}", task_id=task.task_id)
 
 
 def test_rows_of_training_tasks_are_taken(store: Path) -> None:

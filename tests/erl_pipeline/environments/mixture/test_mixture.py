@@ -17,7 +17,7 @@ from erl_pipeline.environments.interface import EnvironmentPlugin, Task
 from erl_pipeline.environments.messages import AssistantTurn
 from erl_pipeline.environments.mixture.settings import MixtureConfig
 from erl_pipeline.plan.sources import read_sources
-from erl_pipeline.stages.tasks.held_out import refuse_held_out
+from erl_pipeline.stages.tasks.held_out import KeptApart, refuse_held_out
 from erl_pipeline.stages.tasks.prepare_tasks import environment_identity, located
 from storage.errors import ConfigError, InputError
 
@@ -140,12 +140,21 @@ def test_files_of_parts_are_known_by_their_content(tmp_path: Path) -> None:
 
 def test_a_board_that_one_part_holds_out_is_not_trained_on_by_another() -> None:
     board = {"board": ["SF", "FG"], "max_steps": 2}
+    held_out = Task("large/b", "large/x", "frozen_lake", {**board, "max_steps": 4})
+    kept = KeptApart(plugin(), config().environment, 0, [held_out])
     with pytest.raises(InputError, match="training task small/a is the held-out task large/b"):
-        refuse_held_out(
-            [Task("small/a", "small/x", "frozen_lake", board)],
-            [Task("large/b", "large/x", "frozen_lake", {**board, "max_steps": 4})],
-            plugin(),
-        )
+        refuse_held_out([Task("small/a", "small/x", "frozen_lake", board)], kept)
+
+
+def test_the_splits_of_every_part_are_kept_from_training() -> None:
+    """Also tasks beyond those that a run evaluates, whatever environment their rows name."""
+    kept = KeptApart(plugin(), config().environment, 0, [])
+    lakes = config().environment.parts  # type: ignore[attr-defined]
+    for name, part in lakes.items():
+        lake = plugins("environments")["frozen_lake"].value
+        (task,) = lake.held_out_tasks(part.environment, 0, 1)
+        assert kept.find("mine", task.payload) == "a task of the held-out split", name
+        assert kept.find("mine", lake.training_tasks(part.environment, 0)[0].payload) is None
 
 
 def test_what_cannot_be_is_told() -> None:

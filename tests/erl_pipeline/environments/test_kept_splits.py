@@ -1,0 +1,89 @@
+"""Which tasks are kept from training is told by their content, for more tasks than any run asks for."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.run import RunConfig
+from erl_pipeline.environments.interface import EnvironmentPlugin
+from erl_pipeline.runs.enough_tasks import refuse_held_out_conversations
+from storage.errors import InputError
+
+GENERATED: dict[str, dict[str, Any]] = {
+    "frozen_lake": {"rows": [4, 4], "training_boards": 40, "test_boards": 20},
+    "sokoban": {"rows": [6, 6], "training_boards": 20, "test_boards": 10},
+}
+
+
+def plugin(name: str) -> EnvironmentPlugin[Any]:
+    found: EnvironmentPlugin[Any] = plugins("environments")[name].value
+    return found
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_boards_are_told_apart(name: str) -> None:
+    own = plugin(name)
+    settings = own.settings.model_validate({"type": name, **GENERATED[name]})
+    assert own.kept_split is not None
+    find = own.kept_split(settings, 0)
+    splits = {
+        None: own.training_tasks(settings, 0),
+        "held-out": own.held_out_tasks(settings, 0, 20),
+        "test": own.test_tasks(settings, 0),
+    }
+    for split, tasks in splits.items():
+        assert {find(task.payload) for task in tasks} == {split}
+    others: list[dict[str, Any]] = [{}, {"board": 1}, {"board": []}, {"board": ["SF", 3]}]
+    assert [find(other) for other in others] == [None] * 4
+
+
+def test_questions_are_told_apart(tmp_path: Path) -> None:
+    file = tmp_path / "questions.jsonl"
+    lines = [json.dumps({"question": f"Is {n} odd?", "answer": "yes"}) for n in range(20)]
+    file.write_text("\n".join(lines))
+    own = plugin("questions")
+    given = {"type": "questions", "training_file": str(file), "held_out_share": 0.2, "test_share": 0.3}
+    assert own.kept_split is not None
+    find = own.kept_split(own.settings.model_validate(given), 0)
+    asked = [{"question": f"is {n}  ODD?", "answer": "no"} for n in range(20)]
+    assert Counter(map(find, asked)) == {"held-out": 4, "test": 6, None: 10}
+    assert find({}) is None
+
+
+def test_a_conversation_that_asks_a_held_out_question_starts_no_run(tmp_path: Path) -> None:
+    asked = [f"Is {n} odd?" for n in range(10)]
+    questions, chats = tmp_path / "questions.jsonl", tmp_path / "chats.jsonl"
+    questions.write_text("\n".join(json.dumps({"question": each, "answer": "yes"}) for each in asked))
+    config = RunConfig.model_validate(
+        {
+            "name": "warm",
+            "iterations": 1,
+            "environment": {"type": "questions", "training_file": str(questions), "held_out_share": 0.5},
+            "policy": {
+                "type": "pretrained",
+                "model": str(tmp_path),
+                "warm_start": {"type": "messages", "file": str(chats)},
+            },
+        }
+    )
+    (held_out,) = plugin("questions").held_out_tasks(config.environment, 0, 1)
+    trained = plugin("questions").training_tasks(config.environment, 0)[0]
+
+    def chat(question: str) -> str:
+        said = [
+            {"role": "user", "content": f"Think first.\n{question}"},
+            {"role": "assistant", "content": "yes"},
+        ]
+        return json.dumps({"messages": said}) + "\n"
+
+    chats.write_text(chat(trained.payload["question"]))
+    refuse_held_out_conversations(config)
+    chats.write_text(chat(trained.payload["question"]) + chat(held_out.payload["question"].upper()))
+    with pytest.raises(InputError, match="row 2 asks a task of the held-out split"):
+        refuse_held_out_conversations(config)
