@@ -36,6 +36,8 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
         "packages",
         "used_packages",
         "task_key",
+        "twin_key",
+        "left_out",
         "timing",
         "mean_metrics",
         "tiny",

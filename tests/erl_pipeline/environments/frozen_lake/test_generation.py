@@ -75,7 +75,8 @@ def test_excluded_boards_are_left_out() -> None:
 
 
 def test_too_few_boards_are_an_error_and_no_endless_loop() -> None:
-    config = FrozenLakeConfig(rows=(1, 1), columns=(2, 2), holes=(0, 0), path_length=(1, 1))
+    strip = FrozenLakeConfig(rows=(1, 1), columns=(2, 2), holes=(0, 0), path_length=(1, 1))
+    config = strip.model_copy(update={"twins": "any_split"})
     assert generate_boards(config, "training", 1) == [Board(("GS",))]
     assert generate_boards(config, "held_out", 1) == [Board(("SG",))]
     for count in (2, 10**9):
@@ -83,3 +84,6 @@ def test_too_few_boards_are_an_error_and_no_endless_loop() -> None:
             ConfigError, match=f"only 1 different training boards were found, {count} are asked"
         ):
             generate_boards(config, "training", count)
+    # Turned, the two boards are one, so that all but one split are empty.
+    with pytest.raises(ConfigError, match="ask for fewer boards, or set twins: any_split"):
+        [generate_boards(strip, split, 1) for split in ("training", "held_out")]

@@ -23,7 +23,7 @@ from storage.errors import ConfigError, InputError
 
 LAKE: dict[str, Any] = {"type": "frozen_lake", "training_boards": 6, "path_length": [1, 2], "max_steps": 2}
 PARTS: dict[str, Any] = {
-    "small": {"weight": 3, "environment": {**LAKE, "rows": [2, 2], "holes": [0, 1]}},
+    "small": {"weight": 3, "environment": {**LAKE, "rows": [2, 2], "holes": [0, 1], "twins": "any_split"}},
     "large": {"environment": {**LAKE, "rows": [3, 3]}},
 }
 
@@ -130,6 +130,7 @@ def test_files_of_parts_are_known_by_their_content(tmp_path: Path) -> None:
         "erl_pipeline.environments.frozen_lake",
         "erl_pipeline.environments.hidden_words",
         "erl_pipeline.environments.chat_prompts",
+        "erl_pipeline.environments.board_twins",
     }
     identity: Any = environment_identity(with_file)
     assert identity.parts["small"].environment.task_file is None

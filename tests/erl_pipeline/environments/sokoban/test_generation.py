@@ -57,7 +57,7 @@ def test_excluded_boards_are_left_out() -> None:
 
 def test_too_few_boards_are_an_error_and_no_endless_loop() -> None:
     """There are only two boards with one row of three cells, mirror images of each other."""
-    config = SokobanConfig(rows=(3, 3), columns=(5, 5), solution_length=(1, 1))
+    config = SokobanConfig(rows=(3, 3), columns=(5, 5), solution_length=(1, 1), twins="any_split")
     first = generate_boards(config, "training", 1)[0]
     assert first.rows[1] in ("#@$.#", "#.$@#")
     with pytest.raises(ConfigError, match=r"only \d different training boards were found, 3 are asked"):

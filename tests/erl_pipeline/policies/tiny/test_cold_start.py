@@ -36,8 +36,8 @@ def test_the_loss_falls_and_the_folder_is_a_plain_checkpoint(tmp_path: Path) -> 
     assert losses[0] == pytest.approx(3.8, abs=0.2)  # ln(44 words) at the start
     assert losses[-1] < losses[0] - 0.5
     assert made.loss == pytest.approx(sum(losses) / 30)
-    assert made.share_right is not None
-    assert 0.0 <= made.share_right < 0.7
+    assert list(made.shares_right) == ["seen_slots_right"]
+    assert 0.0 <= made.shares_right["seen_slots_right"] < 0.7
     model = AutoModelForCausalLM.from_pretrained(tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     assert model.config.architectures == ["GPT2LMHeadModel"]
