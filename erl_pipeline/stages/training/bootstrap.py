@@ -127,7 +127,7 @@ def _copy_pretrained(call: StageCall[PretrainedSettings]) -> StageResult:
 
 COLD_START = Stage(
     name="bootstrap",
-    version=3,
+    version=4,
     output="checkpoint",
     settings=ColdStartSettings,
     compute=_cold_start,
