@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from erl_pipeline.config.plugins.installed import plugins
@@ -35,8 +36,22 @@ def require_tasks(config: RunConfig, *, drawn: bool = True) -> None:
         draw_tasks(training, config.rollouts.tasks_per_iteration, config.seed, 1, weights)
 
 
-def require_tasks_of(plan: Plan, config: RunConfig, store: ArtifactStore) -> None:
-    """As `require_tasks`, for a plan; nothing is checked if its tasks are in the store already."""
+def require_tasks_of(plan: Plan, config: RunConfig, store: ArtifactStore) -> Sequence[str]:
+    """As `require_tasks`, for a plan; nothing is checked if its tasks are in the store already.
+
+    Returns what of the environment's files is left out, in sentences.
+    """
     tasks = [node.artifact_id for node in plan.nodes if node.stage is PREPARE_TASKS]
-    if tasks and tasks[0] not in store.ids(PREPARE_TASKS.name):
-        require_tasks(config, drawn=any(node.stage.output == "rollouts" for node in plan.nodes))
+    if not tasks or tasks[0] in store.ids(PREPARE_TASKS.name):
+        return ()
+    require_tasks(config, drawn=any(node.stage.output == "rollouts" for node in plan.nodes))
+    return sentences_left_out(config)
+
+
+def sentences_left_out(config: RunConfig) -> Sequence[str]:
+    """What of the environment's files is no task, and why; nothing where it takes long to list the tasks."""
+    plugin = plugins("environments")[config.environment.type].value
+    if not plugin.quick_to_list(config.environment):
+        return ()
+    sentences: Sequence[str] = plugin.left_out(config.environment)
+    return sentences

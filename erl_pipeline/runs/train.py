@@ -54,7 +54,8 @@ def train(
         require_tools_are_known(opened.config)
     target = iterations or opened.config.iterations
     plan = plan_for(opened.store.uri, opened.run, opened.config, target, entries=opened.entries())
-    require_tasks_of(plan, opened.config, opened.store)
+    for sentence in require_tasks_of(plan, opened.config, opened.store):
+        opened.listener.warn(f"{sentence}.")
     if tell is not None:
         tell(plan)
     trusted = frozenset() if check else trusted_places(plan, opened.recorded)

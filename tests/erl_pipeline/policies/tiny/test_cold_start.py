@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from erl_pipeline.config.policy import ColdStartConfig, TinyPolicyConfig
 from erl_pipeline.environments.frozen_lake import ENVIRONMENT
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
+from erl_pipeline.environments.tiny_parts import Examination
 from erl_pipeline.policies.tiny.cold_start import cold_start
 
 PARTS = ENVIRONMENT.require_tiny(FrozenLakeConfig())
@@ -54,3 +57,23 @@ def test_the_same_seed_gives_the_same_weights(tmp_path: Path) -> None:
     )
     assert first == again
     assert first != other
+
+
+def test_the_rates_do_not_fall_before_each_skill_has_been_learned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Questions are the share that is answered rightly, so one examination is passed and the other never.
+    monkeypatch.setattr(
+        "erl_pipeline.policies.tiny.cold_start.examiner",
+        lambda share, tokenizer: SimpleNamespace(share_right=lambda model: share),
+    )
+    easy, hard = (
+        Examination(name, lambda stream, settings, share=share: share, "")
+        for name, share in (("easy", 1.0), ("hard", 0.0))
+    )
+    learning = ColdStartConfig(steps=10, most_steps=14, demonstrations_per_step=2, gate=0.3)
+    policy = SMALL.model_copy(update={"cold_start": learning})
+    one = cold_start(policy, replace(PARTS, examinations=[easy]), 0, tmp_path)
+    both = cold_start(policy, replace(PARTS, examinations=[easy, hard]), 0, tmp_path)
+    assert (one.steps, one.shares_right) == (10, {"easy": 1.0})
+    assert (both.steps, both.shares_right) == (14, {"easy": 1.0, "hard": 0.0})
