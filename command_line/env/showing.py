@@ -180,7 +180,7 @@ def _print(shown: dict[str, Any]) -> None:
             twins = " and ".join(
                 f"{tasks['twins'][split]:,} of {tasks[split]:,} {words}"
                 for split, words in _SPLITS
-                if split in tasks["twins"]
+                if split in tasks["twins"] and tasks[split]
             )
             print_line(f"Twins: {twins} tasks are training tasks turned or mirrored")
         for sentence in tasks["left_out"]:

@@ -16,6 +16,7 @@ from erl_pipeline.config.run import RunConfig
 from erl_pipeline.environments.interface import EnvironmentPlugin, Task
 from erl_pipeline.environments.messages import AssistantTurn
 from erl_pipeline.environments.mixture.settings import MixtureConfig
+from erl_pipeline.environments.tiny_parts import TinyParts
 from erl_pipeline.plan.sources import read_sources
 from erl_pipeline.stages.tasks.held_out import refuse_held_out
 from erl_pipeline.stages.tasks.prepare_tasks import environment_identity, located
@@ -166,3 +167,25 @@ def test_what_cannot_be_is_told() -> None:
 
 def test_a_configuration_comes_back_from_its_json() -> None:
     assert change_config(config(), []) == config()
+
+
+def test_each_skill_of_the_parts_is_examined_once_on_the_questions_of_all_that_teach_it() -> None:
+    sokoban = {"type": "sokoban", "rows": [5, 5], "training_boards": 5}
+    mixed = config(boxes={"environment": sokoban}).environment
+    cold_start = ColdStartConfig()
+
+    def asked(tiny: TinyParts | None) -> dict[str, int]:
+        assert tiny is not None
+        questions = {each.name: each.questions(random.Random(0), cold_start) for each in tiny.examinations}
+        return {name: len(found) for name, found in questions.items()}
+
+    alone = [asked(part.plugin.tiny(part.settings)) for part in plugin().parts(mixed).values()]
+    together = asked(plugin().tiny(mixed))
+    assert [sorted(each) for each in alone] == [
+        ["best_moves_right", "seen_slots_right"],
+        ["seen_slots_right"],
+        ["seen_slots_right"],
+    ]
+    assert sorted(together) == ["best_moves_right", "seen_slots_right"]
+    assert together["best_moves_right"] == alone[0]["best_moves_right"] > 0
+    assert together["seen_slots_right"] > max(each["seen_slots_right"] for each in alone)
