@@ -70,7 +70,7 @@ class Game:
         attribute, after = _TELL_THEIR_TURNS.get(self._name.partition("-")[0], (None, 0))
         if attribute is None:
             return turns
-        told = min(getattr(self._env, attribute), max(turns - after, 0))
+        told = min(int(getattr(self._env, attribute)), max(turns - after, 0))
         setattr(self._env, attribute, told)
         return min(turns, told + after)
 

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -59,18 +58,26 @@ def test_the_same_seed_gives_the_same_weights(tmp_path: Path) -> None:
     assert first != other
 
 
+@dataclass(frozen=True)
+class _Fixed:
+    """An examiner that always finds this share of right answers."""
+
+    share: float
+
+    def share_right(self, model: object) -> float:
+        return self.share
+
+
 def test_the_rates_do_not_fall_before_each_skill_has_been_learned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Questions are the share that is answered rightly, so one examination is passed and the other never.
+    # Each examination gives a share of right answers of its own: one is passed and the other never.
+    found = iter([1.0, 1.0, 0.0])
     monkeypatch.setattr(
         "erl_pipeline.policies.tiny.cold_start.examiner",
-        lambda share, tokenizer: SimpleNamespace(share_right=lambda model: share),
+        lambda questions, tokenizer: _Fixed(next(found)),
     )
-    easy, hard = (
-        Examination(name, lambda stream, settings, share=share: share, "")
-        for name, share in (("easy", 1.0), ("hard", 0.0))
-    )
+    easy, hard = (Examination(name, lambda stream, settings: [], "") for name in ("easy", "hard"))
     learning = ColdStartConfig(steps=10, most_steps=14, demonstrations_per_step=2, gate=0.3)
     policy = SMALL.model_copy(update={"cold_start": learning})
     one = cold_start(policy, replace(PARTS, examinations=[easy]), 0, tmp_path)

@@ -51,4 +51,7 @@ def test_a_warm_start_knows_them_too() -> None:
     sources: Any = SimpleNamespace(files={"held.jsonl": "5a", "train.jsonl": "7b"})
     assert DEMONSTRATIONS.slice is not None
     settings = DEMONSTRATIONS.slice(config, sources)
-    assert (settings.files, settings.environment.held_out_file) == ({"held_out_file": "5a"}, None)
+    assert (settings.files, settings.environment.model_dump()["held_out_file"]) == (
+        {"held_out_file": "5a"},
+        None,
+    )
