@@ -32,14 +32,17 @@ def check(config: ConfigFile, settings: Settings = None, json: Json = False) -> 
     """
     from erl_pipeline.config.loading.load import load_config
     from erl_pipeline.plan.sources import require_sources
-    from erl_pipeline.runs.enough_tasks import require_tasks
+    from erl_pipeline.runs.enough_tasks import require_tasks, sentences_left_out
 
     run = load_config(config, settings or [])
     require_sources(run)
     require_tasks(run)
+    left_out = list(sentences_left_out(run))
     if json:
-        print_json({"valid": True, "run": run.name})
+        print_json({"valid": True, "run": run.name, "left_out": left_out})
     else:
         print_line(
             f"{config} is valid: run {run.name}, {counted(run.iterations, 'iteration')} of {run.method.type}"
         )
+        for sentence in left_out:
+            print_line(f"Left out: {sentence}")

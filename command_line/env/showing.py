@@ -23,7 +23,8 @@ Given = Annotated[
 def show(given: Given, settings: Settings = None, json: Json = False) -> None:
     """Show an environment: its settings, and whether it has tools, a tiny form, streams and test tasks.
 
-    With a configuration, also show how many tasks there are, and how one begins.
+    With a configuration, also show how many tasks there are, how many held-out tasks are twins of training
+    tasks (a board turned or mirrored), what of its files is left out, and how one begins.
     """
     from command_line.env.ready import require_files
     from erl_pipeline.config.plugins.installed import plugins
@@ -46,7 +47,7 @@ def show(given: Given, settings: Settings = None, json: Json = False) -> None:
         messages, tools, task_id = _first(plugin, config)
         shown["tools"] = [tool["function"]["name"] for tool in tools]
         shown["tasks"] = {
-            **_task_counts(plugin, config),
+            **_tasks(plugin, config),
             "first": {"task_id": task_id, "messages": messages},
         }
     if json:
@@ -115,12 +116,23 @@ def _abilities(plugin: Plugin, config: RunConfig | None) -> dict[str, Any]:
     return found
 
 
-def _task_counts(plugin: Plugin, config: RunConfig) -> dict[str, int]:
+def _tasks(plugin: Plugin, config: RunConfig) -> dict[str, Any]:
+    """How many tasks there are of each split, how many of them have a twin in training, and what is left out;
+    no twins are counted where the environment knows of none."""
+    from erl_pipeline.environments.twins import with_twin
+
     settings, seed = config.environment, config.seed
+    training = plugin.value.training_tasks(settings, seed)
+    others = {
+        "held_out": plugin.value.held_out_tasks(settings, seed, config.evaluation.tasks),
+        "test": plugin.value.test_tasks(settings, seed),
+    }
+    twins = {split: with_twin(plugin.value, settings, tasks, training) for split, tasks in others.items()}
     return {
-        "training": len(plugin.value.training_tasks(settings, seed)),
-        "held_out": len(plugin.value.held_out_tasks(settings, seed, config.evaluation.tasks)),
-        "test": len(plugin.value.test_tasks(settings, seed)),
+        "training": len(training),
+        **{split: len(tasks) for split, tasks in others.items()},
+        "twins": None if None in twins.values() else twins,
+        "left_out": list(plugin.value.left_out(settings)),
     }
 
 
@@ -164,6 +176,15 @@ def _print(shown: dict[str, Any]) -> None:
         tasks = shown["tasks"]
         numbers = ", ".join(f"{tasks[split]:,} {words}" for split, words in _SPLITS)
         print_line(f"\nTasks: {numbers}")
+        if tasks["twins"] is not None:
+            twins = " and ".join(
+                f"{tasks['twins'][split]:,} of {tasks[split]:,} {words}"
+                for split, words in _SPLITS
+                if split in tasks["twins"] and tasks[split]
+            )
+            print_line(f"Twins: {twins} tasks are training tasks turned or mirrored")
+        for sentence in tasks["left_out"]:
+            print_line(f"Left out: {sentence}")
         print_line(f"How task {tasks['first']['task_id']} begins, as the policy sees it:")
         for message in tasks["first"]["messages"]:
             print_line(f"\n[{message['role']}]\n{message['content']}")

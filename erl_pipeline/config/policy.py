@@ -24,9 +24,10 @@ class ColdStartConfig(Settings):
     most_steps: int | None = Field(default=None, ge=1)
     """The most optimizer steps, even if the policy has not reached `gate`; `null`: three times `steps`."""
     gate: float = Field(default=0.95, ge=0.0, le=1.0)
-    """The learning rates do not fall before the policy gives this share of right answers on the environment's
-    check (FrozenLake: action words in reflections that the attempt has shown, `seen_slots_right`). A cold
-    start that ends below it says so. 0: no gate."""
+    """The learning rates do not fall before the policy gives this share of right answers in each of the
+    environment's checks: action words in reflections that the attempt has shown (`seen_slots_right`), and in
+    Sokoban also moves where only one is best (`best_moves_right`). A cold start that ends below it says so.
+    0: no gate."""
     demonstrations_per_step: int = Field(default=32, ge=1)
     """Demonstrated attempts in one step; reflections on the failed ones are added."""
     learning_rate: float = Field(default=3e-3, gt=0.0)

@@ -145,6 +145,10 @@ def _for_any_template(settings: Any, knows_tools: bool) -> Any:
     return settings
 
 
+def _nothing_left_out(settings: Any) -> Sequence[str]:
+    return ()
+
+
 def _no_tiny_parts(settings: Any) -> TinyParts | None:
     return None
 
@@ -248,6 +252,12 @@ class EnvironmentPlugin(Generic[SettingsT]):
     repeated byte for byte. `waiting`: steps take as long as they take; no episode waits for another's."""
     mean_metrics: frozenset[str] = frozenset()
     """Metrics of turns whose mean over an attempt's turns is kept; for all others the sum is kept."""
+    twin_key: Callable[[Mapping[str, Any]], str] | None = None
+    """A text that is equal for payloads which are one problem seen in different ways, such as a board and its
+    mirror image; `env show` counts held-out tasks with such a twin in training. None: tasks have no twins."""
+    left_out: Callable[[SettingsT], Sequence[str]] = _nothing_left_out
+    """What of the files in these settings is no task, a sentence for each reason with number and names, for
+    people. Raises `InputError` for bad files."""
     tiny: Callable[[SettingsT], TinyParts | None] = _no_tiny_parts
     """What the cold start of a tiny policy needs; None where these settings have no form for one."""
     tiny_needs: str = ""

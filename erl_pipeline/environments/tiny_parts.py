@@ -26,7 +26,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Examination:
-    """A skill that the cold start should teach: training may go on until the policy has it.
+    """A skill that the cold start should teach: training goes on until the policy has it.
 
     The share of asked words that the policy finds most probable, each after the demonstrated words before
     it, is reported under `name`.
@@ -54,8 +54,9 @@ class TinyParts:
     demonstrations: Callable[[random.Random, ColdStartConfig], Iterator[Sequence[Demonstration]]]
     """An endless stream of demonstrated episodes, each with one conversation or more. It depends on the
     seeded generator alone, and shows no held-out task."""
-    examination: Examination | None = None
-    """None: the cold start takes a fixed number of steps, whatever was learned."""
+    examinations: Sequence[Examination] = ()
+    """All of them have to be passed. Empty: the cold start takes a fixed number of steps, whatever was
+    learned."""
     retry_tokens: int = 0
     """Tokens that a prompt has in addition when it shows how another attempt failed. 0: attempts with such a
     prompt are not demonstrated, whatever `ColdStartConfig.retries` says."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,16 +40,21 @@ def require_tasks(config: RunConfig, *, drawn: bool = True) -> None:
         draw_tasks(training, config.rollouts.tasks_per_iteration, config.seed, 1, weights)
 
 
-def require_tasks_of(plan: Plan, config: RunConfig, store: ArtifactStore) -> None:
+def require_tasks_of(plan: Plan, config: RunConfig, store: ArtifactStore) -> Sequence[str]:
     """As `require_tasks`, for a plan; nothing is checked if its tasks are in the store already. Also raise
     InputError where a conversation of a warm start that is still to be made asks a question that is kept from
-    training."""
+    training.
+
+    Returns what of the environment's files is left out, in sentences.
+    """
     warm_starts = [node.artifact_id for node in plan.nodes if node.stage is MESSAGES]
     if warm_starts and warm_starts[0] not in store.ids(MESSAGES.name):
         refuse_held_out_conversations(config)
     tasks = [node.artifact_id for node in plan.nodes if node.stage is PREPARE_TASKS]
-    if tasks and tasks[0] not in store.ids(PREPARE_TASKS.name):
-        require_tasks(config, drawn=any(node.stage.output == "rollouts" for node in plan.nodes))
+    if not tasks or tasks[0] in store.ids(PREPARE_TASKS.name):
+        return ()
+    require_tasks(config, drawn=any(node.stage.output == "rollouts" for node in plan.nodes))
+    return sentences_left_out(config)
 
 
 def refuse_held_out_conversations(config: RunConfig) -> None:
@@ -68,3 +74,12 @@ def refuse_held_out_conversations(config: RunConfig) -> None:
                 f"policy.warm_start.file: {path}, row {number} asks {same}: a policy would be evaluated on "
                 "what it was trained on; leave the row out"
             )
+
+
+def sentences_left_out(config: RunConfig) -> Sequence[str]:
+    """What of the environment's files is no task, and why; nothing where it takes long to list the tasks."""
+    plugin = plugins("environments")[config.environment.type].value
+    if not plugin.quick_to_list(config.environment):
+        return ()
+    sentences: Sequence[str] = plugin.left_out(config.environment)
+    return sentences

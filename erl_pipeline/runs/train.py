@@ -58,7 +58,8 @@ def train(
     plan = plan_for(
         opened.store.uri, opened.run, opened.config, target, sources=sources, entries=opened.entries()
     )
-    require_tasks_of(plan, opened.config, opened.store)
+    for sentence in require_tasks_of(plan, opened.config, opened.store):
+        opened.listener.warn(f"{sentence}.")
     if tell is not None:
         tell(plan)
     trusted: frozenset[Place] = frozenset()

@@ -40,6 +40,33 @@ def test_check_says_valid_or_what_is_wrong(small: Path) -> None:
     assert bad.errors == f"error: {small}: 1 problem\n  --set: seed: -1; allowed: at least 0\n"
 
 
+def test_what_of_the_files_is_left_out_is_told_before_training(small: Path, tmp_path: Path) -> None:
+    train, held = tmp_path / "train.jsonl", tmp_path / "held.jsonl"
+    boards = [["SFG"], ["GFS"], ["SF", "FG"], ["SF", "GF"], ["SF", "FF", "GF"], ["FS", "FG"]]
+    lines = [
+        json.dumps({"task_id": f"t{n}", "board": board, "max_steps": 2}) for n, board in enumerate(boards)
+    ]
+    train.write_text("\n".join(lines[1:]))
+    held.write_text(lines[0])
+    words = [f"environment.task_file={train}", f"environment.held_out_file={held}", "evaluation.tasks=1"]
+    given = [word for each in words for word in ("--set", each)]
+    sentence = (
+        f"1 of 5 boards of task file {train} are left out: each is a board of {held} turned or mirrored "
+        "(t1); environment.twins: any_split would keep them"
+    )
+    assert invoke("config", "check", small, *given, "--json").json["left_out"] == [sentence]
+    assert f"Left out: {sentence}" in told(invoke("config", "check", small, *given).output)
+    store = tmp_path / "store"
+    trained = invoke("train", small, *given, "--iterations", "1", "--no-prefect", "--store", store)
+    assert trained.status == 0
+    assert f"{sentence}." in told(trained.output + trained.errors)
+
+
+def told(text: str) -> str:
+    """What was printed, in one line."""
+    return " ".join(text.split())
+
+
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
 def test_every_ready_configuration_loads(path: Path) -> None:
     """Some name files and models that users get first, so that `check` refuses them here."""

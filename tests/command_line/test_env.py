@@ -87,6 +87,43 @@ def test_a_configuration_is_shown_with_its_tasks(config: Path) -> None:
     assert shown["tools"] == []
 
 
+def test_the_held_out_tasks_that_are_training_tasks_turned_around_are_counted(config: Path) -> None:
+    words = ["--set", "environment.test_boards=4", "--set", "environment.training_boards=2000"]
+    shown = invoke("env", "show", config, *words, "--json").json
+    assert shown["tasks"]["twins"] == {"held_out": 0, "test": 0}
+    text = invoke("env", "show", config, *words).output
+    assert "Twins: 0 of 8 held-out and 0 of 4 test tasks are training tasks turned or mirrored" in text
+    old = invoke("env", "show", config, *words, "--set", "environment.twins=any_split", "--json").json
+    assert old["tasks"]["twins"]["held_out"] > 0
+
+
+LEVELS = """\
+name: levels
+iterations: 1
+environment: {type: sokoban, format: prose, solution_length: [1, 3], max_steps: 3, task_file: levels.txt}
+policy: {type: pretrained, model: somewhere}
+rollouts: {tasks_per_iteration: 1}
+evaluation: {tasks: 2}
+"""
+
+
+def test_levels_that_need_too_many_moves_are_counted_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("levels.yaml").write_text(LEVELS)
+    Path("levels.txt").write_text("; 0\n@$.\n\n; 1\n@$    .\n\n; 2\n@$     .\n")
+    Path("somewhere").mkdir()
+    shown = invoke("env", "show", "levels.yaml", "--json").json
+    left_out = (
+        "2 of 3 levels of task file levels.txt are left out: they need more than environment.max_steps: 3 "
+        "moves (levels-1, levels-2)"
+    )
+    assert shown["tasks"]["training"] == 1
+    assert shown["tasks"]["left_out"] == [left_out]
+    assert f"Left out: {left_out}" in " ".join(invoke("env", "show", "levels.yaml").output.split())
+
+
 def test_what_is_neither_is_told() -> None:
     result = invoke("env", "show", "no_such")
     assert result.status == 2

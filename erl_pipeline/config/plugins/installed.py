@@ -37,6 +37,8 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
         "used_packages",
         "task_key",
         "kept_split",
+        "twin_key",
+        "left_out",
         "timing",
         "mean_metrics",
         "tiny",

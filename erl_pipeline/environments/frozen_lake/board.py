@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from erl_pipeline.environments.board_twins import shape_of
 from erl_pipeline.environments.hidden_words.directions import DIRECTIONS, Direction
 
 LETTERS = {"S": "start", "F": "frozen", "H": "hole", "G": "goal"}
@@ -27,6 +28,11 @@ class Board:
     @cached_property
     def width(self) -> int:
         return len(self.rows[0])
+
+    @cached_property
+    def shape(self) -> tuple[str, ...]:
+        """What the board has in common with its rotations and mirror images, and with no other board."""
+        return shape_of(self.rows)
 
     @cached_property
     def letters(self) -> str:

@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.prompts import PromptTemplates
 from erl_pipeline.config.templates import check_template
+from erl_pipeline.environments.board_twins import Twins
 
 PERMUTATIONS = 24
 """How many there are of four action words."""
@@ -76,6 +77,10 @@ class FrozenLakeConfig(PluginSettings):
     test_boards: int | None = Field(default=None, ge=1, le=100_000)
     """Generated boards of a third split. Only `compare` uses it, for its report; the boards are then not
     trained on. `null`: there is no such split."""
+    twins: Twins = "one_split"
+    """`one_split`: a board's rotations and mirror images are in its split, so no training board is a held-out
+    or a test board turned around; a training file's boards that are, are left out. `any_split`: only equal
+    boards are kept apart."""
     rows: tuple[int, int] = (4, 4)
     """Least and most rows of a generated board."""
     columns: tuple[int, int] | None = None

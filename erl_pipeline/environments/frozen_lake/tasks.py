@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from erl_pipeline.environments.board_twins import named, shape_of, without_twins
 from erl_pipeline.environments.frozen_lake.board import Board
-from erl_pipeline.environments.frozen_lake.generation import Split, generate_boards, split_of
+from erl_pipeline.environments.frozen_lake.generation import Split, generate_boards, kept_apart, split_of
 from erl_pipeline.environments.frozen_lake.realms import training_realms
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.frozen_lake.task_file import BoardTask, read_task_file
@@ -20,13 +21,32 @@ from storage.errors import InputError
 
 def training_tasks(config: FrozenLakeConfig, seed: int) -> list[Task]:
     """The boards of `task_file`, or generated ones. `seed` is the run's seed and chooses the hidden world."""
-    if config.task_file is not None:
-        return tasks_from_file(config, seed, Path(config.task_file))
-    return _as_tasks(
-        config,
-        seed,
-        _generated(config, "training", generate_boards(config, "training", config.training_boards)),
-    )
+    if config.task_file is None:
+        return _as_tasks(config, seed, _generated(config, "training", training_boards(config)))
+    path = Path(config.task_file)
+    kept, twins = without_twins(_checked(config, path), _twins_of(config))
+    if not kept:
+        raise InputError(f"task file {path} holds no training board: {_are_twins(config, twins)}")
+    return _as_tasks(config, seed, kept)
+
+
+def training_boards(config: FrozenLakeConfig) -> list[Board]:
+    """Generated training boards, which demonstrations show too; none is of `held_out_file`."""
+    return generate_boards(config, "training", config.training_boards, _boards(config.held_out_file))
+
+
+def left_out(config: FrozenLakeConfig) -> list[str]:
+    """Which boards of the training file are no training tasks, and why."""
+    if config.task_file is None:
+        return []
+    tasks = read_task_file(Path(config.task_file))
+    _, twins = without_twins(tasks, _twins_of(config))
+    if not twins:
+        return []
+    return [
+        f"{len(twins):,} of {len(tasks):,} boards of task file {config.task_file} are left out: "
+        f"{_are_twins(config, twins)}"
+    ]
 
 
 def held_out_tasks(config: FrozenLakeConfig, seed: int, count: int) -> list[Task]:
@@ -57,11 +77,7 @@ def test_tasks(config: FrozenLakeConfig, seed: int) -> list[Task]:
 
 def tasks_from_file(config: FrozenLakeConfig, seed: int, path: Path) -> list[Task]:
     """The tasks of a file. Raises `InputError` where a line is wrong or `format: compact` cannot show it."""
-    tasks = read_task_file(path)
-    if config.format == "compact":
-        for task in tasks:
-            _check_compact(config, path, task)
-    return _as_tasks(config, seed, tasks)
+    return _as_tasks(config, seed, _checked(config, path))
 
 
 def board_key(payload: Mapping[str, Any]) -> str:
@@ -70,16 +86,18 @@ def board_key(payload: Mapping[str, Any]) -> str:
 
 
 def kept_split(config: FrozenLakeConfig, seed: int) -> FindSplit:
-    """Tells whether a board is kept from training: one of `held_out_file`, or one that generation would hold
-    out or set aside, unless `task_file` trains on it. The run's seed changes nothing."""
-    trained, held_out = _boards(config, config.task_file), _boards(config, config.held_out_file)
+    """Tells whether a board is kept from training: one of `held_out_file` or, where twins are kept apart, a
+    twin of one; or one that generation would hold out or set aside, unless `task_file` trains on it. The
+    run's seed changes nothing."""
+    trained = _boards(config, config.task_file)
+    held_out = {kept_apart(board, config) for board in _boards(config, config.held_out_file)}
 
     def find(payload: Mapping[str, Any]) -> KeptSplit | None:
         rows = payload.get("board")
         if not isinstance(rows, list) or len({len(row) if isinstance(row, str) else -1 for row in rows}) != 1:
             return None
         board = Board(tuple(map(str, rows)))
-        if board in held_out:
+        if kept_apart(board, config) in held_out:
             return "held-out"
         split = "training" if board in trained else split_of(board, config)
         if split == "held_out":
@@ -94,12 +112,25 @@ def _boards(config: FrozenLakeConfig, file: str | None) -> frozenset[Board]:
     return frozenset() if path is None else frozenset(task.board for task in read_task_file(path))
 
 
+def shape_key(payload: Mapping[str, Any]) -> str:
+    """The board, turned or mirrored as it may be."""
+    return json.dumps(shape_of(payload["board"]))
+
+
 def difficulty(config: FrozenLakeConfig, task: Task) -> float:
     """Moves on the shortest way from start to goal."""
     board = Board(tuple(task.payload["board"]))
     moves = board.moves_to_goal[board.start]
     assert moves is not None  # no board without a way is a task
     return float(moves)
+
+
+def _checked(config: FrozenLakeConfig, path: Path) -> list[BoardTask]:
+    tasks = read_task_file(path)
+    if config.format == "compact":
+        for task in tasks:
+            _check_compact(config, path, task)
+    return tasks
 
 
 def _check_compact(config: FrozenLakeConfig, path: Path, task: BoardTask) -> None:
@@ -117,11 +148,26 @@ def _check_compact(config: FrozenLakeConfig, path: Path, task: BoardTask) -> Non
 
 
 def _apart(config: FrozenLakeConfig, split: Split, count: int) -> list[Board]:
-    """Generated boards of a split that the task file does not hold."""
-    training: set[Board] = set()
-    if config.task_file is not None:
-        training = {task.board for task in read_task_file(Path(config.task_file))}
-    return generate_boards(config, split, count, training)
+    """Generated boards of a split that no file of the settings holds."""
+    files = [*_boards(config.task_file), *_boards(config.held_out_file)]
+    return generate_boards(config, split, count, files)
+
+
+def _boards(file: str | None) -> list[Board]:
+    return [] if file is None else [task.board for task in read_task_file(Path(file))]
+
+
+def _twins_of(config: FrozenLakeConfig) -> list[Board]:
+    """The boards whose twins must not be trained on."""
+    return _boards(config.held_out_file) if config.twins == "one_split" else []
+
+
+def _are_twins(config: FrozenLakeConfig, twins: Sequence[BoardTask]) -> str:
+    ids = named([task.task_id for task in twins])
+    return (
+        f"each is a board of {config.held_out_file} turned or mirrored ({ids}); environment.twins: any_split "
+        "would keep them"
+    )
 
 
 def _generated(config: FrozenLakeConfig, split: Split, boards: Iterable[Board]) -> list[BoardTask]:

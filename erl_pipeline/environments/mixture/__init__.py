@@ -20,6 +20,7 @@ ENVIRONMENT = EnvironmentPlugin(
     tiny_needs="parts that each have a form for it",
     tiny_view=tiny_view,
     parts=tasks.parts_of,
+    left_out=tasks.left_out,
     built_files=BUILT_FILES,
     for_template=tasks.for_template,
     quick_to_list=tasks.quick_to_list,

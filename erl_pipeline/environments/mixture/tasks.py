@@ -69,6 +69,15 @@ def files(settings: MixtureConfig) -> dict[str, Path]:
     }
 
 
+def left_out(settings: MixtureConfig) -> list[str]:
+    """What of the parts' files is no task, by part."""
+    return [
+        f"{name}: {sentence}"
+        for name, part in parts_of(settings).items()
+        for sentence in part.plugin.left_out(part.settings)
+    ]
+
+
 def quick_to_list(settings: MixtureConfig) -> bool:
     """Whether the tasks of each part are listed quickly."""
     return all(part.plugin.quick_to_list(part.settings) for part in parts_of(settings).values())

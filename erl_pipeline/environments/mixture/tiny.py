@@ -41,7 +41,7 @@ def tiny_parts(settings: MixtureConfig) -> TinyParts | None:
         words=tuple(dict.fromkeys(word for tiny in found.values() for word in tiny.words)),
         context_length=longest if all_retry else with_retries,
         demonstrations=demonstrations,
-        examination=_examination({n: t.examination for n, t in found.items() if t.examination is not None}),
+        examinations=_examinations(found),
         retry_tokens=with_retries - longest if all_retry else 0,
     )
 
@@ -57,18 +57,28 @@ def tiny_view(settings: MixtureConfig) -> MixtureConfig:
     return settings.model_copy(update={"parts": parts})
 
 
-def _examination(found: Mapping[str, Examination]) -> Examination | None:
-    """One examination with the questions of all parts that have some: it reports the mean over questions."""
-    if len(found) < 2:
-        return next(iter(found.values()), None)
+def _examinations(found: Mapping[str, TinyParts]) -> list[Examination]:
+    """The examinations of all parts. Those of one name are one, with the questions of all parts that have it:
+    it reports the mean over questions."""
+    by_name: dict[str, dict[str, Examination]] = {}
+    for part, tiny in found.items():
+        for each in tiny.examinations:
+            by_name.setdefault(each.name, {})[part] = each
+    return [_together(same) for same in by_name.values()]
+
+
+def _together(same: Mapping[str, Examination]) -> Examination:
+    """The examinations of several parts, by the part's name, as one."""
+    first, *others = same.values()
+    if not others:
+        return first
 
     def questions(generator: random.Random, config: ColdStartConfig) -> list[Question]:
         return [
             question
-            for each in found.values()
+            for each in same.values()
             for question in each.questions(random.Random(generator.getrandbits(64)), config)
         ]
 
-    names = list(dict.fromkeys(each.name for each in found.values()))
-    otherwise = "; ".join(f"{name}: {each.otherwise}" for name, each in found.items())
-    return Examination("_and_".join(names), questions, otherwise)
+    otherwise = "; ".join(f"{part}: {each.otherwise}" for part, each in same.items())
+    return Examination(first.name, questions, otherwise)

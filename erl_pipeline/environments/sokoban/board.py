@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from erl_pipeline.environments.board_twins import shape_of
 from erl_pipeline.environments.hidden_words.directions import Direction
 
 LETTERS = {
@@ -48,6 +49,11 @@ class Board:
     def size_name(self) -> str:
         """Height and width, such as `6x6`."""
         return f"{self.height}x{self.width}"
+
+    @cached_property
+    def shape(self) -> tuple[str, ...]:
+        """What the board has in common with its rotations and mirror images, and with no other board."""
+        return shape_of(self.rows)
 
     @cached_property
     def letters(self) -> str:

@@ -1,10 +1,11 @@
-"""Boards from a seed. No board can be in two splits: the hash of a board decides its split."""
+"""Boards from a seed. No board can be in two splits: the hash of a board, or of what it shares
+with its rotations and mirror images, decides its split."""
 
 from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Collection
+from collections.abc import Iterable
 from typing import Literal
 
 from erl_pipeline.environments.sokoban.board import Board
@@ -26,20 +27,27 @@ def split_of(board: Board, config: SokobanConfig) -> Split:
 
     Without `test_boards` the boards of the test split are training boards; they are never held-out boards.
     """
-    digest = hashlib.sha256("/".join(board.rows).encode()).digest()
+    digest = hashlib.sha256("/".join(kept_apart(board, config)).encode()).digest()
     split = _SMALL_SPLITS.get(digest[0] % _SHARES, "training")
     return "training" if split == "test" and config.test_boards is None else split
 
 
+def kept_apart(board: Board, config: SokobanConfig) -> tuple[str, ...]:
+    """What no board of another split may have in common with this one: its rows, or its shape."""
+    return board.shape if config.twins == "one_split" else board.rows
+
+
 def generate_boards(
-    config: SokobanConfig, split: Split, count: int, excluded: Collection[Board] = ()
+    config: SokobanConfig, split: Split, count: int, excluded: Iterable[Board] = ()
 ) -> list[Board]:
     """`count` different boards of a split, in an order that depends on `config.board_seed` alone.
 
-    A smaller `count` gives the beginning of the same list. Raises `ConfigError` where the settings
+    None of them is one of `excluded` or, where twins are kept apart, a rotation or mirror image of one. A
+    smaller `count` gives the beginning of the same list. Raises `ConfigError` where the settings
     allow too few boards.
     """
     stream = random.Random(f"sokoban/{split}/{config.board_seed}")
+    never = {kept_apart(board, config) for board in excluded}
     boards: dict[Board, None] = {}
     tries = 0
     while len(boards) < count:
@@ -47,11 +55,12 @@ def generate_boards(
             raise ConfigError(
                 f"environment: only {len(boards)} different {split} boards were found, {count} are asked "
                 "for; allow more sizes, boxes, inner walls or solution lengths, or ask for fewer boards"
+                + (", or set twins: any_split" if config.twins == "one_split" else "")
             )
         tries += 1
         board = random_board(stream, config)
         # The search for a solution takes longest, so it comes last.
-        if board in boards or board in excluded or split_of(board, config) != split:
+        if board in boards or kept_apart(board, config) in never or split_of(board, config) != split:
             continue
         if _is_wanted(board, config):
             boards[board] = None

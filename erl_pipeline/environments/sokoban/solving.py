@@ -55,8 +55,13 @@ def solution_length(board: Board, most: int | None = None) -> int | None:
     return None
 
 
+class NeedsMoreMoves(ValueError):
+    """Raised for a board that may be solved, but not in so few moves."""
+
+
 def require_solvable(board: Board, max_steps: int) -> None:
-    """Raise `ValueError`, saying why, where the board cannot be solved in `max_steps` moves.
+    """Raise `ValueError`, saying why, where the board cannot be solved in `max_steps` moves; `NeedsMoreMoves`
+    where it may be in more.
 
     With one box the check is exact. With more boxes it only finds boxes that are lost from the start, and
     boards that need more pushes than there are moves.
@@ -68,13 +73,13 @@ def require_solvable(board: Board, max_steps: int) -> None:
     if needed is None:
         raise ValueError("the board cannot be solved: a box can be pushed to no goal")
     if needed > max_steps:
-        raise ValueError(f"the board needs at least {needed} moves, but max_steps is {max_steps}")
+        raise NeedsMoreMoves(f"the board needs at least {needed} moves, but max_steps is {max_steps}")
     if len(board.start.boxes) == 1:
         moves = solution_length(board)
         if moves is None:
             raise ValueError("the board cannot be solved")
         if moves > max_steps:
-            raise ValueError(f"the board needs {moves} moves, but max_steps is {max_steps}")
+            raise NeedsMoreMoves(f"the board needs {moves} moves, but max_steps is {max_steps}")
 
 
 def pushes_needed(pushes: dict[int, int], boxes: tuple[int, ...]) -> int | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from erl_pipeline.environments.sokoban.board import Board, parse_board
-from erl_pipeline.environments.sokoban.solving import require_solvable
+from erl_pipeline.environments.sokoban.solving import NeedsMoreMoves, require_solvable
 from storage.errors import InputError
 
 _KEYS = ("task_id", "board", "max_steps")
@@ -24,6 +24,14 @@ class BoardTask:
 
 
 @dataclass(frozen=True)
+class TaskFile:
+    """The tasks of a file, in its order, and the ids of its levels that need more moves than are allowed."""
+
+    tasks: list[BoardTask]
+    too_long: list[str]
+
+
+@dataclass(frozen=True)
 class _Level:
     """A level as it is in a file; `line` is the line of its name."""
 
@@ -32,8 +40,13 @@ class _Level:
     rows: list[str]
 
 
-def read_task_file(path: Path, max_steps: int) -> list[BoardTask]:
-    """The tasks of a file, in its order. `max_steps` is for levels, which have no limit of their own.
+_Read = tuple[int, str, BoardTask | None]
+"""The number of a line, a task's id, and the task; None for a level that needs too many moves."""
+
+
+def read_task_file(path: Path, max_steps: int) -> TaskFile:
+    """Read a file. `max_steps` is for levels, which have no limit of their own; those that need more moves
+    are no tasks.
 
     A file whose name ends in `.txt` holds levels: a line `; NAME`, the rows, a blank line. Any other holds
     JSON lines `{"task_id": ..., "board": [rows], "max_steps": ...}`; blank lines are skipped.
@@ -42,28 +55,38 @@ def read_task_file(path: Path, max_steps: int) -> list[BoardTask]:
     """
     read = _levels if path.suffix == ".txt" else _json_lines
     tasks: list[BoardTask] = []
+    too_long: list[str] = []
     lines_by_id: dict[str, int] = {}
-    for number, task in read(path, max_steps):
-        if task.task_id in lines_by_id:
+    for number, task_id, task in read(path, max_steps):
+        if task_id in lines_by_id:
             raise InputError(
-                f"task file {path}, line {number}: task_id {task.task_id!r} is already on line "
-                f"{lines_by_id[task.task_id]}"
+                f"task file {path}, line {number}: task_id {task_id!r} is already on line "
+                f"{lines_by_id[task_id]}"
             )
-        lines_by_id[task.task_id] = number
-        tasks.append(task)
+        lines_by_id[task_id] = number
+        if task is None:
+            too_long.append(task_id)
+        else:
+            tasks.append(task)
+    if too_long and not tasks:
+        raise InputError(
+            f"task file {path} holds no task: each of its levels needs more than environment.max_steps: "
+            f"{max_steps} moves"
+        )
     if not tasks:
         raise InputError(f"task file {path} holds no task")
-    return tasks
+    return TaskFile(tasks, too_long)
 
 
-def _json_lines(path: Path, max_steps: int) -> Iterator[tuple[int, BoardTask]]:
+def _json_lines(path: Path, max_steps: int) -> Iterator[_Read]:
     for number, line in _lines(path):
         if not line.strip():
             continue
         try:
-            yield number, _parse_line(line)
+            task = _parse_line(line)
         except ValueError as error:
             raise InputError(f"task file {path}, line {number}: {error}") from error
+        yield number, task.task_id, task
 
 
 def _parse_line(line: str) -> BoardTask:
@@ -85,12 +108,12 @@ def _parse_line(line: str) -> BoardTask:
     return _task(task_id, rows, max_steps)
 
 
-def _levels(path: Path, max_steps: int) -> Iterator[tuple[int, BoardTask]]:
+def _levels(path: Path, max_steps: int) -> Iterator[_Read]:
     level: _Level | None = None
     for number, line in [*_lines(path), (0, "")]:
         if line.startswith(";"):
             if level is not None:
-                yield level.line, _parse_level(path, level, max_steps)
+                yield _parse_level(path, level, max_steps)
             level = _Level(line[1:].strip(), number, [])
         elif line.strip():
             if level is None:
@@ -100,15 +123,18 @@ def _levels(path: Path, max_steps: int) -> Iterator[tuple[int, BoardTask]]:
                 )
             level.rows.append(line.rstrip("\r"))
         elif level is not None and (level.rows or number == 0):
-            yield level.line, _parse_level(path, level, max_steps)
+            yield _parse_level(path, level, max_steps)
             level = None
 
 
-def _parse_level(path: Path, level: _Level, max_steps: int) -> BoardTask:
+def _parse_level(path: Path, level: _Level, max_steps: int) -> _Read:
+    task_id = f"{path.stem}-{level.name}"
     try:
         if not level.name:
             raise ValueError("the level has no name; needed: a line such as '; 0'")
-        return _task(f"{path.stem}-{level.name}", level.rows, max_steps)
+        return level.line, task_id, _task(task_id, level.rows, max_steps)
+    except NeedsMoreMoves:
+        return level.line, task_id, None
     except ValueError as error:
         raise InputError(f"task file {path}, line {level.line}, level {level.name!r}: {error}") from error
 

@@ -3,25 +3,56 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from erl_pipeline.environments.board_twins import named, shape_of, without_twins
 from erl_pipeline.environments.interface import FindSplit, KeptSplit, Task
 from erl_pipeline.environments.sokoban.board import Board
-from erl_pipeline.environments.sokoban.generation import Split, generate_boards, split_of
+from erl_pipeline.environments.sokoban.generation import Split, generate_boards, kept_apart, split_of
 from erl_pipeline.environments.sokoban.settings import SokobanConfig
-from erl_pipeline.environments.sokoban.task_file import BoardTask, read_task_file
+from erl_pipeline.environments.sokoban.task_file import BoardTask, TaskFile, read_task_file
 from erl_pipeline.environments.sokoban.world import world_of_task
 from storage.errors import InputError
 
 
 def training_tasks(config: SokobanConfig, seed: int) -> list[Task]:
     """The boards of `task_file`, or generated ones. `seed` is the run's seed and chooses the hidden world."""
+    if config.task_file is None:
+        return _generated(config, seed, "training", training_boards(config))
+    path = Path(config.task_file)
+    kept, twins = without_twins(_checked(config, path), _twins_of(config))
+    if not kept:
+        raise InputError(f"task file {path} holds no training board: {_are_twins(config, twins)}")
+    return [_task(config, seed, task) for task in kept]
+
+
+def training_boards(config: SokobanConfig) -> list[Board]:
+    """Generated training boards, which demonstrations show too; none is of `held_out_file`."""
+    return generate_boards(config, "training", config.training_boards, _boards(config, config.held_out_file))
+
+
+def left_out(config: SokobanConfig) -> list[str]:
+    """Which boards of the files are no tasks, and why."""
+    files = {name: _file(config, name) for name in (config.task_file, config.held_out_file) if name}
+    said = [
+        f"{len(file.too_long):,} of {len(file.too_long) + len(file.tasks):,} levels of task file {name} are "
+        f"left out: they need more than environment.max_steps: {config.max_steps} moves "
+        f"({named(file.too_long)})"
+        for name, file in files.items()
+        if file.too_long
+    ]
     if config.task_file is not None:
-        return tasks_from_file(config, seed, Path(config.task_file))
-    return _generated(config, seed, "training", generate_boards(config, "training", config.training_boards))
+        tasks = files[config.task_file].tasks
+        _, twins = without_twins(tasks, _twins_of(config))
+        if twins:
+            said.append(
+                f"{len(twins):,} of {len(tasks):,} boards of task file {config.task_file} are left out: "
+                f"{_are_twins(config, twins)}"
+            )
+    return said
 
 
 def held_out_tasks(config: SokobanConfig, seed: int, count: int) -> list[Task]:
@@ -46,11 +77,7 @@ def test_tasks(config: SokobanConfig, seed: int) -> list[Task]:
 
 def tasks_from_file(config: SokobanConfig, seed: int, path: Path) -> list[Task]:
     """The tasks of a file. Raises `InputError` where a line is wrong or `format: compact` cannot show it."""
-    tasks = read_task_file(path, config.max_steps)
-    if config.format == "compact":
-        for task in tasks:
-            _check_compact(config, path, task)
-    return [_task(config, seed, task) for task in tasks]
+    return [_task(config, seed, task) for task in _checked(config, path)]
 
 
 def board_key(payload: Mapping[str, Any]) -> str:
@@ -59,16 +86,18 @@ def board_key(payload: Mapping[str, Any]) -> str:
 
 
 def kept_split(config: SokobanConfig, seed: int) -> FindSplit:
-    """Tells whether a board is kept from training: one of `held_out_file`, or one that generation would hold
-    out or set aside, unless `task_file` trains on it. The run's seed changes nothing."""
-    trained, held_out = _boards(config, config.task_file), _boards(config, config.held_out_file)
+    """Tells whether a board is kept from training: one of `held_out_file` or, where twins are kept apart, a
+    twin of one; or one that generation would hold out or set aside, unless `task_file` trains on it. The
+    run's seed changes nothing."""
+    trained = _boards(config, config.task_file)
+    held_out = {kept_apart(board, config) for board in _boards(config, config.held_out_file)}
 
     def find(payload: Mapping[str, Any]) -> KeptSplit | None:
         rows = payload.get("board")
         if not isinstance(rows, list) or len({len(row) if isinstance(row, str) else -1 for row in rows}) != 1:
             return None
         board = Board(tuple(map(str, rows)))
-        if board in held_out:
+        if kept_apart(board, config) in held_out:
             return "held-out"
         split = "training" if board in trained else split_of(board, config)
         if split == "held_out":
@@ -83,8 +112,21 @@ def _boards(config: SokobanConfig, file: str | None) -> frozenset[Board]:
     return (
         frozenset()
         if path is None
-        else frozenset(task.board for task in read_task_file(path, config.max_steps))
+        else frozenset(task.board for task in read_task_file(path, config.max_steps).tasks)
     )
+
+
+def shape_key(payload: Mapping[str, Any]) -> str:
+    """The board, turned or mirrored as it may be."""
+    return json.dumps(shape_of(payload["board"]))
+
+
+def _checked(config: SokobanConfig, path: Path) -> list[BoardTask]:
+    tasks = read_task_file(path, config.max_steps).tasks
+    if config.format == "compact":
+        for task in tasks:
+            _check_compact(config, path, task)
+    return tasks
 
 
 def _check_compact(config: SokobanConfig, path: Path, task: BoardTask) -> None:
@@ -110,11 +152,30 @@ def _check_compact(config: SokobanConfig, path: Path, task: BoardTask) -> None:
 
 
 def _apart(config: SokobanConfig, split: Split, count: int) -> list[Board]:
-    """Generated boards of a split that the task file does not hold."""
-    training: set[Board] = set()
-    if config.task_file is not None:
-        training = {task.board for task in read_task_file(Path(config.task_file), config.max_steps)}
-    return generate_boards(config, split, count, training)
+    """Generated boards of a split that no file of the settings holds."""
+    files = [*_boards(config, config.task_file), *_boards(config, config.held_out_file)]
+    return generate_boards(config, split, count, files)
+
+
+def _file(config: SokobanConfig, file: str) -> TaskFile:
+    return read_task_file(Path(file), config.max_steps)
+
+
+def _boards(config: SokobanConfig, file: str | None) -> list[Board]:
+    return [] if file is None else [task.board for task in _file(config, file).tasks]
+
+
+def _twins_of(config: SokobanConfig) -> list[Board]:
+    """The boards whose twins must not be trained on."""
+    return _boards(config, config.held_out_file) if config.twins == "one_split" else []
+
+
+def _are_twins(config: SokobanConfig, twins: Sequence[BoardTask]) -> str:
+    ids = named([task.task_id for task in twins])
+    return (
+        f"each is a board of {config.held_out_file} turned or mirrored ({ids}); environment.twins: any_split "
+        "would keep them"
+    )
 
 
 def _generated(config: SokobanConfig, seed: int, split: Split, boards: Iterable[Board]) -> list[Task]:

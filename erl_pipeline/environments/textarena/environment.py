@@ -12,6 +12,7 @@ from erl_pipeline.environments.textarena.tasks import start_of
 
 _BEGIN = "The game begins. Make your move."
 _GO_ON = "Make your next move."
+_REFUSED = "A move that the game refuses takes one of them."
 
 
 class TextArenaEnvironment:
@@ -26,6 +27,7 @@ class TextArenaEnvironment:
         start = start_of(self._game, task.payload["game"], self._seed)
         if start != task.payload["start"]:
             raise RuntimeError(f"{task.task_id}: the game does not begin as it did when the task was made")
+        self._most_turns = self._game.limit(settings.max_turns)
         self._ending: Ending | None = None
         self._lines: list[str] = []
         self._turns = 0
@@ -33,8 +35,8 @@ class TextArenaEnvironment:
 
     @property
     def instructions(self) -> str:
-        """The rules, as the game tells them."""
-        return self._rules
+        """The rules, as the game tells them, and how many turns there are."""
+        return f"{self._rules}\nAn attempt has at most {_turns(self._most_turns)}. {_REFUSED}"
 
     async def reset(self) -> Observation:
         self._last = self._begin()
@@ -49,7 +51,7 @@ class TextArenaEnvironment:
         else:
             self._last = said.text or _GO_ON
             self._lines.append(self._last)
-        done = over or self._turns == self._settings.max_turns
+        done = over or self._turns == self._most_turns
         return Transition(
             messages=[] if done else [user_message(self._last)],
             reward=self._reward() if done else 0.0,
@@ -58,7 +60,7 @@ class TextArenaEnvironment:
         )
 
     async def feedback(self) -> str:
-        turns = f"{self._turns} turn" + ("s" if self._turns != 1 else "")
+        turns = _turns(self._turns)
         if self._ending is None:
             said = f"The game was not over after {turns}, which were all there are."
         elif self._ending.refusal is not None:
@@ -89,6 +91,10 @@ class TextArenaEnvironment:
             return 0.0
         score = min(max(self._ending.score, 0.0), 1.0)
         return score if self._settings.reward == "score" else float(score == 1.0)
+
+
+def _turns(count: int) -> str:
+    return f"{count} turn" + ("s" if count != 1 else "")
 
 
 def open_textarena(settings: TextArenaConfig, task: Task) -> TextArenaEnvironment:

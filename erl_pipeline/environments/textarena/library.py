@@ -25,6 +25,14 @@ VERSION = "0.7.4"
 
 LONGEST_MOVE = 1_000
 
+_TELL_THEIR_TURNS = {
+    "Bandit": ("num_turns", 1),  # The choice at the end is one more.
+    "GuessTheNumber": ("max_turns", 0),
+    "LightsOut": ("max_turns", 0),
+    "Mastermind": ("max_turns", 0),
+}
+"""Games that tell a number of turns: the attribute with the number, and the turns that come after them."""
+
 _INSTALL = "pip install 'erl-pipeline[textarena]'"
 _LOCK = threading.Lock()
 
@@ -52,8 +60,19 @@ class Game:
 
     def __init__(self, name: str) -> None:
         require_library()
+        self._name = name
         self._random: Any = None
         self._env = self._call(lambda: _make(name))
+
+    def limit(self, turns: int) -> int:
+        """Have the game tell no more than these turns from its next beginning on; returns the turns that an
+        attempt has: these, or fewer where the game itself tells fewer."""
+        attribute, after = _TELL_THEIR_TURNS.get(self._name.partition("-")[0], (None, 0))
+        if attribute is None:
+            return turns
+        told = min(int(getattr(self._env, attribute)), max(turns - after, 0))
+        setattr(self._env, attribute, told)
+        return min(turns, told + after)
 
     def begin(self, seed: int) -> Said:
         """Begin another game; equal seeds give equal games."""

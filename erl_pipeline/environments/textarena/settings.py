@@ -24,7 +24,8 @@ class TextArenaConfig(PluginSettings):
     task_seed: int = Field(default=0, ge=0)
     """The tasks derive from it alone, so that runs with different seeds share their tasks."""
     max_turns: int = Field(default=20, ge=1)
-    """Turns of one attempt; the game's own limit may be lower. A move that the game refuses costs a turn."""
+    """The most turns of one attempt, which the policy is told; the game's own limit may be lower. A move that
+    the game refuses costs a turn."""
     reward: Literal["won", "score"] = "won"
     """`won`: 1 for a game with the full score, 0 for all others. `score`: the game's own score at its end,
     from 0 to 1; most games give part of the score for part of the solution."""

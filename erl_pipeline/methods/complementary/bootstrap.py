@@ -9,6 +9,7 @@ from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.config.policy import TinyPolicyConfig
 from erl_pipeline.methods.complementary.settings import ComplementaryConfig
 from erl_pipeline.plan.stage import StageCall, StageResult
+from erl_pipeline.stages.tasks.prepare_tasks import located
 from erl_pipeline.stages.training.bootstrap import (
     COLD_START,
     COPY_PRETRAINED,
@@ -37,8 +38,9 @@ def _slice(config: RunConfig, sources: Sources) -> ColdStartSettings:
 
 
 def _cold_start(call: StageCall[ColdStartSettings]) -> StageResult:
-    plugin = plugins("environments")[call.settings.environment.type].value
-    return cold_start_with(call, plugin.tiny_extractor(call.settings.environment))
+    environment = located(call.settings.environment, call.settings.files, call.locations)
+    plugin = plugins("environments")[environment.type].value
+    return cold_start_with(call, plugin.tiny_extractor(environment))
 
 
 COLD_START_EXTRACTOR = replace(

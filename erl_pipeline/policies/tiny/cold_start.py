@@ -6,9 +6,8 @@ import erl_pipeline.policies.lean_imports  # noqa: F401
 
 # isort: split
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -30,12 +29,12 @@ _BETAS = (0.9, 0.95)
 @dataclass(frozen=True)
 class ColdStarted:
     """The result of a cold start: steps, trained tokens, the mean of the last losses in nats a token, and the
-    share of right answers at the end; None where the environment has no examination."""
+    share of right answers at the end in each examination of the environment, by its name."""
 
     steps: int
     trained_tokens: int
     loss: float
-    share_right: float | None
+    shares_right: Mapping[str, float]
 
 
 def cold_start(
@@ -59,15 +58,15 @@ def cold_start(
     model = build_model(policy, tokenizer, context_length, seed)
     optimizers = _optimizers(model, settings)
     episodes = parts.demonstrations(random.Random(f"cold_start/{seed}"), settings)
-    examine = _examination(parts, settings, seed, model, tokenizer)
-    schedule = Schedule(settings, gated=examine is not None and settings.gate > 0)
+    examine = _examinations(parts, settings, seed, model, tokenizer)
+    schedule = Schedule(settings, gated=bool(parts.examinations) and settings.gate > 0)
 
     trained_tokens = 0
     losses: list[float] = []
     model.train()
     while len(losses) < schedule.steps:
-        if examine is not None and schedule.examination_due(len(losses)):
-            schedule.examined(len(losses), examine())
+        if schedule.examination_due(len(losses)):
+            schedule.examined(len(losses), min(examine().values()))
         shown: list[Demonstration] = []
         for _ in range(settings.demonstrations_per_step):
             shown += next(episodes)
@@ -96,23 +95,26 @@ def cold_start(
         steps=len(losses),
         trained_tokens=trained_tokens,
         loss=sum(last) / len(last),
-        share_right=None if examine is None else examine(),
+        shares_right=examine(),
     )
 
 
-def _examination(
+def _examinations(
     parts: TinyParts,
     settings: ColdStartConfig,
     seed: int,
     model: GPT2LMHeadModel,
     tokenizer: PreTrainedTokenizerFast,
-) -> Callable[[], float] | None:
-    """A function that examines the model as it is at the call; None where the environment has no
-    questions."""
-    if parts.examination is None:
-        return None
-    questions = parts.examination.questions(random.Random(f"cold_start/examination/{seed}"), settings)
-    return partial(examiner(questions, tokenizer).share_right, model)
+) -> Callable[[], dict[str, float]]:
+    """A function that gives the share of right answers in each examination, of the model as it is at the
+    call."""
+    examiners = {
+        each.name: examiner(
+            each.questions(random.Random(f"cold_start/examination/{seed}"), settings), tokenizer
+        )
+        for each in parts.examinations
+    }
+    return lambda: {name: each.share_right(model) for name, each in examiners.items()}
 
 
 def _loss(model: GPT2LMHeadModel, batch: Batch) -> torch.Tensor:

@@ -12,7 +12,7 @@ _EXAMINED_EVERY = 50  # steps
 class Schedule:
     """Steps at full learning rates, then steps in which they fall.
 
-    With a gate the first part continues until an examination is passed, or the most steps are reached: a
+    With a gate the first part continues until all examinations are passed, or the most steps are reached: a
     skill that has not emerged at full rates does not emerge when they fall.
     """
 
@@ -32,7 +32,7 @@ class Schedule:
         return self._gated and done == self._falls_from
 
     def examined(self, done: int, share_right: float) -> None:
-        """Continue at full rates where too little was right and steps are left."""
+        """Continue at full rates where too little was right, in the worst examination, and steps are left."""
         more = min(_EXAMINED_EVERY, self._settings.limit - self.steps)
         if share_right < self._settings.gate and more > 0:
             self._falls_from = done + more

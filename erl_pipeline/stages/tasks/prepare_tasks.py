@@ -6,14 +6,14 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import SerializeAsAny
 
 from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.nested import with_settings
 from erl_pipeline.config.plugins.installed import plugins
-from erl_pipeline.environments.interface import Part, Task
+from erl_pipeline.environments.interface import EnvironmentPlugin, Part, Task
 from erl_pipeline.plan.resources import Resources
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.stages.tasks.held_out import KeptApart, refuse_held_out
@@ -45,14 +45,24 @@ class TaskSettings(Settings):
 def environment_identity(config: RunConfig) -> PluginSettings:
     """The environment's settings as recipes hold them: the files they name are known by their content."""
     plugin = plugins("environments")[config.environment.type].value
-    return with_settings(config.environment, dict.fromkeys(plugin.files(config.environment)))
+    return without_files(plugin, config.environment)
+
+
+def without_files(plugin: EnvironmentPlugin[Any], settings: PluginSettings) -> PluginSettings:
+    """The settings, without those that name files."""
+    return with_settings(settings, dict.fromkeys(plugin.files(settings)))
+
+
+def digests(plugin: EnvironmentPlugin[Any], settings: PluginSettings, sources: Sources) -> dict[str, str]:
+    """Setting that names a file -> SHA-256 of the file."""
+    return {name: sources.files[str(path)] for name, path in plugin.files(settings).items()}
 
 
 def _slice(config: RunConfig, sources: Sources) -> TaskSettings:
     plugin = plugins("environments")[config.environment.type].value
     return TaskSettings(
         environment=environment_identity(config),
-        files={name: sources.files[str(path)] for name, path in plugin.files(config.environment).items()},
+        files=digests(plugin, config.environment, sources),
         held_out=config.evaluation.tasks,
         seed=config.seed,
     )

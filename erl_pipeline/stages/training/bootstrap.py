@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import SerializeAsAny
+from pydantic import Field, SerializeAsAny
 
 from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.plugins.installed import plugins
@@ -13,6 +13,7 @@ from erl_pipeline.config.policy import PretrainedPolicyConfig, TinyPolicyConfig
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import MODEL
 from erl_pipeline.stages.determinism import training_determinism
+from erl_pipeline.stages.tasks.prepare_tasks import digests, located, without_files
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
@@ -31,6 +32,9 @@ class ColdStartSettings(Settings):
     policy: TinyPolicyConfig
     """Without its seed, which is in the recipe."""
     environment: SerializeAsAny[PluginSettings]
+    """Without the settings that name files."""
+    files: dict[str, str] = Field(default_factory=dict, exclude_if=lambda files: not files)
+    """Setting that names a file whose tasks are not shown -> SHA-256 of the file."""
 
 
 class PretrainedSettings(Settings):
@@ -48,9 +52,11 @@ def _cold_start_slice(config: RunConfig, sources: Sources) -> ColdStartSettings:
     if retries is None and method.shows_failed_attempts(config.method):
         retries = _RETRIES
     learning = config.policy.cold_start.model_copy(update={"seed": 0, "retries": retries or None})
+    shown = plugin.shown_to_tiny(config.environment)
     return ColdStartSettings(
         policy=config.policy.model_copy(update={"cold_start": learning}),
-        environment=plugin.shown_to_tiny(config.environment),
+        environment=without_files(plugin, shown),
+        files=digests(plugin, shown, sources),
     )
 
 
@@ -63,8 +69,9 @@ def plan_cold_start(planner: Planner) -> str:
 
 
 def _cold_start(call: StageCall[ColdStartSettings]) -> StageResult:
-    plugin = plugins("environments")[call.settings.environment.type].value
-    return cold_start_with(call, plugin.tiny(call.settings.environment))
+    environment = located(call.settings.environment, call.settings.files, call.locations)
+    plugin = plugins("environments")[environment.type].value
+    return cold_start_with(call, plugin.tiny(environment))
 
 
 def cold_start_with(call: StageCall[ColdStartSettings], parts: TinyParts) -> StageResult:
@@ -88,16 +95,16 @@ def cold_start_with(call: StageCall[ColdStartSettings], parts: TinyParts) -> Sta
     made = cold_start(settings.policy, parts, seed=call.seed, output_dir=call.folder / MODEL, on_step=on_step)
     counters = {"optimizer_steps": made.steps, "trained_tokens": made.trained_tokens}
     metrics = {"loss": made.loss}
-    if parts.examination is not None and made.share_right is not None:
-        metrics[parts.examination.name] = made.share_right
-        missed = made.share_right < gate
-        counters["gate_missed"] = int(missed)
-        if missed:
+    if parts.examinations:
+        counters["gate_missed"] = 0
+    for each in parts.examinations:
+        share = metrics[each.name] = made.shares_right[each.name]
+        if share < gate:
+            counters["gate_missed"] = 1
             call.progress.warn(
-                f"the cold start ended after {made.steps} steps with {parts.examination.name} "
-                f"{made.share_right:.2f}, less than policy.cold_start.gate: {gate:g}; "
-                f"{parts.examination.otherwise}. Raise policy.cold_start.most_steps, or choose another "
-                "policy.cold_start.seed"
+                f"the cold start ended after {made.steps} steps with {each.name} {share:.2f}, less than "
+                f"policy.cold_start.gate: {gate:g}; {each.otherwise}. Raise policy.cold_start.most_steps, or "
+                "choose another policy.cold_start.seed"
             )
     return StageResult(
         counters=counters, metrics=metrics, determinism=training_determinism(training_device())
@@ -120,7 +127,7 @@ def _copy_pretrained(call: StageCall[PretrainedSettings]) -> StageResult:
 
 COLD_START = Stage(
     name="bootstrap",
-    version=3,
+    version=4,
     output="checkpoint",
     settings=ColdStartSettings,
     compute=_cold_start,

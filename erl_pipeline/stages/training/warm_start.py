@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import SerializeAsAny
+from pydantic import Field, SerializeAsAny
 
 from erl_pipeline.config.base import NotInstalledSettings, PluginSettings
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig
@@ -22,7 +22,7 @@ from erl_pipeline.environments.messages import Message
 from erl_pipeline.plan.column import Column
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT, MODEL, WeightsSettings
-from erl_pipeline.stages.tasks.prepare_tasks import unchanged_file
+from erl_pipeline.stages.tasks.prepare_tasks import digests, located, unchanged_file, without_files
 from erl_pipeline.stages.training.training_stage import TrainingSettings, count_steps, open_trainer
 from erl_pipeline.stages.training.warm_start_examination import examine
 from erl_pipeline.trainers.interface import SupervisedTraining, Trainer
@@ -55,6 +55,9 @@ class DemonstrationSettings(WarmStartSettings):
 
     warm_start: DemonstrationsWarmStart
     environment: SerializeAsAny[PluginSettings]
+    """Without the settings that name files."""
+    files: dict[str, str] = Field(default_factory=dict, exclude_if=lambda files: not files)
+    """Setting that names a file whose tasks are not shown -> SHA-256 of the file."""
 
 
 class MessageSettings(WarmStartSettings):
@@ -115,13 +118,15 @@ def _training(config: RunConfig) -> dict[str, Any]:
     }
 
 
-def _demonstrations_slice(config: RunConfig, _sources: Sources) -> DemonstrationSettings:
+def _demonstrations_slice(config: RunConfig, sources: Sources) -> DemonstrationSettings:
     plugin = plugins("environments")[config.environment.type].value
     assert isinstance(config.policy, PretrainedPolicyConfig)
     assert isinstance(config.policy.warm_start, DemonstrationsWarmStart)
+    shown = plugin.warm_start.shown(config.environment)
     return DemonstrationSettings(
         warm_start=config.policy.warm_start.model_copy(update={"seed": 0}),
-        environment=plugin.warm_start.shown(config.environment),
+        environment=without_files(plugin, shown),
+        files=digests(plugin, shown, sources),
         **_training(config),
     )
 
@@ -138,8 +143,9 @@ def _messages_slice(config: RunConfig, sources: Sources) -> MessageSettings:
 
 def _on_demonstrations(call: StageCall[DemonstrationSettings]) -> StageResult:
     settings = call.settings.warm_start
-    plugin = plugins("environments")[call.settings.environment.type].value
-    parts = plugin.require_warm_start(call.settings.environment)
+    environment = located(call.settings.environment, call.settings.files, call.locations)
+    plugin = plugins("environments")[environment.type].value
+    parts = plugin.require_warm_start(environment)
     stream = random.Random(derive_seed(call.seed, "demonstrations"))
     shown = list(islice(parts.demonstrations(stream, settings), settings.steps * settings.batch))
     _write(call.folder / CONVERSATIONS, shown)

@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from erl_pipeline.comparison.design import make_design
 from storage.errors import ConfigError, InputError
@@ -82,6 +83,12 @@ def test_arms_that_start_from_other_policies_or_see_other_tasks_are_refused(tmp_
     other = write_arms(tmp_path, plain={}, other={"environment.world_seed": 7})
     with pytest.raises(ConfigError, match=r"other is evaluated on other test tasks than plain.*world_seed"):
         make_design(other, [], 2)
+
+
+@pytest.mark.parametrize("path", READY, ids=lambda path: path.name)
+def test_ready_comparisons_have_the_splits_of_their_published_results(path: Path) -> None:
+    settings = yaml.safe_load(path.read_text())["comparison"]["settings"]
+    assert settings["environment.twins"] == "any_split"
 
 
 @pytest.mark.parametrize("path", READY, ids=lambda path: path.name)

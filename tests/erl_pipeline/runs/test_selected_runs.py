@@ -23,7 +23,15 @@ MIXTURE = {
     "type": "mixture",
     "parts": {
         "large": {"weight": 3, "environment": LAKE},
-        "small": {"environment": {**LAKE, "training_boards": 4, "rows": [2, 2], "holes": [0, 1]}},
+        "small": {
+            "environment": {
+                **LAKE,
+                "training_boards": 4,
+                "rows": [2, 2],
+                "holes": [0, 1],
+                "twins": "any_split",
+            }
+        },
     },
 }
 ROLLOUTS: dict[str, Any] = {"tasks_per_iteration": 4, "group_size": 2, "tasks_per_shard": 2}

@@ -10,8 +10,8 @@ from erl_pipeline.environments.experience_format import EpisodeRecord
 from erl_pipeline.environments.frozen_lake.board import Board
 from erl_pipeline.environments.frozen_lake.compact import STEP_WORDS, CompactRendering
 from erl_pipeline.environments.frozen_lake.game import FrozenLake
-from erl_pipeline.environments.frozen_lake.generation import generate_boards
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
+from erl_pipeline.environments.frozen_lake.tasks import training_boards
 from erl_pipeline.environments.frozen_lake.tiny.demonstrations import random_world, seen_moves
 from erl_pipeline.environments.frozen_lake.tiny.extraction import EXTRACTION_WORDS, CompactExtraction
 from erl_pipeline.environments.frozen_lake.tiny.parts import vocabulary
@@ -45,7 +45,7 @@ def tiny_extractor(settings: FrozenLakeConfig) -> TinyParts | None:
     def demonstrations(
         stream: random.Random, cold_start: ColdStartConfig
     ) -> Iterator[Sequence[Demonstration]]:
-        boards = generate_boards(settings, "training", settings.training_boards)
+        boards = training_boards(settings)
         while True:
             yield [
                 demonstrate_merge(stream, settings)

@@ -9,9 +9,9 @@ from functools import cache
 from erl_pipeline.config.policy import ColdStartConfig
 from erl_pipeline.environments.frozen_lake.board import Board
 from erl_pipeline.environments.frozen_lake.compact import ENDINGS, OUTCOMES, PADDING, STEP_WORDS, cell_word
-from erl_pipeline.environments.frozen_lake.generation import generate_boards
 from erl_pipeline.environments.frozen_lake.realms import realm_words
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
+from erl_pipeline.environments.frozen_lake.tasks import training_boards
 from erl_pipeline.environments.frozen_lake.tiny.demonstrations import demonstrate
 from erl_pipeline.environments.hidden_words.directions import DIRECTIONS
 from erl_pipeline.environments.hidden_words.prompts import FIELD_WORDS, SLOTS, UNKNOWN
@@ -32,7 +32,7 @@ def tiny_parts(settings: FrozenLakeConfig) -> TinyParts | None:
 
     @cache
     def boards() -> list[Board]:
-        return generate_boards(settings, "training", settings.training_boards)
+        return training_boards(settings)
 
     def demonstrations(
         stream: random.Random, cold_start: ColdStartConfig
@@ -48,9 +48,9 @@ def tiny_parts(settings: FrozenLakeConfig) -> TinyParts | None:
         words=vocabulary(settings),
         context_length=context_length(settings),
         demonstrations=demonstrations,
-        examination=Examination(
-            "seen_slots_right", questions, "reflections may keep what the attempt has refuted"
-        ),
+        examinations=[
+            Examination("seen_slots_right", questions, "reflections may keep what the attempt has refuted")
+        ],
         retry_tokens=retry_tokens(settings),
     )
 

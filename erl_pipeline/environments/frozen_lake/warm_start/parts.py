@@ -6,8 +6,8 @@ import random
 from collections.abc import Iterator
 
 from erl_pipeline.config.warm_start import DemonstrationsWarmStart
-from erl_pipeline.environments.frozen_lake.generation import generate_boards
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
+from erl_pipeline.environments.frozen_lake.tasks import training_boards
 from erl_pipeline.environments.frozen_lake.warm_start.demonstrations import demonstrate
 from erl_pipeline.environments.frozen_lake.warm_start.questions import MEASURES, questions
 from erl_pipeline.environments.tiny_parts import Demonstration
@@ -20,7 +20,7 @@ def _parts(settings: FrozenLakeConfig) -> WarmStartParts | None:
         return None
 
     def demonstrations(stream: random.Random, warm_start: DemonstrationsWarmStart) -> Iterator[Demonstration]:
-        boards = generate_boards(settings, "training", settings.training_boards)
+        boards = training_boards(settings)
         while True:
             yield demonstrate(stream, settings, warm_start, boards)
 
@@ -35,5 +35,5 @@ WARM_START = WarmStart(
     parts=_parts,
     needs="format: short and actions other than named",
     # Each demonstration draws its own world and a generated board, so these settings do not change it.
-    exclude=frozenset({"world_seed", "task_file", "held_out_file"}),
+    exclude=frozenset({"world_seed", "task_file"}),
 )

@@ -19,13 +19,15 @@ from erl_pipeline.environments.sokoban.compact import (
     frame_of,
     step_words,
 )
-from erl_pipeline.environments.sokoban.generation import generate_boards
 from erl_pipeline.environments.sokoban.settings import SokobanConfig
+from erl_pipeline.environments.sokoban.tasks import training_boards
 from erl_pipeline.environments.sokoban.tiny.demonstrations import demonstrate
+from erl_pipeline.environments.sokoban.tiny.planning import planning_questions
 from erl_pipeline.environments.tiny_parts import Demonstration, Examination, Question, TinyParts
 from storage.errors import ConfigError
 
 _EXAMINED_EPISODES = 256
+_EXAMINED_BOARDS = 256
 _SPECIAL_TOKENS = 3  # of a turn: <end>, <user>, <assistant>
 _SPARE_WORDS = 6  # for each turn that is ill-formed
 
@@ -40,7 +42,7 @@ def tiny_parts(settings: SokobanConfig) -> TinyParts | None:
 
     @cache
     def boards() -> list[Board]:
-        return generate_boards(settings, "training", settings.training_boards)
+        return training_boards(settings)
 
     def demonstrations(
         stream: random.Random, cold_start: ColdStartConfig
@@ -52,13 +54,24 @@ def tiny_parts(settings: SokobanConfig) -> TinyParts | None:
         episodes = (demonstrate(stream, settings, cold_start, boards()) for _ in range(_EXAMINED_EPISODES))
         return [question for episode in episodes for question in episode.questions]
 
+    def plans(stream: random.Random, cold_start: ColdStartConfig) -> list[Question]:
+        # Boards of another seed: hardly any of them is demonstrated.
+        others = settings.model_copy(
+            update={
+                "board_seed": settings.board_seed + 1,
+                "training_boards": min(_EXAMINED_BOARDS, settings.training_boards),
+            }
+        )
+        return list(planning_questions(stream, settings, training_boards(others)))
+
     return TinyParts(
         words=vocabulary(settings),
         context_length=context_length(settings),
         demonstrations=demonstrations,
-        examination=Examination(
-            "seen_slots_right", questions, "reflections may keep what the attempt has refuted"
-        ),
+        examinations=[
+            Examination("seen_slots_right", questions, "reflections may keep what the attempt has refuted"),
+            Examination("best_moves_right", plans, "planning is not learned to the end"),
+        ],
         retry_tokens=retry_tokens(settings),
     )
 

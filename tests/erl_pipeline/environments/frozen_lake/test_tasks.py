@@ -1,13 +1,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from erl_pipeline.environments.frozen_lake import ENVIRONMENT
+from erl_pipeline.environments.frozen_lake.board import Board
 from erl_pipeline.environments.frozen_lake.generation import generate_boards
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
-from erl_pipeline.environments.frozen_lake.tasks import held_out_tasks, tasks_from_file, training_tasks
+from erl_pipeline.environments.frozen_lake.tasks import (
+    held_out_tasks,
+    tasks_from_file,
+    training_boards,
+    training_tasks,
+)
+from erl_pipeline.environments.frozen_lake.tasks import (
+    test_tasks as tasks_of_the_test,
+)
+from erl_pipeline.environments.interface import Task
+from erl_pipeline.stages.tasks.held_out import refuse_held_out
 from storage.errors import InputError
 
 
@@ -78,3 +91,67 @@ def test_prose_takes_boards_of_any_size_with_their_own_step_limit(tmp_path: Path
         ("frozen_lake-1x3", 2),
         ("frozen_lake-2x2", 8),
     ]
+
+
+def turned(rows: list[str]) -> list[str]:
+    """A board turned clockwise."""
+    return ["".join(column) for column in zip(*reversed(rows), strict=True)]
+
+
+def test_the_boards_of_a_held_out_file_and_their_twins_are_not_generated_for_training(tmp_path: Path) -> None:
+    without = FrozenLakeConfig(training_boards=40)
+    boards = [task.payload["board"] for task in training_tasks(without, 0)]
+    path = write_tasks(tmp_path / "held.jsonl", (boards[3], 6), (turned(boards[7]), 6))
+    config = without.model_copy(update={"held_out_file": str(path)})
+    tasks, held_out = training_tasks(config, 0), held_out_tasks(config, 0, 2)
+    refuse_held_out(tasks, held_out, ENVIRONMENT)
+    left = [board for board in boards if Board(tuple(board)).shape not in shapes(held_out)]
+    assert boards[3] not in left
+    assert boards[7] not in left
+    assert [task.payload["board"] for task in tasks][: len(left)] == left
+    assert len(tasks) == 40
+    # Demonstrations of the tiny policy show the same boards.
+    assert [list(board.rows) for board in training_boards(config)] == [t.payload["board"] for t in tasks]
+
+
+def test_test_boards_are_not_in_a_held_out_file(tmp_path: Path) -> None:
+    without = FrozenLakeConfig(test_boards=4)
+    boards = [task.payload["board"] for task in tasks_of_the_test(without, 0)]
+    path = write_tasks(tmp_path / "held.jsonl", (boards[0], 6))
+    config = without.model_copy(update={"held_out_file": str(path)})
+    assert [task.payload["board"] for task in tasks_of_the_test(config, 0)][:3] == boards[1:]
+
+
+def test_boards_of_a_training_file_whose_twin_is_held_out_are_left_out_and_named(tmp_path: Path) -> None:
+    train = write_tasks(tmp_path / "train.jsonl", (["SFG"], 6), (["S", "F", "G"], 6), (["SF", "FG"], 6))
+    held = write_tasks(tmp_path / "held.jsonl", (["GFS"], 6))
+    config = FrozenLakeConfig(format="prose", task_file=str(train), held_out_file=str(held))
+    assert [task.task_id for task in training_tasks(config, 0)] == ["task-2"]
+    assert ENVIRONMENT.left_out(config) == [
+        f"2 of 3 boards of task file {train} are left out: each is a board of {held} turned or mirrored "
+        "(task-0, task-1); environment.twins: any_split would keep them"
+    ]
+    kept = config.model_copy(update={"twins": "any_split"})
+    assert [task.task_id for task in training_tasks(kept, 0)] == ["task-0", "task-1", "task-2"]
+    assert ENVIRONMENT.left_out(kept) == []
+    assert ENVIRONMENT.left_out(FrozenLakeConfig()) == []
+
+
+def test_a_training_file_of_nothing_but_twins_is_refused(tmp_path: Path) -> None:
+    train = write_tasks(tmp_path / "train.jsonl", (["SFG"], 6))
+    held = write_tasks(tmp_path / "held.jsonl", (["GFS"], 6))
+    config = FrozenLakeConfig(format="prose", task_file=str(train), held_out_file=str(held))
+    with pytest.raises(InputError, match=r"train.jsonl holds no training board: each is a board of"):
+        training_tasks(config, 0)
+
+
+def test_an_equal_board_in_both_files_is_still_refused(tmp_path: Path) -> None:
+    train = write_tasks(tmp_path / "train.jsonl", (["SFG"], 6))
+    held = write_tasks(tmp_path / "held.jsonl", (["SFG"], 6))
+    config = FrozenLakeConfig(format="prose", task_file=str(train), held_out_file=str(held))
+    with pytest.raises(InputError, match="training task task-0 is the held-out task task-0"):
+        refuse_held_out(training_tasks(config, 0), held_out_tasks(config, 0, 1), ENVIRONMENT)
+
+
+def shapes(tasks: Sequence[Task]) -> set[tuple[str, ...]]:
+    return {Board(tuple(task.payload["board"])).shape for task in tasks}

@@ -16,6 +16,7 @@ from erl_pipeline.config.run import RunConfig
 from erl_pipeline.environments.interface import EnvironmentPlugin, Task
 from erl_pipeline.environments.messages import AssistantTurn
 from erl_pipeline.environments.mixture.settings import MixtureConfig
+from erl_pipeline.environments.tiny_parts import TinyParts
 from erl_pipeline.plan.sources import read_sources
 from erl_pipeline.stages.tasks.held_out import KeptApart, refuse_held_out
 from erl_pipeline.stages.tasks.prepare_tasks import environment_identity, located
@@ -23,7 +24,7 @@ from storage.errors import ConfigError, InputError
 
 LAKE: dict[str, Any] = {"type": "frozen_lake", "training_boards": 6, "path_length": [1, 2], "max_steps": 2}
 PARTS: dict[str, Any] = {
-    "small": {"weight": 3, "environment": {**LAKE, "rows": [2, 2], "holes": [0, 1]}},
+    "small": {"weight": 3, "environment": {**LAKE, "rows": [2, 2], "holes": [0, 1], "twins": "any_split"}},
     "large": {"environment": {**LAKE, "rows": [3, 3]}},
 }
 
@@ -130,6 +131,7 @@ def test_files_of_parts_are_known_by_their_content(tmp_path: Path) -> None:
         "erl_pipeline.environments.frozen_lake",
         "erl_pipeline.environments.hidden_words",
         "erl_pipeline.environments.chat_prompts",
+        "erl_pipeline.environments.board_twins",
     }
     identity: Any = environment_identity(with_file)
     assert identity.parts["small"].environment.task_file is None
@@ -174,3 +176,25 @@ def test_what_cannot_be_is_told() -> None:
 
 def test_a_configuration_comes_back_from_its_json() -> None:
     assert change_config(config(), []) == config()
+
+
+def test_each_skill_of_the_parts_is_examined_once_on_the_questions_of_all_that_teach_it() -> None:
+    sokoban = {"type": "sokoban", "rows": [5, 5], "training_boards": 5}
+    mixed = config(boxes={"environment": sokoban}).environment
+    cold_start = ColdStartConfig()
+
+    def asked(tiny: TinyParts | None) -> dict[str, int]:
+        assert tiny is not None
+        questions = {each.name: each.questions(random.Random(0), cold_start) for each in tiny.examinations}
+        return {name: len(found) for name, found in questions.items()}
+
+    alone = [asked(part.plugin.tiny(part.settings)) for part in plugin().parts(mixed).values()]
+    together = asked(plugin().tiny(mixed))
+    assert [sorted(each) for each in alone] == [
+        ["best_moves_right", "seen_slots_right"],
+        ["seen_slots_right"],
+        ["seen_slots_right"],
+    ]
+    assert sorted(together) == ["best_moves_right", "seen_slots_right"]
+    assert together["best_moves_right"] == alone[0]["best_moves_right"] > 0
+    assert together["seen_slots_right"] > max(each["seen_slots_right"] for each in alone)

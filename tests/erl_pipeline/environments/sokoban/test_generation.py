@@ -57,8 +57,19 @@ def test_excluded_boards_are_left_out() -> None:
 
 def test_too_few_boards_are_an_error_and_no_endless_loop() -> None:
     """There are only two boards with one row of three cells, mirror images of each other."""
-    config = SokobanConfig(rows=(3, 3), columns=(5, 5), solution_length=(1, 1))
+    config = SokobanConfig(rows=(3, 3), columns=(5, 5), solution_length=(1, 1), twins="any_split")
     first = generate_boards(config, "training", 1)[0]
     assert first.rows[1] in ("#@$.#", "#.$@#")
     with pytest.raises(ConfigError, match=r"only \d different training boards were found, 3 are asked"):
         generate_boards(config, "training", 3)
+
+
+def test_no_held_out_or_test_board_is_a_training_board_turned_or_mirrored() -> None:
+    found: dict[str, list[int]] = {}
+    for twins in ("one_split", "any_split"):
+        config = SMALL.model_copy(update={"test_boards": 30, "twins": twins})
+        shapes = {board.shape for board in generate_boards(config, "training", 600)}
+        splits = (generate_boards(config, "held_out", 30), generate_boards(config, "test", 30))
+        found[twins] = [sum(board.shape in shapes for board in boards) for boards in splits]
+    assert found["one_split"] == [0, 0]
+    assert min(found["any_split"]) > 15

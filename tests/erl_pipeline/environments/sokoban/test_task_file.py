@@ -23,7 +23,7 @@ def write(folder: Path, *lines: str, name: str = "boards.jsonl") -> Path:
 
 def test_tasks_come_in_the_order_of_the_file_and_a_dash_is_floor(tmp_path: Path) -> None:
     path = write(tmp_path, GOOD, "", '{"task_id": "two", "board": ["+ $ ", " *  ", "    "], "max_steps": 20}')
-    assert read_task_file(path, max_steps=4) == [
+    assert read_task_file(path, max_steps=4).tasks == [
         BoardTask("one", Board(("@$.", "   ")), 8),
         BoardTask("two", Board(("+ $ ", " *  ", "    ")), 20),
     ]
@@ -60,7 +60,7 @@ def test_a_bad_line_is_named_with_its_fault(tmp_path: Path, line: str, message: 
 
 def test_levels_have_names_and_the_step_limit_of_the_settings(tmp_path: Path) -> None:
     path = write(tmp_path, "; 0", "@$.", "", "; 1", "######", "# .$@#", "######", name="easy.txt")
-    assert read_task_file(path, max_steps=30) == [
+    assert read_task_file(path, max_steps=30).tasks == [
         BoardTask("easy-0", Board(("@$.",)), 30),
         BoardTask("easy-1", Board(("######", "# .$@#", "######")), 30),
     ]
@@ -69,7 +69,7 @@ def test_levels_have_names_and_the_step_limit_of_the_settings(tmp_path: Path) ->
 def test_the_last_level_needs_no_line_end_and_windows_lines_are_read(tmp_path: Path) -> None:
     path = tmp_path / "easy.txt"
     path.write_bytes(b"; 0\r\n@$.\r\n\r\n; 1\r\n.$@")
-    assert [task.board.rows for task in read_task_file(path, max_steps=8)] == [("@$.",), (".$@",)]
+    assert [task.board.rows for task in read_task_file(path, max_steps=8).tasks] == [("@$.",), (".$@",)]
 
 
 @pytest.mark.parametrize(
@@ -81,12 +81,21 @@ def test_the_last_level_needs_no_line_end_and_windows_lines_are_read(tmp_path: P
         (["; 0", "; 1", "@$."], "line 1, level '0': the board is empty"),
         (["; 0", "@$.", "; 1", "@$.", "##"], "line 3, level '1': row 2 has 2 cells"),
         (["; 0", "@$.", "; 0", "@$."], "line 3: task_id 'easy-0' is already on line 1"),
-        (["; 0", "@$   ."], "line 1, level '0': the board needs at least 4 moves, but max_steps is 3"),
     ],
 )
 def test_a_bad_level_is_named_with_its_fault(tmp_path: Path, lines: list[str], message: str) -> None:
     with pytest.raises(InputError, match=f"easy.txt, {message}"):
         read_task_file(write(tmp_path, *lines, name="easy.txt"), max_steps=3)
+
+
+def test_levels_that_need_more_moves_than_are_allowed_are_no_tasks_and_are_named(tmp_path: Path) -> None:
+    # Level 1 needs four moves; level 2 two, a step and a push.
+    path = write(tmp_path, "; 0", "@$.", "", "; 1", "@$   .", "", "; 2", "#.$ @", "#    ", name="easy.txt")
+    file = read_task_file(path, max_steps=2)
+    assert [task.task_id for task in file.tasks] == ["easy-0", "easy-2"]
+    assert file.too_long == ["easy-1"]
+    with pytest.raises(InputError, match=r"no task: each .* needs more than environment.max_steps: 3"):
+        read_task_file(write(tmp_path, "; 0", "@$   .", name="easy.txt"), max_steps=3)
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
@@ -110,7 +119,7 @@ def test_any_line_is_a_task_or_a_clear_error(tmp_path_factory: pytest.TempPathFa
     path = tmp_path_factory.mktemp("tasks") / "boards.jsonl"
     path.write_text(line, encoding="utf-8", errors="surrogateescape", newline="")
     try:
-        tasks = read_task_file(path, max_steps=8)
+        tasks = read_task_file(path, max_steps=8).tasks
     except InputError as error:
         named = str(path) in str(error)
     else:
@@ -127,7 +136,7 @@ def real_file(name: str) -> Path:
 
 
 def test_the_boards_of_the_paper_are_read_and_can_be_solved_in_eight_moves() -> None:
-    tasks = read_task_file(real_file("sokoban_train.jsonl"), max_steps=100)
+    tasks = read_task_file(real_file("sokoban_train.jsonl"), max_steps=100).tasks
     assert len(tasks) == 2000
     assert {task.max_steps for task in tasks} == {8}
     assert {task.board.size_name for task in tasks} == {"6x6", "7x7", "8x8"}
@@ -136,7 +145,7 @@ def test_the_boards_of_the_paper_are_read_and_can_be_solved_in_eight_moves() -> 
 
 
 def test_the_levels_of_boxoban_are_read() -> None:
-    tasks = read_task_file(real_file("boxoban_medium_train_000.txt"), max_steps=120)
+    tasks = read_task_file(real_file("boxoban_medium_train_000.txt"), max_steps=120).tasks
     assert len(tasks) == 1000
     assert {(task.board.size_name, len(task.board.start.boxes)) for task in tasks} == {("10x10", 4)}
     assert tasks[1].board.rows[1] == "# .@######"

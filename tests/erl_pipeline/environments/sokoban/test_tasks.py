@@ -7,7 +7,13 @@ import pytest
 
 from erl_pipeline.environments.sokoban import ENVIRONMENT
 from erl_pipeline.environments.sokoban.settings import SokobanConfig
-from erl_pipeline.environments.sokoban.tasks import held_out_tasks, tasks_from_file, training_tasks
+from erl_pipeline.environments.sokoban.tasks import (
+    held_out_tasks,
+    shape_key,
+    tasks_from_file,
+    training_boards,
+    training_tasks,
+)
 from storage.errors import InputError
 
 ROW = ["#####", "#@$.#", "#####"]
@@ -97,4 +103,36 @@ def test_prose_takes_boards_of_any_size_with_their_own_step_limit(tmp_path: Path
     assert [(task.task_type, task.payload["max_steps"]) for task in tasks] == [
         ("sokoban-1x3", 2),
         ("sokoban-2x4", 20),
+    ]
+
+
+def test_the_boards_of_a_held_out_file_and_their_twins_are_not_generated_for_training(tmp_path: Path) -> None:
+    without = SokobanConfig(rows=(5, 6), training_boards=40)
+    boards = [task.payload["board"] for task in training_tasks(without, 0)]
+    mirrored = [row[::-1] for row in boards[7]]
+    path = write_tasks(tmp_path / "held.jsonl", (boards[3], 8), (mirrored, 8))
+    config = without.model_copy(update={"held_out_file": str(path)})
+    tasks, held_out = training_tasks(config, 0), held_out_tasks(config, 0, 2)
+    shapes = {shape_key(task.payload) for task in held_out}
+    left = [board for board in boards if shape_key({"board": board}) not in shapes]
+    assert boards[3] not in left
+    assert boards[7] not in left
+    assert [task.payload["board"] for task in tasks][: len(left)] == left
+    # Demonstrations of the tiny policy show the same boards.
+    assert [list(board.rows) for board in training_boards(config)] == [t.payload["board"] for t in tasks]
+
+
+def test_what_of_the_files_is_left_out_is_counted_and_named(tmp_path: Path) -> None:
+    levels = tmp_path / "levels.txt"
+    levels.write_text("; 0\n@$.\n\n; 1\n@$    .\n\n; 2\n@ $.\n")
+    held = write_tasks(tmp_path / "held.jsonl", (["@", "$", "."], 8))
+    config = SokobanConfig(
+        format="prose", solution_length=(1, 3), max_steps=3, task_file=str(levels), held_out_file=str(held)
+    )
+    assert [task.task_id for task in training_tasks(config, 0)] == ["levels-2"]
+    assert ENVIRONMENT.left_out(config) == [
+        f"1 of 3 levels of task file {levels} are left out: they need more than environment.max_steps: 3 "
+        "moves (levels-1)",
+        f"1 of 2 boards of task file {levels} are left out: each is a board of {held} turned or mirrored "
+        "(levels-0); environment.twins: any_split would keep them",
     ]

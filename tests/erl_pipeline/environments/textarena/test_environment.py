@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -9,6 +10,7 @@ from erl_pipeline.environments.interface import Task, Transition
 from erl_pipeline.environments.messages import AssistantTurn
 from erl_pipeline.environments.textarena import ENVIRONMENT
 from erl_pipeline.environments.textarena.environment import TextArenaEnvironment
+from erl_pipeline.environments.textarena.games import games
 from erl_pipeline.environments.textarena.settings import TextArenaConfig
 from storage.errors import ConfigError
 
@@ -63,16 +65,57 @@ def test_an_attempt_ends_after_its_turns_and_is_told_the_last_hint() -> None:
 
 
 def test_the_closing_words_of_a_game_are_not_shown() -> None:
-    # "The turn limit has been reached. Guess: 1, Target: 7" would give the number away.
+    # "... Final completion: 40.0%" and the grid would give away how far it was.
+    settings, task = first_task(game="LightsOut-v0", max_turns=3)
+    environment, made, feedback = play(settings, task, ["[0 0]", "[0 0]", "[0 0]"])
+    assert [each.done for each in made] == [False, False, True]
+    assert made[-1].reward == 0.0
+    assert "You used all 3 moves" in environment._game._env.state.game_info[0]["reason"]
+    assert "You used all" not in feedback + environment.trace()
+    assert feedback.startswith("The game ended after 3 turns and was not won.")
+
+
+TOLD = "An attempt has at most {}. A move that the game refuses takes one of them."
+
+
+@pytest.mark.parametrize(
+    ("game", "max_turns", "told", "turns"),
+    [
+        ("Mastermind-v0", 6, "You have 6 turns to guess the code.", "6 turns"),
+        ("Mastermind-v0-hard", 1, "You have 1 turns to guess the code.", "1 turn"),
+        ("Mastermind-v0", 90, "You have 20 turns to guess the code.", "20 turns"),
+        ("GuessTheNumber-v0", 8, "within 8 turns.", "8 turns"),
+        ("GuessTheNumber-v0", 20, "within 10 turns.", "10 turns"),
+        ("LightsOut-v0", 8, "You have up to 8 moves", "8 turns"),
+        # Seven turns to try the buttons, and one to choose.
+        ("Bandit-v0", 8, "You have 7 time steps", "8 turns"),
+        ("Minesweeper-v0", 8, "", "8 turns"),
+    ],
+)
+def test_the_prompt_tells_the_turns_that_there_are(game: str, max_turns: int, told: str, turns: str) -> None:
+    settings, task = first_task(game=game, max_turns=max_turns)
+    environment = TextArenaEnvironment(settings, task)
+    assert told in environment.instructions
+    assert environment.instructions.endswith(TOLD.format(turns))
+
+
+def test_no_qualified_game_tells_other_turns() -> None:
+    for game in sorted(games().qualified):
+        settings, task = first_task(game=game, max_turns=3)
+        environment = TextArenaEnvironment(settings, task)
+        told = f"{environment.instructions} {asyncio.run(environment.reset())}"
+        numbers = re.findall(r"(\d+)\s(?:turns?|time steps|moves|guesses|attempts|tries)\b", told)
+        assert set(numbers) <= {"3", "2" if game.startswith("Bandit") else "3"}, game
+
+
+def test_a_game_that_tells_ten_turns_ends_after_ten() -> None:
     settings, task = first_task(game="GuessTheNumber-v0-hardcore")
     number = TextArenaEnvironment(settings, task)._game._env.game_number
-    wrong = [guess for guess in range(1, 50) if guess != number][:11]
-    environment, made, feedback = play(settings, task, [f"[{guess}]" for guess in wrong])
-    assert [each.done for each in made] == [False] * 10 + [True]
-    assert made[-1].reward == 0.0
-    assert "Target" in environment._game._env.state.game_info[0]["reason"]
-    assert "Target" not in feedback + environment.trace()
-    assert feedback.startswith("The game ended after 11 turns and was not won.")
+    wrong = [guess for guess in range(1, 50) if guess != number][:10]
+    _, made, feedback = play(settings, task, [f"[{guess}]" for guess in wrong])
+    assert [each.done for each in made] == [False] * 9 + [True]
+    assert feedback.startswith("The game was not over after 10 turns, which were all there are.")
+    # The library itself would take an eleventh guess.
 
 
 def test_reset_begins_the_same_game_again() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from erl_pipeline.config.policy import ColdStartConfig, TinyPolicyConfig
 from erl_pipeline.environments.frozen_lake import ENVIRONMENT
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
+from erl_pipeline.environments.tiny_parts import Examination
 from erl_pipeline.policies.tiny.cold_start import cold_start
 
 PARTS = ENVIRONMENT.require_tiny(FrozenLakeConfig())
@@ -36,8 +38,8 @@ def test_the_loss_falls_and_the_folder_is_a_plain_checkpoint(tmp_path: Path) -> 
     assert losses[0] == pytest.approx(3.8, abs=0.2)  # ln(44 words) at the start
     assert losses[-1] < losses[0] - 0.5
     assert made.loss == pytest.approx(sum(losses) / 30)
-    assert made.share_right is not None
-    assert 0.0 <= made.share_right < 0.7
+    assert list(made.shares_right) == ["seen_slots_right"]
+    assert 0.0 <= made.shares_right["seen_slots_right"] < 0.7
     model = AutoModelForCausalLM.from_pretrained(tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     assert model.config.architectures == ["GPT2LMHeadModel"]
@@ -54,3 +56,31 @@ def test_the_same_seed_gives_the_same_weights(tmp_path: Path) -> None:
     )
     assert first == again
     assert first != other
+
+
+@dataclass(frozen=True)
+class _Fixed:
+    """An examiner that always finds this share of right answers."""
+
+    share: float
+
+    def share_right(self, model: object) -> float:
+        return self.share
+
+
+def test_the_rates_do_not_fall_before_each_skill_has_been_learned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Each examination gives a share of right answers of its own: one is passed and the other never.
+    found = iter([1.0, 1.0, 0.0])
+    monkeypatch.setattr(
+        "erl_pipeline.policies.tiny.cold_start.examiner",
+        lambda questions, tokenizer: _Fixed(next(found)),
+    )
+    easy, hard = (Examination(name, lambda stream, settings: [], "") for name in ("easy", "hard"))
+    learning = ColdStartConfig(steps=10, most_steps=14, demonstrations_per_step=2, gate=0.3)
+    policy = SMALL.model_copy(update={"cold_start": learning})
+    one = cold_start(policy, replace(PARTS, examinations=[easy]), 0, tmp_path)
+    both = cold_start(policy, replace(PARTS, examinations=[easy, hard]), 0, tmp_path)
+    assert (one.steps, one.shares_right) == (10, {"easy": 1.0})
+    assert (both.steps, both.shares_right) == (14, {"easy": 1.0, "hard": 0.0})

@@ -1,7 +1,8 @@
-"""What a cold start says while it trains."""
+"""What a cold start reads, and what it says while it trains."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,8 +11,57 @@ from typing import Any
 import pytest
 
 from erl_pipeline.config.policy import ColdStartConfig
+from erl_pipeline.config.run import RunConfig
+from erl_pipeline.plan.sources import read_sources
 from erl_pipeline.policies.tiny import cold_start
-from erl_pipeline.stages.training.bootstrap import cold_start_with
+from erl_pipeline.stages.tasks.prepare_tasks import located
+from erl_pipeline.stages.training.bootstrap import COLD_START, ColdStartSettings, cold_start_with
+from erl_pipeline.stages.training.warm_start import DEMONSTRATIONS
+from tests.erl_pipeline.runs.small_runs import SMALL, small
+
+
+def slices(config: RunConfig) -> Any:
+    assert COLD_START.slice is not None
+    return COLD_START.slice(config, read_sources(config))
+
+
+def test_the_boards_of_a_held_out_file_are_known_to_the_cold_start_by_their_content(tmp_path: Path) -> None:
+    held = tmp_path / "held.jsonl"
+    held.write_text('{"task_id": "t", "board": ["SF", "FG"], "max_steps": 2}\n')
+    other = tmp_path / "train.jsonl"
+    other.write_text('{"task_id": "u", "board": ["SG"], "max_steps": 2}\n')
+    named = {**SMALL["environment"], "held_out_file": str(held), "task_file": str(other)}
+    settings = slices(small(environment=named))
+    assert settings.files == {"held_out_file": hashlib.sha256(held.read_bytes()).hexdigest()}
+    assert settings.environment.held_out_file is None
+    assert settings.environment.task_file is None
+    found = located(settings.environment, settings.files, {settings.files["held_out_file"]: str(held)})
+    assert found.model_dump()["held_out_file"] == str(held)
+
+
+def test_without_such_a_file_the_recipe_does_not_speak_of_it() -> None:
+    settings = slices(small())
+    assert isinstance(settings, ColdStartSettings)
+    assert "files" not in settings.model_dump(mode="json")
+
+
+def test_a_warm_start_knows_them_too() -> None:
+    lake = {
+        "type": "frozen_lake",
+        "format": "short",
+        "action_mode": "plan",
+        "task_file": "train.jsonl",
+        "held_out_file": "held.jsonl",
+    }
+    policy = {"type": "pretrained", "model": "somewhere", "warm_start": {"type": "demonstrations"}}
+    config = small(environment=lake, policy=policy)
+    sources: Any = SimpleNamespace(files={"held.jsonl": "5a", "train.jsonl": "7b"})
+    assert DEMONSTRATIONS.slice is not None
+    settings = DEMONSTRATIONS.slice(config, sources)
+    assert (settings.files, settings.environment.model_dump()["held_out_file"]) == (
+        {"held_out_file": "5a"},
+        None,
+    )
 
 
 def test_the_goal_of_a_cold_start_moves_with_its_reason(
@@ -20,7 +70,7 @@ def test_the_goal_of_a_cold_start_moves_with_its_reason(
     def train(*_given: object, on_step: Callable[[int, int, float], None], **_more: object) -> Any:
         for step, steps in ((1, 400), (2, 400), (3, 450), (4, 500)):
             on_step(step, steps, 0.5)
-        return SimpleNamespace(steps=4, trained_tokens=9, loss=0.5, share_right=None)
+        return SimpleNamespace(steps=4, trained_tokens=9, loss=0.5, shares_right={})
 
     monkeypatch.setattr(cold_start, "cold_start", train)
     told = list[tuple[int, str]]()
@@ -34,7 +84,7 @@ def test_the_goal_of_a_cold_start_moves_with_its_reason(
             advance=lambda *_amount, **_numbers: None,
         ),
     )
-    parts: Any = SimpleNamespace(examination=None)
+    parts: Any = SimpleNamespace(examinations=())
     assert cold_start_with(call, parts).counters == {"optimizer_steps": 4, "trained_tokens": 9}
     assert told == [
         (400, "steps"),

@@ -64,6 +64,6 @@ def test_prose_has_no_parts() -> None:
 
 def test_what_is_hidden_is_no_part_of_the_cold_start() -> None:
     settings = SMALL.model_copy(
-        update={"world_seed": 3, "task_file": "boards.jsonl", "held_out_file": "others.jsonl"}
+        update={"world_seed": 3, "task_file": "boards.jsonl", "instructions": "Other words."}
     )
     assert ENVIRONMENT.shown_to_tiny(settings) == SMALL
