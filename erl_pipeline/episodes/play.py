@@ -26,6 +26,7 @@ from erl_pipeline.episodes.rows import EpisodeIdentity, Provenance
 from storage.artifacts.manifest import Determinism
 from storage.errors import EnvironmentFailed
 from storage.tables.trajectories import Trajectory
+from storage.texts import REPLACED_TEXTS
 
 if TYPE_CHECKING:
     from erl_pipeline.engines.chat_server import ChatServer
@@ -72,7 +73,8 @@ class Turns:
 
 @dataclass(frozen=True)
 class Played:
-    """The trajectories, episode by episode, and how many environments and judges failed.
+    """The trajectories, episode by episode, how many environments and judges failed, and in how many texts
+    from outside a character was replaced.
 
     `determinism` is what the environment's timing and a chat server allow; the engine may allow less.
     """
@@ -106,6 +108,7 @@ def play_episodes(
         for sample in own
     ]
     episodes: list[Episode] = [partial(_episode, setup, identity, environments) for identity in identities]
+    replaced_before = setup.chat.texts.replaced
     played = _run(episodes, setup, sampling, retrieve, on_episode, stop or threading.Event())
     _raise_when_all_failed(identities, environments)
     failures = [each.failure for each in environments.values() if each.failure is not None]
@@ -117,6 +120,9 @@ def play_episodes(
         "environment_close_failures": sum(each.close_failed for each in environments.values()),
         "judge_errors": sum(row.finish_reason == "judge_error" for row in rows),
         "judge_timeouts": sum(row.finish_reason == "judge_timeout" for row in rows),
+        REPLACED_TEXTS: setup.chat.texts.replaced
+        - replaced_before
+        + sum(each.texts.replaced for each in environments.values()),
     }
     return Played(
         rows=rows,

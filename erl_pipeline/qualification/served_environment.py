@@ -175,7 +175,7 @@ class ServedEnvironment:
     def step(self, text: str) -> Stepped | Failure:
         """Make one turn of the policy."""
         assert self._opened is not None
-        turn = read_turn(text, self._turn) if self._has_tools else AssistantTurn(text)
+        turn = read_turn(text, self._turn, self._opened.texts, has_tools=self._has_tools)
         self._turn += 1
         stepped = self._timed(partial(self._opened.step, turn))
         if isinstance(stepped, Failure):

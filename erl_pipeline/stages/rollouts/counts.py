@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from erl_pipeline.environments.interface import part_name
 from erl_pipeline.episodes.roles import NEVER_TRAINED
+from storage.texts import REPLACED_TEXTS
 
 if TYPE_CHECKING:
+    from erl_pipeline.episodes.play import Played
     from storage.tables.trajectories import Trajectory
 
 _COUNT, _SUCCESSES = "_count", "_successes"
@@ -37,6 +39,12 @@ def count_rollouts(rows: Sequence[Trajectory]) -> dict[str, int]:
         counts[f"{role}{_COUNT}"] = len(of_role)
         counts[f"{role}{_SUCCESSES}"] = sum(row.success for row in of_role)
     return counts
+
+
+def replaced_texts(plays: Iterable[Played], others: int = 0) -> dict[str, int]:
+    """In how many texts from outside a character was replaced, and in `others`; empty for none."""
+    count = others + sum(played.counters.get(REPLACED_TEXTS, 0) for played in plays)
+    return {REPLACED_TEXTS: count} if count else {}
 
 
 def count_parts(rows: Sequence[Trajectory]) -> dict[str, int]:

@@ -134,8 +134,3 @@ def _is_plain(character: str) -> bool:
 def _picture(character: str) -> str:
     code = ord(character)
     return chr(0x2400 + code) if code < 0x20 else f"⟨U+{code:04X}⟩"
-
-
-def encodable(text: str) -> str:
-    """The text with U+FFFD in place of lone surrogates, which no encoding can write."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

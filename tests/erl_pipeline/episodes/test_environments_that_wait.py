@@ -242,7 +242,7 @@ def test_a_second_attempt_that_fails_takes_the_reward_from_its_reflection() -> N
 @pytest.mark.parametrize(
     ("transition", "text"),
     [
-        (Transition([], float("nan"), True), "step: ValueError: the reward nan is not a finite number"),
+        (Transition([], float("nan"), True), "step: ValueError: the reward is nan, not a finite number"),
         (Transition([], 0.0, True, {"m": float("inf")}), "the metric 'm' is inf, not a finite number"),
         (Transition([{"role": "system", "content": "x"}], 0.0, False), "is no user or tool message"),
     ],

@@ -71,7 +71,7 @@ def test_rows_of_both_formats_become_trajectories(tmp_path: Path) -> None:
 
     assert check_trajectories(lines) == check_trajectories(table) == 2
     assert list(read_checked(lines)) == list(read_checked(table))
-    first, retry = read_checked(lines)
+    (first, _), (retry, _) = read_checked(lines)
     assert (first.behaviour_logprobs, first.reward, first.temperature) == ((-0.5, 0.0, -1.25), 0.0, 1.0)
     assert (retry.parent_trajectory_id, retry.memory_entry_ids) == ("t1", ())
 
@@ -87,7 +87,7 @@ def test_rows_of_both_formats_become_trajectories(tmp_path: Path) -> None:
         ({"iteration": True}, "row 1: iteration: is true; allowed is a whole number"),
         ({"iteration": 0}, "row 1: iteration: is 0; iterations are counted from 1"),
         ({"task_id": None}, "row 1: task_id: is null; a value is needed"),
-        ({"feedback": "\ud800"}, "row 1: feedback: holds half of a character, which is no text"),
+        ({"task_id": "\ud800"}, "row 1: task_id: holds half of a character, which is no text"),
         ({"prompt_token_ids": 5}, "row 1: prompt_token_ids: is 5; allowed is a list"),
         ({"prompt_token_ids": []}, "row 1: prompt_token_ids: is empty; the first response token needs"),
         ({"prompt_token_ids": [5, -1]}, "row 1: prompt_token_ids: has a negative token id"),
@@ -198,7 +198,7 @@ def accepted_or_refused(path: Path) -> None:
         check_trajectories(path)
     except InputError:
         return
-    for row in read_checked(path):
+    for row, _ in read_checked(path):
         row.validate()
 
 

@@ -9,6 +9,7 @@ from erl_pipeline.environments.frozen_lake.tiny.extraction import CompactExtract
 from erl_pipeline.methods.complementary.extract import call_row, read_answer, requests_of
 from erl_pipeline.methods.complementary.index import replaced_entries, written_entries
 from storage.tables.trajectories import Trajectory
+from storage.texts import StorableTexts
 from tests.erl_pipeline.methods.complementary.rows import attempt
 
 PROMPTS = CompactExtraction(("a", "b", "c", "d"), max_steps=2)
@@ -46,9 +47,9 @@ def test_every_episode_is_read_whether_it_succeeded_or_not() -> None:
 
 def test_an_answer_with_too_many_operations_is_ill_formed() -> None:
     (request,) = requests_of([guided()], TEXTS, "artifact")
-    assert read_answer("return", request, PROMPTS, 1) == [ExperienceOperation("return")]
-    assert read_answer("return", request, PROMPTS, 0) is None
-    assert read_answer("nonsense", request, PROMPTS, 1) is None
+    assert read_answer("return", request, PROMPTS, 1, StorableTexts()) == [ExperienceOperation("return")]
+    assert read_answer("return", request, PROMPTS, 0, StorableTexts()) is None
+    assert read_answer("nonsense", request, PROMPTS, 1, StorableTexts()) is None
 
 
 def test_an_update_is_a_new_entry_in_the_place_of_its_parents() -> None:
