@@ -31,9 +31,9 @@ class HandPlayed:
     def __init__(
         self, plugin: EnvironmentPlugin[Any], settings: Any, task: Task, step_seconds: float
     ) -> None:
-        part, own = plugin.part(settings, task)
+        part, _ = plugin.part(settings, task)
         self._prompts = part.plugin.prompts(part.settings) or PlainPrompts()
-        self._environment = GuardedEnvironment(partial(part.plugin.open, part.settings, own), step_seconds)
+        self._environment = GuardedEnvironment(partial(plugin.open, settings, task), step_seconds)
         self._has_tools = False
         self._turns = 0
         self.reward = 0.0

@@ -104,7 +104,8 @@ class ChatTokenizer:
     ) -> tuple[int, ...]:
         """The chat template is rendered around a stand-in for the assistant's words and cut after it, so
         that the words themselves need not be rendered."""
-        suffix = self._render((*_OPENING, *messages), tools).rpartition(_ASSISTANT_TURN)[2]
+        # The first stand-in: the messages may repeat what the policy said, and it may have said this.
+        suffix = self._render((*_OPENING, *messages), tools).partition(_ASSISTANT_TURN)[2]
         if after_end_token is not None:
             end = self._tokenizer.convert_ids_to_tokens(after_end_token)
             suffix = suffix.lstrip(" ").removeprefix(end)

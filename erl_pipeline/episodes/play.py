@@ -138,9 +138,10 @@ async def _episode(
     index: int,
     answers: Answers,
 ) -> list[Trajectory]:
-    part, task = setup.plugin.part(setup.settings, identity.task)
+    part, _ = setup.plugin.part(setup.settings, identity.task)
+    # A mixture opens its parts with the files that they have built.
     environment = GuardedEnvironment(
-        partial(part.plugin.open, part.settings, task), setup.limits.step_seconds
+        partial(setup.plugin.open, setup.settings, identity.task), setup.limits.step_seconds
     )
     environments[index] = environment
     context = EpisodeContext(
