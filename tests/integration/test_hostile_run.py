@@ -88,6 +88,7 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_policy(tmp_path_factory.mktemp("policy"))
 
 
+@pytest.mark.timeout(600 + ANSWERS)
 @pytest.mark.parametrize("case", CHOSEN)
 def test_nothing_that_a_policy_writes_is_lost(
     case: str, policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -155,7 +156,7 @@ def _config(case: str, policy: Path, folder: Path) -> RunConfig:
     environment = json.loads(json.dumps(CASES[case]))
     for each in [environment, *(part["environment"] for part in environment.get("parts", {}).values())]:
         if each["type"] == "hotpotqa":
-            each["task_file"] = small_file.write(folder)
+            each["task_file"] = small_file.write(folder, *map(small_file.question, range(30)))
         if each["type"] == "questions":
             each["training_file"] = _questions(folder)
     return RunConfig.model_validate(

@@ -78,7 +78,7 @@ def _compute(call: StageCall[QualificationSettings]) -> StageResult:
 
 QUALIFY_ENVIRONMENT = Stage(
     name="qualify_environment",
-    version=1,
+    version=2,
     output="qualification",
     settings=QualificationSettings,
     compute=_compute,

@@ -29,7 +29,13 @@ def test_calls_are_read_in_their_order_and_leave_the_content() -> None:
         (call('{"name": 3}'), 'no JSON object with a "name"'),
         (call('{"name": "add", "arguments": "1"}'), '"arguments" is no JSON object'),
         ('<tool_call>{"name": "add"}', "the call has no </tool_call>"),
-        (call("[" * 100_000), "the call is not JSON"),
+        (call("[" * 100_000), "the call is nested deeper than 64 levels"),
+        (call('{"name": "add", "arguments": ' + '{"a": ' * 80 + "1" + "}" * 81), "deeper than 64 levels"),
+        (call('{"name": "add", "arguments": {"a": NaN}}'), "the call is not JSON: NaN is no number there"),
+        (call('{"name": "add", "arguments": {"a": -Infinity}}'), "-Infinity is no number there"),
+        (call('{"name": "add", "arguments": {"a": 1e999}}'), "the call has a number that is too large"),
+        (call('{"name": "add", "arguments": {"a": 9223372036854775808}}'), "too large; allowed are 64 bits"),
+        (call('{"name": "add", "arguments": {"a": ' + "9" * 5000 + "}}"), "too large; allowed are 64 bits"),
     ],
 )
 def test_an_ill_formed_call_is_seen_with_what_is_wrong(text: str, problem: str) -> None:
@@ -49,3 +55,19 @@ def test_a_call_that_is_not_closed_does_not_hide_the_next() -> None:
 
 def test_text_without_calls_has_none() -> None:
     assert read_turn("go up", 0, StorableTexts()).tool_calls == ()
+
+
+def test_halves_of_characters_in_a_call_are_replaced_and_counted_wherever_they_are() -> None:
+    texts = StorableTexts()
+    text = call(
+        '{"name": "\\ud83d", "arguments": {"\\udc80": {"b": ["\\ud83d\\ude00", "x\\ud800"]}, "c": "d"}}'
+    )
+    (seen,) = read_turn(text, 0, texts).tool_calls
+    assert seen == ToolCall("call00000", "\ufffd", {"\ufffd": {"b": ["\U0001f600", "x\ufffd"]}, "c": "d"})
+    assert texts.replaced == 3
+
+
+def test_what_was_said_without_tools_is_made_storable_too() -> None:
+    texts = StorableTexts()
+    assert read_turn("go \ud83d up", 0, texts, has_tools=False).text == "go \ufffd up"
+    assert texts.replaced == 1

@@ -37,4 +37,4 @@ def test_tools_are_called_with_wrong_arguments() -> None:
     ]
     assert {"query": None} in given
     assert {"no_such_argument": 1} in given
-    assert {"query": "\ud800"} in given
+    assert {"query": "\ufffd"} in given  # it was "\\ud800"
