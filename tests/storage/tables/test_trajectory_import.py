@@ -230,3 +230,26 @@ def test_damaged_parquet_gives_messages(place: float, bit: int, cut: bool, tmp_p
     content[at] ^= 1 << bit
     path.write_bytes(bytes(content[:at] if cut else content))
     accepted_or_refused(path)
+
+
+def test_halves_of_characters_in_what_was_said_are_replaced_and_counted(tmp_path: Path) -> None:
+    said = {
+        **ROW,
+        "feedback": "fell \ud83d",
+        "messages": r'[{"role": "user", "content": "g \ud800"}, {"role": "tool", "content": "\ud83d\ude00"}]',
+        "task_payload": r'{"\udfff": [1]}',
+    }
+    path = json_lines(tmp_path, said, ROW | {"trajectory_id": "t2"})
+    assert check_trajectories(path) == 2
+    (row, replaced), (_, none) = read_checked(path)
+    assert (replaced, none) == (3, 0)
+    assert row.feedback == "fell \ufffd"
+    assert [each["content"] for each in json.loads(row.messages)] == ["g \ufffd", "\U0001f600"]
+    assert json.loads(row.task_payload) == {"\ufffd": [1]}
+
+
+@pytest.mark.parametrize("value", ["NaN", "1e999", "9" * 40, "[" * 100 + "]" * 100])
+def test_messages_that_a_search_could_not_read_are_refused(value: str, tmp_path: Path) -> None:
+    messages = f'[{{"role": "user", "content": "go", "more": {value}}}]'
+    (problem,) = problems(json_lines(tmp_path, ROW | {"messages": messages}))
+    assert problem.startswith("row 1: messages: must be JSON")

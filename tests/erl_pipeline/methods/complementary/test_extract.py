@@ -8,6 +8,7 @@ from erl_pipeline.environments.experience_format import ExperienceOperation
 from erl_pipeline.environments.frozen_lake.tiny.extraction import CompactExtraction
 from erl_pipeline.methods.complementary.extract import call_row, read_answer, requests_of
 from erl_pipeline.methods.complementary.index import replaced_entries, written_entries
+from erl_pipeline.methods.complementary.prompts import ChatPrompts, PromptTemplates
 from storage.tables.trajectories import Trajectory
 from storage.texts import StorableTexts
 from tests.erl_pipeline.methods.complementary.rows import attempt
@@ -80,3 +81,12 @@ def test_an_entry_is_found_by_its_text_or_by_its_situation() -> None:
     (by_text,), (by_situation,) = (written_entries([row], key, 1, "version") for key in ("text", "situation"))
     assert (by_text.key_text, by_situation.key_text) == ("c ? ? ?", "@ & notes ? ? ? ?")
     assert by_text.task_text == "@ & notes ? ? ? ?"
+
+
+def test_half_of_a_character_in_an_operation_is_replaced_and_counted() -> None:
+    (request,) = requests_of([guided()], TEXTS, "artifact")
+    texts = StorableTexts()
+    answer = r'<answer>{"operation": "add", "text": "Pull \ud83d first."}</answer>'
+    chat = ChatPrompts(PromptTemplates(), 3)
+    assert read_answer(answer, request, chat, 3, texts) == [ExperienceOperation("add", "Pull \ufffd first.")]
+    assert texts.replaced == 1
