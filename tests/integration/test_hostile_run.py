@@ -178,8 +178,9 @@ def _config(case: str, policy: Path, folder: Path) -> RunConfig:
                 "tasks_per_shard": TASKS // 2,
             },
             "objective": {"advantages_per": "group"},
-            "update": {"microbatch_tokens": 8192},
-            "fine_tune": {"steps": 2, "microbatch_tokens": 8192},
+            # The trainer packs a whole minibatch at once, masks of the attention included.
+            "update": {"microbatch_tokens": 4096, "minibatches": max(1, ANSWERS // 500)},
+            "fine_tune": {"steps": 2, "microbatch_tokens": 4096, "batch_rows": 256},
             "evaluation": {"tasks": 6, "every": 2, "samples_per_task": 1, "whole_episodes": True},
         }
     )
