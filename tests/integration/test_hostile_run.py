@@ -188,7 +188,7 @@ def _config(case: str, policy: Path, folder: Path) -> RunConfig:
 
 def _questions(folder: Path) -> str:
     file = folder / "sums.jsonl"
-    lines = [{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(40)]
+    lines = [{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(80)]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return str(file)
 
