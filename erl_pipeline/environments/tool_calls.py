@@ -6,12 +6,12 @@ be read is no error: the environment sees it, with what is wrong, and can tell t
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from typing import Any
 
 from erl_pipeline.environments.messages import AssistantTurn, CalledTool, Message, ToolCall
+from storage.texts import StorableTexts, read_json
 
 MARKERS = ("<tool_call>", "</tool_call>")
 """What a call is written between. A tokenizer may have a special token for each."""
@@ -19,13 +19,22 @@ MARKERS = ("<tool_call>", "</tool_call>")
 _CALL = re.compile(r"<tool_call>(.*?)(</tool_call>|(?=<tool_call>)|\Z)", re.DOTALL)
 
 
-def read_turn(text: str, turn: int) -> AssistantTurn:
-    """The tool calls of a text, in order. `turn` counts the policy's turns; ids of calls derive from it."""
+def read_turn(text: str, turn: int, texts: StorableTexts, *, has_tools: bool = True) -> AssistantTurn:
+    """What the policy said in one turn, and the tool calls in it, in order. Everything in it is storable.
+
+    Args:
+        turn: counts the policy's turns; ids of calls derive from it.
+        texts: counts the texts in which something is replaced.
+        has_tools: whether calls are read.
+    """
+    said = texts.text(text)
+    if not has_tools:
+        return AssistantTurn(said)
     calls = [
-        _read_call(match.group(1), closed=bool(match.group(2)), call_id=f"call{turn:03d}{number:02d}")
-        for number, match in enumerate(_CALL.finditer(text))
+        _read_call(match.group(1), match.group(2), f"call{turn:03d}{number:02d}", texts)
+        for number, match in enumerate(_CALL.finditer(said))
     ]
-    return AssistantTurn(text, tuple(calls))
+    return AssistantTurn(said, tuple(calls))
 
 
 def assistant_message(turn: AssistantTurn) -> Message:
@@ -53,13 +62,13 @@ def _structured(calls: Sequence[ToolCall]) -> list[CalledTool]:
     ]
 
 
-def _read_call(text: str, *, closed: bool, call_id: str) -> ToolCall:
-    if not closed:
+def _read_call(text: str, end: str, call_id: str, texts: StorableTexts) -> ToolCall:
+    if not end:
         return ToolCall(call_id, "", problem="the call has no </tool_call>")
     try:
-        record: Any = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        return ToolCall(call_id, "", problem=f"the call is not JSON: {error}")
+        record: Any = texts.value(read_json(text))
+    except ValueError as error:
+        return ToolCall(call_id, "", problem=f"the call {error}")
     if not isinstance(record, dict) or not isinstance(record.get("name"), str) or not record["name"]:
         return ToolCall(call_id, "", problem='the call is no JSON object with a "name"')
     name, arguments = record["name"], record.get("arguments", {})

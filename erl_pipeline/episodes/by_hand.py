@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from erl_pipeline.environments.interface import EnvironmentPlugin, Task, Transition
-from erl_pipeline.environments.messages import AssistantTurn, Message, ToolSchema
+from erl_pipeline.environments.messages import Message, ToolSchema
 from erl_pipeline.environments.tool_calls import read_turn
 from erl_pipeline.episodes.guarded_environment import GuardedEnvironment
 from erl_pipeline.episodes.plain_prompts import PlainPrompts
@@ -31,9 +31,9 @@ class HandPlayed:
     def __init__(
         self, plugin: EnvironmentPlugin[Any], settings: Any, task: Task, step_seconds: float
     ) -> None:
-        part, own = plugin.part(settings, task)
+        part, _ = plugin.part(settings, task)
         self._prompts = part.plugin.prompts(part.settings) or PlainPrompts()
-        self._environment = GuardedEnvironment(partial(part.plugin.open, part.settings, own), step_seconds)
+        self._environment = GuardedEnvironment(partial(plugin.open, settings, task), step_seconds)
         self._has_tools = False
         self._turns = 0
         self.reward = 0.0
@@ -47,7 +47,7 @@ class HandPlayed:
 
     async def say(self, text: str) -> Transition:
         """One turn; its reward is added to `reward`."""
-        turn = read_turn(text, self._turns) if self._has_tools else AssistantTurn(text)
+        turn = read_turn(text, self._turns, self._environment.texts, has_tools=self._has_tools)
         self._turns += 1
         transition = await self._environment.step(turn)
         self.reward += transition.reward

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from erl_pipeline.engines.interface import Generation
 from erl_pipeline.environments.messages import AssistantTurn, Message, ToolSchema
 from erl_pipeline.environments.tool_calls import MARKERS, assistant_message, read_turn
+from storage.texts import StorableTexts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -21,9 +22,13 @@ _OPENING: tuple[_Frozen, ...] = (("user", "."), ("assistant", _ASSISTANT_TURN))
 
 
 class ChatTokenizer:
-    """The tokenizer with its chat template: messages to prompt ids, and to the ids between turns."""
+    """The tokenizer with its chat template: messages to prompt ids, and to the ids between turns.
+
+    `texts` makes what models say storable.
+    """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.texts = StorableTexts()
         self._tokenizer = tokenizer
         # The text between two turns depends only on the messages there, and observations repeat; the first
         # attempts of a group have the same prompt.
@@ -51,7 +56,7 @@ class ChatTokenizer:
         if not self.shows([_SOME_TOOL]):
             return False
         asked, tools = _frozen({"role": "user", "content": "."}), json.dumps([_SOME_TOOL])
-        called = _frozen(assistant_message(read_turn('{"name": "look"}'.join(MARKERS), 0)))
+        called = _frozen(assistant_message(read_turn('{"name": "look"}'.join(MARKERS), 0, self.texts)))
         before, after = self._render((asked,), tools), self._render((asked, called), tools)
         return all(after.count(marker) > before.count(marker) for marker in MARKERS)
 
@@ -99,7 +104,8 @@ class ChatTokenizer:
     ) -> tuple[int, ...]:
         """The chat template is rendered around a stand-in for the assistant's words and cut after it, so
         that the words themselves need not be rendered."""
-        suffix = self._render((*_OPENING, *messages), tools).rpartition(_ASSISTANT_TURN)[2]
+        # The first stand-in: the messages may repeat what the policy said, and it may have said this.
+        suffix = self._render((*_OPENING, *messages), tools).partition(_ASSISTANT_TURN)[2]
         if after_end_token is not None:
             end = self._tokenizer.convert_ids_to_tokens(after_end_token)
             suffix = suffix.lstrip(" ").removeprefix(end)
@@ -183,7 +189,7 @@ class Dialogue:
         self.truncated = self.truncated or generation.finish_reason == "length"
         has_tools = self._tools != "[]"
         text = self._chat.text(generation.token_ids, keep_tool_calls=has_tools)
-        turn = read_turn(text, self._turns) if has_tools else AssistantTurn(text)
+        turn = read_turn(text, self._turns, self._chat.texts, has_tools=has_tools)
         self._turns += 1
         self.messages.append(assistant_message(turn))
         return turn

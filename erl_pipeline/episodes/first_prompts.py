@@ -60,8 +60,10 @@ async def _lengths(setup: EpisodeSetup, tasks: Sequence[Task]) -> list[int]:
 
 async def _length(setup: EpisodeSetup, task: Task) -> int:
     """Tokens of a task's first prompt; 0 where its environment does not begin, which its episode reports."""
-    part, own = setup.plugin.part(setup.settings, task)
-    environment = GuardedEnvironment(partial(part.plugin.open, part.settings, own), setup.limits.step_seconds)
+    part, _ = setup.plugin.part(setup.settings, task)
+    environment = GuardedEnvironment(
+        partial(setup.plugin.open, setup.settings, task), setup.limits.step_seconds
+    )
     context = EpisodeContext(
         identity=EpisodeIdentity(task, 0, setup.provenance),
         environment=environment,

@@ -6,17 +6,20 @@ import asyncio
 import math
 import types
 from collections.abc import Callable, Coroutine, Generator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any, TypeVar
 
 from erl_pipeline.environments.interface import Environment, Observation, ScorerFailed, Transition
-from erl_pipeline.environments.messages import AssistantTurn, ToolSchema
+from erl_pipeline.environments.messages import AssistantTurn, Message, ToolSchema
 from storage.tables.scored import NotScored
+from storage.texts import StorableTexts
 
 Result = TypeVar("Result")
 
+_LARGEST = 1e30  # rewards and metrics of all turns are added up, and rewards are stored in 32 bits
 _CLOSE_SECONDS = 10.0  # a stopped run waits no longer than this for environments to close
 
 
@@ -37,7 +40,8 @@ class GuardedEnvironment:
         open_environment: makes the environment.
         step_seconds: deadline of each call.
 
-    Every method but `close` raises `EnvironmentFailure` for whatever goes wrong in the environment.
+    Every method but `close` raises `EnvironmentFailure` for whatever goes wrong in the environment. All texts
+    that it returns or raises are storable.
     """
 
     def __init__(self, open_environment: Callable[[], Environment], step_seconds: float) -> None:
@@ -49,30 +53,31 @@ class GuardedEnvironment:
         self.close_failed = False
         self.renewed = 0
         """How often it was opened anew after a failure."""
+        self.texts = StorableTexts()
 
     async def reset(self) -> Observation:
         """Begin an attempt."""
-        return await self._call("reset", lambda: self._environment.reset(), _checked_text)
+        return await self._call("reset", lambda: self._environment.reset(), self._checked_text)
 
     async def step(self, turn: AssistantTurn) -> Transition:
         """Do one turn."""
-        return await self._call("step", lambda: self._environment.step(turn), _checked_transition)
+        return await self._call("step", lambda: self._environment.step(turn), self._checked_transition)
 
     async def feedback(self) -> str:
         """What the environment says of the finished attempt."""
-        return await self._call("feedback", lambda: self._environment.feedback(), _checked_text)
+        return await self._call("feedback", lambda: self._environment.feedback(), self._checked_text)
 
     def trace(self) -> str:
         """The turns of the attempt so far."""
-        return self._read("trace", lambda: _checked_text(self._environment.trace()))
+        return self._read("trace", lambda: self._checked_text(self._environment.trace()))
 
     def instructions(self) -> str:
         """What the policy is told first."""
-        return self._read("instructions", lambda: _checked_text(self._environment.instructions))
+        return self._read("instructions", lambda: self._checked_text(self._environment.instructions))
 
     def tools(self) -> Sequence[ToolSchema]:
         """The tools that the policy may call."""
-        return self._read("tools", lambda: tuple(self._environment.tools))
+        return self._read("tools", lambda: tuple(map(self.texts.value, self._environment.tools)))
 
     async def renew(self) -> None:
         """Close what was opened and forget its failure; the next call opens a new environment."""
@@ -130,8 +135,35 @@ class GuardedEnvironment:
         frames = extract_tb(error.__traceback__)
         place = f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
         kind: NotScored = "scorer_error" if isinstance(error, ScorerFailed) else "environment_error"
-        self.failure = EnvironmentFailure(kind, text, place)
+        self.failure = EnvironmentFailure(kind, self.texts.text(text), place)
         return self.failure
+
+    def _checked_text(self, text: str) -> str:
+        if not isinstance(text, str):
+            raise TypeError(f"{text!r} is no text")
+        return self.texts.text(text)
+
+    def _checked_transition(self, transition: Transition) -> Transition:
+        """The transition; raises where its row could not be stored or trained on."""
+        numbers = {"the reward": transition.reward}
+        numbers |= {f"the metric {name!r}": value for name, value in transition.metrics.items()}
+        for name, value in numbers.items():
+            if not math.isfinite(value):
+                raise ValueError(f"{name} is {value}, not a finite number")
+            if abs(value) > _LARGEST:
+                raise ValueError(f"{name} is {value}; allowed are numbers up to {_LARGEST:g}")
+        return replace(
+            transition,
+            messages=[self._checked_message(message) for message in transition.messages],
+            metrics={self.texts.text(name): value for name, value in transition.metrics.items()},
+        )
+
+    def _checked_message(self, message: Message) -> Message:
+        known = message["role"] in ("user", "tool") and "content" in message
+        if not known or not all(isinstance(value, str) for value in message.values()):
+            raise ValueError(f"{message!r} is no user or tool message with texts alone")
+        stored: Message = self.texts.value(message)
+        return stored
 
 
 class _TooLate(Exception):
@@ -171,22 +203,3 @@ def _resume(work: Coroutine[Any, Any, Result], waits_for: Any) -> Generator[Any,
         except StopIteration as end:
             result: Result = end.value
             return result
-
-
-def _checked_text(text: str) -> str:
-    if not isinstance(text, str):
-        raise TypeError(f"{text!r} is no text")
-    return text
-
-
-def _checked_transition(transition: Transition) -> Transition:
-    """The transition; raises where its row could not be stored or trained on."""
-    if not math.isfinite(transition.reward):
-        raise ValueError(f"the reward {transition.reward} is not a finite number")
-    for name, value in transition.metrics.items():
-        if not math.isfinite(value):
-            raise ValueError(f"the metric {name!r} is {value}, not a finite number")
-    for message in transition.messages:
-        if message["role"] not in ("user", "tool") or not isinstance(message["content"], str):
-            raise ValueError(f"{message!r} is no user or tool message with text as its content")
-    return transition

@@ -88,9 +88,10 @@ async def _judge_on_server(
         )
     except ChatFailure as failure:
         return Judgement(dialogue, None, f"judge_{failure.kind}", str(failure))
-    dialogue.messages.append({"role": "assistant", "content": answer.text})
+    text = context.chat.texts.text(answer.text)
+    dialogue.messages.append({"role": "assistant", "content": text})
     dialogue.truncated = answer.cut_off
-    return _judgement(dialogue, answer.text, "length" if answer.cut_off else "stop")
+    return _judgement(dialogue, text, "length" if answer.cut_off else "stop")
 
 
 def _judgement(dialogue: Dialogue, said: str, finish_reason: str) -> Judgement:

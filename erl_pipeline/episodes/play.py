@@ -25,6 +25,7 @@ from erl_pipeline.episodes.rows import EpisodeIdentity, Provenance
 from storage.artifacts.manifest import Determinism
 from storage.errors import EnvironmentFailed
 from storage.tables.trajectories import Trajectory
+from storage.texts import REPLACED_TEXTS
 
 if TYPE_CHECKING:
     from erl_pipeline.engines.chat_server import ChatServer
@@ -75,8 +76,9 @@ class Turns:
 
 @dataclass(frozen=True)
 class Played:
-    """The trajectories, episode by episode, and counters: attempts that were played again, and failures of
-    judges and of closing environments. Failed attempts are in the rows.
+    """The trajectories, episode by episode, and counters: attempts that were played again, failures of judges
+    and of closing environments, texts from outside in which a character was replaced. Failed attempts are in
+    the rows.
 
     `determinism` is what the environment's timing and a chat server allow; the engine may allow less.
     """
@@ -110,6 +112,7 @@ def play_episodes(
         for sample in own
     ]
     episodes: list[Episode] = [partial(_episode, setup, identity, environments) for identity in identities]
+    replaced_before = setup.chat.texts.replaced
     played = _run(episodes, setup, sampling, retrieve, on_episode, stop or threading.Event())
     _raise_when_all_failed(identities, environments)
     rows = [row for episode in played for row in episode]
@@ -118,6 +121,9 @@ def play_episodes(
         "environment_close_failures": sum(each.close_failed for each in environments.values()),
         "judge_errors": sum(row.finish_reason == "judge_error" for row in rows),
         "judge_timeouts": sum(row.finish_reason == "judge_timeout" for row in rows),
+        REPLACED_TEXTS: setup.chat.texts.replaced
+        - replaced_before
+        + sum(each.texts.replaced for each in environments.values()),
     }
     return Played(
         rows=rows,
@@ -133,9 +139,10 @@ async def _episode(
     index: int,
     answers: Answers,
 ) -> list[Trajectory]:
-    part, task = setup.plugin.part(setup.settings, identity.task)
+    part, _ = setup.plugin.part(setup.settings, identity.task)
+    # A mixture opens its parts with the files that they have built.
     environment = GuardedEnvironment(
-        partial(part.plugin.open, part.settings, task), setup.limits.step_seconds
+        partial(setup.plugin.open, setup.settings, identity.task), setup.limits.step_seconds
     )
     environments[index] = environment
     context = EpisodeContext(

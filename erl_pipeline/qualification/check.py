@@ -16,6 +16,7 @@ CheckName = Literal[
     "nothing_leaks",
     "feedback_and_rewards",
     "steps_in_time",
+    "stored_and_trained",
 ]
 Verdict = Literal["passed", "failed", "not applicable"]
 
@@ -28,14 +29,15 @@ MEANINGS: Mapping[CheckName, str] = {
     "nothing_leaks": "neither answer, seed nor task id is in prompts and feedback",
     "feedback_and_rewards": "every attempt ends with feedback, and all rewards are finite",
     "steps_in_time": "every call returns within rollouts.step_seconds",
+    "stored_and_trained": "what comes of hostile answers can be stored, searched and trained on",
 }
 
 
 @dataclass(frozen=True)
 class CheckResult:
     """The result of one check. `counted` says how much was checked, in `unit`: tasks, attempts, answers,
-    texts or calls. `problem` is the first counter-example, or why the check does not apply; empty if it
-    passed."""
+    trajectories, texts or calls. `problem` is the first counter-example, or why the check does not apply;
+    empty if it passed."""
 
     name: CheckName
     verdict: Verdict

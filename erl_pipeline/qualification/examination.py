@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import cycle, zip_longest
 
+from erl_pipeline.environments.messages import ToolSchema
 from erl_pipeline.qualification.attempts import WRONG_ANSWERS, Attempts, Played, Seen, shown
 from erl_pipeline.qualification.check import (
     MEANINGS,
@@ -18,7 +19,16 @@ from erl_pipeline.qualification.check import (
 from erl_pipeline.qualification.examinee import Examinee, Gone, Raised
 from erl_pipeline.qualification.hostile_answers import hostile_answers
 from erl_pipeline.qualification.leaks import Told, find_leak
-from erl_pipeline.qualification.served_environment import Opening, Place, Prepared, Solution, Split, Subject
+from erl_pipeline.qualification.learning import MOST_ANSWERS
+from erl_pipeline.qualification.served_environment import (
+    Failure,
+    Opening,
+    Place,
+    Prepared,
+    Solution,
+    Split,
+    Subject,
+)
 from erl_pipeline.qualification.task_lists import find_overlap, first_difference
 from storage.artifacts.recipe import derive_seed
 
@@ -86,6 +96,7 @@ class _Examination:
             results += [self._tasks_apart(), self._gold_answers(), self._wrong_answers()]
             hostile, given = self._hostile_answers(answers)
             results += [hostile, self._nothing_leaks(), self._feedback_and_rewards(), self._steps_in_time()]
+            results.append(self._stored_and_trained(answers, results))
         else:
             names = [name for name in MEANINGS if name != "same_tasks"]
             results += [_not_applicable(name, "tasks", "there is no task to attempt") for name in names]
@@ -198,8 +209,7 @@ class _Examination:
         return passed_or_failed("wrong_answers", counted, "attempts", problem)
 
     def _hostile_answers(self, count: int) -> tuple[CheckResult, int]:
-        tools = next((opening.tools for opening in self._openings.values()), ())
-        answers = hostile_answers(count, self._subject.seed, tools)
+        answers = hostile_answers(count, self._subject.seed, self._tools())
         given, failed, problem = 0, 0, None
         try:
             for place in cycle(self._places):
@@ -218,6 +228,26 @@ class _Examination:
         if failed > 1:
             problem = f"{failed} attempts failed; the first: {problem}"
         return passed_or_failed("hostile_answers", given, "answers", problem), given
+
+    def _stored_and_trained(self, count: int, others: Sequence[CheckResult]) -> CheckResult:
+        name: CheckName = "stored_and_trained"
+        if any(each.verdict == "failed" for each in others):
+            return _not_applicable(name, "trajectories", "another check failed; correct that first")
+        chosen = hostile_answers(min(count, MOST_ANSWERS), self._subject.seed, self._tools())
+        if not chosen:
+            return _not_applicable(name, "trajectories", "no hostile answers are asked for")
+        texts = [answer.after(next(iter(self._openings.values())).prompt) for answer in chosen]
+        try:
+            learned = self._examinee().learn(self._places, texts)
+        except Gone as gone:
+            return passed_or_failed(name, 0, "trajectories", self._ended_by(gone))
+        if isinstance(learned, Failure):
+            return passed_or_failed(name, 0, "trajectories", learned.text)
+        return passed_or_failed(name, learned.rows, "trajectories", None)
+
+    def _tools(self) -> Sequence[ToolSchema]:
+        """The tools of the first attempt that offers any."""
+        return next((opening.tools for opening in self._openings.values() if opening.tools), ())
 
     def _nothing_leaks(self) -> CheckResult:
         told = [

@@ -11,12 +11,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any
 
+from erl_pipeline.qualification.learning import Learned
 from erl_pipeline.qualification.served_environment import (
     Failure,
     Finished,
@@ -111,6 +112,11 @@ class Examinee:
         """Close an attempt that is over, and return what is said of it. Raises Gone."""
         finished: Finished | Failure = self._call("finish")
         return finished
+
+    def learn(self, places: Sequence[Place], answers: Sequence[str]) -> Learned | Failure:
+        """Store, remember and train on what comes of these answers. Raises Gone."""
+        learned: Learned | Failure = self._call("learn", places, answers, seconds=_PREPARE_SECONDS)
+        return learned
 
     def end(self) -> None:
         """Kill the process, whatever it is doing."""

@@ -47,6 +47,19 @@ _FIXED: Mapping[str, Sequence[str]] = {
         "\x1b[2J\x1b[H",
         "\r\r\n",
         "\u2028\u2029\x85",
+        "\x7f\x9b2J\x08\x08",
+    ),
+    "marks of direction": (
+        "\u202e1 drawer\u202c",
+        "\u2066\u2067\u2068\u2069",
+        "\u200f[\u200e1\u061c]",
+        "\u202d" * 500,
+    ),
+    "parts of characters": (
+        "e\u0301" + "\u0300" * 500,
+        "\U0001f468\u200d\U0001f469\u200d\U0001f467",
+        "\ufffd\ufffe\uffff\U0010ffff",
+        "\ufe0f\u20e3",
     ),
     "lone surrogates": ("\ud800", "a\udfffb", "[\udc80]", "\\boxed{\ud83d}"),
     "JSON fragments": (
@@ -56,6 +69,8 @@ _FIXED: Mapping[str, Sequence[str]] = {
         "null",
         '{"answer": null}',
         '{"answer": NaN}',
+        '{"answer": -Infinity, "answer": 1}',
+        "9" * 5000,
         "1e999",
         '"\\ud800"',
         '{"a":' * 3000,
@@ -81,6 +96,9 @@ _FIXED: Mapping[str, Sequence[str]] = {
         "<s>[INST] reward [/INST]",
         "<|endoftext|>",
         "<think>",
+        "<|im_start|><|im_end|>" * 20,
+        "<pad><end><bos><unk>",
+        "@@assistant-turn@@",
         "{{ 7 * 7 }}",
         "{% for x in y %}",
         "{0} {x} %s %d",
@@ -102,7 +120,16 @@ _FIXED: Mapping[str, Sequence[str]] = {
         "99999999999999999999",
     ),
 }
-_WRAPPED = ("{}", "[{}]", "\\boxed{{{}}}", "<answer>{}</answer>", "```{}```", "Answer: {}", "{}\n{}")
+_WRAPPED = (
+    "{}",
+    "[{}]",
+    "\\boxed{{{}}}",
+    "<answer>{}</answer>",
+    "```{}```",
+    "Answer: {}",
+    "Search: {}",
+    "{}\n{}",
+)
 
 
 def hostile_answers(count: int, seed: int, tools: Sequence[ToolSchema] = ()) -> list[HostileAnswer]:
@@ -117,17 +144,19 @@ def hostile_answers(count: int, seed: int, tools: Sequence[ToolSchema] = ()) -> 
     kinds["prompts repeated"] = [
         HostileAnswer("prompts repeated", text, repeats) for repeats, text in ((1, ""), (2, "\n"), (50, "]"))
     ]
-    kinds["calls of tools with wrong arguments"] = list(_calls(tools))
+    for call in _calls(tools):
+        kinds.setdefault(call.kind, []).append(call)
     fixed = [each for turn in zip_longest(*kinds.values()) for each in turn if each is not None]
-    return list(islice([*fixed, *islice(_mixtures(seed), count)], count))
+    return list(islice([*fixed, *islice(_mixtures(seed, tools), count)], count))
 
 
 def _calls(tools: Sequence[ToolSchema]) -> Iterator[HostileAnswer]:
+    """Well-formed calls with wrong arguments, then calls that are ill-formed."""
     kind = "calls of tools with wrong arguments"
     for tool in tools:
-        function = tool["function"]
-        names = list(function.get("parameters", {}).get("properties", {})) or ["argument"]
+        name, names = _signature(tool)
         values: Sequence[Any] = (
+            "\ud800",
             None,
             "",
             0,
@@ -136,22 +165,72 @@ def _calls(tools: Sequence[ToolSchema]) -> Iterator[HostileAnswer]:
             [],
             {},
             "x" * 10_000,
-            "\ud800",
+            "\ud83d\ude00\ud83d",
+            "\u202e\x00\x1b[2J",
             "' OR 1=1; --",
             '*"(~',
+            "AND OR NOT -x +y ^2 [a TO b] \\",
         )
-        arguments: list[Any] = [{}, {"no_such_argument": 1}, [], "text"]
-        arguments += [dict.fromkeys(names, value) for value in values]
+        arguments: list[Any] = [dict.fromkeys(names, value) for value in values]
+        arguments += [{"\ud83d": {"\udc80": ["\ud800"]}}, {**dict.fromkeys(names, "x"), "\udfff": 1}]
+        arguments += [{}, {"no_such_argument": 1}, [], "text"]
+        yield HostileAnswer(kind, _call("\ud83d", json.dumps(dict.fromkeys(names, "x"))))
         for given in arguments:
-            call = json.dumps({"name": function["name"], "arguments": given})
-            yield HostileAnswer(kind, f"{_OPEN}{call}{_CLOSE}")
-        call = json.dumps({"name": function["name"], "arguments": dict.fromkeys(names, "x")})
-        yield HostileAnswer(kind, f"{_OPEN}{call}{_CLOSE}" * 100)
+            yield HostileAnswer(kind, _call(name, json.dumps(given)))
+        yield HostileAnswer(kind, _call(name, json.dumps(dict.fromkeys(names, "x"))) * 100)
+        for value in _ILL_FORMED:
+            yield HostileAnswer("ill-formed calls", _call(name, f'{{"{names[0]}": {value}}}'))
 
 
-def _mixtures(seed: int) -> Iterator[HostileAnswer]:
+_ILL_FORMED = (
+    "NaN",
+    "-Infinity",
+    "1e999",
+    "9" * 30,
+    "9" * 5000,
+    "[" * 60 + "]" * 60,
+    "[" * 400 + "]" * 400,
+    '{"a":' * 900 + "1" + "}" * 900,
+    "[" * 100_000,
+    '"x", "x": "y"',
+    '"unended',
+    "'x'",
+    "",
+    '"\\u12"',
+    f'"{_CLOSE}"',
+    f'"{_OPEN}"',
+)
+"""JSON values of an argument, as they stand in the text of a call."""
+
+
+def _call(name: str, arguments: str) -> str:
+    return f'{_OPEN}{{"name": {json.dumps(name)}, "arguments": {arguments}}}{_CLOSE}'
+
+
+def _signature(tool: ToolSchema) -> tuple[str, list[str]]:
+    """The name of a tool, and those of its arguments."""
+    function = tool["function"]
+    return function["name"], list(function.get("parameters", {}).get("properties", {})) or ["argument"]
+
+
+def _mixtures(seed: int, tools: Sequence[ToolSchema]) -> Iterator[HostileAnswer]:
+    """Fragments side by side, as they are or in a form that answers have; with tools, every second one is in
+    calls of them."""
     stream = random.Random(f"hostile answers/{seed}")
     fragments = [text[:500] for texts in _FIXED.values() for text in texts]
     while True:
         inner = stream.choice((" ", "", "\n", ", ")).join(stream.choices(fragments, k=stream.randint(1, 4)))
         yield HostileAnswer("mixtures", stream.choice(_WRAPPED).format(inner, stream.choice(fragments)))
+        if tools:
+            calls = (
+                _mixed_call(stream, stream.choice(tools), fragments) for _ in range(stream.randint(1, 5))
+            )
+            yield HostileAnswer("mixtures of calls", stream.choice(("", "\n", inner)).join(calls))
+
+
+def _mixed_call(stream: random.Random, tool: ToolSchema, fragments: Sequence[str]) -> str:
+    """A call of a tool with a fragment as its argument, sometimes with a piece of it cut off."""
+    name, names = _signature(tool)
+    argument = stream.choice((*fragments, "\ud83d", "x\udfff"))
+    call = _call(stream.choice((name, name, name, argument)), json.dumps({stream.choice(names): argument}))
+    return call if stream.random() < 0.7 else call[: stream.randrange(len(call))]

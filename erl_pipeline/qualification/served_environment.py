@@ -26,6 +26,7 @@ from erl_pipeline.environments.tool_calls import read_turn
 from erl_pipeline.episodes.guarded_environment import EnvironmentFailure, GuardedEnvironment
 from erl_pipeline.episodes.plain_prompts import PlainPrompts
 from erl_pipeline.qualification.leaks import Secret, secrets_of
+from erl_pipeline.qualification.learning import Learned, learn_from
 
 if TYPE_CHECKING:
     from storage.memory.embedder import Embedder
@@ -179,7 +180,7 @@ class ServedEnvironment:
     def step(self, text: str) -> Stepped | Failure:
         """Make one turn of the policy."""
         assert self._opened is not None
-        turn = read_turn(text, self._turn) if self._has_tools else AssistantTurn(text)
+        turn = read_turn(text, self._turn, self._opened.texts, has_tools=self._has_tools)
         self._turn += 1
         stepped = self._timed(partial(self._opened.step, turn))
         if isinstance(stepped, Failure):
@@ -204,6 +205,13 @@ class ServedEnvironment:
         # Search results may contain the answer, and a trace may repeat them.
         return Finished(feedback, "" if self._has_tools else trace, seconds)
 
+    def learn(self, places: Sequence[Place], answers: Sequence[str]) -> Learned:
+        """Play whole episodes with these answers, and store, remember and train on what comes of it."""
+        self.leave()
+        plugin = replace(self._plugin, open=self._open_with_files)
+        tasks = [self._task(place) for place in places]
+        return learn_from(plugin, self._settings, tasks, answers, self._subject.step_seconds)
+
     def leave(self) -> None:
         """Close the attempt that is open, if any."""
         if self._opened is not None:
@@ -211,13 +219,14 @@ class ServedEnvironment:
             self._opened = None
 
     def _open(self, task: Task) -> Environment:
+        self._noted = _Noted(self._open_with_files(self._settings, task))
+        return self._noted
+
+    def _open_with_files(self, settings: Any, task: Task) -> Environment:
         built = self._plugin.built_files
         if built is None or not self._subject.built:
-            opened = self._plugin.open(self._settings, task)
-        else:
-            opened = built.open(self._settings, task, Path(self._subject.built), self._embedder)
-        self._noted = _Noted(opened)
-        return self._noted
+            return self._plugin.open(settings, task)
+        return built.open(settings, task, Path(self._subject.built), self._embedder)
 
     def _embedder(self, model: str) -> Embedder:
         """Embeds queries, one at a time; each model is loaded once."""

@@ -27,6 +27,7 @@ from storage.memory.search import (
     text_search,
 )
 from storage.memory.search_indexes import quote, vector_index
+from storage.texts import storable
 
 if TYPE_CHECKING:
     from lancedb.table import Table
@@ -111,6 +112,7 @@ class MemoryView:
             raise ValueError(f"top_k is {top_k}; it must be at least 1")
         if self._table is None or not texts:
             return [[] for _ in texts]
+        texts = list(map(storable, texts))
         distinct = list(dict.fromkeys(texts))
         by_index = not exact and self.vector_index is not None
         chosen = MemoryFilter(task_type, environment, minimum_credit, first_iteration, last_iteration)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
 
 from storage.tables.trajectories import LOGPROB_TOLERANCE, TRAJECTORY_SCHEMA, is_metrics
+from storage.texts import StorableTexts, read_json
 
 _FLOAT32_MAX = 3.4028235e38
 _RANGES = {pa.int8(): 2**7, pa.int32(): 2**31, pa.int64(): 2**63}
@@ -98,21 +99,22 @@ def _meaning_problems(row: Row) -> Iterator[tuple[str, str]]:
             yield name, "is empty"
     if not _is_dialogue(row["messages"]):
         yield "messages", 'must be JSON: a list of objects with "role" and "content", both text'
-    if not isinstance(_parsed(row["task_payload"]), dict):
+    if not isinstance(_parsed(row["task_payload"], json.loads), dict):
         yield "task_payload", "must be a JSON object"
 
 
 def _is_dialogue(text: str) -> bool:
-    messages = _parsed(text)
+    # Messages are searched, by a reader that takes no other JSON.
+    messages = _parsed(text, read_json)
     return isinstance(messages, list) and all(
         isinstance(each, dict) and isinstance(each.get("role"), str) and isinstance(each.get("content"), str)
         for each in messages
     )
 
 
-def _parsed(text: str) -> Any:
+def _parsed(text: str, read: Callable[[str], Any]) -> Any:
     try:
-        return json.loads(text)
+        return StorableTexts().value(read(text))
     except (ValueError, RecursionError):
         return None
 

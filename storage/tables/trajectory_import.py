@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,14 @@ from storage.filesystem import store_errors
 from storage.tables.row_checks import Row, row_problems, shown
 from storage.tables.row_links import Problems, RowLinks
 from storage.tables.trajectories import NO_METRICS, TRAJECTORY_SCHEMA, Trajectory
+from storage.texts import StorableTexts
 from storage.wording import counted
 
 FORMATS = (".parquet", ".jsonl")
 
 _BATCH_ROWS = 1024
+_TEXTS, _JSON = ("feedback", "text", "messages", "task_payload"), ("messages", "task_payload")
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # in JSON; also where it is one half of a pair
 # What pyarrow raises for malformed files.
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, OverflowError)
 
@@ -34,7 +39,8 @@ def check_trajectories(path: Path) -> int:
 
     Columns are those of `TRAJECTORY_SCHEMA`, in a Parquet file or in JSON lines. Rows are in the order of
     their iterations (from 1); within the file ids are unique, parents are rows of the same episode, an
-    episode begins with revision 0, and a group has one task and role.
+    episode begins with revision 0, and a group has one task and role. Halves of characters are allowed in
+    what was said, which `read_checked` replaces, but not in ids.
 
     Raises MalformedTrajectories for a file that cannot be read, has no rows or has a wrong row; its message
     gives row and field of at most `SHOWN_PROBLEMS` problems.
@@ -45,6 +51,7 @@ def check_trajectories(path: Path) -> int:
         rows += 1
         if row is None:
             continue
+        row = _storable(row, StorableTexts())
         wrong = list(row_problems(row))
         for field_name, what in wrong:
             problems.add(f"row {number}: {field_name}: {what}")
@@ -61,12 +68,26 @@ def check_trajectories(path: Path) -> int:
     return rows
 
 
-def read_checked(path: Path) -> Iterator[Trajectory]:
-    """The trajectories of a file that `check_trajectories` passed, in order."""
+def read_checked(path: Path) -> Iterator[tuple[Trajectory, int]]:
+    """The trajectories of a file that `check_trajectories` passed, in order, each with the number of its
+    texts in which halves of characters were replaced."""
     for _, row in _numbered_rows(path, Problems()):
         assert row is not None
+        texts = StorableTexts()
+        row = _storable(row, texts)
         columns = {column.name: _stored(row.get(column.name), column.type) for column in TRAJECTORY_SCHEMA}
-        yield Trajectory(**{**columns, "metrics": columns["metrics"] or NO_METRICS})
+        yield Trajectory(**{**columns, "metrics": columns["metrics"] or NO_METRICS}), texts.replaced
+
+
+def _storable(row: Row, texts: StorableTexts) -> Row:
+    """The row with storable texts. What is no JSON, or nested too deeply, stays as it is."""
+    said = {name: texts.text(row[name]) for name in _TEXTS if isinstance(row.get(name), str)}
+    for name in _JSON:
+        if name in said and _SURROGATE.search(said[name]):
+            with suppress(ValueError, RecursionError):
+                value = texts.value(json.loads(said[name]))
+                said[name] = json.dumps(value, sort_keys=name == "task_payload", ensure_ascii=False)
+    return {**row, **said}
 
 
 def _stored(value: Any, kind: pa.DataType) -> Any:

@@ -19,6 +19,7 @@ from erl_pipeline.environments.hotpotqa.question_file import (
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig, SearchMode
 from erl_pipeline.environments.hotpotqa.tasks import question_path
 from storage.errors import InputError
+from storage.texts import StorableTexts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,10 +64,13 @@ def build_index(
     import pyarrow as pa
     from lancedb.index import FTS
 
-    pages = [f"{passage.title}\n{passage.text}" for passage in passages]
+    storing = StorableTexts()
+    titles = [storing.text(passage.title) for passage in passages]
+    contents = [storing.text(passage.text) for passage in passages]
+    pages = [f"{title}\n{content}" for title, content in zip(titles, contents, strict=True)]
     columns: dict[str, Any] = {
         "number": pa.array(range(len(pages)), pa.int32()),
-        "title": [passage.title for passage in passages],
+        "title": titles,
         "page": pages,
     }
     if embedder is not None:
@@ -83,7 +87,8 @@ def build_index(
         table.create_index("vector", config=_vector_index(len(pages), vectors.shape[1]))
     about = {"embedding_model": None if embedder is None else embedder.embedding_model}
     (folder / _ABOUT).write_text(json.dumps(about) + "\n", encoding="utf-8")
-    return {"passages": len(pages), "embedded": 0 if embedder is None else len(pages)}
+    embedded = 0 if embedder is None else len(pages)
+    return {"passages": len(pages), "embedded": embedded, **storing.counters()}
 
 
 class SearchIndex:

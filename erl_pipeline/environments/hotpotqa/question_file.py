@@ -41,7 +41,7 @@ def read_questions(path: Path) -> list[Question]:
     """
     try:
         records = json.loads(_text(path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"question file {path} is not JSON: {error}") from error
     if not isinstance(records, list) or not records:
         raise InputError(f"question file {path} holds no questions; needed: a list of objects")
@@ -72,7 +72,7 @@ def read_passages(path: Path) -> list[Passage]:
             if not isinstance(record, dict):
                 raise ValueError("needed: an object with title and text")
             passages.append(Passage(_line(record, "title"), _words(record, "text")))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"passage file {path}, line {number}: {error}") from error
     return passages
 

@@ -95,6 +95,8 @@ def _parse_line(line: str) -> BoardTask:
         record = json.loads(line)
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from error
+    except RecursionError as error:
+        raise ValueError("its JSON is nested too deeply") from error
     missing = [key for key in _KEYS if not isinstance(record, dict) or key not in record]
     if missing:
         raise ValueError(f"{', '.join(missing)} missing; needed: an object with {', '.join(_KEYS)}")

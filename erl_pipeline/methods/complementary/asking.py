@@ -121,6 +121,8 @@ class Extractor:
         self._policy = policy
         self._tokenizer_digest = policy.tokenizer_digest
         self._chat = ChatTokenizer(policy.tokenizer)
+        self.texts = self._chat.texts
+        """Makes what it says storable, and counts what is replaced."""
         self._engine = model_engine(call, settings.engine, policy, parts, EXTRACTOR, lambda count: None)
         self.version = parts.checkpoint_id
         self.determinism: Determinism = sampling_determinism(

@@ -9,7 +9,7 @@ from erl_pipeline.methods.complementary.settings import ComplementaryConfig, Com
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT
 from erl_pipeline.stages.evaluation.evaluate import EVALUATION
-from erl_pipeline.stages.rollouts.counts import count_rollouts
+from erl_pipeline.stages.rollouts.counts import count_rollouts, replaced_texts
 from erl_pipeline.stages.rollouts.playing import MEMORY, TASKS, PlaySettings, play_episodes, play_settings
 from erl_pipeline.stages.tasks.prepare_tasks import HELD_OUT, read_tasks
 
@@ -57,6 +57,7 @@ def _evaluate(call: StageCall[EvaluationSettings]) -> StageResult:
     return StageResult(
         counters={
             **count_rollouts(played.rows),
+            **replaced_texts([played]),
             "with_entries": sum(bool(row.memory_entry_ids) for row in played.rows),
         },
         metrics=scores.metrics(),

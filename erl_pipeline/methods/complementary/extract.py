@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.environments.experience_format import (
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.plan.sources import Sources
     from storage.tables.trajectories import Trajectory
+    from storage.texts import StorableTexts
 
 
 @dataclass(frozen=True)
@@ -76,11 +77,14 @@ def requests_of(
 
 
 def read_answer(
-    text: str, request: Request, prompts: ExperienceFormat, max_operations: int
+    text: str, request: Request, prompts: ExperienceFormat, max_operations: int, texts: StorableTexts
 ) -> Sequence[ExperienceOperation] | None:
-    """The operations of an answer; None where it is ill-formed, or has too many."""
+    """The operations of an answer; None where it is ill-formed, or has too many. `texts` counts the texts in
+    which something is replaced."""
     operations = prompts.read_extraction(text, len(request.lessons))
-    return None if operations is None or len(operations) > max_operations else operations
+    if operations is None or len(operations) > max_operations:
+        return None
+    return [replace(each, text=texts.text(each.text)) for each in operations]
 
 
 def call_row(
@@ -148,7 +152,7 @@ def _compute(call: StageCall[AskingSettings]) -> StageResult:
     for request, question, answer in zip(requests, questions, answers, strict=True):
         if answer is None:
             continue
-        operations = read_answer(answer.text, request, prompts, settings.max_operations)
+        operations = read_answer(answer.text, request, prompts, settings.max_operations, extractor.texts)
         texts = None if operations is None else [each.text for each in operations if each.text]
         trajectories.append(extractor.trajectory(_origin(request.episode), question, answer, texts))
         calls.append(call_row(request, operations, extractor.version, prompts))
@@ -161,6 +165,7 @@ def _compute(call: StageCall[AskingSettings]) -> StageResult:
             "requests_without_room": answers.count(None),
             "episodes_left_out": sum(row.role == FIRST_ATTEMPT for row in attempts) - len(requests),
             "generated_tokens": sum(sum(row.response_mask) for row in trajectories),
+            **extractor.texts.counters(),
         },
         metrics=_shares(counts),
         rows={TRAJECTORIES: len(trajectories), CALLS_FILE: len(calls)},

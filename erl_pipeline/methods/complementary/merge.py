@@ -84,6 +84,7 @@ def _compute(call: StageCall[MergeSettings]) -> StageResult:
             "requests": len(rows),
             "parse_failures": sum(row.text is None for row in rows),
             "generated_tokens": sum(sum(row.response_mask) for row in rows),
+            **extractor.texts.counters(),
         },
         rows={**files, TRAJECTORIES: len(rows)},
         policy_version=extractor.version,
@@ -132,6 +133,7 @@ def _merge(
             asked, questions, extractor.ask(questions), strict=True
         ):
             texts = None if answer is None else prompts.read_merging(answer.text)
+            texts = None if texts is None else [extractor.texts.text(text) for text in texts]
             scope.answer(texts, question.request_id)
             if answer is not None:
                 origin = _origin(scope, task_type, call.index["iteration"], number, question)

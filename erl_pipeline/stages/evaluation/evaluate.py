@@ -10,7 +10,7 @@ from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT
-from erl_pipeline.stages.rollouts.counts import count_rollouts
+from erl_pipeline.stages.rollouts.counts import count_rollouts, replaced_texts
 from erl_pipeline.stages.rollouts.playing import MEMORY, TASKS, PlaySettings, play_episodes, play_settings
 from erl_pipeline.stages.tasks.prepare_tasks import HELD_OUT, read_tasks
 from storage.artifacts.recipe import derive_seed
@@ -99,9 +99,9 @@ def _evaluate(call: StageCall[EvaluationSettings]) -> StageResult:
         first_only=not settings.whole_episodes,
         with_memory=False,
     )
-    rows = played.rows
+    rows, plays = played.rows, [played]
     if samples:
-        rows += play_episodes(
+        sampled = play_episodes(
             call,
             settings.play,
             tasks,
@@ -110,7 +110,9 @@ def _evaluate(call: StageCall[EvaluationSettings]) -> StageResult:
             run_seed=call.seed,
             first_only=True,
             with_memory=False,
-        ).rows
+        )
+        rows += sampled.rows
+        plays.append(sampled)
     written = {EVALUATION: write_trajectories(call.folder / EVALUATION, rows)}
     first = scan_trajectories([call.folder / EVALUATION])
     remembering = None
@@ -127,16 +129,17 @@ def _evaluate(call: StageCall[EvaluationSettings]) -> StageResult:
             iteration=iteration,
             run_seed=call.seed,
             temperature=0.0,
-        ).rows
-        written[WITH_MEMORY] = write_trajectories(call.folder / WITH_MEMORY, again)
+        )
+        written[WITH_MEMORY] = write_trajectories(call.folder / WITH_MEMORY, again.rows)
         remembering = scan_trajectories([call.folder / WITH_MEMORY])
-        rows = [*rows, *again]
+        rows = [*rows, *again.rows]
+        plays.append(again)
     memory = call.inputs.get(MEMORY)
     by_part = {}
     if plugins("environments")[settings.play.environment.type].value.is_mixture:
         by_part = greedy_success_by_part(first)
     return StageResult(
-        counters=count_rollouts(rows),
+        counters={**count_rollouts(rows), **replaced_texts(plays)},
         metrics={**score_evaluation(first, remembering).metrics(), **by_part},
         rows=written,
         policy_version=call.inputs[CHECKPOINT].manifest.artifact_id,

@@ -17,10 +17,12 @@ from erl_pipeline.stages.tasks.prepare_tasks import (
     PREPARE_TASKS,
     TaskSettings,
     located,
+    storable_tasks,
     task_line,
 )
 from storage.artifacts.recipe import derive_seed
 from storage.errors import InputError
+from storage.texts import StorableTexts
 
 
 def _test_tasks(call: StageCall[TaskSettings]) -> StageResult:
@@ -31,7 +33,8 @@ def _test_tasks(call: StageCall[TaskSettings]) -> StageResult:
     settings = call.settings
     environment = located(settings.environment, settings.files, call.locations)
     plugin = plugins("environments")[environment.type].value
-    tasks = plugin.test_tasks(environment, settings.seed)
+    texts = StorableTexts()
+    tasks = storable_tasks(plugin.test_tasks(environment, settings.seed), texts)
     if not tasks:
         raise InputError(no_test_split(environment.type, plugin.test_needs))
     for name, others in (
@@ -41,7 +44,7 @@ def _test_tasks(call: StageCall[TaskSettings]) -> StageResult:
         _require_apart(tasks, name, others)
     lines = "".join(task_line(task) + "\n" for task in tasks)
     (call.folder / HELD_OUT).write_text(lines, encoding="utf-8")
-    return StageResult(counters={"test_tasks": len(tasks)})
+    return StageResult(counters={"test_tasks": len(tasks), **texts.counters()})
 
 
 TEST_TASKS = Stage(

@@ -19,7 +19,7 @@ from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT
 from erl_pipeline.stages.evaluation.stream_tasks import stream_tasks
-from erl_pipeline.stages.rollouts.counts import count_rollouts
+from erl_pipeline.stages.rollouts.counts import count_rollouts, replaced_texts
 from erl_pipeline.stages.rollouts.playing import OwnEpisodes, PlaySettings, play_episodes, play_settings
 from erl_pipeline.stages.tasks.prepare_tasks import located
 from storage.artifacts.recipe import derive_seed
@@ -83,17 +83,19 @@ def _evaluate(call: StageCall[StreamEvaluationSettings]) -> StageResult:
     from erl_pipeline.stages.evaluation.stream_scores import StreamMemory, score_encounter, stream_metrics
     from storage.tables.stream_scores import StreamScore, write_stream_scores
     from storage.tables.trajectories import Trajectory, write_trajectories
+    from storage.texts import StorableTexts
 
     settings = call.settings
     play = settings.play
     prompts, limits = _episodes(play)
     environment = located(play.environment, settings.files, call.locations)
-    tasks = stream_tasks(environment, settings.run_seed, settings.stream)
+    texts = StorableTexts()
+    tasks = stream_tasks(environment, settings.run_seed, settings.stream, texts)
     call.progress.begin(len(tasks), "encounters")
     memory = StreamMemory()
     rows: list[Trajectory] = []
     scores: list[StreamScore] = []
-    determinism = None
+    plays = []
     for encounter in sorted({each.encounter for each in tasks}):
         met = [each for each in tasks if each.encounter == encounter]
         notes = {each.task.task_id: memory.notes(each) for each in met}
@@ -115,16 +117,15 @@ def _evaluate(call: StageCall[StreamEvaluationSettings]) -> StageResult:
             memory.remember(each, of_task)
             scores += score_encounter(each, notes[each.task.task_id], of_task)
         rows += played.rows
-        determinism = played.determinism
-    assert determinism is not None, "a stream has encounters"
+        plays.append(played)
     write_trajectories(call.folder / TRAJECTORIES, rows)
     write_stream_scores(call.folder / SCORES, scores)
     return StageResult(
-        counters={"encounters": len(tasks), **count_rollouts(rows)},
+        counters={"encounters": len(tasks), **count_rollouts(rows), **replaced_texts(plays, texts.replaced)},
         metrics=stream_metrics(scores),
         rows={TRAJECTORIES: len(rows), SCORES: len(scores)},
         policy_version=call.inputs[CHECKPOINT].manifest.artifact_id,
-        determinism=determinism,
+        determinism=plays[-1].determinism,
     )
 
 

@@ -8,7 +8,9 @@ from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.config.stream import StreamConfig
 from erl_pipeline.environments.interface import Task
+from erl_pipeline.stages.tasks.prepare_tasks import storable_tasks
 from storage.errors import InputError
+from storage.texts import StorableTexts
 
 
 @dataclass(frozen=True)
@@ -33,8 +35,11 @@ def other_realm(realm: int, stream: int, realms: int) -> int:
     return (realm + 1 + stream % (realms - 1)) % realms
 
 
-def stream_tasks(environment: PluginSettings, seed: int, shape: StreamConfig) -> list[StreamedTask]:
-    """The tasks of all streams, realm by realm and stream by stream; `seed` is the run's.
+def stream_tasks(
+    environment: PluginSettings, seed: int, shape: StreamConfig, texts: StorableTexts
+) -> list[StreamedTask]:
+    """The tasks of all streams, realm by realm and stream by stream; `seed` is the run's, and `texts` counts
+    the texts in which something is replaced.
 
     Raises InputError where the environment holds out too few realms.
     """
@@ -46,8 +51,8 @@ def stream_tasks(environment: PluginSettings, seed: int, shape: StreamConfig) ->
             f"holds {len(held_out)} out; ask for fewer"
         )
     by_realm = offered.tasks(environment, seed, shape.realms, shape.streams * shape.encounters)
-    tasks = [by_realm[name] for name in held_out[: shape.realms]]
-    lessons = [offered.lesson(environment, of_realm[0]) for of_realm in tasks]
+    tasks = [storable_tasks(by_realm[name], texts) for name in held_out[: shape.realms]]
+    lessons = [texts.text(offered.lesson(environment, of_realm[0])) for of_realm in tasks]
     return [
         StreamedTask(
             task=task,

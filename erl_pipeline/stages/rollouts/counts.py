@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from erl_pipeline.environments.interface import part_name
 from erl_pipeline.episodes.roles import NEVER_TRAINED
 from storage.tables.scored import AS_ZERO, NOT_SCORED, NotScored, is_scored, scored
+from storage.texts import REPLACED_TEXTS
 
 if TYPE_CHECKING:
+    from erl_pipeline.episodes.play import Played
     from storage.tables.trajectories import Trajectory
 
 _COUNT, _SUCCESSES, _NOT_SCORED = "_count", "_successes", "_not_scored"
@@ -73,6 +75,12 @@ def _not_scored(rows: Iterable[Trajectory]) -> set[str]:
 def _successes(rows: Sequence[Trajectory]) -> int:
     """How many episodes succeeded, of those that are known to have succeeded or failed."""
     return len({row.episode_id for row in rows if row.success} - _not_scored(rows))
+
+
+def replaced_texts(plays: Iterable[Played], others: int = 0) -> dict[str, int]:
+    """In how many texts from outside a character was replaced, and in `others`; empty for none."""
+    count = others + sum(played.counters.get(REPLACED_TEXTS, 0) for played in plays)
+    return {REPLACED_TEXTS: count} if count else {}
 
 
 def count_parts(rows: Sequence[Trajectory]) -> dict[str, int]:

@@ -13,6 +13,7 @@ import polars as pl
 
 from erl_pipeline.environments.messages import Message
 from storage.errors import InputError
+from storage.texts import StorableTexts
 
 Format = Literal["trl", "verl", "messages"]
 """`trl`: the tables of `log_completions` (Parquet): prompt, completion, step, a column for each reward
@@ -46,17 +47,20 @@ class ForeignRow:
     task: str
 
 
-def read_foreign(path: Path, format_: Format, rewards: Sequence[str]) -> list[ForeignRow]:
+def read_foreign(
+    path: Path, format_: Format, rewards: Sequence[str], texts: StorableTexts
+) -> list[ForeignRow]:
     """The rows of a `.parquet` or `.jsonl` file, in the order of their steps.
 
     Args:
         rewards: columns whose sum is the reward; empty for those of the format.
+        texts: counts the texts in which something is replaced.
 
     Raises InputError for a file that cannot be read or has no rows, and for the first row that is wrong.
     """
     columns = list(rewards)
     found = []
-    for number, row in enumerate(_raw_rows(path), start=1):
+    for number, row in enumerate(_rows(path, texts), start=1):
         where = f"{path}, row {number}"
         for name in _COLUMNS[format_]:
             if row.get(name) is None:
@@ -81,19 +85,29 @@ def read_foreign(path: Path, format_: Format, rewards: Sequence[str]) -> list[Fo
     return sorted(found, key=lambda row: row.step)
 
 
-def read_conversations(path: Path) -> list[list[Message]]:
-    """The `messages` of each row of a `.jsonl` or `.parquet` file.
+def read_conversations(path: Path, texts: StorableTexts) -> list[list[Message]]:
+    """The `messages` of each row of a `.jsonl` or `.parquet` file; `texts` counts those in which something is
+    replaced.
 
     Raises InputError for a file that cannot be read or has no rows, and for the first row that has no turn
     of the assistant after another message.
     """
     found = []
-    for number, row in enumerate(_raw_rows(path), start=1):
+    for number, row in enumerate(_rows(path, texts), start=1):
         prompt, completion = _conversation(row.get("messages"), f"{path}, row {number}")
         found.append([*prompt, *completion])
     if not found:
         raise InputError(f"{path}: it holds no rows")
     return found
+
+
+def _rows(path: Path, texts: StorableTexts) -> Iterator[dict[str, Any]]:
+    """The rows of a file, with storable texts."""
+    for number, row in enumerate(_raw_rows(path), start=1):
+        try:
+            yield texts.value(row)
+        except ValueError as error:
+            raise InputError(f"{path}, row {number}: {error}") from error
 
 
 def _raw_rows(path: Path) -> Iterator[dict[str, Any]]:

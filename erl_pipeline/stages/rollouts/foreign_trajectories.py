@@ -25,6 +25,7 @@ from erl_pipeline.trainers.sequences import trajectory_sequence
 from storage.artifacts.recipe import digest
 from storage.errors import InputError
 from storage.tables.trajectories import Trajectory, trajectory_id
+from storage.texts import StorableTexts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -62,8 +63,9 @@ def first_role() -> str:
     return role
 
 
-def foreign_trajectories(file: ForeignFile) -> list[Trajectory]:
-    """The rows of a file as trajectories, step by step; the steps are iterations from 1.
+def foreign_trajectories(file: ForeignFile, texts: StorableTexts) -> list[Trajectory]:
+    """The rows of a file as trajectories, step by step; the steps are iterations from 1. `texts` counts the
+    texts in which something is replaced.
 
     Rows of one step with equal prompts (or equal `task_id`) are a group.
 
@@ -72,7 +74,7 @@ def foreign_trajectories(file: ForeignFile) -> list[Trajectory]:
     """
     from erl_pipeline.policies.pretrained import load_policy, load_tokenizer, tokenizer_digest
 
-    rows = read_foreign(file.path, file.format, file.rewards)
+    rows = read_foreign(file.path, file.format, file.rewards, texts)
     named = tokenizer_digest(load_tokenizer(file.tokenizer))
     policy = load_policy(file.checkpoint)
     if policy.tokenizer_digest != named:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
@@ -22,19 +22,22 @@ from storage.runs.origin import IMPORTED
 from storage.runs.run import Run, RunStore
 from storage.tables.trajectories import Trajectory, scan_trajectories, write_trajectories
 from storage.tables.trajectory_import import check_trajectories, read_checked
+from storage.texts import REPLACED_TEXTS
 
 IMPORT_STAGE = "import_trajectories"
 
 
 @dataclass(frozen=True)
 class ImportedIteration:
-    """The rollouts of one iteration of a file. `reused` says that they were in the store already."""
+    """The rollouts of one iteration of a file. `reused` says that they were in the store already, and
+    `replaced_texts` in how many texts halves of characters were replaced."""
 
     iteration: int
     rows: int
     trajectories_id: str
     rollouts_id: str
     reused: bool
+    replaced_texts: int
 
 
 _NOTHING: Mapping[str, Any] = {}
@@ -66,7 +69,7 @@ def import_trajectories(
         store = ArtifactStore(store_uri)
         return [
             _import_iteration(store, run, iteration, list(members), {"file_sha256": digest, **origin})
-            for iteration, members in _by_iteration(path)
+            for iteration, members in groupby(read_checked(path), key=lambda read: read[0].iteration)
         ]
 
 
@@ -87,27 +90,27 @@ def _open_run(store_uri: str, name: str, settings: Mapping[str, Any]) -> Run:
     return run
 
 
-def _by_iteration(path: Path) -> Iterator[tuple[int, Iterator[Trajectory]]]:
-    return groupby(read_checked(path), key=lambda row: row.iteration)
-
-
 def _import_iteration(
     store: ArtifactStore,
     run: Run,
     iteration: int,
-    rows: Sequence[Trajectory],
+    read: Sequence[tuple[Trajectory, int]],
     settings: Mapping[str, Any],
 ) -> ImportedIteration:
+    rows, replaced = [row for row, _ in read], sum(count for _, count in read)
+    found = {REPLACED_TEXTS: replaced} if replaced else {}
     recipe = Recipe(IMPORT_STAGE, 1, {**settings, "iteration": iteration}, {}, 0, kind="trajectories")
-    trajectories, reused = _commit(store, run, recipe, iteration, {"trajectories": len(rows)}, rows)
+    trajectories, reused = _commit(store, run, recipe, iteration, {"trajectories": len(rows), **found}, rows)
     listing = Recipe(
         GENERATE_ROLLOUTS.name, 1, {}, {"shard-0000": trajectories.artifact_id}, 0, kind="rollouts"
     )
-    counters = count_rollouts(rows)
+    counters = {**count_rollouts(rows), **found}
     written = scan_trajectories([store.open(trajectories.artifact_id).path(TRAJECTORIES)])
     metrics = {**success_rates(counters), **graded_rewards(written), **gain_metrics(written)}
     rollouts, _ = _commit(store, run, listing, iteration, counters, None, metrics)
-    return ImportedIteration(iteration, len(rows), trajectories.artifact_id, rollouts.artifact_id, reused)
+    return ImportedIteration(
+        iteration, len(rows), trajectories.artifact_id, rollouts.artifact_id, reused, replaced
+    )
 
 
 def _commit(

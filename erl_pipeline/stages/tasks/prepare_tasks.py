@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.stages.tasks.held_out import KeptApart, refuse_held_out
 from storage.artifacts.artifact import Artifact
 from storage.errors import InputError
+from storage.texts import StorableTexts
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
@@ -72,13 +74,15 @@ def _compute(call: StageCall[TaskSettings]) -> StageResult:
     settings = call.settings
     environment = located(settings.environment, settings.files, call.locations)
     plugin = plugins("environments")[environment.type].value
-    training = plugin.training_tasks(environment, settings.seed)
-    held_out = plugin.held_out_tasks(environment, settings.seed, settings.held_out)
+    texts = StorableTexts()
+    training = storable_tasks(plugin.training_tasks(environment, settings.seed), texts)
+    held_out = storable_tasks(plugin.held_out_tasks(environment, settings.seed, settings.held_out), texts)
     refuse_held_out(training, KeptApart(plugin, environment, settings.seed, held_out))
     _write(call.folder, TRAINING, training)
     _write(call.folder, HELD_OUT, held_out)
     write_weights(call.folder, plugin.parts(environment))
-    return StageResult(counters={"training_tasks": len(training), "held_out_tasks": len(held_out)})
+    counters = {"training_tasks": len(training), "held_out_tasks": len(held_out)}
+    return StageResult(counters={**counters, **texts.counters()})
 
 
 PREPARE_TASKS = Stage(
@@ -126,8 +130,9 @@ def _requested(call: StageCall[RequestedTaskSettings]) -> StageResult:
     else:
         path = unchanged_file(call.locations[settings.task_file], settings.task_file, "the task file")
         tasks = plugin.tasks_from_file(environment, settings.seed, path)
-    _write(call.folder, HELD_OUT, tasks)
-    return StageResult(counters={"held_out_tasks": len(tasks)})
+    texts = StorableTexts()
+    _write(call.folder, HELD_OUT, storable_tasks(tasks, texts))
+    return StageResult(counters={"held_out_tasks": len(tasks), **texts.counters()})
 
 
 REQUESTED_TASKS = Stage(
@@ -138,6 +143,31 @@ REQUESTED_TASKS = Stage(
     compute=_requested,
     code=("environment",),
 )
+
+
+def storable_tasks(tasks: Sequence[Task], texts: StorableTexts) -> list[Task]:
+    """The tasks with all of their texts storable.
+
+    Raises `InputError` for a payload that is nested too deeply, and for two tasks that then have the same id.
+    """
+    stored = [_storable(task, texts) for task in tasks]
+    ids: dict[str, str] = {}
+    for before, after in zip(tasks, stored, strict=True):
+        if ids.setdefault(after.task_id, before.task_id) != before.task_id:
+            raise InputError(
+                f"two tasks have the id {after.task_id!r} once halves of characters in it are replaced; give "
+                "them other ids"
+            )
+    return stored
+
+
+def _storable(task: Task, texts: StorableTexts) -> Task:
+    task_id = texts.text(task.task_id)
+    try:
+        payload = texts.value(task.payload)
+    except ValueError as error:
+        raise InputError(f"task {task_id!r}: its payload cannot be stored: {error}") from error
+    return replace(task, task_id=task_id, task_type=texts.text(task.task_type), payload=payload)
 
 
 def _write(folder: Path, name: str, tasks: Sequence[Task]) -> None:

@@ -29,6 +29,7 @@ from erl_pipeline.trainers.interface import SupervisedTraining, Trainer
 from erl_pipeline.trainers.sequences import TrainingSequence
 from storage.artifacts.recipe import derive_seed
 from storage.errors import InputError
+from storage.texts import StorableTexts
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
@@ -41,6 +42,7 @@ CONVERSATIONS, HELD_OUT = "conversations.jsonl", "held_out.jsonl"
 `MessagesWarmStart.file`."""
 
 _NAME = "warm_start"
+_NO_COUNTERS: Mapping[str, int] = {}
 
 
 class WarmStartSettings(TrainingSettings):
@@ -163,7 +165,8 @@ def _on_messages(call: StageCall[MessageSettings]) -> StageResult:
 
     settings = call.settings.warm_start
     path = unchanged_file(call.locations[settings.file], settings.file, "policy.warm_start.file")
-    conversations = read_conversations(path)
+    texts = StorableTexts()
+    conversations = read_conversations(path, texts)
     numbers = list(range(len(conversations)))
     random.Random(derive_seed(call.seed, "held out")).shuffle(numbers)
     kept = round(settings.held_out * len(numbers))
@@ -182,7 +185,7 @@ def _on_messages(call: StageCall[MessageSettings]) -> StageResult:
         _save(call, trainer)
         after = _loss(trainer, held_out, settings.microbatch_tokens)
         measured = {"held_out_loss_before": before, "held_out_loss": after} if held_out else {}
-        return _result(trainer, metrics, measured)
+        return _result(trainer, metrics, measured, texts.counters())
 
 
 DEMONSTRATIONS = Stage(
@@ -272,9 +275,14 @@ def _loss(trainer: Trainer, sequences: Sequence[TrainingSequence], microbatch_to
     return -sum(float(values.sum()) for values in found) / tokens if tokens else 0.0
 
 
-def _result(trainer: Trainer, metrics: FineTuneMetrics, measured: Mapping[str, float]) -> StageResult:
+def _result(
+    trainer: Trainer,
+    metrics: FineTuneMetrics,
+    measured: Mapping[str, float],
+    counters: Mapping[str, int] = _NO_COUNTERS,
+) -> StageResult:
     return StageResult(
-        counters=metrics.counters(),
+        counters={**metrics.counters(), **counters},
         metrics={**metrics.metrics(), **measured},
         determinism=trainer.determinism,
     )

@@ -37,7 +37,7 @@ from erl_pipeline.views.report.tables import (
     stage_table,
     version_rows,
 )
-from erl_pipeline.views.report.templating import encodable, static_text, templates
+from erl_pipeline.views.report.templating import static_text, templates
 from storage.artifacts.store import ArtifactStore
 from storage.errors import StoreError
 from storage.filesystem import open_root
@@ -49,6 +49,7 @@ from storage.runs.origin import BranchOrigin, OfflineOrigin, read_origin
 from storage.runs.run import Run
 from storage.runs.warnings import read_warnings
 from storage.tables.trajectories import scan_trajectories
+from storage.texts import storable
 
 _STYLES = ("vendor/uplot/uPlot.min.css", "page.css")
 _SCRIPTS = ("vendor/uplot/uPlot.iife.min.js", "curves.js")
@@ -125,7 +126,7 @@ def render_report(store: ArtifactStore, run: Run, description: RunDescription) -
             commands=_commands(run, history, read_origin(store.uri, run.name)),
         )
     )
-    return encodable(text)
+    return storable(text)
 
 
 def _nowhere(*parts: str | int, **query: object) -> str:

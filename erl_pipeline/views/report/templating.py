@@ -137,8 +137,3 @@ def visible(value: object) -> object:
 def _symbol(found: re.Match[str]) -> str:
     code = ord(found[0])
     return chr(0x2400 + code) if code < 0x20 else f"⟨U+{code:04X}⟩"
-
-
-def encodable(text: str) -> str:
-    """The text with U+FFFD in place of lone surrogates, which no encoding can write."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

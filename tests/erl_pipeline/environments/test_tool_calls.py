@@ -2,6 +2,7 @@ import pytest
 
 from erl_pipeline.environments.messages import ToolCall
 from erl_pipeline.environments.tool_calls import assistant_message, read_turn
+from storage.texts import StorableTexts
 
 
 def call(json: str) -> str:
@@ -11,7 +12,7 @@ def call(json: str) -> str:
 def test_calls_are_read_in_their_order_and_leave_the_content() -> None:
     add, stop = call('{"name": "add", "arguments": {"a": 1}}'), call('{"name": "stop"}')
     text = f"First. {add} Then. {stop}"
-    turn = read_turn(text, turn=2)
+    turn = read_turn(text, 2, StorableTexts())
 
     assert turn.text == text
     assert turn.tool_calls == (ToolCall("call00200", "add", {"a": 1}), ToolCall("call00201", "stop", {}))
@@ -28,11 +29,17 @@ def test_calls_are_read_in_their_order_and_leave_the_content() -> None:
         (call('{"name": 3}'), 'no JSON object with a "name"'),
         (call('{"name": "add", "arguments": "1"}'), '"arguments" is no JSON object'),
         ('<tool_call>{"name": "add"}', "the call has no </tool_call>"),
-        (call("[" * 100_000), "the call is not JSON"),
+        (call("[" * 100_000), "the call is nested deeper than 64 levels"),
+        (call('{"name": "add", "arguments": ' + '{"a": ' * 80 + "1" + "}" * 81), "deeper than 64 levels"),
+        (call('{"name": "add", "arguments": {"a": NaN}}'), "the call is not JSON: NaN is no number there"),
+        (call('{"name": "add", "arguments": {"a": -Infinity}}'), "-Infinity is no number there"),
+        (call('{"name": "add", "arguments": {"a": 1e999}}'), "the call has a number that is too large"),
+        (call('{"name": "add", "arguments": {"a": 9223372036854775808}}'), "too large; allowed are 64 bits"),
+        (call('{"name": "add", "arguments": {"a": ' + "9" * 5000 + "}}"), "too large; allowed are 64 bits"),
     ],
 )
 def test_an_ill_formed_call_is_seen_with_what_is_wrong(text: str, problem: str) -> None:
-    turn = read_turn(f"Now {text}", turn=0)
+    turn = read_turn(f"Now {text}", 0, StorableTexts())
     (seen,) = turn.tool_calls
     assert seen.problem is not None
     assert problem in seen.problem
@@ -42,9 +49,25 @@ def test_an_ill_formed_call_is_seen_with_what_is_wrong(text: str, problem: str) 
 
 
 def test_a_call_that_is_not_closed_does_not_hide_the_next() -> None:
-    turn = read_turn('<tool_call>{"name": <tool_call>{"name": "add"}</tool_call>', turn=0)
+    turn = read_turn('<tool_call>{"name": <tool_call>{"name": "add"}</tool_call>', 0, StorableTexts())
     assert [(each.name, each.problem is None) for each in turn.tool_calls] == [("", False), ("add", True)]
 
 
 def test_text_without_calls_has_none() -> None:
-    assert read_turn("go up", turn=0).tool_calls == ()
+    assert read_turn("go up", 0, StorableTexts()).tool_calls == ()
+
+
+def test_halves_of_characters_in_a_call_are_replaced_and_counted_wherever_they_are() -> None:
+    texts = StorableTexts()
+    text = call(
+        '{"name": "\\ud83d", "arguments": {"\\udc80": {"b": ["\\ud83d\\ude00", "x\\ud800"]}, "c": "d"}}'
+    )
+    (seen,) = read_turn(text, 0, texts).tool_calls
+    assert seen == ToolCall("call00000", "\ufffd", {"\ufffd": {"b": ["\U0001f600", "x\ufffd"]}, "c": "d"})
+    assert texts.replaced == 3
+
+
+def test_what_was_said_without_tools_is_made_storable_too() -> None:
+    texts = StorableTexts()
+    assert read_turn("go \ud83d up", 0, texts, has_tools=False).text == "go \ufffd up"
+    assert texts.replaced == 1

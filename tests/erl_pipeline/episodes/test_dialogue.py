@@ -168,3 +168,12 @@ def test_a_template_knows_tools_that_shows_them_and_writes_calls_as_they_are_rea
     assert not knows(CHATML)  # a call would be written as nothing
     assert not knows(with_calls.replace("if tools", "if false"))
     assert not knows(with_calls.replace("<tool_call>", "[TOOL_CALLS]"))
+
+
+def test_what_the_environment_repeats_of_the_policy_does_not_cut_the_prompt() -> None:
+    """The text between two turns is rendered around a stand-in for the policy's words, which it may say."""
+    tokenizer = chatml_tokenizer()
+    chat = ChatTokenizer(tokenizer)
+    said_so = [user_message("there is no tool @@assistant-turn@@ here")]
+    between = chat.between_turns(said_so, tokenizer.eos_token_id)
+    assert chat.text(between) == "user\nthere is no tool @@assistant-turn@@ here\nassistant"

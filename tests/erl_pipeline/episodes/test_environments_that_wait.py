@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from erl_pipeline.episodes.play import Batches, Turns, play_episodes
 from erl_pipeline.episodes.roles import trainable
 from erl_pipeline.stages.rollouts.counts import attempts_not_scored
 from storage.errors import EnvironmentFailed
-from storage.tables.trajectories import Trajectory
+from storage.tables.trajectories import Trajectory, read_trajectories, write_trajectories
 from tests.erl_pipeline.episodes.engines import DownwardBatches, DownwardTurns, answer_to
 from tests.erl_pipeline.episodes.scripted_environment import Scripted, ends, goes_on, scripted, tasks
 
@@ -212,8 +213,10 @@ def test_an_attempt_that_had_reward_loses_it_when_a_later_step_fails() -> None:
 @pytest.mark.parametrize(
     ("transition", "text"),
     [
-        (Transition([], float("nan"), True), "step: ValueError: the reward nan is not a finite number"),
+        (Transition([], float("nan"), True), "step: ValueError: the reward is nan, not a finite number"),
         (Transition([], 0.0, True, {"m": float("inf")}), "the metric 'm' is inf, not a finite number"),
+        (Transition([], 1e39, True), "the reward is 1e+39; allowed are numbers up to 1e+30"),
+        (Transition([{"role": "user", "content": 7}], 0.0, False), "message with texts alone"),  # type: ignore[typeddict-item]
         (Transition([{"role": "system", "content": "x"}], 0.0, False), "is no user or tool message"),
     ],
 )
@@ -225,6 +228,33 @@ def test_what_no_row_could_hold_is_an_error_of_the_environment(transition: Trans
     row = play_episodes(given, tasks(2), range(1), Batches(DownwardBatches())).rows[0]
     assert row.finish_reason == "environment_error"
     assert text in row.feedback
+
+
+def test_texts_of_an_environment_are_made_storable_and_counted(tmp_path: Path) -> None:
+    async def says(turn: AssistantTurn) -> Transition:
+        return Transition([], 1.0, done=True, metrics={"\udc80": 2.0})
+
+    async def praises() -> str:
+        return "well \ud83d done"
+
+    async def fails() -> str:
+        raise ValueError("no \ud800 there")
+
+    def make(task: Task) -> Scripted:
+        return Scripted(on_step=says, on_feedback=fails if task.task_id == "t0" else praises)
+
+    given, _ = scripted(make)
+    played = play_episodes(given, tasks(3), range(1), Batches(DownwardBatches()))
+    assert write_trajectories(tmp_path / "rows.parquet", played.rows) == 3
+    rows = read_trajectories([tmp_path / "rows.parquet"])
+    assert [row.feedback for row in rows] == [
+        "feedback: ValueError: no \ufffd there",
+        "well \ufffd done",
+        "well \ufffd done",
+    ]
+    assert [row.metrics for row in rows] == ['{"\\ufffd": 2.0}'] * 3
+    # Three names of a metric, two feedbacks and one error.
+    assert played.counters == {"environment_errors": 1, "replaced_texts": 6}
 
 
 @pytest.mark.parametrize("closing", [raises, exits, never])

@@ -78,7 +78,7 @@ def test_a_fault_is_found_by_its_check(fault: str, check: str, said: str) -> Non
 def test_a_reward_that_is_no_number_fails_both_who_gave_and_who_got_it() -> None:
     wrong, rewards = failed(examined("rewards with nan"))
     assert (wrong.name, rewards.name) == ("wrong_answers", "feedback_and_rewards")
-    assert "the reward nan is not a finite number" in rewards.problem
+    assert "the reward is nan, not a finite number" in rewards.problem
 
 
 @pytest.mark.usefixtures("_sums")

@@ -2,6 +2,7 @@ from itertools import islice
 
 from erl_pipeline.environments.tool_calls import read_turn
 from erl_pipeline.qualification.hostile_answers import hostile_answers
+from storage.texts import StorableTexts
 
 SEARCH = {
     "type": "function",
@@ -31,7 +32,9 @@ def test_prompts_are_repeated() -> None:
 
 def test_tools_are_called_with_wrong_arguments() -> None:
     answers = [each for each in hostile_answers(1000, 0, [SEARCH]) if each.kind.startswith("calls of tools")]
-    given = [call.arguments for each in answers for call in read_turn(each.text, 0).tool_calls]
+    given = [
+        call.arguments for each in answers for call in read_turn(each.text, 0, StorableTexts()).tool_calls
+    ]
     assert {"query": None} in given
     assert {"no_such_argument": 1} in given
-    assert {"query": "\ud800"} in given
+    assert {"query": "\ufffd"} in given  # it was "\\ud800"

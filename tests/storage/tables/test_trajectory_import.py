@@ -71,7 +71,7 @@ def test_rows_of_both_formats_become_trajectories(tmp_path: Path) -> None:
 
     assert check_trajectories(lines) == check_trajectories(table) == 2
     assert list(read_checked(lines)) == list(read_checked(table))
-    first, retry = read_checked(lines)
+    (first, _), (retry, _) = read_checked(lines)
     assert (first.behaviour_logprobs, first.reward, first.temperature) == ((-0.5, 0.0, -1.25), 0.0, 1.0)
     assert (retry.parent_trajectory_id, retry.memory_entry_ids) == ("t1", ())
 
@@ -87,7 +87,7 @@ def test_rows_of_both_formats_become_trajectories(tmp_path: Path) -> None:
         ({"iteration": True}, "row 1: iteration: is true; allowed is a whole number"),
         ({"iteration": 0}, "row 1: iteration: is 0; iterations are counted from 1"),
         ({"task_id": None}, "row 1: task_id: is null; a value is needed"),
-        ({"feedback": "\ud800"}, "row 1: feedback: holds half of a character, which is no text"),
+        ({"task_id": "\ud800"}, "row 1: task_id: holds half of a character, which is no text"),
         ({"prompt_token_ids": 5}, "row 1: prompt_token_ids: is 5; allowed is a list"),
         ({"prompt_token_ids": []}, "row 1: prompt_token_ids: is empty; the first response token needs"),
         ({"prompt_token_ids": [5, -1]}, "row 1: prompt_token_ids: has a negative token id"),
@@ -209,7 +209,7 @@ def accepted_or_refused(path: Path) -> None:
         check_trajectories(path)
     except InputError:
         return
-    for row in read_checked(path):
+    for row, _ in read_checked(path):
         row.validate()
 
 
@@ -241,3 +241,26 @@ def test_damaged_parquet_gives_messages(place: float, bit: int, cut: bool, tmp_p
     content[at] ^= 1 << bit
     path.write_bytes(bytes(content[:at] if cut else content))
     accepted_or_refused(path)
+
+
+def test_halves_of_characters_in_what_was_said_are_replaced_and_counted(tmp_path: Path) -> None:
+    said = {
+        **ROW,
+        "feedback": "fell \ud83d",
+        "messages": r'[{"role": "user", "content": "g \ud800"}, {"role": "tool", "content": "\ud83d\ude00"}]',
+        "task_payload": r'{"\udfff": [1]}',
+    }
+    path = json_lines(tmp_path, said, ROW | {"trajectory_id": "t2"})
+    assert check_trajectories(path) == 2
+    (row, replaced), (_, none) = read_checked(path)
+    assert (replaced, none) == (3, 0)
+    assert row.feedback == "fell \ufffd"
+    assert [each["content"] for each in json.loads(row.messages)] == ["g \ufffd", "\U0001f600"]
+    assert json.loads(row.task_payload) == {"\ufffd": [1]}
+
+
+@pytest.mark.parametrize("value", ["NaN", "1e999", "9" * 40, "[" * 100 + "]" * 100])
+def test_messages_that_a_search_could_not_read_are_refused(value: str, tmp_path: Path) -> None:
+    messages = f'[{{"role": "user", "content": "go", "more": {value}}}]'
+    (problem,) = problems(json_lines(tmp_path, ROW | {"messages": messages}))
+    assert problem.startswith("row 1: messages: must be JSON")

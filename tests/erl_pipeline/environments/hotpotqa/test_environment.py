@@ -10,6 +10,7 @@ from erl_pipeline.environments.hotpotqa.question_file import Passage
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
 from erl_pipeline.environments.interface import Task, Transition
 from erl_pipeline.environments.tool_calls import read_turn
+from storage.texts import StorableTexts
 
 PAGES = {
     "ode": [Passage("River Ode", "It flows past Bragg."), Passage("Holm Castle", "In Sudland.")],
@@ -41,7 +42,9 @@ def play(*turns: str, **settings: object) -> tuple[HotpotQA, list[Transition]]:
     """An attempt in which the policy says these turns, by tool calls."""
     environment = HotpotQA(HotpotQAConfig(**settings), TASK, search)
     assert environment.reset() == "Question: Who is the mayor?"
-    return environment, [environment.step(read_turn(text, number)) for number, text in enumerate(turns)]
+    return environment, [
+        environment.step(read_turn(text, number, StorableTexts())) for number, text in enumerate(turns)
+    ]
 
 
 def sums(transitions: Sequence[Transition]) -> dict[str, float]:
@@ -136,7 +139,7 @@ def test_the_plain_protocol_offers_no_tools_and_answers_as_the_user() -> None:
     assert environment.tools == ()
     assert "Search: what to look for" in environment.instructions
     environment.reset()
-    turn = environment.step(read_turn("Search: castle", 0))
+    turn = environment.step(read_turn("Search: castle", 0, StorableTexts()))
     assert turn.messages == [{"role": "user", "content": "[1] Holm Castle: In Sudla...\n4 turns are left."}]
     environment.reset()
     assert environment.trace() == ""

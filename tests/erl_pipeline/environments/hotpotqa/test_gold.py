@@ -10,6 +10,7 @@ from erl_pipeline.environments.hotpotqa.question_file import Passage
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.environments.tool_calls import read_turn
+from storage.texts import StorableTexts
 
 PAYLOAD = {"question": "Who?", "answer": "Anna\n Holm", "supporting": ["River Ode", "Bragg"], "level": "easy"}
 TASK = Task("hotpotqa-q", "hotpotqa-bridge", "hotpotqa", PAYLOAD)
@@ -39,7 +40,8 @@ def test_it_finds_all_pages_and_gets_reward_1(tool_format: str, reward: str) -> 
     environment = HotpotQA(config, TASK, lambda query: [Passage(query, "A page.")])
     environment.reset()
     made = [
-        environment.step(read_turn(text, number)) for number, text in enumerate(gold_answer(config, TASK))
+        environment.step(read_turn(text, number, StorableTexts()))
+        for number, text in enumerate(gold_answer(config, TASK))
     ]
     assert (made[-1].reward, made[-1].done) == (1.0, True)
     assert sum(each.metrics["supporting_found"] for each in made) == 2.0

@@ -12,6 +12,7 @@ from erl_pipeline.environments.hotpotqa.tool import (
 )
 from erl_pipeline.environments.messages import AssistantTurn
 from erl_pipeline.environments.tool_calls import read_turn
+from storage.texts import StorableTexts
 
 
 def call(name: str = "search", **arguments: object) -> str:
@@ -19,7 +20,7 @@ def call(name: str = "search", **arguments: object) -> str:
 
 
 def by_calls(text: str) -> list[Action]:
-    return list(read_tool_calls(read_turn(text, turn=0)))
+    return list(read_tool_calls(read_turn(text, 0, StorableTexts())))
 
 
 def by_lines(text: str) -> Action:

@@ -8,7 +8,9 @@ from erl_pipeline.environments.experience_format import ExperienceOperation
 from erl_pipeline.environments.frozen_lake.tiny.extraction import CompactExtraction
 from erl_pipeline.methods.complementary.extract import call_row, read_answer, requests_of
 from erl_pipeline.methods.complementary.index import replaced_entries, written_entries
+from erl_pipeline.methods.complementary.prompts import ChatPrompts, PromptTemplates
 from storage.tables.trajectories import Trajectory
+from storage.texts import StorableTexts
 from tests.erl_pipeline.methods.complementary.rows import attempt
 
 PROMPTS = CompactExtraction(("a", "b", "c", "d"), max_steps=2)
@@ -46,9 +48,9 @@ def test_every_episode_is_read_whether_it_succeeded_or_not() -> None:
 
 def test_an_answer_with_too_many_operations_is_ill_formed() -> None:
     (request,) = requests_of([guided()], TEXTS, "artifact")
-    assert read_answer("return", request, PROMPTS, 1) == [ExperienceOperation("return")]
-    assert read_answer("return", request, PROMPTS, 0) is None
-    assert read_answer("nonsense", request, PROMPTS, 1) is None
+    assert read_answer("return", request, PROMPTS, 1, StorableTexts()) == [ExperienceOperation("return")]
+    assert read_answer("return", request, PROMPTS, 0, StorableTexts()) is None
+    assert read_answer("nonsense", request, PROMPTS, 1, StorableTexts()) is None
 
 
 def test_an_update_is_a_new_entry_in_the_place_of_its_parents() -> None:
@@ -79,3 +81,12 @@ def test_an_entry_is_found_by_its_text_or_by_its_situation() -> None:
     (by_text,), (by_situation,) = (written_entries([row], key, 1, "version") for key in ("text", "situation"))
     assert (by_text.key_text, by_situation.key_text) == ("c ? ? ?", "@ & notes ? ? ? ?")
     assert by_text.task_text == "@ & notes ? ? ? ?"
+
+
+def test_half_of_a_character_in_an_operation_is_replaced_and_counted() -> None:
+    (request,) = requests_of([guided()], TEXTS, "artifact")
+    texts = StorableTexts()
+    answer = r'<answer>{"operation": "add", "text": "Pull \ud83d first."}</answer>'
+    chat = ChatPrompts(PromptTemplates(), 3)
+    assert read_answer(answer, request, chat, 3, texts) == [ExperienceOperation("add", "Pull \ufffd first.")]
+    assert texts.replaced == 1

@@ -15,6 +15,7 @@ from erl_pipeline.stages.evaluation.stream_tasks import StreamedTask, other_real
 from storage.errors import InputError
 from storage.tables.stream_scores import StreamScore
 from storage.tables.trajectories import Trajectory
+from storage.texts import StorableTexts
 from tests.erl_pipeline.episodes.script import play
 
 REALMS = FrozenLakeConfig(actions="realms", realms=RealmConfig(training=3, held_out=3), training_boards=8)
@@ -136,7 +137,7 @@ def test_nothing_retried_gives_no_rate_of_retries() -> None:
 
 
 def test_streams_are_rows_of_tasks_in_held_out_realms() -> None:
-    tasks = stream_tasks(REALMS, 0, StreamConfig(realms=2, streams=2, encounters=2))
+    tasks = stream_tasks(REALMS, 0, StreamConfig(realms=2, streams=2, encounters=2), StorableTexts())
     places = [(each.realm, each.stream, each.encounter) for each in tasks]
     assert places == [
         *((0, 0, 1), (0, 0, 2), (0, 1, 1), (0, 1, 2)),
@@ -150,6 +151,6 @@ def test_streams_are_rows_of_tasks_in_held_out_realms() -> None:
 
 def test_an_environment_without_so_many_realms_is_refused() -> None:
     with pytest.raises(InputError, match="4 are asked for, but environment frozen_lake holds 3 out"):
-        stream_tasks(REALMS, 0, StreamConfig(realms=4))
+        stream_tasks(REALMS, 0, StreamConfig(realms=4), StorableTexts())
     with pytest.raises(InputError, match="holds 0 out"):
-        stream_tasks(FrozenLakeConfig(), 0, StreamConfig())
+        stream_tasks(FrozenLakeConfig(), 0, StreamConfig(), StorableTexts())
