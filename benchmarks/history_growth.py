@@ -26,10 +26,12 @@ from pathlib import Path
 import polars as pl
 from measurements import (
     Figures,
+    add_write_arguments,
     as_markdown,
     as_text,
     describe_machine,
     machine_line,
+    parse_arguments,
     process_memory_and_cpu,
     run_alone,
     spread,
@@ -158,10 +160,10 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1000, help="trajectories of an iteration")
     parser.add_argument("--runs", type=int, default=5, help="processes that ask each question")
     parser.add_argument("--store", help="folder of the history, which is written if missing")
-    parser.add_argument("--write", action="store_true", help="write the result into benchmarks/README.md")
+    add_write_arguments(parser)
     parser.add_argument("--contender", help=argparse.SUPPRESS)
     parser.add_argument("--figures", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    given = parse_arguments(parser)
     if given.contender:
         given.figures.write_text(json.dumps(ask(given.contender, given.store)))
         return

@@ -30,10 +30,12 @@ from pathlib import Path
 
 from measurements import (
     Figures,
+    add_write_arguments,
     as_markdown,
     as_text,
     describe_machine,
     machine_line,
+    parse_arguments,
     process_memory_and_cpu,
     run_alone,
     spread,
@@ -204,10 +206,10 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=7, help="of each, alternating")
     parser.add_argument("--prefect", action="store_true", help="measure the command with Prefect")
     parser.add_argument("--store", type=Path, help="folder of the runs, which are trained if missing")
-    parser.add_argument("--write", action="store_true", help="write the result into benchmarks/README.md")
+    add_write_arguments(parser)
     parser.add_argument("--contender", help=argparse.SUPPRESS)
     parser.add_argument("--figures", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    given = parse_arguments(parser)
     os.environ["OMP_NUM_THREADS"] = "1"
     if given.contender:
         given.figures.write_text(json.dumps(one_more(given.store)))

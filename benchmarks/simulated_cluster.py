@@ -25,7 +25,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from measurements import as_markdown, as_text, describe_machine, machine_line, write_results, write_section
+from measurements import (
+    add_write_arguments,
+    as_markdown,
+    as_text,
+    describe_machine,
+    machine_line,
+    parse_arguments,
+    write_results,
+    write_section,
+)
 
 from erl_pipeline.config.loading.load import load_config
 from erl_pipeline.plan.simulation.cluster import ClusterConfig, read_cluster
@@ -201,8 +210,8 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", choices=["here", "clusters"], help="measure only one part")
     parser.add_argument("--seeds", type=int, default=2, help="predicted runs of each way")
     parser.add_argument("--iterations", type=int, default=8, help="of each run here")
-    parser.add_argument("--write", action="store_true", help="write the result into benchmarks/README.md")
-    arguments = parser.parse_args(given)
+    add_write_arguments(parser)
+    arguments = parse_arguments(parser, given)
     os.environ["OMP_NUM_THREADS"] = "1"
     parts: Mapping[str, Callable[[Path], Part]] = {
         "here": lambda folder: validate(arguments.seeds, arguments.iterations, folder),
