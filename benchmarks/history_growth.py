@@ -175,7 +175,6 @@ def main() -> None:
     try:
         build(short, SHORT, given.rows)
         build(long, given.iterations, given.rows)
-        size = sum(path.stat().st_size for path in Path(long).rglob("*") if path.is_file())
         for _ in range(given.runs):
             for name, found in answers.items():
                 found.append(run_alone(name, ["--store", long], __file__))
@@ -186,7 +185,7 @@ def main() -> None:
     finally:
         if not given.store:
             shutil.rmtree(folder)
-    _tell(given, machine, around, answers, size)
+    _tell(given, machine, around, answers)
 
 
 def _tell(
@@ -194,7 +193,6 @@ def _tell(
     machine: dict[str, str | int | float],
     around: dict[int, list[Figures]],
     answers: dict[str, list[Figures]],
-    size: int,
 ) -> None:
     questions, growth = _answers(answers, given.runs), _growth(around)
     print(as_text(questions), as_text(growth), sep="\n\n")
@@ -204,7 +202,7 @@ def _tell(
         write_section(
             NAME,
             f"{machine_line(machine)}\n\n{given.iterations * given.rows:,} trajectories in "
-            f"{given.iterations:,} iterations, {size / 1e6:,.0f} MB. Median and range; every run is a "
+            f"{given.iterations:,} iterations. Median and range; every run is a "
             f"process, and goes from an unopened store to the answer.\n\n"
             f"{as_markdown(questions)}\n\n{as_markdown(growth)}",
         )

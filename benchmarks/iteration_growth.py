@@ -222,7 +222,6 @@ def main() -> None:
             store.mkdir(parents=True, exist_ok=True)
             build(store, load_config(configuration(store), []), stored)
         figures = measure(stores, given.runs, given.prefect)
-        size = sum(path.stat().st_size for path in stores[given.iterations].rglob("*") if path.is_file())
     finally:
         if not given.store:
             shutil.rmtree(folder)
@@ -233,8 +232,8 @@ def main() -> None:
         write_section(
             NAME,
             f"{machine_line(machine)}\n\nMedian and range of {given.runs} runs each, alternating, every run "
-            f"a process of its own; the command {'with' if given.prefect else 'without'} Prefect. The long "
-            f"run's store has {size / 1e6:,.0f} MB.\n\n{as_markdown(rows)}",
+            f"a process of its own; the command {'with' if given.prefect else 'without'} Prefect."
+            f"\n\n{as_markdown(rows)}",
         )
 
 
