@@ -1,8 +1,8 @@
 """Measured numbers in documents, and the stored results that they are taken from.
 
-`figures.yaml` lists quotes of the documents. In a quote, `{FILE:PATH FORMAT}` stands for a number of a stored
-result. PATH has keys with dots between them; `*` goes to every value, and `[key=value]` to the items of a list
-(or of each list) in which a key has a value. FORMAT is the number of digits, and may begin with:
+`figures.yaml` lists quotes of the documents. In a quote, `{FILE:PATH FORMAT}` stands for a number of a
+stored result. PATH has keys with dots between them; `*` goes to every value, and `[key=value]` to the items
+of a list (or of each list) in which a key has a value. FORMAT is the number of digits, and may begin with:
 
 - `+`: with a sign; `,`: with commas in thousands; `0.`: with the 0 before the point; `%`: in percent;
 - `i`: a mean with its interval, `.665 (.648 to .682)`; `r`: several values, as their mean, least and most;
