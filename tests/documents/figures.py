@@ -29,9 +29,13 @@ RESULTS = ROOT / "benchmarks/results"
 MANIFEST = ROOT / "tests/documents/figures.yaml"
 REASONS = ("setting", "version", "assumption", "paper", "example", "arithmetic", "limit", "format")
 """Why a number may stand in a document without a stored result: none of these was measured here."""
-_UNITS = r"(?:s|ms|min|h|seconds?|minutes?|hours?|[KMGT]i?B|kB|bytes|tokens(?:/s)?|entries/s|episodes/s|times|nats|%)"
+_UNITS = (
+    r"(?:s|ms|min|h|seconds?|minutes?|hours?|[KMGT]i?B|kB|bytes"
+    r"|tokens(?:/s)?|entries/s|episodes/s|times|nats|%)"
+)
 NUMBER = re.compile(
-    rf"(?<![\w.,/#-])[+-]?(?:\d{{1,3}}(?:,\d{{3}})+(?:\.\d+)?|\d*\.\d+|\d+(?=[ ]?{_UNITS}(?![\w-])))(?!\w|\.\d)"
+    r"(?<![\w.,/#-])[+-]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d*\.\d+"
+    rf"|\d+(?=[ ]?{_UNITS}(?![\w-])))(?!\w|\.\d)"
 )
 """What looks like a result: a number with a point, with commas, or before a unit."""
 _HIDDEN = re.compile(
