@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from statistics import fmean, median
@@ -45,7 +45,7 @@ _HIDDEN = re.compile(
     r"|arXiv \d{4}\.\d{5}|Python \d\.\d+|\b95 %",  # names, and the level of every interval
     re.S | re.M,
 )
-_OF_SEVERAL = {"<": min, ">": max, "m": median}
+_OF_SEVERAL: dict[str, Callable[[Any], Any]] = {"<": min, ">": max, "m": median}
 _PLACEHOLDER = re.compile(r"\{(?P<file>[\w/]+):(?P<path>[^{}]+) (?P<format>[^{} ]+)\}")
 
 
