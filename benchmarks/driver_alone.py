@@ -142,7 +142,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=1000, help="of the plan")
     parser.add_argument("--shards", type=int, default=256, help="of each iteration")
     parser.add_argument("--workers", type=int, nargs="+", default=[64, 8], help="stages handed out at a time")
-    arguments = parser.parse_args()
+    arguments = measurements.parse_arguments(parser)
     os.environ["OMP_NUM_THREADS"] = str(arguments.threads)
     if arguments.contender:
         workers = int(arguments.contender.split()[0])

@@ -230,7 +230,7 @@ class Scripted:
 
 
 def _arguments() -> argparse.Namespace:
-    return measurements.argument_parser(__doc__).parse_args()
+    return measurements.parse_arguments(measurements.argument_parser(__doc__))
 
 
 if __name__ == "__main__":

@@ -127,7 +127,7 @@ def _arguments() -> argparse.Namespace:
     parser = measurements.argument_parser(__doc__)
     parser.add_argument("--model", type=Path, default=SMOLLM2, help="checkpoint to serve")
     parser.add_argument("--eager", action="store_true", help="servers that do not compile the model")
-    return parser.parse_args()
+    return measurements.parse_arguments(parser)
 
 
 if __name__ == "__main__":

@@ -26,10 +26,12 @@ from pathlib import Path
 import polars as pl
 from measurements import (
     Figures,
+    add_write_arguments,
     as_markdown,
     as_text,
     describe_machine,
     machine_line,
+    parse_arguments,
     process_memory_and_cpu,
     run_alone,
     spread,
@@ -158,10 +160,10 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1000, help="trajectories of an iteration")
     parser.add_argument("--runs", type=int, default=5, help="processes that ask each question")
     parser.add_argument("--store", help="folder of the history, which is written if missing")
-    parser.add_argument("--write", action="store_true", help="write the result into benchmarks/README.md")
+    add_write_arguments(parser)
     parser.add_argument("--contender", help=argparse.SUPPRESS)
     parser.add_argument("--figures", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    given = parse_arguments(parser)
     if given.contender:
         given.figures.write_text(json.dumps(ask(given.contender, given.store)))
         return
@@ -173,7 +175,6 @@ def main() -> None:
     try:
         build(short, SHORT, given.rows)
         build(long, given.iterations, given.rows)
-        size = sum(path.stat().st_size for path in Path(long).rglob("*") if path.is_file())
         for _ in range(given.runs):
             for name, found in answers.items():
                 found.append(run_alone(name, ["--store", long], __file__))
@@ -184,7 +185,7 @@ def main() -> None:
     finally:
         if not given.store:
             shutil.rmtree(folder)
-    _tell(given, machine, around, answers, size)
+    _tell(given, machine, around, answers)
 
 
 def _tell(
@@ -192,7 +193,6 @@ def _tell(
     machine: dict[str, str | int | float],
     around: dict[int, list[Figures]],
     answers: dict[str, list[Figures]],
-    size: int,
 ) -> None:
     questions, growth = _answers(answers, given.runs), _growth(around)
     print(as_text(questions), as_text(growth), sep="\n\n")
@@ -202,7 +202,7 @@ def _tell(
         write_section(
             NAME,
             f"{machine_line(machine)}\n\n{given.iterations * given.rows:,} trajectories in "
-            f"{given.iterations:,} iterations, {size / 1e6:,.0f} MB. Median and range; every run is a "
+            f"{given.iterations:,} iterations. Median and range; every run is a "
             f"process, and goes from an unopened store to the answer.\n\n"
             f"{as_markdown(questions)}\n\n{as_markdown(growth)}",
         )

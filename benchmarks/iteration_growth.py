@@ -30,10 +30,12 @@ from pathlib import Path
 
 from measurements import (
     Figures,
+    add_write_arguments,
     as_markdown,
     as_text,
     describe_machine,
     machine_line,
+    parse_arguments,
     process_memory_and_cpu,
     run_alone,
     spread,
@@ -204,10 +206,10 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=7, help="of each, alternating")
     parser.add_argument("--prefect", action="store_true", help="measure the command with Prefect")
     parser.add_argument("--store", type=Path, help="folder of the runs, which are trained if missing")
-    parser.add_argument("--write", action="store_true", help="write the result into benchmarks/README.md")
+    add_write_arguments(parser)
     parser.add_argument("--contender", help=argparse.SUPPRESS)
     parser.add_argument("--figures", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    given = parse_arguments(parser)
     os.environ["OMP_NUM_THREADS"] = "1"
     if given.contender:
         given.figures.write_text(json.dumps(one_more(given.store)))
@@ -220,7 +222,6 @@ def main() -> None:
             store.mkdir(parents=True, exist_ok=True)
             build(store, load_config(configuration(store), []), stored)
         figures = measure(stores, given.runs, given.prefect)
-        size = sum(path.stat().st_size for path in stores[given.iterations].rglob("*") if path.is_file())
     finally:
         if not given.store:
             shutil.rmtree(folder)
@@ -231,8 +232,8 @@ def main() -> None:
         write_section(
             NAME,
             f"{machine_line(machine)}\n\nMedian and range of {given.runs} runs each, alternating, every run "
-            f"a process of its own; the command {'with' if given.prefect else 'without'} Prefect. The long "
-            f"run's store has {size / 1e6:,.0f} MB.\n\n{as_markdown(rows)}",
+            f"a process of its own; the command {'with' if given.prefect else 'without'} Prefect."
+            f"\n\n{as_markdown(rows)}",
         )
 
 

@@ -226,7 +226,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--prompts", type=int, default=8, help="prompts of an iteration")
     parser.add_argument("--eager", action="store_true", help="a server that does not compile the model")
     parser.add_argument("--model", help=argparse.SUPPRESS)
-    return parser.parse_args()
+    return measurements.parse_arguments(parser)
 
 
 if __name__ == "__main__":

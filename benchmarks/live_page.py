@@ -104,7 +104,7 @@ def main() -> None:
     parser = measurements.argument_parser(__doc__)
     parser.add_argument("--iterations", type=int, default=20, help="that each contender adds")
     parser.add_argument("--base", type=Path, help="a store with the run; it is trained there if it lacks it")
-    arguments = parser.parse_args()
+    arguments = measurements.parse_arguments(parser)
     os.environ["OMP_NUM_THREADS"] = str(arguments.threads)
     with tempfile.TemporaryDirectory() as folder:
         base = arguments.base or Path(folder) / "base"

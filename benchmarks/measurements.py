@@ -30,6 +30,9 @@ from storage.artifacts.manifest import code_version
 SMOLLM2 = Path("models/SmolLM2-135M-Instruct")
 RESULTS = Path(__file__).with_name("results")
 README = Path(__file__).with_name("README.md")
+ROOT = Path(__file__).parents[1]
+_WRITTEN = (":!benchmarks/README.md", ":!benchmarks/results")
+"""What a measurement writes itself."""
 _LOOK_SECONDS = 0.005
 
 Figures = dict[str, float]
@@ -78,9 +81,39 @@ def argument_parser(docstring: str) -> argparse.ArgumentParser:
 def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", type=int, default=5, help="runs of each contender")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads of torch")
-    parser.add_argument("--write", action="store_true", help="write the result into benchmarks/README.md")
+    add_write_arguments(parser)
     parser.add_argument("--contender", help=argparse.SUPPRESS)
     parser.add_argument("--figures", type=Path, help=argparse.SUPPRESS)
+
+
+def add_write_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--write", action="store_true", help="write the result into benchmarks/README.md")
+    parser.add_argument(
+        "--allow-dirty", action="store_true", help="with --write: also with changes that are not committed"
+    )
+
+
+def parse_arguments(
+    parser: argparse.ArgumentParser, given: Sequence[str] | None = None
+) -> argparse.Namespace:
+    """The arguments. Ends the script, before it measures, if it is to write a result that would name no
+    clean commit: others could not get the code that was measured."""
+    arguments = parser.parse_args(given)
+    if arguments.write and not arguments.allow_dirty and (changes := uncommitted(ROOT)):
+        parser.error(
+            f"--write: there are changes that are not committed ({changes}); commit them first, or add "
+            "--allow-dirty for a trial that is not kept"
+        )
+    return arguments
+
+
+def uncommitted(checkout: Path) -> str:
+    """The files of a checkout with changes, as git names them, without results; empty if there are none."""
+    command = ["git", "-C", str(checkout), "status", "--porcelain", "-uall", "--", ".", *_WRITTEN]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        return f"{checkout} is no git checkout"
+    return ", ".join(line[3:] for line in done.stdout.splitlines())
 
 
 def require_checkpoint(folder: Path) -> None:
@@ -187,7 +220,7 @@ def describe_machine(threads: int, packages: Sequence[str]) -> dict[str, str | i
     """CPU, cores, memory, versions, the code's commit and the date."""
     described: dict[str, str | int | float] = {
         "date": datetime.now(UTC).date().isoformat(),
-        "code": code_version(),
+        "code": _code(),
         "cpu": _cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
         "threads": threads,
@@ -198,6 +231,12 @@ def describe_machine(threads: int, packages: Sequence[str]) -> dict[str, str | i
     for package in packages:
         described[package] = metadata.version(package)
     return described
+
+
+def _code() -> str:
+    """The commit, with `-dirty` also where only a benchmark has changes."""
+    version = code_version()
+    return f"{version}-dirty" if uncommitted(ROOT) and not version.endswith("-dirty") else version
 
 
 def _cpu_model() -> str:

@@ -36,7 +36,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from measurements import write_section
+from measurements import (
+    add_write_arguments,
+    describe_machine,
+    parse_arguments,
+    write_results,
+    write_section,
+)
 from workloads.long_history import WORDS
 
 from storage.artifacts.recipe import Recipe
@@ -348,8 +354,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--entries", type=int, default=1_000_000)
     parser.add_argument("--stage", choices=[*STAGES, "report"], help="report: only show what was measured")
-    parser.add_argument("--write", action="store_true", help="rewrite the section in benchmarks/README.md")
-    arguments = parser.parse_args()
+    add_write_arguments(parser)
+    arguments = parse_arguments(parser)
     arguments.folder.mkdir(parents=True, exist_ok=True)
     results = arguments.folder / "figures.json"
     if arguments.stage is None:
@@ -374,6 +380,7 @@ def main() -> None:
         section = report(figures)
         print(section)
         if arguments.write:
+            write_results("memory_growth", describe_machine(1, ["lancedb"]), figures)
             write_section("memory_growth", section)
 
 

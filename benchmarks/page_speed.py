@@ -25,10 +25,12 @@ import numpy as np
 from measurements import (
     Figures,
     ResidentMemory,
+    add_write_arguments,
     as_markdown,
     as_text,
     describe_machine,
     machine_line,
+    parse_arguments,
     run_alone,
     write_results,
     write_section,
@@ -129,10 +131,10 @@ def main() -> None:
     parser.add_argument("--entries", type=int, default=1_000_000)
     parser.add_argument("--requests", type=int, default=100, help="of each kind, after the first")
     parser.add_argument("--only", default="", help="measure only kinds of pages whose title contains this")
-    parser.add_argument("--write", action="store_true", help="write the result into benchmarks/README.md")
+    add_write_arguments(parser)
     parser.add_argument("--contender", choices=PARTS, help=argparse.SUPPRESS)
     parser.add_argument("--figures", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    given = parse_arguments(parser)
     if given.contender:
         store = str(given.folder / given.contender / "store")
         found = measure(given.contender, store, given.requests, given.only)

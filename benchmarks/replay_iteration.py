@@ -128,7 +128,7 @@ def entropy_speed(run: PlannedRun) -> float:
 def _arguments() -> argparse.Namespace:
     parser = measurements.argument_parser(__doc__)
     parser.add_argument("--begun", help=argparse.SUPPRESS)
-    return parser.parse_args()
+    return measurements.parse_arguments(parser)
 
 
 if __name__ == "__main__":

@@ -215,7 +215,7 @@ def _arguments() -> argparse.Namespace:
     parser = measurements.argument_parser(__doc__)
     parser.add_argument("--trajectories", type=int, default=1_000_000, help="stored attempts")
     parser.add_argument("--store", help="folder to generate in, instead of a temporary one")
-    return parser.parse_args()
+    return measurements.parse_arguments(parser)
 
 
 if __name__ == "__main__":

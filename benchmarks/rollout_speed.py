@@ -248,7 +248,7 @@ def _arguments() -> argparse.Namespace:
         "--profile", type=Path, help="write the pipeline's cProfile statistics into this file"
     )
     parser.add_argument("--task", help=argparse.SUPPRESS)
-    return parser.parse_args()
+    return measurements.parse_arguments(parser)
 
 
 if __name__ == "__main__":

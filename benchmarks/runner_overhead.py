@@ -139,7 +139,7 @@ def main() -> None:
     parser.add_argument("--stages", type=int, default=100, help="in a row, that compute nothing")
     parser.add_argument("--contenders", nargs="+", default=list(RUNNERS), choices=RUNNERS)
     parser.add_argument("--address", default="", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    arguments = measurements.parse_arguments(parser)
     os.environ["OMP_NUM_THREADS"] = str(arguments.threads)
     if arguments.contender:
         runner = RUNNERS[arguments.contender]

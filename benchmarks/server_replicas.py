@@ -113,7 +113,7 @@ def _sample(page: Sequence[str], name: str) -> float:
 def main() -> None:
     parser = measurements.argument_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=2, help="iterations that are measured in each run")
-    arguments = parser.parse_args()
+    arguments = measurements.parse_arguments(parser)
     if arguments.contender:
         os.environ["OMP_NUM_THREADS"] = "1"  # this process only sends requests
         figures = measure(REPLICAS[arguments.contender], arguments.rounds, arguments.threads)

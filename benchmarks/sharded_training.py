@@ -145,7 +145,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--sequences", type=int, default=32)
     parser.add_argument("--microbatch-tokens", type=int, default=2048)
     parser.add_argument("--contenders", nargs="*", default=list(CONTENDERS), choices=list(CONTENDERS))
-    return parser.parse_args()
+    return measurements.parse_arguments(parser)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from measurements import as_markdown, as_text, describe_machine, machine_line, write_results, write_section
+from measurements import (
+    add_write_arguments,
+    as_markdown,
+    as_text,
+    describe_machine,
+    machine_line,
+    parse_arguments,
+    write_results,
+    write_section,
+)
 
 from erl_pipeline.config.loading.load import load_config
 from erl_pipeline.plan.simulation.cluster import ClusterConfig, read_cluster
@@ -56,8 +65,8 @@ SIZES = {8: 64, 64: 512, 512: 4096}
 """Number of GPUs -> tasks per iteration, with eight tasks per shard."""
 SIMULATED_ITERATIONS = 20
 
-Part = tuple[list[list[str]], list[dict[str, Any]]]
-"""The rows of a table, its head first, and the figures behind them."""
+Figures = list[dict[str, Any]]
+"""What is written: one item for each row of a table."""
 
 
 def settings_of(way: str, seed: int, iterations: int) -> list[str]:
@@ -95,39 +104,40 @@ def seconds_of_imports() -> float:
     return time.monotonic() - begun
 
 
-def validate(seeds: int, iterations: int, folder: Path) -> Part:
-    """A row for each way and seed: the makespan as measured, as predicted from the same way, and as predicted
-    from one process."""
-    head = ["way", "seed", "measured, s", "from the same way, s", "error", "from one process, s", "error"]
-    rows, raw = [head], []
+def validate(seeds: int, iterations: int, folder: Path) -> Figures:
+    """For each way and seed: the makespan as measured, as predicted from the same way, and as predicted from
+    one process."""
+    found: Figures = []
     imports = seconds_of_imports()
     first = folder / "in one process, seed 0"
     for way in WAYS:
         own = folder / f"{way}, seed 0"
         took = train(way, 0, iterations, own)
         again = predict(way, iterations, own, 0.0)
-        rows.append([way, "0", f"{took:.1f}", f"{again:.1f} (itself)", f"{again / took - 1:+.1%}", "", ""])
-        raw.append({"way": way, "seed": 0, "measured": took, "from_itself": again})
-        print(as_text([head, rows[-1]]), flush=True)
+        found.append({"way": way, "seed": 0, "measured": took, "from_itself": again})
+        print(as_text(rows_here(found)), flush=True)
         for seed in range(1, seeds + 1):
             measured = train(way, seed, iterations, folder / f"{way}, seed {seed}")
             same = predict(way, iterations, own, 0.0)
             other = predict(way, iterations, first, imports if "two" in way else 0.0)
             figures = {"measured": measured, "from_same": same, "from_one_process": other}
-            raw.append({"way": way, "seed": seed, "imports": imports, **figures})
-            rows.append(
-                [
-                    way,
-                    str(seed),
-                    f"{measured:.1f}",
-                    f"{same:.1f}",
-                    f"{same / measured - 1:+.1%}",
-                    f"{other:.1f}",
-                    f"{other / measured - 1:+.1%}",
-                ]
-            )
-            print(as_text([head, rows[-1]]), flush=True)
-    return rows, raw
+            found.append({"way": way, "seed": seed, "imports": imports, **figures})
+            print(as_text(rows_here(found)), flush=True)
+    return found
+
+
+def rows_here(found: Figures) -> list[list[str]]:
+    """The table of what was measured and predicted, its head first."""
+    rows = [["way", "seed", "measured, s", "from the same way, s", "error", "from one process, s", "error"]]
+    for each in found:
+        measured = each["measured"]
+        itself = each.get("from_itself")
+        same = each["from_same"] if itself is None else itself
+        cells = [f"{same:.1f}{'' if itself is None else ' (itself)'}", f"{same / measured - 1:+.1%}"]
+        other = each.get("from_one_process")
+        more = ["", ""] if other is None else [f"{other:.1f}", f"{other / measured - 1:+.1%}"]
+        rows.append([each["way"], str(each["seed"]), f"{measured:.1f}", *cells, *more])
+    return rows
 
 
 def on_gpus(gpus: int, lag: int, iterations: int, folder: Path) -> ClusterForecast:
@@ -142,58 +152,54 @@ def on_gpus(gpus: int, lag: int, iterations: int, folder: Path) -> ClusterForeca
     return forecast_on_cluster(config, cluster, str(folder), iterations)
 
 
-def clusters(iterations: int, folder: Path) -> Part:
-    """A row for each cluster and lag."""
-    head = [
-        "GPUs",
-        "tasks",
-        "lag",
-        "an iteration, s",
-        "computing",
-        "waiting",
-        "idle",
-        "moved, TB",
-        "best change",
-    ]
-    rows, raw = [head], []
-    for gpus, tasks in SIZES.items():
+def clusters(iterations: int, folder: Path) -> Figures:
+    """For each cluster and lag, what the simulation says."""
+    found: Figures = []
+    for gpus in SIZES:
         for lag in (0, 1):
             begun = time.monotonic()
-            found = on_gpus(gpus, lag, iterations, folder)
-            simulation = found.simulation
-            devices = sum(use.devices for use in simulation.use.values())
-
-            def share(name: str, of: Any = simulation, devices: int = devices) -> float:
-                shared: float = sum(use.devices * getattr(use, name) for use in of.use.values()) / devices
-                return shared
-
-            best = min(found.variants, key=lambda variant: variant.makespan)
-            gain = best.makespan / simulation.makespan - 1
-            raw.append(
+            forecast = on_gpus(gpus, lag, iterations, folder)
+            simulation = forecast.simulation
+            use = list(simulation.use.values())
+            devices = sum(each.devices for each in use)
+            found.append(
                 {
                     "gpus": gpus,
                     "lag": lag,
                     "iterations": iterations,
                     "makespan": simulation.makespan,
-                    **{name: share(name) for name in ("computing", "waiting", "idle")},
+                    **{
+                        name: sum(each.devices * getattr(each, name) for each in use) / devices
+                        for name in ("computing", "waiting", "idle")
+                    },
                     "moved": simulation.traffic.total,
-                    "variants": {variant.change: variant.makespan for variant in found.variants},
+                    "variants": {variant.change: variant.makespan for variant in forecast.variants},
                     "simulated_in": time.monotonic() - begun,
                 }
             )
-            rows.append(
-                [
-                    str(gpus),
-                    f"{tasks:,}",
-                    str(lag),
-                    f"{simulation.makespan / iterations:,.0f}",
-                    *(f"{share(name):.0%}" for name in ("computing", "waiting", "idle")),
-                    f"{simulation.traffic.total / 1e12:,.1f}",
-                    f"`{best.change}` ({gain:+.0%})" if gain < -0.005 else "none",
-                ]
-            )
-            print(as_text([head, rows[-1]]), flush=True)
-    return rows, raw
+            print(as_text(rows_of_clusters(found)), flush=True)
+    return found
+
+
+def rows_of_clusters(found: Figures) -> list[list[str]]:
+    """The table of the clusters, its head first."""
+    shares = ("computing", "waiting", "idle")
+    rows = [["GPUs", "tasks", "lag", "an iteration, s", *shares, "moved, TB", "best change"]]
+    for each in found:
+        change = min(each["variants"], key=each["variants"].get)
+        gain = each["variants"][change] / each["makespan"] - 1
+        rows.append(
+            [
+                str(each["gpus"]),
+                f"{SIZES[each['gpus']]:,}",
+                str(each["lag"]),
+                f"{each['makespan'] / each['iterations']:,.0f}",
+                *(f"{each[name]:.0%}" for name in shares),
+                f"{each['moved'] / 1e12:,.1f}",
+                f"`{change}` ({gain:+.0%})" if gain < -0.005 else "none",
+            ]
+        )
+    return rows
 
 
 def main(given: Sequence[str] | None = None) -> None:
@@ -201,13 +207,14 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", choices=["here", "clusters"], help="measure only one part")
     parser.add_argument("--seeds", type=int, default=2, help="predicted runs of each way")
     parser.add_argument("--iterations", type=int, default=8, help="of each run here")
-    parser.add_argument("--write", action="store_true", help="write the result into benchmarks/README.md")
-    arguments = parser.parse_args(given)
+    add_write_arguments(parser)
+    arguments = parse_arguments(parser, given)
     os.environ["OMP_NUM_THREADS"] = "1"
-    parts: Mapping[str, Callable[[Path], Part]] = {
+    parts: Mapping[str, Callable[[Path], Figures]] = {
         "here": lambda folder: validate(arguments.seeds, arguments.iterations, folder),
         "clusters": lambda folder: clusters(SIMULATED_ITERATIONS, folder / "none"),
     }
+    tables = {"here": rows_here, "clusters": rows_of_clusters}
     notes = {
         "here": f"{arguments.iterations} iterations.",
         "clusters": f"{SIMULATED_ITERATIONS} iterations, simulated.",
@@ -217,11 +224,13 @@ def main(given: Sequence[str] | None = None) -> None:
             continue
         machine = describe_machine(1, ["torch", "prefect"])
         with tempfile.TemporaryDirectory() as folder:
-            rows, raw = measure(Path(folder))
+            found = measure(Path(folder))
         if arguments.write:
             section = f"{NAME}_{name}"
-            write_results(section, machine, {"rows": raw})
-            write_section(section, f"{notes[name]} {machine_line(machine)}\n\n{as_markdown(rows)}")
+            write_results(section, machine, {"rows": found})
+            write_section(
+                section, f"{notes[name]} {machine_line(machine)}\n\n{as_markdown(tables[name](found))}"
+            )
 
 
 if __name__ == "__main__":

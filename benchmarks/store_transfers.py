@@ -86,7 +86,7 @@ def main() -> None:
     parser.set_defaults(threads=1)
     parser.add_argument("--megabytes", type=int, default=300, help="of the large file")
     parser.add_argument("--connections", type=int, nargs="+", default=[8, 1], help="store.connections")
-    arguments = parser.parse_args()
+    arguments = measurements.parse_arguments(parser)
     if arguments.contender:
         connections = int(arguments.contender.split()[0])
         arguments.figures.write_text(json.dumps(measure(arguments.megabytes, connections)))

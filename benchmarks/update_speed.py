@@ -116,7 +116,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--microbatch-tokens", type=int, default=1024, help="tokens of one pass, ours")
     parser.add_argument("--rows-per-pass", type=int, default=8, help="sequences of one pass, TRL's")
     parser.add_argument("--sequences", type=int, default=SEQUENCES, help="sequences of the batch, in eights")
-    return parser.parse_args()
+    return measurements.parse_arguments(parser)
 
 
 if __name__ == "__main__":

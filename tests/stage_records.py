@@ -11,7 +11,7 @@ from storage.artifacts.manifest import Manifest
 from storage.artifacts.recipe import Recipe
 
 NOON = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
-KINDS = {stage.name: stage.output for stage in find_stages(["erl_pipeline.stages"])}
+KINDS = {stage.name: stage.output for stage in find_stages(["erl_pipeline.stages", "erl_pipeline.methods"])}
 
 
 def stage_record(
@@ -20,11 +20,14 @@ def stage_record(
     numbers: Mapping[str, float] | None = None,
     *,
     made_from: str = "",
+    checkpoint: str | None = None,
     key: str = "",
     seconds: float = 1.0,
 ) -> StageRecord:
-    """A record with these metrics, of an artifact whose id depends on the stage and `made_from`."""
-    recipe = Recipe(stage, 1, {"made_from": made_from}, {}, 0, kind=KINDS[stage])
+    """A record with these metrics, of an artifact whose id depends on the stage, `made_from` and the
+    checkpoint that it reads."""
+    inputs = {} if checkpoint is None else {"checkpoint": checkpoint}
+    recipe = Recipe(stage, 1, {"made_from": made_from}, inputs, 0, kind=KINDS[stage])
     manifest = Manifest(
         artifact_id=recipe.artifact_id,
         stage=stage,
@@ -32,7 +35,7 @@ def stage_record(
         kind=recipe.kind,
         run="r",
         iteration=iteration,
-        inputs={},
+        inputs=inputs,
         settings=dict(recipe.settings),
         index={},
         code={},

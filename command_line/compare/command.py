@@ -37,6 +37,10 @@ Iterations = Annotated[
     int | None,
     typer.Option("--iterations", min=1, metavar="N", help="Iterations of each run; default: the file's."),
 ]
+AllowDirty = Annotated[
+    bool,
+    typer.Option("--allow-dirty", help="For trials: also with changes of the code that are not committed."),
+]
 Output = Annotated[
     Path | None, typer.Option("--output", metavar="FOLDER", help="For the results; default: comparison/NAME.")
 ]
@@ -52,12 +56,13 @@ def compare(
     store: Store = DEFAULT_STORE,
     output: Output = None,
     settings: Settings = None,
+    allow_dirty: AllowDirty = False,
     json: Json = False,
 ) -> None:
     """Train arms from one start over several seeds, and compare them on tasks that nothing was tuned on.
 
-    Arms are compared at equal generated tokens and at equal optimizer steps. Runs that were stopped or killed
-    continue from what is committed. They are ordinary runs, so all other commands work on them.
+    Arms are compared at equal generated tokens and at equal steps of the policy. Runs that were stopped or
+    killed continue from what is committed. They are ordinary runs, so all other commands work on them.
     """
     from erl_pipeline.comparison.design import make_design
     from erl_pipeline.comparison.document import document, write
@@ -65,6 +70,8 @@ def compare(
     design = make_design(
         config, [name for name in methods.split(",") if name], seeds, iterations, settings or [], threads
     )
+    if not allow_dirty:
+        _require_committed(design)
     result = _work(design, store, jobs, threads)
     files = write(result, output or Path("comparison") / design.name)
     if json:
@@ -78,6 +85,18 @@ def compare(
             file=sys.stderr,
         )
         raise typer.Exit(1)
+
+
+def _require_committed(design: Design) -> None:
+    """Raise ConfigError if code of an arm has changes that are not committed: the result would name a commit
+    that does not have the code."""
+    from command_line.train.uncommitted import uncommitted_code
+    from storage.errors import ConfigError
+
+    of_arm = {run.arm: run.config for run in design.runs}
+    found = dict.fromkeys(each for config in of_arm.values() for each in uncommitted_code(config))
+    if found:
+        raise ConfigError(f"{'; '.join(found)}: commit them first, or add --allow-dirty for a trial")
 
 
 def _work(design: Design, store: str, jobs: int, threads: int) -> Result:

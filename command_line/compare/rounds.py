@@ -45,12 +45,13 @@ class Rounds:
         cannot be made, ConfigError if a run exists with other settings.
         """
         self._make_starts()
-        self._complete([self._task(run, self.design.iterations) for run in self.design.runs], count=True)
+        self._complete([self._task(run, run.iterations) for run in self.design.runs], count=True)
         if not self.curves:
             reasons = "; ".join(f"{each.run}: {each.message}" for each in self.failures.values())
             raise InputError(f"no run succeeded: {reasons}")
         budgets = find_budgets(
-            {arm: list(seeds.values()) for arm, seeds in self.curves.items()}, self.design.iterations
+            {arm: list(seeds.values()) for arm, seeds in self.curves.items()},
+            {run.arm: run.iterations for run in self.design.runs},
         )
         while longer := self._too_short(budgets):
             self._complete(longer)
@@ -126,7 +127,8 @@ class Rounds:
         runs = {(run.arm, run.seed): run for run in self.design.runs}
         return {
             arm: {
-                seed: read_training(runs[arm, seed], self.store_uri, self.design.iterations) for seed in seeds
+                seed: read_training(runs[arm, seed], self.store_uri, runs[arm, seed].iterations)
+                for seed in seeds
             }
             for arm, seeds in self.curves.items()
         }

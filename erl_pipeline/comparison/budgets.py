@@ -1,4 +1,4 @@
-"""The budgets at which arms are compared: generated tokens and optimizer steps that every run must reach."""
+"""The budgets at which arms are compared: generated tokens and policy steps that every run must reach."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ class Budgets:
     """The position on each axis at which all arms are read off."""
 
     generated_tokens: int
-    optimizer_steps: int
+    policy_steps: int
 
 
-def find_budgets(curves: Mapping[str, Sequence[Curve]], iterations: int) -> Budgets:
-    """The budgets, from the first `iterations` of all runs; `curves` has a curve for each seed of each arm.
+def find_budgets(curves: Mapping[str, Sequence[Curve]], iterations: Mapping[str, int]) -> Budgets:
+    """The budgets, from the first `iterations` of each arm; `curves` has a curve for each seed of each arm.
 
     The token budget is what the cheapest seed of the most expensive arm generated; the other runs need more
-    iterations to spend as much (`iterations_to_spend`). The step budget is the fewest steps of any run. All
-    arms take the same number of steps in an iteration, but a run with nothing left to learn from takes none,
-    however long it goes on.
+    iterations to spend as much (`iterations_to_spend`). The step budget is the fewest steps of the policy in
+    any run. All arms are planned with the same number of steps, but a run with nothing left to learn from
+    takes none, however long it goes on.
     """
-    tokens = max(min(at(curve, iterations).generated_tokens for curve in seeds) for seeds in curves.values())
-    steps = min(at(curve, iterations).optimizer_steps for seeds in curves.values() for curve in seeds)
+    reached = {arm: [at(curve, iterations[arm]) for curve in seeds] for arm, seeds in curves.items()}
+    tokens = max(min(point.generated_tokens for point in seeds) for seeds in reached.values())
+    steps = min(point.policy_steps for seeds in reached.values() for point in seeds)
     return Budgets(tokens, steps)
 
 

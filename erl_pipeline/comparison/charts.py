@@ -15,7 +15,7 @@ _OVER_SEEDS = "mean over seeds, 95 %"
 
 _AXES: tuple[tuple[str, Axis, str], ...] = (
     ("tokens", "generated_tokens", "generated tokens"),
-    ("steps", "optimizer_steps", "optimizer steps"),
+    ("steps", "policy_steps", "policy steps"),
 )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from erl_pipeline.comparison.arms import Arm, arm_of_method, load_arm
 from erl_pipeline.comparison.comparison_file import Given, read_comparison
-from erl_pipeline.comparison.equal_steps import levelled
+from erl_pipeline.comparison.equal_steps import iterations_for_the_same_tasks, levelled
 from erl_pipeline.config.loading.load import change_config, load_config
 from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.config.run import RunConfig
@@ -26,18 +26,20 @@ LEAST_SEEDS = 2
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """The run of an arm with a seed, and the sources for its plan."""
+    """The run of an arm with a seed, and the sources for its plan. `iterations` is how far it goes before the
+    budgets are known."""
 
     arm: str
     seed: int
+    iterations: int
     config: RunConfig
     sources: Sources
 
 
 @dataclass(frozen=True)
 class Design:
-    """A whole comparison. `runs` has all arms of a seed before the next seed. `iterations` is how far each
-    run goes before the budgets are known."""
+    """A whole comparison. `runs` has all arms of a seed before the next seed. `iterations` are those of an
+    arm that draws as many tasks in an iteration as the base."""
 
     name: str
     base: str
@@ -69,8 +71,8 @@ def make_design(
 
     Raises:
         InputError: fewer than two seeds or arms, an arm twice, or no test split.
-        ConfigError: an unknown arm, settings that are refused, or arms that do not start from the same policy
-            or are not evaluated on the same test tasks.
+        ConfigError: an unknown arm, settings that are refused, arms that do not start from the same policy,
+            are not evaluated on the same test tasks, or cannot take equal steps.
     """
     if seeds < LEAST_SEEDS:
         raise InputError(
@@ -87,7 +89,8 @@ def make_design(
     arms, baseline = _chosen(given, methods, base)
     _require_test_split(base)
     configs = {arm.name: load_arm(arm, given.base, common) for arm in arms}
-    more = levelled(configs)
+    tasks, iterations = base.rollouts.tasks_per_iteration, iterations or base.iterations
+    more = levelled(configs, tasks, iterations)
     arms = tuple(Arm(arm.name, (*arm.overrides, *more[arm.name])) for arm in arms)
     configs = {arm.name: load_arm(arm, given.base, common) for arm in arms}
     sources = {name: read_sources(config) for name, config in configs.items()}
@@ -97,6 +100,7 @@ def make_design(
         ComparedRun(
             arm.name,
             seed,
+            iterations_for_the_same_tasks(iterations, tasks, configs[arm.name]),
             change_config(
                 configs[arm.name],
                 [
@@ -110,7 +114,7 @@ def make_design(
         for seed in numbers
         for arm in arms
     )
-    return Design(base.name, given.base, arms, baseline, numbers, iterations or base.iterations, runs)
+    return Design(base.name, given.base, arms, baseline, numbers, iterations, runs)
 
 
 def _keeping_what_is_tested(config: RunConfig) -> list[str]:

@@ -1,4 +1,4 @@
-"""The figures of one run, read off at equal generated tokens and at equal optimizer steps; and the band of
+"""The figures of one run, read off at equal generated tokens and at equal policy steps; and the band of
 several seeds."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from erl_pipeline.comparison.budgets import Budgets, Curve
 from erl_pipeline.evaluation.curves import area_under_curve, value_at
 from erl_pipeline.evaluation.seeds import across_seeds
 
-Axis = Literal["generated_tokens", "optimizer_steps"]
+Axis = Literal["generated_tokens", "policy_steps"]
 
 MEASURES = {
     "area_by_tokens": "area by tokens",
@@ -39,7 +39,8 @@ class RunMeasures:
     success_at_steps: float
     iterations_at_tokens: float
     episodes_at_tokens: float
-    optimizer_steps_at_tokens: float
+    policy_steps_at_tokens: float
+    extractor_steps_at_tokens: float
     seconds_at_tokens: float
     generated_tokens_at_steps: float
 
@@ -56,7 +57,7 @@ class SeedBand:
 
 def measure(curve: Curve, budgets: Budgets) -> RunMeasures:
     """The figures of one run. Raises ValueError when it ends before a budget."""
-    tokens, steps = budgets.generated_tokens, budgets.optimizer_steps
+    tokens, steps = budgets.generated_tokens, budgets.policy_steps
 
     def at_tokens(name: str) -> float:
         return _read(curve, "generated_tokens", name, tokens)
@@ -65,13 +66,14 @@ def measure(curve: Curve, budgets: Budgets) -> RunMeasures:
         start=curve[0].success,
         area_by_tokens=_area(curve, "generated_tokens", tokens),
         success_at_tokens=at_tokens("success"),
-        area_by_steps=_area(curve, "optimizer_steps", steps),
-        success_at_steps=_read(curve, "optimizer_steps", "success", steps),
+        area_by_steps=_area(curve, "policy_steps", steps),
+        success_at_steps=_read(curve, "policy_steps", "success", steps),
         iterations_at_tokens=at_tokens("iteration"),
         episodes_at_tokens=at_tokens("episodes"),
-        optimizer_steps_at_tokens=at_tokens("optimizer_steps"),
+        policy_steps_at_tokens=at_tokens("policy_steps"),
+        extractor_steps_at_tokens=at_tokens("extractor_steps"),
         seconds_at_tokens=at_tokens("seconds"),
-        generated_tokens_at_steps=_read(curve, "optimizer_steps", "generated_tokens", steps),
+        generated_tokens_at_steps=_read(curve, "policy_steps", "generated_tokens", steps),
     )
 
 

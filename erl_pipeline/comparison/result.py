@@ -80,7 +80,7 @@ def make_result(
         arm: ArmResult(
             by_seed,
             {seed: measure(curve, budgets) for seed, curve in by_seed.items()},
-            _training(of_arm[arm], training[arm], design.iterations),
+            _training(of_arm[arm], training[arm], of_arm[arm].iterations),
             summarize(figures.streams for figures in training[arm].values()),
         )
         for arm, by_seed in curves.items()

@@ -6,16 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from erl_pipeline.comparison.equal_steps import MOST_PASSES
 from erl_pipeline.comparison.measures import MEASURES, RunMeasures
 from erl_pipeline.comparison.result import Result
 from erl_pipeline.comparison.streams import ATTEMPTS, DIFFERENCES, NOTES
 from erl_pipeline.evaluation.seeds import SeedSummary, across_seeds
 from storage.wording import counted
 
+_EXTRACTOR_STEPS = "extractor steps"
 _COSTS: tuple[tuple[str, str], ...] = (
     ("iterations", "iterations_at_tokens"),
     ("episodes", "episodes_at_tokens"),
-    ("optimizer steps", "optimizer_steps_at_tokens"),
+    ("policy steps", "policy_steps_at_tokens"),
+    (_EXTRACTOR_STEPS, "extractor_steps_at_tokens"),
     ("seconds", "seconds_at_tokens"),
     ("tokens at the steps", "generated_tokens_at_steps"),
 )
@@ -51,7 +54,7 @@ def seed_table(result: Result) -> ShownTable:
     rows = [
         {"arm": arm, "seed": str(seed)}
         | {label: f"{getattr(figures, name):.3f}" for name, label in (("start", "start"), *MEASURES.items())}
-        | {label: f"{getattr(figures, name):,.0f}" for label, name in _COSTS}
+        | {label: f"{getattr(figures, name):,.0f}" for label, name in _costs_shown(result)}
         for arm, each in result.arms.items()
         for seed, figures in each.measures.items()
     ]
@@ -75,28 +78,35 @@ def preface(result: Result) -> str:
     return (
         f"{counted(len(design.arms), 'arm')} with {counted(len(design.seeds), 'seed')} each, "
         f"{counted(design.iterations, 'iteration')} of "
-        f"{design.base} and more where an arm generates fewer tokens. Success is that of one greedy first "
-        f"attempt at each of {result.test_tasks} test tasks, which neither training nor the tuning of "
-        f"settings has seen. Arms are read off at {budgets.generated_tokens:,} generated tokens and at "
-        f"{budgets.optimizer_steps:,} optimizer steps. Intervals are 95 % t intervals of the mean over seeds."
+        f"{design.base} and more where an arm draws fewer tasks in each or generates fewer tokens. Success "
+        f"is that of one greedy first attempt at each of {result.test_tasks} test tasks, which training has "
+        "not seen; the result is fair if no setting was chosen by it either. Arms are read off at "
+        f"{budgets.generated_tokens:,} generated tokens and at "
+        f"{budgets.policy_steps:,} policy steps. Intervals are 95 % t intervals of the mean over seeds."
     )
 
 
 def warnings(result: Result) -> list[str]:
     """Sentences on what makes the comparison less fair than it should be."""
+    passes = {run.arm: run.config.update.epochs for run in result.design.runs}
+    many = [
+        f"{arm} passes {count} times over the same rollouts; more than {MOST_PASSES} make a policy worse."
+        for arm, count in passes.items()
+        if count > MOST_PASSES
+    ]
     means = {
-        arm: fmean(figures.optimizer_steps_at_tokens for figures in each.measures.values())
+        arm: fmean(figures.policy_steps_at_tokens for figures in each.measures.values())
         for arm, each in result.arms.items()
     }
     reference = means.get(result.design.baseline)
     if not reference:
-        return []
-    return [
-        f"At the token budget {arm} has made {steps:,.0f} optimizer steps and {result.design.baseline} "
+        return many
+    return many + [
+        f"At the token budget {arm} has made {steps:,.0f} policy steps and {result.design.baseline} "
         f"{reference:,.0f}, so that it generates {reference / steps:.2f} times the tokens for a step. "
         f"Give it {steps / reference:.2f} times the episodes (rollouts.group_size) to have both equal."
         for arm, steps in means.items()
-        if abs(steps / reference - 1) > UNEQUAL
+        if steps and abs(steps / reference - 1) > UNEQUAL
     ]
 
 
@@ -165,7 +175,7 @@ def _training(result: Result) -> ShownTable:
         for number in each.training.values()
     ]
     note = (
-        f"Means over the first and the last third of {_counted(result.design.iterations, 'iteration')}. "
+        "Means over the first and the last third of an arm's iterations, before those that equal tokens add. "
         "Retries are made only after a failure, so that their success says little; their gain over other "
         "first attempts at the same task does."
     )
@@ -175,16 +185,27 @@ def _training(result: Result) -> ShownTable:
 def _costs(result: Result) -> ShownTable:
     rows = [
         {"arm": arm}
-        | {label: f"{_over_seeds(list(each.measures.values()), name).mean:,.0f}" for label, name in _COSTS}
+        | {
+            label: f"{_over_seeds(list(each.measures.values()), name).mean:,.0f}"
+            for label, name in _costs_shown(result)
+        }
         for arm, each in result.arms.items()
     ]
     budgets = result.budgets
     note = (
         f"Means over seeds, at {budgets.generated_tokens:,} generated tokens; the last column is what had "
-        f"been generated at {budgets.optimizer_steps:,} optimizer steps. Seconds are those of the stages, "
+        f"been generated at {budgets.policy_steps:,} policy steps. Seconds are those of the stages, "
         "without evaluations; they include whatever else the machine did meanwhile."
     )
     return ShownTable("Costs", rows, note)
+
+
+def _costs_shown(result: Result) -> list[tuple[str, str]]:
+    """Labels and measures of the costs; steps of an extractor only where an arm has one that trains."""
+    trained = any(
+        figures.extractor_steps_at_tokens for arm in result.arms.values() for figures in arm.measures.values()
+    )
+    return [(label, name) for label, name in _COSTS if trained or label != _EXTRACTOR_STEPS]
 
 
 def _failures(result: Result) -> ShownTable:

@@ -10,6 +10,7 @@ from itertools import accumulate
 import polars as pl
 
 from erl_pipeline.plan.column import Column
+from erl_pipeline.policies.checkpoints import CHECKPOINT
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE, EVALUATE_ON_REQUEST, EVALUATION
 from erl_pipeline.stages.evaluation.evaluate_on_test import EVALUATE_ON_TEST, TEST_TASKS
 from erl_pipeline.stages.evaluation.evaluate_stream import EVALUATE_STREAM_ON_REQUEST
@@ -99,7 +100,8 @@ class StageRecord:
 @dataclass(frozen=True)
 class CurvePoint:
     """Success of greedy first attempts after `iteration` with its 95 % interval, and what training had spent
-    by then. Seconds are those of the iterations' stages, without evaluations."""
+    by then. `policy_steps` are the optimizer steps of the policy, `extractor_steps` those of a second model
+    that is trained beside it. Seconds are those of the iterations' stages, without evaluations."""
 
     iteration: int
     success: float
@@ -107,7 +109,8 @@ class CurvePoint:
     high: float
     generated_tokens: int
     episodes: int
-    optimizer_steps: int
+    policy_steps: int
+    extractor_steps: int
     seconds: float
 
 
@@ -197,10 +200,17 @@ def learning_curve(
     iterations = [record.iteration for record in trained]
     whole = [record for record in trained if not record.is_part]
     whole_iterations = [record.iteration for record in whole]
-    spent = {name: _sums(record.number(name) or 0 for record in whole) for name in _SPENT}
+    evaluations = held_out_evaluations(history) if evaluations is None else evaluations
+    policies = _policies(history, evaluations)
+    of_policy = [record.manifest.artifact_id in policies for record in whole]
+    steps = [record.number("optimizer_steps") or 0 for record in whole]
+    spent = {name: _sums(record.number(name) or 0 for record in whole) for name in _SPENT} | {
+        "policy_steps": _sums(n if mine else 0 for n, mine in zip(steps, of_policy, strict=True)),
+        "extractor_steps": _sums(0 if mine else n for n, mine in zip(steps, of_policy, strict=True)),
+    }
     seconds = _sums(record.seconds for record in trained)
     points = []
-    for record in held_out_evaluations(history) if evaluations is None else evaluations:
+    for record in evaluations:
         counted = bisect_right(whole_iterations, record.iteration)
         points.append(
             CurvePoint(
@@ -215,7 +225,23 @@ def learning_curve(
     return points
 
 
-_SPENT = ("generated_tokens", "episodes", "optimizer_steps")
+_SPENT = ("generated_tokens", "episodes")
+
+
+def _policies(history: Sequence[StageRecord], evaluations: Sequence[StageRecord]) -> set[str]:
+    """Ids of the checkpoints that were evaluated, and of all that they were trained from."""
+    before = {
+        record.manifest.artifact_id: record.manifest.inputs.get(CHECKPOINT)
+        for record in history
+        if record.kind == "checkpoint"
+    }
+    found: set[str] = set()
+    for record in evaluations:
+        policy = record.manifest.inputs.get(CHECKPOINT)
+        while policy is not None and policy not in found:
+            found.add(policy)
+            policy = before.get(policy)
+    return found
 
 
 def _sums(values: Iterable[float]) -> list[float]:

@@ -1,18 +1,22 @@
 """The measuring code of the benchmarks: no server, no model."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
 from measurements import (
     Column,
     alternate,
+    argument_parser,
     as_markdown,
     as_text,
     describe_machine,
     median_ratio,
+    parse_arguments,
     rewrite_section,
     spread,
     table,
+    uncommitted,
 )
 
 RUNS = {"ours": [{"speed": 10.0}, {"speed": 30.0}, {"speed": 24.0}], "theirs": [{"speed": 5.0}] * 3}
@@ -87,3 +91,28 @@ def test_the_machine_is_described_with_the_versions_asked_for() -> None:
     assert machine["threads"] == 2
     assert str(machine["torch"])[0].isdigit()
     assert float(machine["memory_gib"]) > 0
+
+
+def test_a_result_that_names_no_clean_commit_is_refused_before_measuring(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("measurements.uncommitted", lambda _: "storage/x.py")
+    parser = argument_parser("What it measures.")
+    assert not parse_arguments(parser, []).write
+    assert parse_arguments(parser, ["--write", "--allow-dirty"]).write
+    with pytest.raises(SystemExit):
+        parse_arguments(parser, ["--write"])
+    assert "changes that are not committed (storage/x.py); commit them first" in capsys.readouterr().err
+
+
+def test_changes_are_those_of_code_and_not_of_results(tmp_path: Path) -> None:
+    def git(*words: str) -> None:
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True, capture_output=True)
+
+    assert uncommitted(tmp_path) == f"{tmp_path} is no git checkout"
+    git("init")
+    (tmp_path / "benchmarks/results").mkdir(parents=True)
+    (tmp_path / "benchmarks/results/speed.json").write_text("{}")
+    assert uncommitted(tmp_path) == ""
+    (tmp_path / "benchmarks/speed.py").write_text("")
+    assert uncommitted(tmp_path) == "benchmarks/speed.py"

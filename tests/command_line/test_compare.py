@@ -38,7 +38,7 @@ class Compared:
 
 def words(folder: Path, store: str = "store") -> list[object]:
     """The command for two arms and two seeds, in parallel."""
-    base, to = folder / "small.yaml", ["--store", folder / store, "--output", folder / "out"]
+    base, to = folder / "small.yaml", ["--store", folder / store, "--output", folder / "out", "--allow-dirty"]
     return ["compare", base, "--methods", "erl,rlvr", "--seeds", "2", "--jobs", "2", *to]
 
 
@@ -125,7 +125,7 @@ def test_an_arm_that_fails_is_told_of_and_the_others_are_compared(compared: Comp
     )
     result = invoke(
         *("compare", path, "--seeds", "2", "--jobs", "2", "--store", compared.folder / "store"),
-        *("--output", compared.folder / "broken", "--json"),
+        *("--output", compared.folder / "broken", "--json", "--allow-dirty"),
     )
     assert result.status == 1
     assert "small.broken.seed0: failed: rollouts.tasks_per_iteration: 99 tasks are asked for" in result.errors
@@ -153,6 +153,17 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_trained(
     assert refused.status == 2
     assert problem in refused.errors
     assert "[1 of" not in refused.errors
+
+
+def test_code_that_is_not_committed_is_refused_before_anything_is_trained(
+    compared: Compared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("storage.artifacts.manifest.code_version", lambda: "2dabdf0-dirty")
+    refused = invoke(*words(compared.folder, "untouched")[:-1])
+    assert refused.status == 2
+    assert "the code of erl-pipeline has changes that are not committed" in refused.errors
+    assert "add --allow-dirty for a trial" in refused.errors
+    assert not (compared.folder / "untouched").exists()
 
 
 @pytest.mark.slow

@@ -15,7 +15,8 @@ def curve(tokens_per_iteration: int, *success: float, steps_per_iteration: int =
             high=rate,
             generated_tokens=tokens_per_iteration * iteration,
             episodes=8 * iteration,
-            optimizer_steps=steps_per_iteration * iteration,
+            policy_steps=steps_per_iteration * iteration,
+            extractor_steps=0,
             seconds=2.0 * iteration,
         )
         for iteration, rate in enumerate(success)

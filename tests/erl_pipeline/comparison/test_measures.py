@@ -10,7 +10,7 @@ from tests.erl_pipeline.comparison.curves import curve
 
 
 def test_success_and_area_are_read_off_at_equal_tokens_and_at_equal_steps() -> None:
-    figures = measure(curve(100, 0.2, 0.4, 0.8, 0.8), Budgets(generated_tokens=150, optimizer_steps=8))
+    figures = measure(curve(100, 0.2, 0.4, 0.8, 0.8), Budgets(generated_tokens=150, policy_steps=8))
     assert figures.start == 0.2
     assert figures.success_at_tokens == pytest.approx(0.6)
     # 0.3 over the first 100 tokens, 0.5 over the next 50.
@@ -21,19 +21,17 @@ def test_success_and_area_are_read_off_at_equal_tokens_and_at_equal_steps() -> N
 
 
 def test_costs_are_those_up_to_the_token_budget() -> None:
-    figures = measure(curve(100, 0.2, 0.4, 0.8), Budgets(generated_tokens=150, optimizer_steps=6))
+    figures = measure(curve(100, 0.2, 0.4, 0.8), Budgets(generated_tokens=150, policy_steps=6))
     assert (figures.iterations_at_tokens, figures.episodes_at_tokens) == (1.5, 12.0)
-    assert (figures.optimizer_steps_at_tokens, figures.seconds_at_tokens) == (6.0, 3.0)
+    assert (figures.policy_steps_at_tokens, figures.seconds_at_tokens) == (6.0, 3.0)
     assert figures.generated_tokens_at_steps == 150.0
 
 
 def test_iterations_without_a_step_take_no_room_on_the_axis_of_steps() -> None:
     # Nothing was learned in the second iteration: 4, 4, 8 steps after the first, second and third.
     points = curve(100, 0.2, 0.4, 0.4, 0.8)
-    points = [
-        replace(point, optimizer_steps=steps) for point, steps in zip(points, (0, 4, 4, 8), strict=True)
-    ]
-    figures = measure(points, Budgets(generated_tokens=300, optimizer_steps=8))
+    points = [replace(point, policy_steps=steps) for point, steps in zip(points, (0, 4, 4, 8), strict=True)]
+    figures = measure(points, Budgets(generated_tokens=300, policy_steps=8))
     # (0.2 + 0.4) / 2 over four steps, (0.4 + 0.8) / 2 over four.
     assert figures.area_by_steps == pytest.approx(0.45)
     assert figures.area_by_tokens == pytest.approx((0.3 + 0.4 + 0.6) / 3)
@@ -41,7 +39,7 @@ def test_iterations_without_a_step_take_no_room_on_the_axis_of_steps() -> None:
 
 def test_a_run_that_ends_before_a_budget_is_refused() -> None:
     with pytest.raises(ValueError, match="says nothing about 500"):
-        measure(curve(100, 0.2, 0.4), Budgets(generated_tokens=500, optimizer_steps=4))
+        measure(curve(100, 0.2, 0.4), Budgets(generated_tokens=500, policy_steps=4))
 
 
 def test_a_band_holds_the_mean_and_its_interval() -> None:

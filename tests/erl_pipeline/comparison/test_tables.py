@@ -15,7 +15,7 @@ from tests.erl_pipeline.comparison.curves import curve
 
 def result(tokens_of_b: int, *failures: Failure) -> Result:
     """Two arms of two seeds each; `b` generates this many tokens in an iteration, `a` 100."""
-    budgets = Budgets(generated_tokens=200, optimizer_steps=8)
+    budgets = Budgets(generated_tokens=200, policy_steps=8)
     curves = {
         "a": {0: curve(100, 0.2, 0.4, 0.8), 1: curve(100, 0.2, 0.6, 0.8)},
         "b": {
@@ -75,9 +75,20 @@ def test_arms_that_do_not_spend_alike_are_told_of() -> None:
     assert warnings(result(100)) == warnings(result(95)) == []
     # 200 tokens in four iterations of four steps, where a needs two.
     assert warnings(result(50)) == [
-        "At the token budget b has made 16 optimizer steps and a 8, so that it generates 0.50 times the "
+        "At the token budget b has made 16 policy steps and a 8, so that it generates 0.50 times the "
         "tokens for a step. Give it 2.00 times the episodes (rollouts.group_size) to have both equal."
     ]
+
+
+def test_steps_of_an_extractor_have_a_column_only_where_one_is_trained() -> None:
+    compared = result(100)
+    assert "extractor steps" not in tables(compared)[-1].rows[0]
+    figures = compared.arms["b"].measures
+    figures[0] = replace(figures[0], extractor_steps_at_tokens=6.0)
+    costs = tables(compared)[-1]
+    assert costs.title == "Costs"
+    # The mean of 6 and 0.
+    assert [(row["policy steps"], row["extractor steps"]) for row in costs.rows] == [("8", "0"), ("8", "3")]
 
 
 def test_failed_runs_have_a_table_of_their_own() -> None:

@@ -21,33 +21,54 @@ from storage.runs.run import RunStore
 from tests.stage_records import stage_record
 
 
-def evaluation(iteration: int, rate: float) -> StageRecord:
+def evaluation(iteration: int, rate: float, checkpoint: str | None = None) -> StageRecord:
     rates = {"greedy_success": rate, "greedy_success_low": rate - 0.1, "greedy_success_high": rate + 0.1}
-    return stage_record(iteration, "evaluate", {"generated_tokens": 999, "episodes": 99, **rates})
+    return stage_record(
+        iteration, "evaluate", {"generated_tokens": 999, "episodes": 99, **rates}, checkpoint=checkpoint
+    )
 
 
 @pytest.fixture
 def history() -> list[StageRecord]:
     """Two iterations of 100 and 60 generated tokens and 4 optimizer steps each, evaluated at 0 and 2."""
-    records = [stage_record(0, "bootstrap", {"optimizer_steps": 700}), evaluation(0, 0.2)]
+    start = stage_record(0, "bootstrap", {"optimizer_steps": 700})
+    records, policy = [start, evaluation(0, 0.2, id_of(start))], start
     for iteration, tokens in ((1, 100), (2, 60)):
+        update = stage_record(iteration, "update_policy", {"optimizer_steps": 1}, checkpoint=id_of(policy))
+        policy = stage_record(iteration, "fine_tune", {"optimizer_steps": 3}, checkpoint=id_of(update))
         records += [
             stage_record(iteration, "rollout_shard", {"generated_tokens": tokens, "episodes": 8}, key="0"),
             stage_record(iteration, "generate_rollouts", {"generated_tokens": tokens, "episodes": 8}),
-            stage_record(iteration, "update_policy", {"optimizer_steps": 1}),
-            stage_record(iteration, "fine_tune", {"optimizer_steps": 3}),
+            update,
+            policy,
         ]
     asked = stage_record(1, "evaluate_on_request", {"generated_tokens": 999, "episodes": 99})
-    return [*records, evaluation(2, 0.7), asked]
+    return [*records, evaluation(2, 0.7, id_of(policy)), asked]
+
+
+def id_of(record: StageRecord) -> str:
+    return record.manifest.artifact_id
 
 
 def test_the_curve_shows_success_against_what_training_spent(history: list[StageRecord]) -> None:
     start, end = learning_curve(history)
     assert (start.iteration, start.success) == (0, 0.2)
     assert (start.low, start.high) == pytest.approx((0.1, 0.3))
-    assert (start.generated_tokens, start.episodes, start.optimizer_steps, start.seconds) == (0, 0, 0, 0.0)
+    assert (start.generated_tokens, start.episodes, start.policy_steps, start.seconds) == (0, 0, 0, 0.0)
     assert (end.iteration, end.success, end.seconds) == (2, 0.7, 8.0)
-    assert (end.generated_tokens, end.episodes, end.optimizer_steps) == (160, 16, 8)
+    assert (end.generated_tokens, end.episodes, end.policy_steps) == (160, 16, 8)
+
+
+def test_steps_of_an_extractor_are_not_steps_of_the_policy(history: list[StageRecord]) -> None:
+    # Both models begin with the same checkpoint; the extractor takes five steps in each iteration.
+    extractor = history[0]
+    for iteration in (1, 2):
+        extractor = stage_record(
+            iteration, "update_extractor", {"optimizer_steps": 5}, checkpoint=id_of(extractor)
+        )
+        history.append(extractor)
+    end = learning_curve(sorted(history, key=lambda record: record.iteration))[-1]
+    assert (end.policy_steps, end.extractor_steps) == (8, 10)
 
 
 def test_cost_counts_shards_once_and_leaves_out_cold_start_and_evaluation(

@@ -18,7 +18,7 @@ from erl_pipeline.views.report.headline import (
 
 
 def point(iteration: int, success: float) -> CurvePoint:
-    return CurvePoint(iteration, success, success - 0.05, success + 0.05, 0, 0, 0, 0.0)
+    return CurvePoint(iteration, success, success - 0.05, success + 0.05, 0, 0, 0, 0, 0.0)
 
 
 def test_the_verdict_names_both_ends_with_intervals_and_what_changed() -> None:
