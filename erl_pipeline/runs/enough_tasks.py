@@ -61,13 +61,14 @@ def refuse_held_out_conversations(config: RunConfig) -> None:
     """Raise InputError, naming the row, where the file of the warm start asks a question that is kept from
     training. Only questions can be found in conversations, not boards."""
     from erl_pipeline.stages.rollouts.foreign_rows import read_conversations
+    from storage.texts import StorableTexts
 
     assert isinstance(config.policy, PretrainedPolicyConfig)
     assert isinstance(config.policy.warm_start, MessagesWarmStart)
     path = Path(config.policy.warm_start.file)
     plugin = plugins("environments")[config.environment.type].value
     kept = KeptApart(plugin, config.environment, config.seed, [])
-    for number, messages in enumerate(read_conversations(path), start=1):
+    for number, messages in enumerate(read_conversations(path, StorableTexts()), start=1):
         same = kept.asked(messages)
         if same is not None:
             raise InputError(

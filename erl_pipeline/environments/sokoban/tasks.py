@@ -89,7 +89,7 @@ def kept_split(config: SokobanConfig, seed: int) -> FindSplit:
     """Tells whether a board is kept from training: one of `held_out_file` or, where twins are kept apart, a
     twin of one; or one that generation would hold out or set aside, unless `task_file` trains on it. The
     run's seed changes nothing."""
-    trained = _boards(config, config.task_file)
+    trained = set(_boards(config, config.task_file))
     held_out = {kept_apart(board, config) for board in _boards(config, config.held_out_file)}
 
     def find(payload: Mapping[str, Any]) -> KeptSplit | None:
@@ -105,15 +105,6 @@ def kept_split(config: SokobanConfig, seed: int) -> FindSplit:
         return "test" if split == "test" else None
 
     return find
-
-
-def _boards(config: SokobanConfig, file: str | None) -> frozenset[Board]:
-    path = None if file is None else Path(file)
-    return (
-        frozenset()
-        if path is None
-        else frozenset(task.board for task in read_task_file(path, config.max_steps).tasks)
-    )
 
 
 def shape_key(payload: Mapping[str, Any]) -> str:

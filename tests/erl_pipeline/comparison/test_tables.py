@@ -83,8 +83,9 @@ def test_arms_that_do_not_spend_alike_are_told_of() -> None:
 def test_steps_of_an_extractor_have_a_column_only_where_one_is_trained() -> None:
     compared = result(100)
     assert "extractor steps" not in tables(compared)[-1].rows[0]
-    figures = compared.arms["b"].measures
-    figures[0] = replace(figures[0], extractor_steps_at_tokens=6.0)
+    arm = compared.arms["b"]
+    trained = {**arm.measures, 0: replace(arm.measures[0], extractor_steps_at_tokens=6.0)}
+    compared = replace(compared, arms={**compared.arms, "b": replace(arm, measures=trained)})
     costs = tables(compared)[-1]
     assert costs.title == "Costs"
     # The mean of 6 and 0.

@@ -20,7 +20,7 @@ from erl_pipeline.environments.frozen_lake.tasks import (
     test_tasks as tasks_of_the_test,
 )
 from erl_pipeline.environments.interface import Task
-from erl_pipeline.stages.tasks.held_out import refuse_held_out
+from erl_pipeline.stages.tasks.held_out import KeptApart, refuse_held_out
 from storage.errors import InputError
 
 
@@ -104,7 +104,7 @@ def test_the_boards_of_a_held_out_file_and_their_twins_are_not_generated_for_tra
     path = write_tasks(tmp_path / "held.jsonl", (boards[3], 6), (turned(boards[7]), 6))
     config = without.model_copy(update={"held_out_file": str(path)})
     tasks, held_out = training_tasks(config, 0), held_out_tasks(config, 0, 2)
-    refuse_held_out(tasks, held_out, ENVIRONMENT)
+    refuse_held_out(tasks, KeptApart(ENVIRONMENT, config, 0, held_out))
     left = [board for board in boards if Board(tuple(board)).shape not in shapes(held_out)]
     assert boards[3] not in left
     assert boards[7] not in left
@@ -150,7 +150,9 @@ def test_an_equal_board_in_both_files_is_still_refused(tmp_path: Path) -> None:
     held = write_tasks(tmp_path / "held.jsonl", (["SFG"], 6))
     config = FrozenLakeConfig(format="prose", task_file=str(train), held_out_file=str(held))
     with pytest.raises(InputError, match="training task task-0 is the held-out task task-0"):
-        refuse_held_out(training_tasks(config, 0), held_out_tasks(config, 0, 1), ENVIRONMENT)
+        refuse_held_out(
+            training_tasks(config, 0), KeptApart(ENVIRONMENT, config, 0, held_out_tasks(config, 0, 1))
+        )
 
 
 def shapes(tasks: Sequence[Task]) -> set[tuple[str, ...]]:
