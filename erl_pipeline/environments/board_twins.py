@@ -24,6 +24,21 @@ def shape_of(rows: Sequence[str]) -> tuple[str, ...]:
     return min(images)
 
 
+def is_generated_size(
+    board: Sequence[str], rows: tuple[int, int], columns: tuple[int, int] | None, twins: Twins
+) -> bool:
+    """Whether generation makes boards of this size, as it is or, where twins share a split, turned.
+
+    `rows` and `columns` are the least and most of generation; without `columns` it makes squares.
+    """
+    height, width = len(board), len(board[0])
+    sizes = [(height, width), (width, height)] if twins == "one_split" else [(height, width)]
+    return any(
+        rows[0] <= high <= rows[1] and (wide == high if columns is None else columns[0] <= wide <= columns[1])
+        for high, wide in sizes
+    )
+
+
 class _Board(Protocol):
     @property
     def rows(self) -> tuple[str, ...]: ...

@@ -187,7 +187,7 @@ def test_frozen_lake_is_qualified_once_and_found_again(config: Path, tmp_path: P
     assert "Environment frozen_lake is qualified." in first.output
     again = invoke(*words, "--json").json
     assert (again["reused"], again["qualified"]) == (True, True)
-    assert [check["verdict"] for check in again["checks"]] == ["passed"] * 8
+    assert [check["verdict"] for check in again["checks"]] == ["passed"] * 9
     assert invoke(*words, "--json", "--seed", "5").json["artifact_id"] != again["artifact_id"]
 
     artifacts = ArtifactStore(str(store))

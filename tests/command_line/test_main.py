@@ -44,8 +44,8 @@ def test_a_run_of_another_version_is_refused_with_its_strange_settings(tmp_path:
         ),
         (
             ["episodes", "list", "run", "--outcome", "helpd"],
-            "error: invalid value for '--outcome': 'helpd' is not one of 'solved', 'helped', 'failed'. "
-            "See: erl-pipeline episodes list --help\n",
+            "error: invalid value for '--outcome': 'helpd' is not one of 'solved', 'helped', 'failed', "
+            "'not_scored'. See: erl-pipeline episodes list --help\n",
         ),
         (
             ["cluster", "doctor", "--address", "x"],

@@ -30,8 +30,9 @@ from tests.integration.killing import train_to_the_end, train_until
 
 REPLAYING = {
     "method": {"type": "exgrpo", "replay": {"start_success": 0.0}},
+    # Every iteration draws all four boards, so that old attempts are replayed too.
     # The goal is one move away and a group has eight attempts, so that about a third of them succeed.
-    "environment": {**SMALL["environment"], "path_length": [1, 1], "max_steps": 4},
+    "environment": {**SMALL["environment"], "training_boards": 4, "path_length": [1, 1], "max_steps": 4},
     "policy": {**SMALL["policy"], "cold_start": {"steps": 20, "demonstrations_per_step": 8}},
     "rollouts": {"tasks_per_iteration": 4, "group_size": 8, "tasks_per_shard": 2},
     "iterations": 4,

@@ -66,6 +66,7 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
         "plan_rollouts",
         "plan_learning",
         "episode_settings",
+        "first_attempt_settings",
         "open_episode",
         "role_limits",
         "columns",

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from erl_pipeline.environments.board_twins import named, shape_of, without_twins
+from erl_pipeline.environments.board_twins import is_generated_size, named, shape_of, without_twins
 from erl_pipeline.environments.interface import FindSplit, KeptSplit, Task
 from erl_pipeline.environments.sokoban.board import Board
 from erl_pipeline.environments.sokoban.generation import Split, generate_boards, kept_apart, split_of
@@ -99,7 +99,9 @@ def kept_split(config: SokobanConfig, seed: int) -> FindSplit:
         board = Board(tuple(map(str, rows)))
         if kept_apart(board, config) in held_out:
             return "held-out"
-        split = "training" if board in trained else split_of(board, config)
+        if board in trained or not is_generated_size(board.rows, config.rows, config.columns, config.twins):
+            return None
+        split = split_of(board, config)
         if split == "held_out":
             return "held-out" if config.held_out_file is None else None
         return "test" if split == "test" else None

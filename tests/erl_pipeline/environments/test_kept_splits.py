@@ -11,6 +11,7 @@ import pytest
 
 from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.config.run import RunConfig
+from erl_pipeline.environments.board_twins import is_generated_size
 from erl_pipeline.environments.interface import EnvironmentPlugin
 from erl_pipeline.runs.enough_tasks import refuse_held_out_conversations
 from storage.errors import InputError
@@ -87,3 +88,22 @@ def test_a_conversation_that_asks_a_held_out_question_starts_no_run(tmp_path: Pa
     chats.write_text(chat(trained.payload["question"]) + chat(held_out.payload["question"].upper()))
     with pytest.raises(InputError, match="row 2 asks a task of the held-out split"):
         refuse_held_out_conversations(config)
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_a_board_of_a_size_that_is_not_generated_is_in_no_split(name: str) -> None:
+    """The parts of a mixture have different sizes: boards of one are no held-out boards of another."""
+    own = plugin(name)
+    assert own.kept_split is not None
+    larger = own.settings.model_validate({"type": name, **GENERATED[name], "rows": [7, 7]})
+    find = own.kept_split(own.settings.model_validate({"type": name, **GENERATED[name]}), 0)
+    boards = [*own.held_out_tasks(larger, 0, 20), *own.training_tasks(larger, 0)]
+    assert {find(task.payload) for task in boards} == {None}
+
+
+def test_a_turned_board_has_a_generated_size_where_twins_share_a_split() -> None:
+    turned = ["SF", "FF", "FG"]
+    assert is_generated_size(turned, (2, 2), (3, 3), "one_split")
+    assert not is_generated_size(turned, (2, 2), (3, 3), "any_split")
+    assert is_generated_size(["SFF", "FFG"], (2, 2), (3, 3), "any_split")
+    assert not is_generated_size(["SFF", "FFG"], (2, 3), None, "one_split")  # squares alone are made

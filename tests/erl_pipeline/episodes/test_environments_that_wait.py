@@ -254,7 +254,8 @@ def test_texts_of_an_environment_are_made_storable_and_counted(tmp_path: Path) -
     ]
     assert [row.metrics for row in rows] == ['{"\\ufffd": 2.0}'] * 3
     # Three names of a metric, two feedbacks and one error.
-    assert played.counters == {"environment_errors": 1, "replaced_texts": 6}
+    assert played.counters == {"replaced_texts": 6}
+    assert [row.finish_reason for row in rows] == ["environment_error", "done", "done"]
 
 
 @pytest.mark.parametrize("closing", [raises, exits, never])

@@ -18,7 +18,7 @@ SAID = "tasks_per_iteration: 17 tasks are asked for, but there are 16 training t
 def test_train_refuses_before_its_first_stage(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=SAID):
         go(small(**TOO_MANY), tmp_path)
-    assert RunStore(str(tmp_path)).open("small").recorded() == []
+    assert RunStore(str(tmp_path)).list() == []
 
 
 def test_a_run_on_stored_rollouts_draws_no_tasks() -> None:

@@ -33,6 +33,8 @@ def test_uniform_plans_no_stage_and_is_in_no_recipe() -> None:
     assert ids(made) == ids(plan("rollouts.selection=uniform"))
     assert "select_tasks" not in stages(made, 2)
     assert set(at(made, 2, "rollout_shard", "0000").recipe.settings["rollouts"]) == {
+        "failed",
+        "retries",
         "tasks_per_iteration",
         "group_size",
         "success_threshold",
