@@ -23,6 +23,7 @@ from measurements import add_write_arguments, describe_machine, parse_arguments
 
 ROOT = Path(__file__).parents[1]
 RESULT = Path(__file__).with_name("results") / "readme_run.json"
+PROGRAM = str(Path(sys.executable).with_name("erl-pipeline"))
 TRAIN = "erl-pipeline train configs/frozen_lake.yaml"
 LANGUAGE_MODEL_RUN = "in-words"  # the quickstart's commands about it need weights
 
@@ -35,17 +36,17 @@ def quickstart_commands() -> list[str]:
 
 
 def run(command: str, store: Path) -> str:
-    """What a command prints to its standard output, with the default store's name in place of this one."""
+    """What a command prints to its standard output, with names in place of this machine's paths."""
     words = shlex.split(command)[1:]
     done = subprocess.run(
-        [str(Path(sys.executable).with_name("erl-pipeline")), *words, "--store", str(store)],
+        [PROGRAM, *words, "--store", str(store)],
         cwd=ROOT,
         capture_output=True,
         text=True,
     )
     if done.returncode:
         raise RuntimeError(f"{command}: status {done.returncode}\n{done.stdout}\n{done.stderr}")
-    printed = done.stdout.replace(str(store), "store")
+    printed = done.stdout.replace(str(store), "store").replace(PROGRAM, "erl-pipeline")
     return "\n".join(line.rstrip() for line in printed.splitlines())
 
 
