@@ -19,6 +19,7 @@ from erl_pipeline.stages.rollouts.generate_rollouts import TRAJECTORIES
 from erl_pipeline.stages.rollouts.playing import play_episodes
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.store import ArtifactStore
+from storage.tables.training_record import TRAINING_RECORD_FILE
 from tests.erl_pipeline.runs.small_runs import SMALL, go, hashes, ids, small
 
 FAILED = "environment_error"
@@ -68,6 +69,34 @@ def test_a_failure_stays_in_the_table(
     failed: str, end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert ends(run(tmp_path / "store", failed, monkeypatch, fails=True)) == [end]
+
+
+@pytest.mark.parametrize(
+    ("failed", "end"), [("drop", "environment_error"), ("zero", "environment_error_as_zero")]
+)
+def test_an_attempt_that_did_not_begin_has_a_row_without_tokens(
+    failed: str, end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reset, resets = GuardedEnvironment.reset, [0]
+
+    async def begun(self: GuardedEnvironment, *args: Any) -> Any:
+        resets[0] += 1
+        if resets[0] == 20:  # The evaluation before the first iteration takes sixteen.
+            raise self._failed("reset", ConnectionError("no server"))
+        return await reset(self, *args)
+
+    monkeypatch.setattr(GuardedEnvironment, "reset", begun)
+    rollouts = {**SMALL["rollouts"], "failed": failed}
+    go(small(rollouts=rollouts, iterations=1, evaluation={"tasks": 2, "every": 2}), tmp_path)
+    assert ends(tmp_path) == [end]
+    rows = pl.concat([pl.read_parquet(each.path(TRAJECTORIES)) for each in made(tmp_path, "rollout_shard")])
+    (row,) = rows.filter(pl.col("finish_reason") == end).to_dicts()
+    assert (row["prompt_token_ids"], row["response_token_ids"]) == ([], [])
+    update = made(tmp_path, "update_policy")[-1]
+    record = pl.read_parquet(update.path(TRAINING_RECORD_FILE)).filter(
+        pl.col("trajectory_id") == row["trajectory_id"]
+    )
+    assert record["trained_tokens"].to_list() == [0]
 
 
 def test_an_evaluation_leaves_out_the_task_whose_attempt_was_not_scored(
