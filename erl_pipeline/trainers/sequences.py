@@ -34,7 +34,7 @@ class TrainingSequence:
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        if not self.prompt_token_ids:
+        if self.response_token_ids and not self.prompt_token_ids:
             raise ValueError(
                 f"trajectory {self.trajectory_id} has an empty prompt: its first token has no predecessor"
             )

@@ -9,12 +9,13 @@ from typing import Any
 import polars as pl
 import pytest
 
-from erl_pipeline.environments.interface import Transition
+from erl_pipeline.environments.interface import Observation, Transition
 from erl_pipeline.environments.messages import AssistantTurn
 from erl_pipeline.episodes.guarded_environment import GuardedEnvironment
 from erl_pipeline.episodes.play import Played
 from erl_pipeline.plan.stage import StageCall
 from erl_pipeline.stages.evaluation import evaluate
+from erl_pipeline.stages.rollouts import generate_rollouts
 from erl_pipeline.stages.rollouts.generate_rollouts import TRAJECTORIES
 from erl_pipeline.stages.rollouts.playing import play_episodes
 from storage.artifacts.artifact import Artifact
@@ -71,32 +72,46 @@ def test_a_failure_stays_in_the_table(
     assert ends(run(tmp_path / "store", failed, monkeypatch, fails=True)) == [end]
 
 
+@pytest.mark.parametrize("method", ["erl", "rlvr", "exgrpo", "complementary"])
 @pytest.mark.parametrize(
-    ("failed", "end"), [("drop", "environment_error"), ("zero", "environment_error_as_zero")]
+    ("failed", "end", "why"),
+    [
+        ("drop", "environment_error", "environment_error"),
+        ("zero", "environment_error_as_zero", "no_tokens"),
+    ],
 )
 def test_an_attempt_that_did_not_begin_has_a_row_without_tokens(
-    failed: str, end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    failed: str, end: str, why: str, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reset, resets = GuardedEnvironment.reset, [0]
+    # The prompt of each of the sixteen training tasks is measured first.
+    reset, failures = GuardedEnvironment.reset, [*[None] * 16, ConnectionError("no server")]
 
-    async def begun(self: GuardedEnvironment, *args: Any) -> Any:
-        resets[0] += 1
-        if resets[0] == 20:  # The evaluation before the first iteration takes sixteen.
-            raise self._failed("reset", ConnectionError("no server"))
-        return await reset(self, *args)
+    async def begun(self: GuardedEnvironment) -> Observation:
+        if playing and failures and (failure := failures.pop(0)):
+            raise self._failed("reset", failure)
+        return await reset(self)
 
+    def played(*args: Any, **named: Any) -> Played:
+        playing.append(True)
+        try:
+            return play_episodes(*args, **named)
+        finally:
+            playing.pop()
+
+    playing: list[bool] = []  # Evaluations are not to fail.
     monkeypatch.setattr(GuardedEnvironment, "reset", begun)
+    monkeypatch.setattr(generate_rollouts, "play_episodes", played)
     rollouts = {**SMALL["rollouts"], "failed": failed}
-    go(small(rollouts=rollouts, iterations=1, evaluation={"tasks": 2, "every": 2}), tmp_path)
+    evaluation = {"tasks": 2, "every": 2}
+    go(small(method=method, rollouts=rollouts, evaluation=evaluation), tmp_path)
     assert ends(tmp_path) == [end]
     rows = pl.concat([pl.read_parquet(each.path(TRAJECTORIES)) for each in made(tmp_path, "rollout_shard")])
     (row,) = rows.filter(pl.col("finish_reason") == end).to_dicts()
     assert (row["prompt_token_ids"], row["response_token_ids"]) == ([], [])
-    update = made(tmp_path, "update_policy")[-1]
-    record = pl.read_parquet(update.path(TRAINING_RECORD_FILE)).filter(
-        pl.col("trajectory_id") == row["trajectory_id"]
-    )
-    assert record["trained_tokens"].to_list() == [0]
+    updates = made(tmp_path, "update_policy") + made(tmp_path, "weighted_update")
+    records = pl.concat([pl.read_parquet(each.path(TRAINING_RECORD_FILE)) for each in updates])
+    record = records.filter(pl.col("trajectory_id") == row["trajectory_id"])
+    assert record["not_trained"].to_list() == [why]
 
 
 def test_an_evaluation_leaves_out_the_task_whose_attempt_was_not_scored(
