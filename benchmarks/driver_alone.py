@@ -50,6 +50,8 @@ class PretendedRunner:
         workers: how many stages are handed out before a result is collected.
     """
 
+    retries = False
+
     def __init__(self, workers: int) -> None:
         self.workers = workers
 

@@ -37,11 +37,6 @@ _SERVER_SETTINGS = {
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
 }
 
-_TRAINING_SETTINGS = {
-    # The server's event feed is of no use after training; task runs are recorded without it.
-    "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_ENABLED": "false",
-}
-
 _SCHEDULING_SETTINGS = {
     # Slots of concurrency limits are leased; a restarted server must know the leases that it gave.
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
@@ -85,8 +80,7 @@ def prefect_api(log_file: Path, deadline: float = 120.0) -> Iterator[str]:
         yield configured
         return
     hint = f"see {log_file}, or train with --no-prefect"
-    settings = {**_SERVER_SETTINGS, **_TRAINING_SETTINGS}
-    with _server("127.0.0.1", 0, [], settings, log_file, deadline, hint) as url:
+    with _server("127.0.0.1", 0, [], _SERVER_SETTINGS, log_file, deadline, hint) as url:
         yield url
 
 

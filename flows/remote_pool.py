@@ -6,6 +6,7 @@ import threading
 from abc import ABC, abstractmethod
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from contextvars import copy_context
 from dataclasses import replace
 from typing import Generic, Protocol, TypeVar
 
@@ -49,9 +50,9 @@ class RemotePool(ABC, Generic[WorkerT]):
         stage then waits for one."""
         return max(1, len(self._places.workers))
 
-    def submit(self, job: StageJob) -> Future[Manifest]:
-        """Begin a stage."""
-        return self._threads.submit(self._compute, job)
+    def submit(self, job: StageJob, listener: Listener, stop: threading.Event) -> Future[Manifest]:
+        """Begin a stage, which reports to this listener and ends early when `stop` is set."""
+        return self._threads.submit(copy_context().run, self._compute, job, listener, stop)
 
     @abstractmethod
     def _is_gone(self, worker: WorkerT) -> bool:
@@ -64,9 +65,9 @@ class RemotePool(ABC, Generic[WorkerT]):
     def _survey(self) -> AbstractContextManager[Survey]:
         return survey_of(self._worker.store_uri, self._call.packages)
 
-    def _compute(self, job: StageJob) -> Manifest:
+    def _compute(self, job: StageJob, listener: Listener, stop: threading.Event) -> Manifest:
         with self._places.taken(job) as worker:
-            return worker.compute(replace(job, worker=self._worker), self._call.listener, self._call.stop)
+            return worker.compute(replace(job, worker=self._worker), listener, stop)
 
     def _begin_to_replace(self, place: int) -> None:
         thread = threading.Thread(target=self._replace, args=(place,), name="replacing")

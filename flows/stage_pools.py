@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
@@ -43,12 +44,12 @@ class _Pool(ABC):
         self._call = call
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="stage")
 
-    def submit(self, job: StageJob) -> Future[Manifest]:
-        """Begin a stage."""
-        return self._threads.submit(self._compute, job)
+    def submit(self, job: StageJob, listener: Listener, stop: threading.Event) -> Future[Manifest]:
+        """Begin a stage, which reports to this listener and ends early when `stop` is set."""
+        return self._threads.submit(copy_context().run, self._compute, job, listener, stop)
 
     @abstractmethod
-    def _compute(self, job: StageJob) -> Manifest:
+    def _compute(self, job: StageJob, listener: Listener, stop: threading.Event) -> Manifest:
         """Compute a stage, in a thread of the pool."""
 
     @abstractmethod
@@ -72,9 +73,8 @@ class ThreadPool(_Pool):
     def __enter__(self) -> ThreadPool:
         return self
 
-    def _compute(self, job: StageJob) -> Manifest:
-        progress = StageProgress(job.planned.title, self._call.listener, self._call.stop)
-        return compute(job, self._resources, progress)
+    def _compute(self, job: StageJob, listener: Listener, stop: threading.Event) -> Manifest:
+        return compute(job, self._resources, StageProgress(job.planned.title, listener, stop))
 
     def _close(self) -> None:
         self._resources.close()
@@ -101,13 +101,13 @@ class ProcessPool(_Pool):
     def __enter__(self) -> ProcessPool:
         return self
 
-    def _compute(self, job: StageJob) -> Manifest:
+    def _compute(self, job: StageJob, listener: Listener, stop: threading.Event) -> Manifest:
         with self._place(job.planned.stage.needs) as place:
             if place not in self._processes:
                 visible = _device(place, self._call.devices) if place < self._devices else None
                 self._processes[place] = WorkerProcess(self._call.worker, visible, self._log_file)
             try:
-                return self._processes[place].compute(job, self._call.listener, self._call.stop)
+                return self._processes[place].compute(job, listener, stop)
             except WorkerDied:
                 del self._processes[place]
                 raise

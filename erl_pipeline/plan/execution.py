@@ -15,21 +15,17 @@ from erl_pipeline.plan.job import StageJob, StageOutcome, outcome_of
 from erl_pipeline.plan.listener import Listener
 from erl_pipeline.plan.plan import Place, Plan, PlannedStage
 from erl_pipeline.plan.resources import WorkerSettings
-from erl_pipeline.plan.runner import Runner, WorkerDied
+from erl_pipeline.plan.runner import MOST_DEATHS, Runner, WorkerDied, can_pass
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
 from storage.errors import (
     ConfigError,
     DamagedArtifact,
-    EngineError,
     InputError,
     PrunedFileError,
-    StoreError,
 )
 
 _LOOK_SECONDS = 0.2
-_DEATHS = 3
-"""How many worker processes may die in one stage before the run gives up."""
 
 
 @dataclass(frozen=True)
@@ -269,19 +265,19 @@ class _Walk:
 
     def _again_or_raise(self, number: int, error: BaseException) -> None:
         node = self._nodes[number]
-        delays = node.stage.retry_seconds
-        if isinstance(error, WorkerDied) and self._deaths[number] < _DEATHS:
+        delays = () if self._given.runner.retries else node.stage.retry_seconds
+        if (
+            isinstance(error, WorkerDied)
+            and not self._given.runner.retries
+            and self._deaths[number] < MOST_DEATHS
+        ):
             self._deaths[number] += 1
             self._given.listener.warn(f"{node.title}: {error}. It is computed again.")
             self._absent.discard(node.artifact_id)  # The worker may have died after the commit.
             heapq.heappush(self._ready, number)
         elif isinstance(error, PrunedFileError):
             self._complete(number, error)
-        elif (
-            isinstance(error, EngineError | StoreError)
-            and not isinstance(error, DamagedArtifact)
-            and self._failures[number] < len(delays)
-        ):
+        elif can_pass(error) and self._failures[number] < len(delays):
             self._given.listener.warn(f"{node.title} failed and is tried again: {error}")
             self._later.append((time.monotonic() + delays[self._failures[number]], number))
             self._failures[number] += 1

@@ -13,7 +13,7 @@ from erl_pipeline.plan.job import StageJob, StageOutcome, compute
 from erl_pipeline.plan.listener import Listener, StageProgress
 from erl_pipeline.plan.resources import Resources, WorkerSettings
 from storage.artifacts.manifest import Manifest
-from storage.errors import PipelineError
+from storage.errors import DamagedArtifact, EngineError, PipelineError, StoreError
 
 if TYPE_CHECKING:
     from erl_pipeline.trainers.other_nodes import NodesToFind
@@ -25,12 +25,26 @@ class WorkerDied(PipelineError):
     """The process that computed a stage ended without reporting a result."""
 
 
+MOST_DEATHS = 3
+"""How many worker processes may die in one stage before the run gives up."""
+
+
+def can_pass(error: BaseException) -> bool:
+    """Whether an error of a stage may be gone when it is computed again: an engine or a store failed."""
+    return isinstance(error, EngineError | StoreError) and not isinstance(error, DamagedArtifact)
+
+
 class Runner(Protocol):
     """Computes planned stages. The driver decides which and when; only the driver writes the run's ledger."""
 
     @property
     def workers(self) -> int:
         """How many stages can be computed at the same time."""
+        ...
+
+    @property
+    def retries(self) -> bool:
+        """Whether it computes a stage again, by itself, that failed for a reason that can pass."""
         ...
 
     def submit(self, job: StageJob) -> Future[Manifest]:
@@ -47,7 +61,7 @@ class Runner(Protocol):
 class RunnerCall:
     """What a runner is opened with: the worker's settings, the listener to progress, and the event that asks
     for a stop. `packages` are those of the plug-ins whose code is part of the run's recipes. `nodes` are the
-    machines that the runner has to find for trainings."""
+    machines that the runner has to find for trainings. `stages` are the names of the plan's stages."""
 
     worker: WorkerSettings
     devices: int
@@ -55,6 +69,7 @@ class RunnerCall:
     stop: Event
     packages: tuple[str, ...] = ()
     nodes: NodesToFind | None = None
+    stages: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -80,6 +95,7 @@ class InProcessRunner:
     """Computes a stage in `submit` itself; the future is done when `submit` returns."""
 
     workers = 1
+    retries = False
 
     def __init__(self, resources: Resources, listener: Listener) -> None:
         self.resources = resources

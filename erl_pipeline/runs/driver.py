@@ -188,7 +188,13 @@ def carry_out(
     )
     packages = tuple(each for of_owner in code_packages(config).values() for each in of_owner)
     call = RunnerCall(
-        worker, config.resources.devices, opened.listener, opened.stop, packages, config.nodes_to_find
+        worker,
+        config.resources.devices,
+        opened.listener,
+        opened.stop,
+        packages,
+        config.nodes_to_find,
+        frozenset(node.stage.name for node in plan.nodes),
     )
 
     def record(planned: PlannedStage, outcome: StageOutcome) -> None:

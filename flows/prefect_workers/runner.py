@@ -1,7 +1,7 @@
 """The runner `prefect_workers`: stages on the machines of Prefect's workers.
 
-Prefect decides on which machines workers are started. The plan's walk decides what is computed and when, and
-what is computed again: the flow runs are workers that wait for stages, and Prefect retries nothing.
+Prefect decides on which machines workers are started. The plan's walk decides what is computed and when;
+the flow runs are workers that wait for stages.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from collections.abc import Callable
 
 from erl_pipeline.plan.runner import Runner, RunnerCall, RunnerPlugin
 from flows.prefect_workers.settings import PrefectWorkersConfig
-from flows.runner import PrefectRunner
-from flows.task_runs import TaskRuns
+from flows.stage_tasks import StageTasks
 from storage.filesystem import open_root
 
 
@@ -38,10 +37,10 @@ def run_with_prefect_workers(
     folder = open_root(call.worker.store_uri).scratch / "runs" / call.worker.run
     folder.mkdir(parents=True, exist_ok=True)
     with (
-        TaskRuns(call, folder / "prefect.log") as task_runs,
         DialInPool(call, settings, flow_runs) as pool,
+        StageTasks(call, pool, settings.stages, folder / "prefect.log") as tasks,
     ):
-        body(PrefectRunner(pool, task_runs))
+        body(tasks)
 
 
 PREFECT_WORKERS = RunnerPlugin(settings=PrefectWorkersConfig, run=run_with_prefect_workers, elsewhere=True)

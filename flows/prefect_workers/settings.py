@@ -8,11 +8,12 @@ from pydantic import Field, field_validator
 
 from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.network import Address
+from flows.stage_tasks import TaskOptions
 
 
 class PrefectWorkersConfig(PluginSettings):
-    """Stages are computed by flow runs that Prefect's workers start on their machines, and each is a task run
-    on Prefect's page. Needs a Prefect server that every machine reaches (`PREFECT_API_URL`), and a store that
+    """Stages are computed by flow runs that Prefect's workers start on their machines, each as a task
+    that Prefect runs. Needs a Prefect server that every machine reaches (`PREFECT_API_URL`), and a store that
     every machine reaches."""
 
     type: Literal["prefect_workers"] = "prefect_workers"
@@ -27,6 +28,8 @@ class PrefectWorkersConfig(PluginSettings):
     address: str
     """`HOST:PORT` at which this machine listens, and at which the workers' machines reach it. With port 0, a
     free port is taken."""
+    stages: dict[str, TaskOptions] = Field(default_factory=dict)
+    """What Prefect does with the tasks of a stage, by its name: timeout, retries and tags."""
     start_seconds: float = Field(default=60, gt=0, le=86400)
     """Seconds until all workers must have begun. By default a Prefect worker looks for work every 10 s."""
 

@@ -1,7 +1,8 @@
-"""The runner `ray`: stages on workers over the nodes of a cluster, each shown as a task run of Prefect.
+"""The runner `ray`: stages on workers over the nodes of a cluster, each as a task that Prefect runs.
 
-The plan's walk decides what is computed and when, and what is computed again. Ray only runs the workers, and
-does no retries. The walk never has more stages at work than there are workers, so no stage waits inside Ray.
+The plan's walk decides what is computed and when, and Prefect runs a stage again whose worker is lost. Ray
+only runs the workers. The walk never has more stages at work than there are workers, so no stage waits inside
+Ray.
 """
 
 from __future__ import annotations
@@ -11,8 +12,7 @@ from collections.abc import Callable
 from erl_pipeline.plan.runner import Runner, RunnerCall, RunnerPlugin
 from flows.ray.connection import connected, worker_variables
 from flows.ray.settings import RayConfig
-from flows.runner import PrefectRunner
-from flows.task_runs import TaskRuns
+from flows.stage_tasks import StageTasks
 from storage.filesystem import open_root
 
 
@@ -26,14 +26,14 @@ def run_with_ray(settings: RayConfig, call: RunnerCall, body: Callable[[Runner],
     """
     folder = open_root(call.worker.store_uri).scratch / "runs" / call.worker.run
     folder.mkdir(parents=True, exist_ok=True)
-    with (
-        TaskRuns(call, folder / "prefect.log") as task_runs,
-        connected(settings.address, worker_variables(call.worker.threads)),
-    ):
+    with connected(settings.address, worker_variables(call.worker.threads)):
         from flows.ray.pool import RayPool  # here, since it imports Ray
 
-        with RayPool(call, settings) as pool:
-            body(PrefectRunner(pool, task_runs))
+        with (
+            RayPool(call, settings) as pool,
+            StageTasks(call, pool, settings.stages, folder / "prefect.log") as tasks,
+        ):
+            body(tasks)
 
 
 RAY = RunnerPlugin(settings=RayConfig, run=run_with_ray, elsewhere=True, finds_nodes=True)

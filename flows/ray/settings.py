@@ -8,6 +8,7 @@ from pydantic import Field, field_validator
 
 from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.network import Address
+from flows.stage_tasks import TaskOptions
 
 
 class DeviceStageConfig(Settings):
@@ -40,7 +41,7 @@ class OtherStageConfig(Settings):
 
 
 class RayConfig(PluginSettings):
-    """Stages are computed by workers on the nodes of a Ray cluster, and each is a task run on Prefect's page.
+    """Stages are computed by workers on the nodes of a Ray cluster, each as a task that Prefect runs.
     Needs the extra `ray`, and a store that every node reaches."""
 
     type: Literal["ray"] = "ray"
@@ -53,6 +54,8 @@ class RayConfig(PluginSettings):
     worker keeps its models and servers until the run ends."""
     device_stage: DeviceStageConfig = DeviceStageConfig()
     other_stage: OtherStageConfig = OtherStageConfig()
+    stages: dict[str, TaskOptions] = Field(default_factory=dict)
+    """What Prefect does with the tasks of a stage, by its name: timeout, retries and tags."""
     start_seconds: float = Field(default=10, gt=0, le=3600)
     """Seconds that the cluster may take to reserve what the workers need. Allow some minutes if the cluster
     adds nodes on demand."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -22,6 +23,7 @@ from erl_pipeline.plan.stage import Needs, Stage, StageCall, StageResult
 from erl_pipeline.trainers.other_nodes import NodesToFind
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
+from storage.errors import StoreError
 from tests.waiting import wait_for
 
 
@@ -118,6 +120,24 @@ def _borrow(call: StageCall[SmallSettings]) -> StageResult:
     return _result(call)
 
 
+def _store_away_once(call: StageCall[SmallSettings]) -> StageResult:
+    failed = Path(call.settings.folder) / "failed"
+    if not failed.exists():
+        failed.touch()
+        raise StoreError("no answer")
+    return _result(call)
+
+
+def _say_when(call: StageCall[SmallSettings]) -> StageResult:
+    """Append to a file when the stage begins and when it ends, half a second later."""
+    for word in ("begins", "ends"):
+        with (Path(call.settings.folder) / "moments").open("a") as file:
+            file.write(f"{word} {call.settings.name}\n")
+        if word == "begins":
+            time.sleep(0.5)
+    return _result(call)
+
+
 def _fail(call: StageCall[SmallSettings]) -> StageResult:
     raise OddError(call.settings.name, 7)
 
@@ -168,6 +188,8 @@ SAY_VARIABLE_ON_DEVICE = _stage("say_variable_on_device", _say_variable, "device
 LOSE_NODE_ONCE = _stage("lose_node_once", _lose_node_once, "processor")
 WAIT_TO_STOP = _stage("wait_to_stop", _wait_to_stop, "processor")
 BORROW = _stage("borrow", _borrow, "processor")
+STORE_AWAY_ONCE = _stage("store_away_once", _store_away_once, "processor")
+SAY_WHEN = _stage("say_when", _say_when, "processor")
 FAIL = _stage("fail", _fail, "processor")
 
 
@@ -247,5 +269,6 @@ def walk(
             ),
         )
 
-    plugin.run(settings, RunnerCall(worker, devices, listener, stop, nodes=nodes), body)
+    names = frozenset(each.stage.name for each in stages)
+    plugin.run(settings, RunnerCall(worker, devices, listener, stop, nodes=nodes, stages=names), body)
     return outcomes

@@ -8,32 +8,38 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
 import httpx
 import psutil
 import pytest
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import PREFECT_API_URL, PREFECT_LOGGING_TO_API_ENABLED, temporary_settings
 from pydantic import ValidationError
 
 from erl_pipeline.config.loading.load import load_config
 from erl_pipeline.engines.interface import Interrupted
 from erl_pipeline.plan.job import StageOutcome
 from erl_pipeline.plan.runner import IN_PROCESS, InProcessConfig
-from flows import task_runs
+from flows import stage_tasks
 from flows.local_server import answers
 from flows.runner import PREFECT, PrefectConfig
+from flows.stage_tasks import TaskOptions
+from flows.training_flow import StageTimedOut
 from storage.artifacts.store import ArtifactStore
+from storage.errors import ConfigError
 from storage.runs.run import RunStore
 from tests.flows.small_plans import (
     DIE_ONCE,
     FAIL,
     MEET,
+    SAY_WHEN,
     SAY_WHERE,
     SAY_WHERE_ON_DEVICE,
+    STORE_AWAY_ONCE,
     WAIT_TO_STOP,
     WRITE_ON_DEVICE,
+    OddError,
     Recorded,
     chain,
     planned,
@@ -103,11 +109,14 @@ def test_order_outcomes_and_bytes_are_those_of_in_process(
     assert (flow_run["name"], flow_run["state_type"]) == ("small", "COMPLETED")
     task_runs = task_runs_of(api, flow_run)
     assert {run["name"]: (run["state_type"], run["tags"]) for run in task_runs} == {
-        each.title: ("COMPLETED", ["iteration 1"]) for each in stages
+        each.title: ("COMPLETED", []) for each in stages
     }
     second = next(run for run in task_runs if run["name"] == "write 1 of iteration 1")
     first = next(run for run in task_runs if run["name"] == "write 0 of iteration 1")
-    assert second["task_inputs"] == {"before": [{"input_type": "task_run", "id": first["id"]}]}
+    assert second["task_inputs"] == {
+        "artifact_id": [],
+        "wait_for": [{"input_type": "task_run", "id": first["id"]}],
+    }
     assert first["start_time"] <= first["end_time"] <= second["start_time"]
     assert second["state"]["message"] == f"Committed artifact {stages[1].artifact_id}"
     artifacts = ask(api, "artifacts", flow_runs={"id": {"any_": [flow_run["id"]]}})
@@ -150,7 +159,9 @@ def test_a_worker_that_is_killed_is_replaced_and_its_stage_computed_again(api: s
     (names,) = file_hashes(store, [stage.artifact_id])
     assert list(names) == ["names.txt"]
     states = [run["state_type"] for run in task_runs_of(api, flow_run_of(api, store))]
-    assert states == ["FAILED", "COMPLETED"]
+    assert states == ["COMPLETED"]
+    (run,) = task_runs_of(api, flow_run_of(api, store))
+    assert run["run_count"] == 2
 
 
 def test_workers_that_compute_stop_when_they_are_asked_to(api: str, store: Path, tmp_path: Path) -> None:
@@ -180,6 +191,107 @@ def test_stages_that_need_a_device_stay_with_the_worker_that_has_it(store: Path)
 def test_an_error_that_cannot_be_sent_arrives_with_its_words(store: Path) -> None:
     with pytest.raises(RuntimeError, match=r"OddError: first 7"):
         walk(PREFECT, TWO_PROCESSES, store, [planned(FAIL, "first")])
+
+
+def test_a_fault_that_can_pass_is_a_retry_of_prefect(api: str, store: Path) -> None:
+    settings = PrefectConfig(stages={"store_away_once": TaskOptions(retry_delay_seconds=(0.1,))})
+    listener = Recorded()
+    stage = planned(STORE_AWAY_ONCE, "first", folder=store)
+    (outcome,) = walk(PREFECT, settings, store, [stage], listener=listener)
+    assert outcome.counters["names"] == 1
+    (run,) = task_runs_of(api, flow_run_of(api, store))
+    assert (run["state_type"], run["run_count"]) == ("COMPLETED", 2)
+    warning = "store_away_once first of iteration 1 failed and is tried again: no answer"
+    assert ("warn", warning) in listener.told
+
+
+def test_wrong_input_is_not_tried_again(api: str, store: Path) -> None:
+    settings = PrefectConfig(stages={"fail": TaskOptions(retry_delay_seconds=(0.1, 0.1))})
+    with pytest.raises(OddError, match="first 7"):
+        walk(PREFECT, settings, store, [planned(FAIL, "first")])
+    (run,) = task_runs_of(api, flow_run_of(api, store))
+    assert (run["state_type"], run["run_count"]) == ("FAILED", 1)
+
+
+def test_a_stage_that_takes_too_long_is_asked_to_stop(api: str, store: Path) -> None:
+    settings = PrefectConfig(stages={"wait_to_stop": TaskOptions(timeout_seconds=0.5)})
+    with pytest.raises(StageTimedOut, match=r"runner\.stages\.wait_to_stop\.timeout_seconds \(0\.5 s\)"):
+        walk(PREFECT, settings, store, [planned(WAIT_TO_STOP, "one", folder=store)])
+    flow_run = flow_run_of(api, store)
+    assert flow_run["state_type"] == "FAILED"
+    assert [run["state_name"] for run in task_runs_of(api, flow_run)] == ["TimedOut"]
+
+
+def test_a_flow_run_that_is_cancelled_on_prefects_page_ends_and_goes_on_later(api: str, store: Path) -> None:
+    def cancel() -> None:
+        wait_for("the stage", lambda: [each for each in store.iterdir() if each.name.isdigit()])
+        state = {"state": {"type": "CANCELLING"}, "force": True}
+        httpx.post(f"{api}/flow_runs/{flow_run_of(api, store)['id']}/set_state", json=state)
+
+    cancelling = Thread(target=cancel)
+    cancelling.start()
+    with pytest.raises(Interrupted):
+        walk(PREFECT, THREADS, store, [*chain(1), planned(WAIT_TO_STOP, "one", folder=store)])
+    cancelling.join()
+    flow_run = flow_run_of(api, store)
+    assert flow_run["state_type"] == "CANCELLED"
+    states = [run["state_type"] for run in task_runs_of(api, flow_run)]
+    assert states == ["COMPLETED", "CANCELLED"]
+    assert [each.reused for each in walk(PREFECT, THREADS, store, chain(2))] == [True, False]
+
+
+def test_a_limit_of_prefect_holds_stages_with_its_tag(api: str, store: Path) -> None:
+    """Each of the two stages says when it began and ended; with a limit of 1 these do not overlap."""
+    httpx.post(f"{api}/v2/concurrency_limits/", json={"name": "tag:alone", "limit": 1}).raise_for_status()
+    options = {"say_when": TaskOptions(tags=("alone",))}
+    settings = PrefectConfig(task_runner="processes", workers=2, stages=options)
+    walk(PREFECT, settings, store, [planned(SAY_WHEN, name, folder=store) for name in ("one", "two")])
+    moments = [line.split()[0] for line in (store / "moments").read_text().splitlines()]
+    assert moments == ["begins", "ends", "begins", "ends"]
+
+
+def test_the_log_of_a_stage_stands_with_its_task_run(api: str, store: Path) -> None:
+    with temporary_settings({PREFECT_LOGGING_TO_API_ENABLED: True}):
+        walk(PREFECT, TWO_PROCESSES, store, [planned(SAY_WHERE, "here")])
+        (run,) = task_runs_of(api, flow_run_of(api, store))
+
+        def lines() -> list[str]:
+            found = ask(api, "logs", logs={"task_run_id": {"any_": [run["id"]]}})
+            texts = [each["message"] for each in found]
+            return texts if any(each.startswith("Committed in") for each in texts) else []
+
+        assert any(re.match(r"here in \d+", each) for each in wait_for("the log", lines))
+
+
+def test_an_artifact_is_an_asset_with_those_that_it_was_made_from(api: str, store: Path) -> None:
+    stages = chain(2)
+    walk(PREFECT, THREADS, store, stages)
+    keys = [f"file://{store}/artifacts/{each.artifact_id}" for each in stages]
+    asked = {
+        "filter": {
+            "event": {"name": ["prefect.asset.materialization.succeeded"]},
+            "resource": {"id": keys},
+            "order": "ASC",
+        }
+    }
+
+    def events() -> list[dict[str, Any]]:
+        found = httpx.post(f"{api}/events/filter", json=asked).raise_for_status().json()["events"]
+        return list(found) if len(found) == 2 else []
+
+    first, second = wait_for("the events of both artifacts", events)
+    assert [each["resource"]["prefect.resource.id"] for each in (first, second)] == keys
+    made_from = [
+        [one["prefect.resource.id"] for one in each["related"] if one["prefect.resource.role"] == "asset"]
+        for each in (first, second)
+    ]
+    assert made_from == [[], [keys[0]]]
+
+
+def test_options_of_an_unknown_stage_are_refused(store: Path) -> None:
+    settings = PrefectConfig(stages={"wrote": TaskOptions(timeout_seconds=1)})
+    with pytest.raises(ConfigError, match=r"runner\.stages: wrote: no such stage; the run has write"):
+        walk(PREFECT, settings, store, chain(1))
 
 
 class Kills(Recorded):
@@ -227,7 +339,7 @@ def test_a_run_whose_prefect_server_is_killed_ends_and_says_what_prefect_missed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Prefect's client would try again for a minute or two."""
-    monkeypatch.setattr(task_runs, "_PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(stage_tasks, "_PATIENCE_SECONDS", 0.5)
     url, owner = owned
 
     def kill() -> None:
@@ -242,9 +354,8 @@ def test_a_run_whose_prefect_server_is_killed_ends_and_says_what_prefect_missed(
     outcomes = walk(PREFECT, settings, store, chain(3), listener=listener)
     assert len(outcomes) == 3
     assert listener.warnings[-1].startswith(
-        f"Prefect's API at {url} does not answer. Its page lacks the end of this flow run and of "
+        f"Prefect's API at {url} does not answer. Its record of this flow run and of the 3 stages that were "
     )
-    assert re.search(r"of [23] of the 3 stages that were computed", listener.warnings[-1])
     wait_for("the end of the server", lambda: not answers(url))
     # No process holds the pipe that the server would have inherited.
     assert owner.stdout is not None
@@ -256,7 +367,7 @@ def test_a_run_is_stopped_although_its_prefect_server_is_gone(
     owned: tuple[str, subprocess.Popen[str]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(task_runs, "_PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(stage_tasks, "_PATIENCE_SECONDS", 0.5)
     stop, (_, owner) = Event(), owned
 
     def kill_and_stop() -> None:
@@ -271,6 +382,18 @@ def test_a_run_is_stopped_although_its_prefect_server_is_gone(
     assert ArtifactStore(str(store)).find(chain(1)[0].artifact_id, "write") is not None
 
 
+class KillsAtStart(Recorded):
+    """A listener that kills a server while the first stage waits for it."""
+
+    def __init__(self, kill: Callable[[], object]) -> None:
+        super().__init__()
+        self._killing = Thread(target=kill)
+
+    def stage_started(self, title: str) -> None:
+        if not self._killing.ident:
+            self._killing.start()
+
+
 @pytest.mark.usefixtures("prefect_home", "no_configured_api")
 def test_a_run_whose_own_prefect_server_is_killed_while_it_starts_goes_on(store: Path) -> None:
     others = psutil.Process().children()
@@ -283,17 +406,20 @@ def test_a_run_whose_own_prefect_server_is_killed_while_it_starts_goes_on(store:
         for server in wait_for("the server's process", servers, interval=0.01):
             server.kill()
 
-    listener = Kills(kill)
+    listener = KillsAtStart(kill)
     assert len(walk(PREFECT, THREADS, store, chain(2), listener=listener)) == 2
-    first, last = listener.warnings
+    warnings = [str(each[1]) for each in listener.told if each[0] == "warn"]
+    first, last = warnings
     assert first == "Prefect's server was killed while it started (SIGKILL). The run continues without it"
-    assert "the end of this flow run and of 2 of the 2 stages that were computed" in last
+    assert "Its record of this flow run and of the 2 stages that were computed is not complete" in last
 
 
 DRIVER = """
 import sys
 from pathlib import Path
 from flows.runner import PREFECT, PrefectConfig
+from flows.stage_tasks import TaskOptions
+from flows.training_flow import StageTimedOut
 from tests.flows.small_plans import WAIT_TO_STOP, planned, walk
 store = Path(sys.argv[1])
 stages = [planned(WAIT_TO_STOP, "one", folder=store)]

@@ -88,6 +88,8 @@ class Notes(NullListener):
 class ThreadRunner:
     """Computes stages in threads, so that several run at the same time."""
 
+    retries = False
+
     def __init__(self, resources: Resources, workers: int) -> None:
         self.workers = workers
         self._resources = resources

@@ -77,15 +77,18 @@ class Processes:
 class PoolRunner:
     """A `Runner` that only computes."""
 
-    def __init__(self, pool: DialInPool) -> None:
+    retries = False
+
+    def __init__(self, pool: DialInPool, call: RunnerCall) -> None:
         self._pool = pool
+        self._call = call
 
     @property
     def workers(self) -> int:
         return self._pool.workers
 
     def submit(self, job: StageJob) -> Future[Manifest]:
-        return self._pool.submit(job)
+        return self._pool.submit(job, self._call.listener, self._call.stop)
 
     def finished(self, outcome: StageOutcome) -> None:
         """Nothing is counted."""
@@ -96,7 +99,7 @@ def runner_of(processes: Processes) -> RunnerPlugin[PrefectWorkersConfig]:
 
     def run(settings: PrefectWorkersConfig, call: RunnerCall, body: Callable[[Runner], None]) -> None:
         with DialInPool(call, settings, processes) as pool:
-            body(PoolRunner(pool))
+            body(PoolRunner(pool, call))
 
     return RunnerPlugin(settings=PrefectWorkersConfig, run=run, elsewhere=True)
 
