@@ -55,6 +55,9 @@ class PretendedRunner:
     def __init__(self, workers: int) -> None:
         self.workers = workers
 
+    def prepare(self) -> None:
+        """Nothing has to start."""
+
     def submit(self, job: StageJob) -> Future[Manifest]:
         """The manifest of an artifact without files."""
         node, recipe = job.planned, job.planned.recipe

@@ -27,6 +27,7 @@ from typing import Protocol
 from pydantic import Field
 
 from erl_pipeline.config.base import Settings
+from erl_pipeline.engines.interface import Interrupted
 from erl_pipeline.plan.job import StageJob, StageOutcome
 from erl_pipeline.plan.listener import Listener
 from erl_pipeline.plan.runner import RunnerCall
@@ -47,7 +48,8 @@ class TaskOptions(Settings):
     """How long Prefect waits before it runs a stage again that failed for a reason that can pass: an engine
     or a store that does not answer. One number for each retry; by default those of the stage."""
     tags: tuple[str, ...] = ()
-    """Tags of the task. Prefect's limits apply to tags, such as `prefect concurrency-limit create gpu 1`."""
+    """Tags of the task. Prefect's limits apply to tags, such as `prefect concurrency-limit create gpu 1`,
+    on a server that keeps running (`PREFECT_API_URL`)."""
 
 
 class StagePool(Protocol):
@@ -113,6 +115,8 @@ class StageTasks:
         self._lost = False
         self._without_prefect = False
         self._flow: Future[None] | None = None
+        self.ready = threading.Event()
+        """Set when stages can be begun, or when it is known that the flow run cannot begin."""
 
     def __enter__(self) -> StageTasks:
         return self
@@ -145,16 +149,26 @@ class StageTasks:
         """Whether failed stages are run again here, by Prefect."""
         return not self._without_prefect
 
-    def submit(self, job: StageJob) -> Future[Manifest]:
-        """Begin a stage. Raises OrchestratorError when Prefect's API cannot be started or reached."""
+    def prepare(self) -> None:
+        """Wait until the flow run has begun.
+
+        Raises OrchestratorError when Prefect's API cannot be started or reached, and Interrupted when the run
+        was asked to stop meanwhile.
+        """
         if self._flow is None:
             self._flow = Future()
             # A run that has ended does not wait for a thread that waits for a lost server.
             threading.Thread(
                 target=copy_context().run, args=(self._run, self._flow), name="prefect", daemon=True
             ).start()
-        elif self._flow.done():
+        while not self.ready.wait(_LOOK_SECONDS):
+            if self.call.stop.is_set():
+                raise Interrupted
+        if self._flow.done():
             self._flow.result()
+
+    def submit(self, job: StageJob) -> Future[Manifest]:
+        """Begin a stage."""
         submission = Submission(job)
         self._submissions.put(submission)
         return submission.result
@@ -199,6 +213,7 @@ class StageTasks:
             self._run_flow()
         except BaseException as error:  # The futures hand it to the thread of the run.
             ended.set_exception(error)
+            self.ready.set()
             while not self._submissions.empty():
                 if waiting := self._submissions.get():
                     waiting.result.set_exception(error)
@@ -208,6 +223,8 @@ class StageTasks:
     def _run_flow(self) -> None:
         # Prefect's client reports usage to its makers unless this is set before the import.
         os.environ.setdefault("DO_NOT_TRACK", "1")
+        # Else Prefect would start a server of its own where one of its threads does not know the API's URL.
+        os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_ENABLED", "false")
         from flows.local_server import WentAway, log_to_file, prefect_api
         from flows.training_flow import run_training
 
@@ -223,6 +240,7 @@ class StageTasks:
     def _compute_without_prefect(self) -> None:
         """Compute what is still submitted; nothing, if the run has ended."""
         self._without_prefect = True
+        self.ready.set()
         while self.error is None and (submission := self.take()):
             computing = self.pool.submit(submission.job, self.call.listener, self.call.stop)
             computing.add_done_callback(_hand_over(submission.result))

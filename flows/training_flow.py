@@ -21,6 +21,7 @@ from prefect.context import FlowRunContext
 from prefect.events.clients import PrefectEventsClient
 from prefect.events.worker import EventsWorker, emit_events_to_cloud
 from prefect.futures import PrefectFuture
+from prefect.logging.handlers import APILogHandler
 from prefect.settings import (
     PREFECT_API_REQUEST_TIMEOUT,
     PREFECT_API_URL,
@@ -70,7 +71,7 @@ def run_training(tasks: StageTasks, url: str) -> None:
         PREFECT_API_REQUEST_TIMEOUT: _REQUEST_SECONDS,
         PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None,
     }
-    with temporary_settings(settings), _events_that_do_not_wait():
+    with temporary_settings(settings), _events_that_do_not_wait(url):
         try:
             within = FlowRunContext.get()
             if within is not None and within.flow_run is not None:
@@ -82,13 +83,14 @@ def run_training(tasks: StageTasks, url: str) -> None:
 
 
 @contextmanager
-def _events_that_do_not_wait() -> Iterator[None]:
+def _events_that_do_not_wait(url: str) -> Iterator[None]:
     """Report states of tasks by a client that gives up soon: by default Prefect's tries ten times for each
     event, for seven seconds, and keeps an ended process alive until it has tried with all of them."""
     if emit_events_to_cloud():
         yield
         return
-    EventsWorker.set_client_override(PrefectEventsClient, reconnection_attempts=_RECONNECTIONS)
+    # Named by its URL, a worker of Prefect for events is one for each server.
+    EventsWorker.set_client_override(PrefectEventsClient, api_url=url, reconnection_attempts=_RECONNECTIONS)
     try:
         yield
     finally:
@@ -117,6 +119,8 @@ def _begin_flow(tasks: StageTasks) -> None:
     of_flow = flow(name=FLOW, flow_run_name=worker.run, task_runner=threads, persist_result=False)
     of_flow(training)(worker.run, worker.store_uri, return_state=True)
     (page,) = ended
+    # A local server is about to stop.
+    APILogHandler().flush()
     if missing := page.await_records():
         tasks.call.listener.warn(f"Prefect's server has not written {missing} task runs")
 
@@ -137,6 +141,7 @@ class _Training:
                 self._tasks.call.listener.warn(refused)
         watching = threading.Thread(target=copy_context().run, args=(self._watch,), name="prefect-page")
         watching.start()
+        self._tasks.ready.set()
         try:
             while submission := self._tasks.take():
                 self._submit(submission)

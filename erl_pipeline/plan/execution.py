@@ -248,6 +248,7 @@ class _Walk:
     def _submit(self, number: int) -> None:
         node = self._nodes[number]
         self._given.listener.stage_started(node.title)
+        self._given.runner.prepare()
         started = time.perf_counter()
         future = self._given.runner.submit(StageJob(node, self._given.worker))
         self._at_work[future] = _AtWork(number, started)

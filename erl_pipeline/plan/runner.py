@@ -47,6 +47,10 @@ class Runner(Protocol):
         """Whether it computes a stage again, by itself, that failed for a reason that can pass."""
         ...
 
+    def prepare(self) -> None:
+        """Wait until stages can be begun; called before each one, so that no stage's time includes this."""
+        ...
+
     def submit(self, job: StageJob) -> Future[Manifest]:
         """Begin a stage; the future gives the manifest of the committed artifact, or raises what the stage
         raised, or `WorkerDied`."""
@@ -100,6 +104,9 @@ class InProcessRunner:
     def __init__(self, resources: Resources, listener: Listener) -> None:
         self.resources = resources
         self._listener = listener
+
+    def prepare(self) -> None:
+        """Nothing has to start."""
 
     def submit(self, job: StageJob) -> Future[Manifest]:
         """Compute the stage now."""

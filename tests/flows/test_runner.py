@@ -33,7 +33,6 @@ from tests.flows.small_plans import (
     DIE_ONCE,
     FAIL,
     MEET,
-    SAY_WHEN,
     SAY_WHERE,
     SAY_WHERE_ON_DEVICE,
     STORE_AWAY_ONCE,
@@ -240,12 +239,24 @@ def test_a_flow_run_that_is_cancelled_on_prefects_page_ends_and_goes_on_later(ap
     assert [each.reused for each in walk(PREFECT, THREADS, store, chain(2))] == [True, False]
 
 
+TAGGED = """
+import sys
+from pathlib import Path
+from flows.runner import PREFECT, PrefectConfig
+from flows.stage_tasks import TaskOptions
+from tests.flows.small_plans import SAY_WHEN, planned, walk
+store = Path(sys.argv[1])
+options = {"say_when": TaskOptions(tags=("alone",))}
+settings = PrefectConfig(task_runner="processes", workers=2, stages=options)
+walk(PREFECT, settings, store, [planned(SAY_WHEN, name, folder=store) for name in ("one", "two")])
+"""
+
+
 def test_a_limit_of_prefect_holds_stages_with_its_tag(api: str, store: Path) -> None:
-    """Each of the two stages says when it began and ended; with a limit of 1 these do not overlap."""
+    """Each of the two stages says when it begins and ends; with a limit of 1 these do not overlap."""
     httpx.post(f"{api}/v2/concurrency_limits/", json={"name": "tag:alone", "limit": 1}).raise_for_status()
-    options = {"say_when": TaskOptions(tags=("alone",))}
-    settings = PrefectConfig(task_runner="processes", workers=2, stages=options)
-    walk(PREFECT, settings, store, [planned(SAY_WHEN, name, folder=store) for name in ("one", "two")])
+    environment = {**os.environ, "PREFECT_API_URL": api}
+    subprocess.run([sys.executable, "-c", TAGGED, str(store)], cwd=ROOT, env=environment, check=True)
     moments = [line.split()[0] for line in (store / "moments").read_text().splitlines()]
     assert moments == ["begins", "ends", "begins", "ends"]
 

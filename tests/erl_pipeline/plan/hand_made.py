@@ -95,6 +95,9 @@ class ThreadRunner:
         self._resources = resources
         self._pool = ThreadPoolExecutor(workers)
 
+    def prepare(self) -> None:
+        """Nothing has to start."""
+
     def submit(self, job: StageJob) -> Future[Manifest]:
         progress = StageProgress(job.planned.title, NullListener(), self._resources.stop)
         return self._pool.submit(compute, job, self._resources, progress)

@@ -87,6 +87,9 @@ class PoolRunner:
     def workers(self) -> int:
         return self._pool.workers
 
+    def prepare(self) -> None:
+        """Nothing has to start."""
+
     def submit(self, job: StageJob) -> Future[Manifest]:
         return self._pool.submit(job, self._call.listener, self._call.stop)
 
