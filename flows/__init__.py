@@ -1,1 +1,1 @@
-"""Prefect around the pipeline: runners that show stages as task runs, scheduled flows, deployments."""
+"""Prefect around the pipeline: runners whose stages are tasks, scheduled flows, deployments."""

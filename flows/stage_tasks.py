@@ -11,6 +11,7 @@ continues to call the tasks, and the run says at its end that Prefect's record i
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import threading
@@ -225,6 +226,10 @@ class StageTasks:
         os.environ.setdefault("DO_NOT_TRACK", "1")
         # Else Prefect would start a server of its own where one of its threads does not know the API's URL.
         os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_ENABLED", "false")
+        # Else Prefect prints each event that a lost server does not take; the run says that once, at its end.
+        os.environ.setdefault("PREFECT_INTERNAL_LOGGING_LEVEL", "CRITICAL")
+        # Else Prefect's handlers print a traceback for each line that a lost server does not take.
+        logging.raiseExceptions = False
         from flows.local_server import WentAway, log_to_file, prefect_api
         from flows.training_flow import run_training
 

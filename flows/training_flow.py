@@ -47,7 +47,7 @@ _LOOK_SECONDS = 0.2
 _STATE_SECONDS = 2.0
 _TABLE_SECONDS = 10.0
 _REQUEST_SECONDS = 10.0
-_RECONNECTIONS = 2
+_RECONNECTIONS = 0  # The next event tries again, and sends those before it that were not confirmed.
 _KEPT = "Asked to stop; what was committed is kept"
 
 
@@ -84,7 +84,7 @@ def run_training(tasks: StageTasks, url: str) -> None:
 
 @contextmanager
 def _events_that_do_not_wait(url: str) -> Iterator[None]:
-    """Report states of tasks by a client that gives up soon: by default Prefect's tries ten times for each
+    """Report states of tasks by a client that tries once: by default Prefect's tries ten times for each
     event, for seven seconds, and keeps an ended process alive until it has tried with all of them."""
     if emit_events_to_cloud():
         yield
@@ -292,7 +292,7 @@ class _TaskListener(NullListener):
 
     def counting(self, title: str, total: int, unit: str) -> None:
         """The stage will count `total` units."""
-        self._logger.info("%d %s", total, unit)
+        self._logger.info("%d %s to do", total, unit)
         self._listener.counting(title, total, unit)
 
     def advanced(self, title: str, amount: int, numbers: dict[str, float]) -> None:
