@@ -191,7 +191,9 @@ class _Training:
             cache_policy=NO_CACHE,
             persist_result=False,
         )
-        before = [self._futures[each] for each in inputs if each in self._futures]
+        # An input whose task run failed was made by somebody else since.
+        known = [self._futures[each] for each in inputs if each in self._futures]
+        before = [each for each in known if each.state.is_completed()]
         future = task.submit(planned.artifact_id, wait_for=before, return_state=False)
         self._futures[planned.artifact_id] = future
         self.page.tasks += 1

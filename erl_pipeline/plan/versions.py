@@ -17,7 +17,7 @@ import pkgutil
 import sys
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,20 +41,15 @@ _HEAD = f"""\
 class Recorded:
     """One stage in the file.
 
-    `fingerprint` is that of the code when the version was raised. `moved_no_byte` maps each later fingerprint
-    to the reason why the version could stay the same.
+    `fingerprint` is that of the code when it was last recorded. `moved_no_byte` is the reason why the version
+    could stay the same then; empty if it was raised. The reasons before it are in the repository's history.
     """
 
     name: str
     compute: str
     version: int
     fingerprint: str
-    moved_no_byte: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def accepted(self) -> set[str]:
-        """Fingerprints of code that gives the bytes of this version."""
-        return {self.fingerprint, *self.moved_no_byte}
+    moved_no_byte: str = ""
 
 
 @dataclass(frozen=True)
@@ -135,7 +130,7 @@ def problem(code: StageCode, file: VersionFile) -> str | None:
         return f"{stage} is not in versions.toml: {bump}"
     if recorded.version != code.version:
         return f"{stage} has version {code.version}, and versions.toml knows {recorded.version}: {bump}"
-    if code.fingerprint in recorded.accepted:
+    if code.fingerprint == recorded.fingerprint:
         return None
     changed = [name for name, digest in code.modules.items() if file.modules.get(name) != digest]
     what = ", ".join(changed) or "it no longer imports some module"
@@ -158,9 +153,8 @@ def record(
         known = stages.get(code.compute)
         if known is None or known.version != code.version:
             raise ValueError(problem(code, file))
-        if code.fingerprint not in known.accepted:
-            noted = {**known.moved_no_byte, code.fingerprint: reason}
-            stages[code.compute] = replace(known, moved_no_byte=noted)
+        if code.fingerprint != known.fingerprint:
+            stages[code.compute] = replace(known, fingerprint=code.fingerprint, moved_no_byte=reason)
     return _brought_up(VersionFile(stages, file.modules), codes)
 
 
@@ -206,16 +200,11 @@ def file_text(file: VersionFile) -> str:
     """The file as TOML."""
     parts = [_HEAD]
     for compute, stage in sorted(file.stages.items()):
+        reason = f"moved_no_byte = {json.dumps(stage.moved_no_byte)}\n" if stage.moved_no_byte else ""
         parts.append(
             f'[stages."{compute}"]\nname = "{stage.name}"\nversion = {stage.version}\n'
-            f'fingerprint = "{stage.fingerprint}"\n'
+            f'fingerprint = "{stage.fingerprint}"\n{reason}'
         )
-        if stage.moved_no_byte:
-            noted = "".join(
-                f"{fingerprint} = {json.dumps(reason)}\n"
-                for fingerprint, reason in stage.moved_no_byte.items()
-            )
-            parts.append(f'[stages."{compute}".moved_no_byte]\n{noted}')
     digests = "".join(f'"{name}" = "{digest}"\n' for name, digest in sorted(file.modules.items()))
     return "\n".join([*parts, f"[modules]\n{digests}"])
 
