@@ -14,7 +14,7 @@ from prefect.client.schemas.objects import TERMINAL_STATES
 
 from erl_pipeline.plan.resources import WorkerSettings
 from flows.dead_drivers import add_tag, end_left_behind
-from flows.stage_tasks import Work
+from flows.submissions import Work
 from storage.runs.identity import run_identity
 
 _LOOK_SECONDS = 0.05

@@ -13,7 +13,8 @@ from pydantic import Field, model_validator
 from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.plan.runner import Runner, RunnerCall, RunnerPlugin
 from flows.stage_pools import ProcessPool, ThreadPool
-from flows.stage_tasks import StageTasks, TaskOptions
+from flows.stage_tasks import StageTasks
+from flows.submissions import TaskOptions
 from storage.filesystem import open_root
 
 

@@ -13,74 +13,23 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from contextvars import copy_context
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
 
-from pydantic import Field
-
-from erl_pipeline.config.base import Settings
 from erl_pipeline.engines.interface import Interrupted
 from erl_pipeline.plan.job import StageJob, StageOutcome
-from erl_pipeline.plan.listener import Listener
 from erl_pipeline.plan.runner import RunnerCall
+from flows.submissions import StagePool, Submissions, TaskOptions
 from storage.artifacts.manifest import Manifest
-from storage.errors import ConfigError
 
 _LOOK_SECONDS = 0.2
 _PATIENCE_SECONDS = 3.0
 """How many seconds an ended run waits for an API that does not answer."""
-
-
-class TaskOptions(Settings):
-    """What Prefect does with the task of a stage; no artifact depends on it."""
-
-    timeout_seconds: float | None = Field(default=None, gt=0.0)
-    """The stage is asked to stop after this many seconds, and the run ends with an error."""
-    retry_delay_seconds: tuple[float, ...] | None = None
-    """How long Prefect waits before it runs a stage again that failed for a reason that can pass: an engine
-    or a store that does not answer. One number for each retry; by default those of the stage."""
-    tags: tuple[str, ...] = ()
-    """Tags of the task. Prefect's limits apply to tags, such as `prefect concurrency-limit create gpu 1`,
-    on a server that keeps running (`PREFECT_API_URL`)."""
-
-
-class StagePool(Protocol):
-    """Computes stages in threads or processes."""
-
-    @property
-    def workers(self) -> int:
-        """How many stages can be computed at the same time."""
-        ...
-
-    def submit(self, job: StageJob, listener: Listener, stop: threading.Event) -> Future[Manifest]:
-        """Begin a stage, which reports to this listener and ends early when `stop` is set."""
-        ...
-
-
-@dataclass(frozen=True)
-class Submission:
-    """A stage that is to be computed, and who waits for its artifact."""
-
-    job: StageJob
-    result: Future[Manifest] = field(default_factory=Future)
-
-
-@dataclass(frozen=True)
-class Work:
-    """What one flow run has done so far."""
-
-    computed: Mapping[str, int]
-    reused: int
-    seconds: float
 
 
 class StageTasks:
@@ -100,24 +49,14 @@ class StageTasks:
         options: Mapping[str, TaskOptions],
         log_file: Path,
     ) -> None:
-        _require_known(options, call.stages)
-        self.call = call
-        self.pool = pool
-        self.options = options
-        self.changed = 0.0
-        """When the ledger was last written, by `time.monotonic()`."""
-        self.error: BaseException | None = None
-        """How the run ended."""
+        self._submissions = Submissions(call, pool, options)
+        self._call = call
+        self._pool = pool
         self._log_file = log_file
-        self._submissions: queue.SimpleQueue[Submission | None] = queue.SimpleQueue()
-        self._computed: Counter[str] = Counter()
-        self._reused, self._seconds = 0, 0.0
         self._url = ""
         self._lost = False
         self._without_prefect = False
         self._flow: Future[None] | None = None
-        self.ready = threading.Event()
-        """Set when stages can be begun, or when it is known that the flow run cannot begin."""
 
     def __enter__(self) -> StageTasks:
         return self
@@ -125,8 +64,7 @@ class StageTasks:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.error = error
-        self._submissions.put(None)
+        self._submissions.end(error)
         if self._flow is None:
             return
         if not self._has_ended(self._flow):
@@ -134,16 +72,17 @@ class StageTasks:
         elif error is None:
             self._flow.result()
         if self._lost:
-            self.call.listener.warn(
+            computed = sum(self._submissions.work().computed.values())
+            self._call.listener.warn(
                 f"Prefect's API{self._url and f' at {self._url}'} does not answer. Its record of this flow "
-                f"run and of the {sum(self._computed.values())} stages that were computed is not complete; "
-                "what they have committed is whole"
+                f"run and of the {computed} stages that were computed is not complete; what they have "
+                "committed is whole"
             )
 
     @property
     def workers(self) -> int:
         """How many stages can be computed at the same time."""
-        return self.pool.workers
+        return self._pool.workers
 
     @property
     def retries(self) -> bool:
@@ -162,34 +101,19 @@ class StageTasks:
             threading.Thread(
                 target=copy_context().run, args=(self._run, self._flow), name="prefect", daemon=True
             ).start()
-        while not self.ready.wait(_LOOK_SECONDS):
-            if self.call.stop.is_set():
+        while not self._submissions.ready.wait(_LOOK_SECONDS):
+            if self._call.stop.is_set():
                 raise Interrupted
         if self._flow.done():
             self._flow.result()
 
     def submit(self, job: StageJob) -> Future[Manifest]:
         """Begin a stage."""
-        submission = Submission(job)
-        self._submissions.put(submission)
-        return submission.result
+        return self._submissions.put(job)
 
     def finished(self, outcome: StageOutcome) -> None:
         """Count an artifact that the flow run computed or reused."""
-        self.changed = time.monotonic()
-        if outcome.reused:
-            self._reused += 1
-            return
-        self._computed[outcome.stage] += 1
-        self._seconds += outcome.seconds
-
-    def work(self) -> Work:
-        """What was done so far."""
-        return Work(self._computed, self._reused, self._seconds)
-
-    def take(self) -> Submission | None:
-        """The next stage to compute, which is waited for; None at the end of the run."""
-        return self._submissions.get()
+        self._submissions.finished(outcome)
 
     def _has_ended(self, flow: Future[None]) -> bool:
         """Wait for the end of the flow run; False if the API does not answer, or if the run was asked to stop
@@ -204,7 +128,7 @@ class StageTasks:
 
     def _answers(self) -> bool:
         if not self._url:  # It is started, for which there is a limit, or Prefect is imported.
-            return not self.call.stop.is_set()
+            return not self._call.stop.is_set()
         from flows.local_server import answers
 
         return answers(self._url)
@@ -214,10 +138,8 @@ class StageTasks:
             self._run_flow()
         except BaseException as error:  # The futures hand it to the thread of the run.
             ended.set_exception(error)
-            self.ready.set()
-            while not self._submissions.empty():
-                if waiting := self._submissions.get():
-                    waiting.result.set_exception(error)
+            self._submissions.ready.set()
+            self._submissions.refuse(error)
         else:
             ended.set_result(None)
 
@@ -235,19 +157,19 @@ class StageTasks:
 
         try:
             with log_to_file(self._log_file), prefect_api(self._log_file) as self._url:
-                run_training(self, self._url)
+                run_training(self._submissions, self._url)
         except WentAway as error:
             if not self._lost:
-                self.call.listener.warn(f"{error}. The run continues without it")
+                self._call.listener.warn(f"{error}. The run continues without it")
             self._lost = True
             self._compute_without_prefect()
 
     def _compute_without_prefect(self) -> None:
         """Compute what is still submitted; nothing, if the run has ended."""
         self._without_prefect = True
-        self.ready.set()
-        while self.error is None and (submission := self.take()):
-            computing = self.pool.submit(submission.job, self.call.listener, self.call.stop)
+        self._submissions.ready.set()
+        while self._submissions.error is None and (submission := self._submissions.take()):
+            computing = self._pool.submit(submission.job, self._call.listener, self._call.stop)
             computing.add_done_callback(_hand_over(submission.result))
 
 
@@ -259,10 +181,3 @@ def _hand_over(result: Future[Manifest]) -> Callable[[Future[Manifest]], None]:
             result.set_result(ended.result())
 
     return hand_over
-
-
-def _require_known(options: Mapping[str, TaskOptions], stages: frozenset[str]) -> None:
-    if unknown := sorted(set(options) - stages):
-        raise ConfigError(
-            f"runner.stages: {', '.join(unknown)}: no such stage; the run has {', '.join(sorted(stages))}"
-        )

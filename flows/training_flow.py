@@ -39,7 +39,7 @@ from erl_pipeline.plan.runner import MOST_DEATHS, WorkerDied, can_pass
 from flows.dead_drivers import FLOW
 from flows.local_server import OrchestratorError, WentAway
 from flows.page import RunPage
-from flows.stage_tasks import StageTasks, Submission, TaskOptions
+from flows.submissions import Submission, Submissions, TaskOptions
 from storage.artifacts.manifest import Manifest
 from storage.errors import PipelineError
 
@@ -55,7 +55,7 @@ class StageTimedOut(PipelineError):
     """A stage took longer than the configuration allows."""
 
 
-def run_training(tasks: StageTasks, url: str) -> None:
+def run_training(submissions: Submissions, url: str) -> None:
     """Compute what is submitted, in the flow run in which this is called, else in a new one of flow
     `training`; return after the end of the run.
 
@@ -75,9 +75,9 @@ def run_training(tasks: StageTasks, url: str) -> None:
         try:
             within = FlowRunContext.get()
             if within is not None and within.flow_run is not None:
-                _Training(tasks, str(within.flow_run.id)).work()
+                _Training(submissions, str(within.flow_run.id)).work()
             else:
-                _begin_flow(tasks)
+                _begin_flow(submissions)
         except httpx.HTTPError as error:
             raise WentAway(f"Prefect's API at {url} went away ({error})") from error
 
@@ -97,53 +97,55 @@ def _events_that_do_not_wait(url: str) -> Iterator[None]:
         EventsWorker.set_client_override(None)
 
 
-def _begin_flow(tasks: StageTasks) -> None:
+def _begin_flow(submissions: Submissions) -> None:
     ended: list[RunPage] = []
 
     def training(run: str, store: str) -> State[None]:
         context = FlowRunContext.get()
         assert context is not None
         assert context.flow_run is not None
-        work = _Training(tasks, str(context.flow_run.id))
+        work = _Training(submissions, str(context.flow_run.id))
         ended.append(work.page)
         work.work()
-        if tasks.error is None:
+        if submissions.error is None:
             return Completed()
-        if isinstance(tasks.error, Interrupted):
+        if isinstance(submissions.error, Interrupted):
             return Cancelled(message=_KEPT)
-        return Failed(message=f"{type(tasks.error).__name__}: {tasks.error}")
+        return Failed(message=f"{type(submissions.error).__name__}: {submissions.error}")
 
-    worker = tasks.call.worker
+    worker = submissions.call.worker
     # The walk submits no more stages than there are workers; others wait for a limit of Prefect in a thread.
-    threads: TaskRunner[Any] = ThreadPoolTaskRunner(max_workers=2 * tasks.workers + 8)
+    threads: TaskRunner[Any] = ThreadPoolTaskRunner(max_workers=2 * submissions.pool.workers + 8)
     of_flow = flow(name=FLOW, flow_run_name=worker.run, task_runner=threads, persist_result=False)
     of_flow(training)(worker.run, worker.store_uri, return_state=True)
     (page,) = ended
     # A local server is about to stop.
     APILogHandler().flush()
     if missing := page.await_records():
-        tasks.call.listener.warn(f"Prefect's server has not written {missing} task runs")
+        submissions.call.listener.warn(f"Prefect's server has not written {missing} task runs")
 
 
 class _Training:
     """The work of one flow run."""
 
-    def __init__(self, tasks: StageTasks, flow_run_id: str) -> None:
-        self._tasks = tasks
+    def __init__(self, submissions: Submissions, flow_run_id: str) -> None:
+        self._submissions = submissions
         self._futures: dict[str, PrefectFuture[Any]] = {}
+        self._made: set[str] = set()
+        """Artifacts whose task runs have completed."""
         self._ended = threading.Event()
-        self.page = RunPage(tasks.call.worker, flow_run_id)
+        self.page = RunPage(submissions.call.worker, flow_run_id)
 
     def work(self) -> None:
         """Run the tasks of what is submitted, to the end of the run."""
         with get_client(sync_client=True) as client:
             if refused := self.page.end_left_behind(client):
-                self._tasks.call.listener.warn(refused)
+                self._submissions.call.listener.warn(refused)
         watching = threading.Thread(target=copy_context().run, args=(self._watch,), name="prefect-page")
         watching.start()
-        self._tasks.ready.set()
+        self._submissions.ready.set()
         try:
-            while submission := self._tasks.take():
+            while submission := self._submissions.take():
                 self._submit(submission)
             for each in self._futures.values():
                 each.wait()
@@ -152,7 +154,7 @@ class _Training:
             watching.join()
         with get_client(sync_client=True) as client:
             self.page.show_table(client)
-            self.page.show_summary(client, self._tasks.work())
+            self.page.show_summary(client, self._submissions.work())
 
     def _watch(self) -> None:
         """Show the table of iterations from time to time, and stop the run that was cancelled on Prefect's
@@ -162,8 +164,8 @@ class _Training:
             while not self._ended.wait(_STATE_SECONDS):
                 try:
                     if self.page.is_cancelled(client):
-                        self._tasks.call.stop.set()
-                    if self._tasks.changed > shown and time.monotonic() > due:
+                        self._submissions.call.stop.set()
+                    if self._submissions.changed > shown and time.monotonic() > due:
                         begun = shown = time.monotonic()
                         self.page.show_table(client)
                         # Making the table of a long run in a bucket takes long; limit it to a twentieth.
@@ -173,14 +175,14 @@ class _Training:
 
     def _submit(self, submission: Submission) -> None:
         planned = submission.job.planned
-        options = self._tasks.options.get(planned.stage.name, TaskOptions())
-        attempt = _Attempts(self._tasks, submission, options)
+        options = self._submissions.options.get(planned.stage.name, TaskOptions())
+        attempt = _Attempts(self._submissions, submission, options, self._made)
         inputs = planned.recipe.inputs.values()
         task: MaterializingTask[[str], Any] = MaterializingTask(
             attempt.run,
             assets=[self._asset(planned.artifact_id, planned.title)],
             # Prefect finds those of the tasks that this one waits for.
-            asset_deps=[self._asset(each) for each in inputs if each not in self._futures],
+            asset_deps=[self._asset(each) for each in inputs if each not in self._made],
             materialized_by="erl-pipeline",
             name=planned.stage.name,
             task_run_name=lambda: planned.title,
@@ -192,8 +194,7 @@ class _Training:
             persist_result=False,
         )
         # An input whose task run failed was made by somebody else since.
-        known = [self._futures[each] for each in inputs if each in self._futures]
-        before = [each for each in known if each.state.is_completed()]
+        before = [self._futures[each] for each in inputs if each in self._made]
         future = task.submit(planned.artifact_id, wait_for=before, return_state=False)
         self._futures[planned.artifact_id] = future
         self.page.tasks += 1
@@ -201,7 +202,7 @@ class _Training:
 
     def _asset(self, artifact_id: str, title: str | None = None) -> Asset:
         """An artifact as Prefect names it: by its address in the store."""
-        uri = self._tasks.call.worker.store_uri
+        uri = self._submissions.call.worker.store_uri
         scheme, path = uri.split("://", 1) if "://" in uri else ("file", uri)
         # A key holds no percent sign.
         key = f"{scheme}://{quote(path, safe='/:').replace('%', '_')}/artifacts/{artifact_id}"
@@ -211,8 +212,11 @@ class _Training:
 class _Attempts:
     """The computation of one stage, which Prefect may run several times."""
 
-    def __init__(self, tasks: StageTasks, submission: Submission, options: TaskOptions) -> None:
-        self._tasks = tasks
+    def __init__(
+        self, submissions: Submissions, submission: Submission, options: TaskOptions, made: set[str]
+    ) -> None:
+        self._submissions = submissions
+        self._made = made
         self._submission = submission
         self._planned = submission.job.planned
         self._options = options
@@ -226,12 +230,12 @@ class _Attempts:
 
     def run(self, artifact_id: str) -> State[None]:
         """Compute the stage once, as a task."""
-        call, logger = self._tasks.call, get_run_logger()
+        call, logger = self._submissions.call, get_run_logger()
         self._error = None
         logger.info("Computing artifact %s", artifact_id)
         begun, stop = time.monotonic(), threading.Event()
         listener = _TaskListener(call.listener, logger)
-        computing = self._tasks.pool.submit(self._submission.job, listener, stop)
+        computing = self._submissions.pool.submit(self._submission.job, listener, stop)
         try:
             while not wait([computing], _LOOK_SECONDS).done:
                 if call.stop.is_set():
@@ -261,15 +265,15 @@ class _Attempts:
     def is_to_run_again(self) -> bool:
         """Whether the stage failed for a reason that can pass, and not too often; says so to the user."""
         error, title = self._error, self._planned.title
-        if self._tasks.call.stop.is_set():
+        if self._submissions.call.stop.is_set():
             return False
         if isinstance(error, WorkerDied) and self._deaths < MOST_DEATHS:
             self._deaths += 1
-            self._tasks.call.listener.warn(f"{title}: {error}. It is computed again.")
+            self._submissions.call.listener.warn(f"{title}: {error}. It is computed again.")
             return True
         if error is not None and can_pass(error) and self._failures < len(self._passing):
             self._failures += 1
-            self._tasks.call.listener.warn(f"{title} failed and is tried again: {error}")
+            self._submissions.call.listener.warn(f"{title} failed and is tried again: {error}")
             return True
         return False
 
@@ -279,6 +283,7 @@ class _Attempts:
         if self._error is not None:
             result.set_exception(self._error)
         elif self._manifest is not None:
+            self._made.add(self._manifest.artifact_id)
             result.set_result(self._manifest)
         else:
             message = f"Prefect did not run {self._planned.title}: {ended.state.name}: {ended.state.message}"

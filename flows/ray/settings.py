@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 
 from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.network import Address
-from flows.stage_tasks import TaskOptions
+from flows.submissions import TaskOptions
 
 
 class DeviceStageConfig(Settings):

@@ -24,7 +24,7 @@ from erl_pipeline.plan.runner import IN_PROCESS, InProcessConfig
 from flows import stage_tasks
 from flows.local_server import answers
 from flows.runner import PREFECT, PrefectConfig
-from flows.stage_tasks import TaskOptions
+from flows.submissions import TaskOptions
 from flows.training_flow import StageTimedOut
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError
@@ -243,7 +243,7 @@ TAGGED = """
 import sys
 from pathlib import Path
 from flows.runner import PREFECT, PrefectConfig
-from flows.stage_tasks import TaskOptions
+from flows.submissions import TaskOptions
 from tests.flows.small_plans import SAY_WHEN, planned, walk
 store = Path(sys.argv[1])
 options = {"say_when": TaskOptions(tags=("alone",))}
@@ -429,7 +429,7 @@ DRIVER = """
 import sys
 from pathlib import Path
 from flows.runner import PREFECT, PrefectConfig
-from flows.stage_tasks import TaskOptions
+from flows.submissions import TaskOptions
 from flows.training_flow import StageTimedOut
 from tests.flows.small_plans import WAIT_TO_STOP, planned, walk
 store = Path(sys.argv[1])
